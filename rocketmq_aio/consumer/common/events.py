@@ -169,7 +169,6 @@ class MessageDeadLettered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dead_lettered(message: MessageExt, reason: str) -> MessageDeadLettered:
-    """Return the event for *message*."""
     return MessageDeadLettered(
         queue=message.queue,
         offset=message.queue_offset,
@@ -263,12 +262,10 @@ class EventStream:
         return self._unread.popleft()
 
     def add(self, event: ConsumerEvent) -> None:
-        """Add an event."""
         self._unread.append(event)
         self._changed.set()
 
     def end(self) -> None:
-        """End the stream after its unread events."""
         self._ended = True
         self._changed.set()
 
@@ -301,7 +298,6 @@ class EventStreams:
                 logger.exception("event_listener_failed", event_value=repr(event))
 
     def close(self) -> None:
-        """End every stream after its unread events."""
         self._ended = True
         for stream in list(self._streams):
             stream.end()

@@ -53,11 +53,9 @@ class ConsumeHooks:
         return bool(self._before)
 
     def before(self, context: ConsumeContext) -> None:
-        """Call `before` of all hooks."""
         self._runner.run(self._before, context)
 
     def after(self, context: ConsumeContext) -> None:
-        """Call `after` of all hooks."""
         self._runner.run(self._after, context)
 
     def run_for(self, group: str, mode: str, messages: Iterable[MessageExt]) -> None:

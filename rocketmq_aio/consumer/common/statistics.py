@@ -83,11 +83,9 @@ class ConsumeStatistics:
         return {topic: self.snapshot(topic) for topic in self._topics}
 
     def topics(self) -> list[str]:
-        """Return the topics with counts."""
         return list(self._topics)
 
     def forget(self, topic: str) -> None:
-        """Remove the counts of *topic*."""
         self._topics.pop(topic, None)
 
     def _counts(self, topic: str) -> _Counts:

@@ -15,7 +15,7 @@ from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
-from rocketmq_aio.consumer.pulling.flow_control import QueueLimits
+from rocketmq_aio.consumer.pulling.flow_control import FlowControl
 from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.pulling.puller import Puller
 from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
@@ -86,7 +86,7 @@ class GroupEngine(Generic[Q]):
 
     def _make_puller(
         self,
-        limits: QueueLimits,
+        flow_control: FlowControl,
         *,
         on_messages: Callable[[Q], None],
         lite: bool = False,
@@ -96,7 +96,7 @@ class GroupEngine(Generic[Q]):
             self.context,
             self,
             self._starts,
-            limits,
+            flow_control,
             self._decoder,
             on_messages=on_messages,
             lite=lite,
@@ -105,23 +105,19 @@ class GroupEngine(Generic[Q]):
 
     @property
     def is_broadcasting(self) -> bool:
-        """Whether every member reads everything."""
         return self.config.message_model is MessageModel.BROADCASTING
 
     # --- for `Assignments` ------------------------------------------------------------------------
 
     def make_queue(self, queue: MessageQueue) -> Q:
-        """Return the state of a newly assigned queue."""
         raise NotImplementedError
 
     def begin_pulling(self, assigned: Q) -> None:
-        """Start the pull loop of a newly assigned queue."""
         # The previous owner learns of the change now, and commits first.
         delay = TAKEOVER_DELAY_SECONDS if self.rebalancer.has_other_members else 0.0
         self._tasks.spawn(self._puller.run, assigned, delay, name=f"pull-{assigned.queue}")
 
     async def admit(self, queues: tuple[MessageQueue, ...]) -> Collection[MessageQueue]:
-        """Return the queues that may be assigned now."""
         return queues
 
     async def on_released(self, released: list[Q]) -> None:
@@ -130,7 +126,6 @@ class GroupEngine(Generic[Q]):
     # --- for `Puller` -----------------------------------------------------------------------------
 
     def on_pulled(self, assigned: Q, messages: int, passed: int) -> None:
-        """Note a pull with progress: messages kept, and offsets passed."""
         topic = assigned.queue.topic
         if messages:
             self.statistics.note_pull(topic, messages, monotonic() - assigned.last_pull)
@@ -145,13 +140,11 @@ class GroupEngine(Generic[Q]):
             self._tasks.spawn(self.commits.commit_progress, (assigned,), name="start-position")
 
     async def on_corrected(self, assigned: Q) -> None:
-        """Commit the corrected position, with or without automatic commits."""
         self.commits.invalidate(assigned)  # a broker that lost messages may have lost commits, too
         assigned.commit_due = True
         await self.commits.commit_progress((assigned,))
 
     def on_recovered(self, assigned: Q) -> None:
-        """Commit again: the broker may have lost the last commits."""
         self.commits.invalidate(assigned)
 
     # --- life -------------------------------------------------------------------------------------
@@ -182,7 +175,6 @@ class GroupEngine(Generic[Q]):
             await self._prepare(wanted)
 
     async def _leave(self) -> None:
-        """Leave the group and release resources."""
         self.events.close()
         self._decoder.close()
         try:
@@ -204,7 +196,6 @@ class GroupEngine(Generic[Q]):
     # --- subscriptions ----------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, selector: str | MessageSelector, version: int) -> None:
-        """Read *topic* as a member of the group."""
         wanted = subscription(topic, selector, version)
         if not self._running:
             self._subscriptions[topic] = wanted
@@ -234,7 +225,6 @@ class GroupEngine(Generic[Q]):
         return ()
 
     def _choose(self, wanted: Subscription) -> None:
-        """Use *wanted* for pulls from now on."""
         known = self._subscriptions.get(wanted.topic)
         self._subscriptions[wanted.topic] = wanted
         if self._running:
@@ -264,7 +254,6 @@ class GroupEngine(Generic[Q]):
     # --- queues -----------------------------------------------------------------------------------
 
     def _shared_topics(self) -> Collection[str]:
-        """Return the topics to rebalance."""
         return self._subscriptions
 
     def _wanted(self, shares: Mapping[str, Collection[MessageQueue]]) -> Iterable[MessageQueue]:
@@ -296,7 +285,6 @@ class GroupEngine(Generic[Q]):
     # --- for the instance -------------------------------------------------------------------------
 
     def topics(self) -> set[str]:
-        """Return the topics whose routes must be fresh."""
         return {*self._subscriptions, *(queue.topic for queue in self.table)}
 
     def on_route_changed(self, topic: str) -> None:
@@ -308,12 +296,10 @@ class GroupEngine(Generic[Q]):
                 assigned.interrupt()  # the former broker still holds the pull
 
     def on_members_changed(self) -> None:
-        """Rebalance and check the group after members joined or left."""
         self.rebalancer.wake()
         self.checks.wake()
 
     def on_own_id_asked(self, check_id: str) -> None:
-        """Handle a request about this client id that another client may have sent."""
         self.checks.on_own_id_asked(check_id)
 
     async def check_in_range(self, queue: MessageQueue, offset: int) -> None:
@@ -337,16 +323,13 @@ class GroupEngine(Generic[Q]):
         await self.commits.commit_progress(mine)
 
     async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the positions of the queues of *topic*."""
         held = [each for queue, each in self.table.items() if queue.topic == topic]
         return {each.queue: each.position for each in held if each.position != UNKNOWN}
 
     def heartbeat_data(self) -> ConsumerData:
-        """Return the consumer's part of a heartbeat."""
         return heartbeat_data(self.context, self.consume_type, self._group_subscriptions())
 
     def running_info(self) -> ConsumerRunningInfo:
-        """Return the state, for administration tools."""
         return self.checks.describe(self._running_info(), leaving=not self._running)
 
     def _running_info(self) -> ConsumerRunningInfo:

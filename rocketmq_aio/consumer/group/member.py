@@ -53,7 +53,6 @@ class GroupMember(ClientBase, Generic[E]):
         return self._engine.statistics.snapshots()
 
     def on_failed(self, cause: BaseException) -> None:
-        """Fail waiting calls and leave the group."""
         super().on_failed(cause)
         self._engine.fail()
 

@@ -16,7 +16,7 @@ from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
 from rocketmq_aio.consumer.offsets.commit_fence import CommitFence
 from rocketmq_aio.consumer.offsets.lag import fetch_lag, wait_until_started
-from rocketmq_aio.consumer.pulling.flow_control import Cache, CacheLimits
+from rocketmq_aio.consumer.pulling.flow_control import Cache, CacheFlowControl
 from rocketmq_aio.consumer.rebalance.apply_assignment import DRAIN_SECONDS, Assignments
 from rocketmq_aio.consumer.rebalance.topic_queue_listener import TopicQueueListeners
 from rocketmq_aio.errors import ConfigError
@@ -50,13 +50,12 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         )
         self._cache = Cache()
         self.ready = ReadyQueues(self._cache)
-        limits = CacheLimits(config, self._cache)
-        self._puller = self._make_puller(limits, on_messages=self.ready.add, lite=True)
+        flow_control = CacheFlowControl(config, self._cache)
+        self._puller = self._make_puller(flow_control, on_messages=self.ready.add, lite=True)
         self._assignments = Assignments(self, self.commits, listeners)
         self._watch = TopicQueueListeners(self.instance.routes, self._tasks)
 
     def make_queue(self, queue: MessageQueue) -> PolledQueue:
-        """Return the state of a newly assigned queue."""
         return PolledQueue(queue, self._cache, auto_commit=self.config.auto_commit)
 
     # --- life -----------------------------------------------------------------------------------
@@ -97,14 +96,12 @@ class LitePullEngine(GroupEngine[PolledQueue]):
     # --- subscriptions ----------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, selector: str | MessageSelector, version: int) -> None:
-        """Read *topic* as a member of the group."""
         self._check_mode("topic", topic, manual=False)
         await super().subscribe(topic, selector, version)
 
     async def assign(
         self, queues: Collection[MessageQueue], selector: str | MessageSelector, version: int
     ) -> None:
-        """Read exactly *queues*."""
         self._check_mode("queues", queues, manual=True)
         chosen = _checked_queues(queues)
         wanted = [subscription(t, selector, version) for t in {q.topic for q in chosen}]
@@ -140,13 +137,11 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         return super()._forget(topic)
 
     async def listen(self, topic: str, listener: TopicQueuesListener) -> None:
-        """Call *listener* when the queues of *topic* change."""
         self._watch.add(topic, listener)
         if self._running:
             await self.know_route(topic)
 
     def _shared_topics(self) -> Collection[str]:
-        """Topics whose queues are allocated among the group; none in assign mode."""
         return () if self._manual is not None else self._subscriptions
 
     def _wanted(self, shares: Mapping[str, Collection[MessageQueue]]) -> Iterable[MessageQueue]:
@@ -158,21 +153,17 @@ class LitePullEngine(GroupEngine[PolledQueue]):
     # --- queries -------------------------------------------------------------------------------
 
     async def wait_until_ready(self) -> None:
-        """Return when the first assignment is made and all its queues are started."""
         if self._manual is None:
             await super().wait_until_ready()
         await self._wait_until_started()
 
     async def wait_until_started(self, assigned: PolledQueue) -> None:
-        """Return when the queue is started or dropped, see `offsets.lag`."""
         await wait_until_started(self.instance, assigned)
 
     async def lag(self) -> dict[MessageQueue, int]:
-        """Return the lag of every assigned queue."""
         return await fetch_lag(self.instance, self.table.values())
 
     async def start_of(self, queue: MessageQueue, start: str | datetime) -> int:
-        """Return the offset of a start position now."""
         return await self._starts.offset_of(queue, start)
 
     # --- for the instance -----------------------------------------------------------------------

@@ -40,7 +40,6 @@ class PolledQueue(QueueState):
 
     @property
     def committable(self) -> int:
-        """Offsets below may be committed."""
         return self._processed if self._auto_commit else self._explicit
 
     @property
@@ -49,21 +48,15 @@ class PolledQueue(QueueState):
 
     @property
     def has_in_flight(self) -> bool:
-        """Whether the application has messages that it has not marked as processed."""
         return self._processed < self.delivered
 
     def begin(self, offset: int) -> None:
-        """Start at *offset*."""
         self.next_offset = self.delivered = offset
         if self._processed == UNKNOWN:  # else the application has committed already
             self._processed = self._explicit = offset
         self.started.set()
 
     def restart(self, offset: int) -> int:
-        """Clear the cache and go on at *offset*; called by the pull loop itself.
-
-        Returns how many messages were dropped.
-        """
         dropped = self._clear()
         self.generation += 1
         self.failure = None
@@ -92,7 +85,6 @@ class PolledQueue(QueueState):
         return dropped
 
     def advance(self, offset: int) -> None:
-        """Start the next pull at *offset*; all messages before it are cached or filtered out."""
         self.next_offset = offset
         if not self.process_queue.count:
             # Nothing is left to deliver before it: a group whose filter matches no message of
@@ -102,7 +94,6 @@ class PolledQueue(QueueState):
             self.delivered = offset
 
     def mark_processed(self) -> None:
-        """Mark everything delivered as processed."""
         if self._processed < self.delivered:
             self._processed = self.delivered
         if self.drained is not None:
@@ -115,7 +106,6 @@ class PolledQueue(QueueState):
             self.drained.set()
 
     def refetch(self) -> None:
-        """Clear the cache and pull again what was not delivered yet."""
         processed, explicit, delivered = self._processed, self._explicit, self.delivered
         floor = self.commit_floor
         if delivered != UNKNOWN:
@@ -126,7 +116,6 @@ class PolledQueue(QueueState):
     # --- messages -------------------------------------------------------------------------------
 
     def put(self, messages: list[MessageExt]) -> None:
-        """Cache pulled messages."""
         held = self.process_queue
         size = held.size_bytes
         self._cache.count += held.put(messages)
@@ -144,7 +133,6 @@ class PolledQueue(QueueState):
         return messages
 
     def take_one(self) -> MessageExt:
-        """Deliver one message."""
         held = self.process_queue
         message = held.take_one()
         cache = self._cache
@@ -164,11 +152,9 @@ class PolledQueue(QueueState):
     # --- the pull loop --------------------------------------------------------------------------
 
     def block(self) -> None:
-        """Note that the pull loop waits for room, which any poll may make."""
         self._cache.blocked.add(self)
 
     def unblock(self) -> None:
-        """Note that the pull loop no longer waits."""
         self._cache.blocked.discard(self)
 
     def _stop_delivery(self) -> None:

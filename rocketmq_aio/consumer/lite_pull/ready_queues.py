@@ -109,7 +109,6 @@ class ReadyQueues:
             self._wake_next()  # this caller may take only a part
 
     def close(self) -> None:
-        """Wake all callers: no more messages will come."""
         self.closed = True
         self._waiters.wake_all()
 

@@ -49,7 +49,6 @@ class Commits:
             assigned.commit_due = True
 
     async def keep_committing(self, interval_seconds: float) -> None:
-        """Commit progress until cancelled."""
         while True:
             await anyio.sleep(interval_seconds)
             await self.commit_progress(list(self._table.values()))

@@ -108,7 +108,6 @@ class Disk:
         return descriptor
 
     def read(self, path: Path) -> bytes | None:
-        """Return the content, at most one byte more than the limit; None without a file."""
         try:
             descriptor = os.open(path, os.O_RDONLY | NO_FOLLOW | NO_WAIT | BINARY)
         except FileNotFoundError:
@@ -131,11 +130,9 @@ class Disk:
             os.fsync(file.fileno())
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename *source* to *target*, replacing it."""
         os.replace(source, target)
 
     def sync_folder(self, folder: Path) -> None:
-        """Sync the names in *folder*."""
         if sys.platform == "win32":
             return  # has no such call
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -203,7 +200,6 @@ class OffsetFile:
         self._disk.sync_folder(self.folder)
 
     def close(self) -> None:
-        """Unlock the file."""
         descriptor, self._lock = self._lock, None
         if descriptor is not None:
             os.close(descriptor)
@@ -324,11 +320,9 @@ class LocalFileOffsetStore:
                 self.on_corrupt(each)
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the last update, else the offset in the file, else None."""
         return self._latest.get(queue, self._loaded().get(queue))
 
     async def update(self, queue: MessageQueue, offset: int) -> None:
-        """Note *offset* in memory."""
         check_offset(offset)
         self._latest[queue] = offset
 

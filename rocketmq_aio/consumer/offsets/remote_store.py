@@ -90,7 +90,6 @@ class RemoteOffsetStore:
         return answer
 
     async def update(self, queue: MessageQueue, offset: int) -> None:
-        """Note *offset* in memory."""
         check_offset(offset)
         self._latest[queue] = offset
 

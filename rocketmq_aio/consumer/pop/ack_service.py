@@ -111,7 +111,6 @@ class AckService:
     async def _ack_with_retries(
         self, messages: Sequence[PoppedMessage]
     ) -> dict[PoppedMessage, RocketMQError]:
-        """Acknowledge, again after passing errors; each message has its own deadline."""
         loop = asyncio.get_running_loop()
         end = loop.time() + ACK_SECONDS
         backoff = Backoff()
@@ -279,7 +278,6 @@ class BackgroundAcks:
         return acks is None or len(acks.waiting) + len(acks.confirming) <= MAX_UNCONFIRMED
 
     async def wait_for_room(self, broker_name: str) -> None:
-        """Return when `has_room` is true."""
         while not self.has_room(broker_name):
             await self._change()
 

@@ -78,14 +78,12 @@ class PopBuffer:
             self._give_back(behind)
 
     def remove(self, unwanted: Callable[[PoppedMessage], bool]) -> list[PoppedMessage]:
-        """Remove and return the messages for which *unwanted* is true."""
         removed = [message for message in self.messages if unwanted(message)]
         if removed:
             self.messages = deque(m for m in self.messages if not unwanted(m))
         return removed
 
     def notify(self) -> None:
-        """Wake all callers."""
         self._waiters.wake_all()
 
     async def wait(self, seconds: float) -> None:

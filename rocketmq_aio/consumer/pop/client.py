@@ -95,7 +95,6 @@ class PopClient:
         self._decoder = MessageDecoder(instance)
 
     def close(self) -> None:
-        """Release the threads that decode large answers."""
         self._decoder.close()
 
     def check_version(self, broker_name: str) -> None:
@@ -214,7 +213,6 @@ class PopClient:
         return failed
 
     async def change(self, message: PoppedMessage, seconds: float) -> ChangeInvisibleTimeResponse:
-        """Make *message* invisible for *seconds* from now on."""
         address = self._master(message.receipt.broker_name).address
         done = self._ack_header(message)
         header = ChangeInvisibleTime(

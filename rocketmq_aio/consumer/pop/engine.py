@@ -77,7 +77,6 @@ class PopEngine:
     # --- life -----------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Join the group with the prepared subscriptions, and start all tasks."""
         await self._tasks.start()
         self.instance.register_consumer(self)
         for wanted in list(self.subscriptions.values()):
@@ -92,7 +91,6 @@ class PopEngine:
         self._tasks.spawn(self.checks.keep_checking, name="group-check")
 
     async def shut(self) -> None:
-        """Acknowledge processed messages, give back the others, leave the group."""
         self.running = False
         self._stop_loops()
         try:
@@ -122,7 +120,6 @@ class PopEngine:
     # --- subscriptions -------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, selector: str | MessageSelector, version: int) -> None:
-        """Receive messages of *topic* from now on."""
         wanted = subscription(topic, selector, version)
         if not self.running:
             self.subscriptions[topic] = wanted
@@ -201,22 +198,18 @@ class PopEngine:
     # --- for the instance -----------------------------------------------------------------------
 
     def topics(self) -> Iterable[str]:
-        """Topics whose routes must be fresh."""
         return self.subscriptions.keys()
 
     def heartbeat_data(self) -> ConsumerData:
-        """Return the consumer's part of a heartbeat."""
         return heartbeat_data(self.context, PASSIVELY, self.subscriptions.values())
 
     def running_info(self) -> ConsumerRunningInfo:
-        """Return the state, for administration tools."""
         popped = {q: PopProcessQueueInfo(droped=loop.stopped) for q, loop in self.loops.items()}
         kind = Kind(PASSIVELY, orderly=self.config.orderly)
         info = running_info(self.context, self.subscriptions.values(), kind=kind, popped=popped)
         return self.checks.describe(info, leaving=not self.running)
 
     def on_members_changed(self) -> None:
-        """Check the subscriptions of the other members."""
         self.checks.wake()
 
     def on_own_id_asked(self, check_id: str) -> None:
@@ -249,13 +242,11 @@ class PopEngine:
                 return worker.current
 
     def _in_use(self) -> Iterable[PoppedMessage]:
-        """Return the messages in the buffer and those that workers process."""
         self._buffer.drop_expired(asyncio.get_running_loop().time())
         working = [each.current for each in self.workers if each.current is not None]
         return [*self._buffer.messages, *working]
 
     async def ack(self, messages: Iterable[PoppedMessage]) -> None:
-        """Acknowledge; raises the errors of `AckService.ack`."""
         try:
             await self._intake.service.ack(messages)
         finally:
@@ -273,7 +264,6 @@ class PopEngine:
         await self._intake.service.give_back(behind)
 
     async def change_invisible(self, message: PoppedMessage, seconds: float) -> None:
-        """Change the invisible time; raises the errors of `AckService.change`."""
         await self._intake.service.change(message, seconds)
 
     def _notify_if_orderly(self) -> None:

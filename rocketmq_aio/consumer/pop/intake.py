@@ -71,16 +71,13 @@ class PopIntake:
         )
 
     def start(self) -> None:
-        """Start renewals."""
         self._tasks.spawn(self._renewal.run, name="renewal")
 
     def close(self) -> None:
-        """Release the threads that decode large answers."""
         self.client.close()
 
     @property
     def is_orderly(self) -> bool:
-        """Whether messages of a queue are delivered in order."""
         return self._settings.orderly
 
     def accept(self, source: MessageQueue, popped: Popped, *, stopped: bool) -> list[PoppedMessage]:
@@ -133,11 +130,9 @@ class PopIntake:
         self._instance.tasks.spawn(self.service.give_back, messages, name="give-back")
 
     def on_dead_letter(self, message: PoppedMessage) -> None:
-        """Publish that *message* is in the dead-letter queue."""
         self._publish(dead_lettered(message, "it was tried too often"))
 
     def on_pop_failed(self, source: MessageQueue, error: RocketMQError) -> None:
-        """Log and publish the first failure in a row."""
         logger.warning("pop_failed", source=str(source), reason=str(error))
         self._publish(PullFailed(queue=source, reason=str(error)))
 

@@ -71,7 +71,6 @@ class PopLoop:
         self.wake()
 
     async def run(self) -> None:
-        """Pop until stopped."""
         backoff = Backoff()
         while not self.stopped:
             request = self._next_request(self)

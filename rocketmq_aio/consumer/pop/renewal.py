@@ -49,7 +49,6 @@ class Renewal:
         )
 
     async def run(self) -> None:
-        """Renew messages until cancelled."""
         loop = asyncio.get_running_loop()
         async with anyio.create_task_group() as tasks:
             while True:

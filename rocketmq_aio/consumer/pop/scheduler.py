@@ -41,7 +41,6 @@ class PopScheduler:
         return self._requests.pop(loop, None)
 
     def forget(self, loop: PopLoop) -> None:
-        """Drop the request of a loop that ends."""
         self._requests.pop(loop, None)
 
     async def receive(

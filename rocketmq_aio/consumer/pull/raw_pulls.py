@@ -49,7 +49,6 @@ class RawPulls:
 
     @property
     def group(self) -> str:
-        """The group that is named in the requests."""
         return self._group
 
     async def pull(

@@ -1,12 +1,50 @@
-"""Flow control: limits on cached messages, above which pulling pauses."""
+"""Flow control: pauses a pull loop while too many messages are cached."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from rocketmq_aio.config.consumer import ConsumerConfig, LitePullConfig, PushConfig
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
 from rocketmq_aio.model.values import MessageQueue
+
+
+class FlowControl:
+    """Limits per queue: messages, bytes of bodies, span of offsets."""
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self.count = config.pull_threshold_per_queue
+        self.size_bytes = config.pull_threshold_bytes_per_queue
+        self.span = config.max_span
+
+    def may_pull(self, assigned: QueueState) -> bool:
+        """Whether the queue is neither paused nor failed, and has room for messages."""
+        if assigned.paused or assigned.failure is not None:
+            return False
+        held = assigned.process_queue
+        # A queue without cached messages may always be pulled: otherwise full caches of paused
+        # queues would block it.
+        return not held.count or (
+            held.count <= self.count
+            and held.size_bytes <= self.size_bytes
+            and held.span <= self.span
+            and self._has_shared_room(assigned)
+        )
+
+    async def pause(self, assigned: QueueState) -> None:
+        """Wait for room, a resume or a seek; then `may_pull` has to be checked again."""
+        assigned.wake = asyncio.get_running_loop().create_future()
+        if not assigned.paused and assigned.failure is None:
+            assigned.block()
+        try:
+            await assigned.wake
+        finally:
+            assigned.wake = None
+            assigned.unblock()
+
+    def _has_shared_room(self, assigned: QueueState) -> bool:
+        return True
 
 
 class Cache:
@@ -20,36 +58,11 @@ class Cache:
         self.blocked: set[QueueState] = set()  # whose pull loops wait for room
 
     def wake_blocked(self) -> None:
-        """Make the pull loops that wait for room check again."""
         for assigned in self.blocked:
             assigned.wake_puller()
 
 
-class QueueLimits:
-    """Limits per queue: messages, bytes of bodies, span of offsets."""
-
-    def __init__(self, config: ConsumerConfig) -> None:
-        self.count = config.pull_threshold_per_queue
-        self.size_bytes = config.pull_threshold_bytes_per_queue
-        self.span = config.max_span
-
-    def has_room(self, assigned: QueueState) -> bool:
-        """Whether the queue may be pulled."""
-        held = assigned.process_queue
-        # A queue without cached messages may always be pulled: otherwise full caches of paused
-        # queues would block it.
-        return not held.count or (
-            held.count <= self.count
-            and held.size_bytes <= self.size_bytes
-            and held.span <= self.span
-            and self._has_shared_room(assigned)
-        )
-
-    def _has_shared_room(self, assigned: QueueState) -> bool:
-        return True
-
-
-class CacheLimits(QueueLimits):
+class CacheFlowControl(FlowControl):
     """Limits per queue and over all queues of a lite pull consumer."""
 
     def __init__(self, config: LitePullConfig, cache: Cache) -> None:
@@ -63,7 +76,7 @@ class CacheLimits(QueueLimits):
         return cache.count <= self._total and cache.size_bytes <= self._total_bytes
 
 
-class TopicLimits(QueueLimits):
+class TopicFlowControl(FlowControl):
     """Limits per queue and per topic, divided by the number of held queues of the topic.
 
     :param held: the queues held now, by reference

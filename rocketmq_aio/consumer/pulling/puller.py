@@ -16,7 +16,7 @@ from rocketmq_aio.consumer.common.events import (
     PullFailed,
     QueueHeld,
 )
-from rocketmq_aio.consumer.pulling.flow_control import QueueLimits
+from rocketmq_aio.consumer.pulling.flow_control import FlowControl
 from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.pulling.pull_request import PullRequest
 from rocketmq_aio.consumer.pulling.pull_response import (
@@ -52,7 +52,7 @@ logger = get_logger(__name__)
 Q = TypeVar("Q", bound=QueueState)
 Q_contra = TypeVar("Q_contra", bound=QueueState, contravariant=True)
 
-LEAST_EMPTY_SECONDS: Final = 0.1  # an answer without progress sooner than this is slowed down
+LEAST_EMPTY_SECONDS: Final = 0.1  # a response without progress sooner than this is slowed down
 BUSY_SECONDS: Final = 0.02
 LONGEST_BUSY_SECONDS: Final = 0.5
 HEARTBEAT_SECONDS: Final = 1.0  # between heartbeats after failed pulls of any queue
@@ -77,7 +77,7 @@ class StartOffsets(Protocol):
 
 
 class PullOwner(Protocol[Q_contra]):
-    """What a `Puller` calls about its queues."""
+    """Called by a `Puller` about its queues."""
 
     def on_pulled(self, assigned: Q_contra, messages: int, passed: int) -> None:
         """Note a pull with progress: messages kept, and offsets passed."""
@@ -105,7 +105,7 @@ class Puller(Generic[Q]):
         context: ConsumerContext[ConsumerConfig],
         owner: PullOwner[Q],
         starts: StartOffsets,
-        limits: QueueLimits,
+        flow_control: FlowControl,
         decoder: MessageDecoder,
         *,
         on_messages: Callable[[Q], None],
@@ -117,7 +117,7 @@ class Puller(Generic[Q]):
         self._config = context.config
         self._owner = owner
         self._starts = starts
-        self._limits = limits
+        self._flow_control = flow_control
         self._decoder = decoder
         self._on_messages = on_messages
         self._lite = lite
@@ -139,8 +139,8 @@ class Puller(Generic[Q]):
                 if assigned.next_offset == UNKNOWN:
                     await self._find_start(assigned)
                 while not assigned.dropped:
-                    if not self._may_pull(assigned):
-                        await self._wait(assigned)
+                    if not self._flow_control.may_pull(assigned):
+                        await self._flow_control.pause(assigned)
                         continue
                     try:
                         await self._pull(assigned)
@@ -173,24 +173,6 @@ class Puller(Generic[Q]):
         if isinstance(error, DENIED):  # waiting does not help: wake the callers
             assigned.fail_start(error)
             self._on_messages(assigned)
-
-    # --- flow control ---------------------------------------------------------------------------
-
-    def _may_pull(self, assigned: Q) -> bool:
-        if assigned.paused or assigned.failure is not None:
-            return False
-        return self._limits.has_room(assigned)
-
-    async def _wait(self, assigned: Q) -> None:
-        """Wait for room, a resume or a seek."""
-        assigned.wake = asyncio.get_running_loop().create_future()
-        if not assigned.paused and assigned.failure is None:
-            assigned.block()
-        try:
-            await assigned.wake
-        finally:
-            assigned.wake = None
-            assigned.unblock()
 
     # --- one pull -------------------------------------------------------------------------------
 
@@ -245,30 +227,30 @@ class Puller(Generic[Q]):
         return request, address
 
     def _nothing_found(self, assigned: Q, command: Command, offset: int) -> None:
-        answer = read_header(command, PullMessageResponse)
-        assigned.broker_id = answer.suggest_which_broker_id
-        if answer.next_begin_offset > offset:
-            assigned.advance(answer.next_begin_offset)
-            self._owner.on_pulled(assigned, 0, answer.next_begin_offset - offset)
+        response = read_header(command, PullMessageResponse)
+        assigned.broker_id = response.suggest_which_broker_id
+        if response.next_begin_offset > offset:
+            assigned.advance(response.next_begin_offset)
+            self._owner.on_pulled(assigned, 0, response.next_begin_offset - offset)
 
     async def _found(
         self, assigned: Q, subscription: Subscription, command: Command, offset: int
     ) -> None:
-        answer = read_header(command, PullMessageResponse)
-        assigned.broker_id = answer.suggest_which_broker_id
+        response = read_header(command, PullMessageResponse)
+        assigned.broker_id = response.suggest_which_broker_id
         generation = assigned.generation
         decoded = await self._decoder.decode(command.body, assigned.queue)
         if assigned.generation != generation:
             return  # there was a seek in between
-        wanted, next_offset, fault = select_messages(
-            decoded, answer.offset_delta or 0, answer.next_begin_offset, offset, subscription
+        messages, next_offset, fault = select_messages(
+            decoded, response.offset_delta or 0, response.next_begin_offset, offset, subscription
         )
-        if wanted:
-            wanted = self._prepare(wanted)
-            assigned.put(wanted)
+        if messages:
+            messages = self._prepare(messages)
+            assigned.put(messages)
         assigned.advance(next_offset)
-        self._owner.on_pulled(assigned, len(wanted), next_offset - offset)
-        if wanted:
+        self._owner.on_pulled(assigned, len(messages), next_offset - offset)
+        if messages:
             self._on_messages(assigned)
         if fault is not None and next_offset == offset:
             # With messages before it, the next pull starts with it and reports it.
@@ -299,8 +281,8 @@ class Puller(Generic[Q]):
 
     async def _moved(self, assigned: Q, command: Command, address: str, requested: int) -> None:
         """The offset does not exist: go on as the policy says, and publish an event."""
-        answer = read_header(command, PullMessageResponse)
-        remark, corrected = command.remark or "", answer.next_begin_offset
+        remark = command.remark or ""
+        corrected = read_header(command, PullMessageResponse).next_begin_offset
         reset = RESET_REMARK in remark
         if not reset and assigned.broker_id != MASTER_ID:
             # A replica may lag behind the master: its end of the queue may be too early.
@@ -332,20 +314,16 @@ class Puller(Generic[Q]):
     def _hold(self, assigned: Q, error: BrokerError, requested: int, suggested: int) -> None:
         """Stop pulling until the application seeks."""
         assigned.failure = error
-        event = QueueHeld(
-            queue=assigned.queue,
-            requested=requested,
-            suggested=suggested,
-            remark=error.remark or "",
-        )
-        logger.warning("queue_held", queue=str(assigned.queue), event_value=repr(event))
+        queue, remark = assigned.queue, error.remark or ""
+        event = QueueHeld(queue=queue, requested=requested, suggested=suggested, remark=remark)
+        logger.warning("queue_held", queue=str(queue), event_value=repr(event))
         self._context.publish(event)
         self._on_messages(assigned)  # wakes a poll, which raises it
 
     async def _recover(
         self, assigned: Q, error: RocketMQError, backoff: Backoff, busy: Backoff
     ) -> None:
-        # Only an answer suggests another replica: else pulls would stay at one that fails.
+        # Only a response suggests another replica: else pulls would stay at one that fails.
         assigned.broker_id = MASTER_ID
         if isinstance(error, BusyError):
             await anyio.sleep(busy.next_pause())

@@ -37,14 +37,12 @@ class ConcurrentService(ConsumeService):
         self._max_reconsume_times = max_reconsume_times(context.config)
 
     def add(self, assigned: DispatchQueue) -> None:
-        """Offer the messages of *assigned* to the workers."""
         if assigned.waiting and not assigned.is_ready:
             assigned.is_ready = True
             self._ready.append(assigned)
         self.idle.wake_one()
 
     def next_queue(self) -> DispatchQueue | None:
-        """Return the queue that a worker takes messages from next, None if none has any."""
         ready = self._ready
         while ready and not self.suspended:
             assigned = ready[0]
@@ -69,7 +67,6 @@ class ConcurrentService(ConsumeService):
         context: BatchContext | None,
         error: BaseException | None,
     ) -> int:
-        """Settle what is done and send the others back; return how many are done."""
         done = 0
         level = error.delay_level if isinstance(error, RetryLater) else 0
         try:
@@ -102,7 +99,6 @@ class ConcurrentService(ConsumeService):
         return [message for message in messages if id(message) in bad]
 
     async def _finish_undecodable(self, assigned: DispatchQueue, error: UndecodableError) -> None:
-        """Apply the ``undecodable`` setting."""
         policy = self._config.undecodable
         for message, reason in error.messages:
             if message.done or assigned.released:

@@ -162,17 +162,14 @@ class DispatchQueue(QueueState):
 
     @property
     def committable(self) -> int:
-        """Everything below may be committed."""
         first = self.process_queue.first_offset
         return self.next_offset if first is None else first
 
     @property
     def has_in_flight(self) -> bool:
-        """Whether handlers work on messages."""
         return self.active > 0
 
     def begin(self, offset: int) -> None:
-        """Set the first offset to pull."""
         self.next_offset = offset
         self.started.set()
 
@@ -216,13 +213,11 @@ class DispatchQueue(QueueState):
         self.interrupt()
 
     def advance(self, offset: int) -> None:
-        """Let the next pull begin at *offset*."""
         self.next_offset = offset
 
     # --- messages ---------------------------------------------------------------------------------
 
     def put(self, messages: list[MessageExt]) -> None:
-        """Cache the messages of a pull."""
         new = self.process_queue.put(messages)
         if new < len(messages):
             messages = self.process_queue.last(new)
@@ -247,7 +242,6 @@ class DispatchQueue(QueueState):
             self.waiting.extendleft(reversed(kept))
 
     def settle(self, message: MessageExt) -> None:
-        """Settle one message."""
         held = self.process_queue
         held.settle(message)
         if self.wake is not None and held.count <= self._wake_at:
@@ -297,7 +291,6 @@ class DispatchQueue(QueueState):
     # --- the pull loop ----------------------------------------------------------------------------
 
     def block(self) -> None:
-        """Note that the pull loop waits for room."""
         count = self.process_queue.count
         self._wake_at = count - min(WAKE_AFTER, 1 + count // WAKE_AFTER)
 
@@ -331,7 +324,6 @@ class RetryQueue(DispatchQueue):
     __slots__ = ()
 
     def put(self, messages: list[MessageExt]) -> None:
-        """Cache the messages of a pull."""
         for message in messages:
             restore_topic(message)
         super().put(messages)

@@ -18,7 +18,7 @@ from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.lag import fetch_lag
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
-from rocketmq_aio.consumer.pulling.flow_control import TopicLimits
+from rocketmq_aio.consumer.pulling.flow_control import TopicFlowControl
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
 from rocketmq_aio.consumer.push.concurrent import ConcurrentService
 from rocketmq_aio.consumer.push.consume_service import (
@@ -92,7 +92,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self.workers = Workers(context, self._service, handler)
         self._in_flight = InFlightTable(withholds=not orderly, on_ready=self._service.add)
         self._puller = self._make_puller(
-            TopicLimits(config, self.table, orderly=orderly),
+            TopicFlowControl(config, self.table, orderly=orderly),
             on_messages=self._service.add,
             interval_seconds=config.pull_interval_seconds,
         )
@@ -119,7 +119,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
         return send_back if self._pops is None else PopSendBack(send_back, self._pops)
 
     def make_queue(self, queue: MessageQueue) -> DispatchQueue:
-        """Return the state of a newly assigned queue."""
         assigned: DispatchQueue
         in_flight = self._in_flight.of(queue)
         if self._pops is not None and queue in self.rebalancer.popped.get(queue.topic, ()):
@@ -132,7 +131,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
         return assigned
 
     def begin_pulling(self, assigned: DispatchQueue) -> None:
-        """Start the pull or pop loop of a newly assigned queue."""
         if self._pops is not None and isinstance(assigned, PoppedQueue):
             self._pops.begin(assigned)
         else:
@@ -154,7 +152,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
             self._tasks.spawn(self.stalls.fence.stalls.watch, name="stalls")
 
     async def shut(self) -> None:
-        """Stop pulling, wait for running handlers, commit, unlock and leave the group."""
         # After a failure no handler runs any more.
         drain_seconds = self.config.close_timeout_seconds if self._running else 0.0
         self._running = False
@@ -214,7 +211,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
             await self.instance.heartbeats.send_all(anew=True)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at *offset*, and commit it."""
         check_offset(offset)
         self._check_pulled(queue)
         await self.check_in_range(queue, offset)
@@ -231,13 +227,11 @@ class PushEngine(GroupEngine[DispatchQueue]):
     # --- suspending -------------------------------------------------------------------------------
 
     def suspend(self) -> None:
-        """Start no handler and no pull."""
         self._service.suspended = True
         for assigned in self.table.values():
             assigned.paused = True
 
     def resume(self) -> None:
-        """Start handlers and pulls again."""
         self._service.suspended = False
         for assigned in self.table.values():
             assigned.paused = False
@@ -246,7 +240,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
 
     @property
     def suspended(self) -> bool:
-        """Whether `suspend` was called last."""
         return self._service.suspended
 
     # --- ownership of queues ----------------------------------------------------------------------
@@ -266,7 +259,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
         return self._may_commit(assigned)
 
     async def _revoke_and_rebalance(self, held: Collection[DispatchQueue]) -> None:
-        """Revoke these assignments and rebalance."""
         await self._assignments.revoke(held, drain_seconds=self._drain_seconds)
         self.rebalancer.wake()
 
@@ -284,7 +276,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
         return queues if self.locks is None else await self.locks.acquire(queues)
 
     async def on_released(self, released: list[DispatchQueue]) -> None:
-        """Acknowledge and give back popped messages; unlock queues."""
         if self._pops is not None:
             await self._pops.release(each for each in released if isinstance(each, PoppedQueue))
         if self._unlocks is not None:

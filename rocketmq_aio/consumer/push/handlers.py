@@ -168,7 +168,6 @@ class Handler:
             self.one = cast(One, on_message)
 
     def wrap(self, around: Callable[[Call], Call]) -> None:
-        """Wrap every call in *around*."""
         self.one = None
         self.call = around(self.call)
 
@@ -217,8 +216,6 @@ def decoding(call: Call, codec: Codec) -> Call:
 
 
 def hooked(call: Call, hooks: ConsumeHooks, group: str) -> Call:
-    """Return a call that runs *hooks* around each batch."""
-
     async def run_hooks_and_call(messages: list[MessageExt]) -> object:
         first = messages[0]
         context = ConsumeContext(

@@ -60,14 +60,12 @@ class OrderlyService(ConsumeService):
         return not assigned.in_flight.suspended and self._holds(assigned.queue)
 
     def add(self, assigned: DispatchQueue) -> None:
-        """Offer the messages of *assigned* to the workers, unless one works on the queue."""
         if assigned.waiting and not assigned.is_ready and not assigned.in_flight.busy:
             assigned.is_ready = True
             self._ready.append(assigned)
             self.idle.wake_one()
 
     def next_queue(self) -> DispatchQueue | None:
-        """Return a queue with messages and reserve it, None if there is none."""
         ready = self._ready
         while ready and not self.suspended:
             assigned = ready.popleft()

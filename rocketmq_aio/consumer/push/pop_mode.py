@@ -58,22 +58,18 @@ class PoppedQueue(DispatchQueue):
         return len(self.waiting) + self.active
 
     def put(self, messages: list[MessageExt]) -> None:
-        """Add the messages of a pop."""
         self.waiting.extend(messages)
 
     def settle(self, message: MessageExt) -> None:
-        """Acknowledge a message."""
         if isinstance(message, PoppedMessage):
             self._acks.add(message)
 
     def complete(self, messages: list[MessageExt]) -> None:
-        """Acknowledge *messages*, whose handler succeeded."""
         for message in messages:
             self.settle(message)
         self.end_flight(len(messages))
 
     def end_flight(self, count: int) -> None:
-        """Count *count* messages as no longer in flight."""
         super().end_flight(count)
         self.wake_puller()
 
@@ -94,12 +90,10 @@ class PoppedQueue(DispatchQueue):
         self.wake_puller()
 
     def wake_puller(self) -> None:
-        """Let the pop loop check whether it may pop."""
         if self.loop is not None:
             self.loop.wake()
 
     def drop(self) -> None:
-        """Stop popping and delivering."""
         super().drop()
         if self.loop is not None:
             self.loop.stop()
@@ -130,14 +124,12 @@ class PopSendBack:
         self._pops = pops
 
     async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
-        """Have *message* redelivered later, or stored in the dead-letter topic."""
         if isinstance(message, PoppedMessage):
             await self._pops.retry(message, delay_level)
         else:
             await self._pulled.send_back(message, delay_level)
 
     async def dead_letter(self, message: MessageExt, reason: str) -> None:
-        """Store *message* in the dead-letter topic."""
         if isinstance(message, PoppedMessage):
             await self._pops.retry(message, DEAD_LETTER)
         else:
@@ -191,13 +183,11 @@ class PushPops:
             assigned.drop()
 
     def close(self) -> None:
-        """Release the threads that decode large answers."""
         self._intake.close()
 
     # --- queues -----------------------------------------------------------------------------------
 
     def make(self, queue: MessageQueue, in_flight: InFlight) -> PoppedQueue:
-        """Return the state of a newly assigned queue."""
         return PoppedQueue(queue, in_flight, self._intake.acks, self._intake.give_back)
 
     def begin(self, assigned: PoppedQueue) -> None:
@@ -226,7 +216,6 @@ class PushPops:
                 del self._queues[assigned.queue]
 
     def info(self) -> dict[MessageQueue, PopProcessQueueInfo]:
-        """Return the state of the queues, for administration tools."""
         return {
             queue: PopProcessQueueInfo(wait_ack_count=each.unacknowledged, droped=each.dropped)
             for queue, each in self._queues.items()
@@ -235,7 +224,6 @@ class PushPops:
     # --- messages ---------------------------------------------------------------------------------
 
     async def retry(self, message: PoppedMessage, delay_level: int) -> None:
-        """Have *message* redelivered later, or stored in the dead-letter topic."""
         try:
             if delay_level == DEAD_LETTER:
                 await self._intake.service.send_to_dlq(message)

@@ -43,7 +43,6 @@ class Worker:
         self.messages: list[MessageExt] = []
 
     def start(self) -> None:
-        """Bind the worker to the current task."""
         self.task = asyncio.current_task()
         assert self.task is not None
         self.cancelling = self.task.cancelling
@@ -87,7 +86,6 @@ class Workers:
         self._workers: dict[int, Worker] = {}
 
     def start(self) -> None:
-        """Start the workers."""
         self.resize(self.size)
         self._tasks.spawn(self._watch, name="watch-handlers")
 
@@ -102,7 +100,6 @@ class Workers:
 
     @property
     def busy(self) -> list[Worker]:
-        """The workers whose handler runs now."""
         return [worker for worker in self._workers.values() if worker.since]
 
     def messages_in_flight(self) -> list[MessageExt]:

@@ -11,7 +11,6 @@ from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, Q
 from rocketmq_aio.consumer.common.listeners import NO_LISTENERS, AssignmentListeners, call_listener
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
-from rocketmq_aio.consumer.rebalance.plan import plan
 from rocketmq_aio.model.values import MessageQueue
 
 DRAIN_SECONDS: Final = 1.0  # for the application to finish its last batch
@@ -75,18 +74,19 @@ class Assignments(Generic[Q]):
         :return: False when some wanted queue may not be assigned yet
         """
         async with self._changing:
-            held = [q for q in self._table if topics is None or q.topic in topics]
-            change = plan(held, frozenset(wanted()))
-            admitted = change.acquire
+            after = frozenset(wanted())
+            before = {q for q in self._table if topics is None or q.topic in topics}
+            added, removed = tuple(sorted(after - before)), tuple(sorted(before - after))
+            admitted = added
             try:
-                if change.acquire:
-                    allowed = await self._owner.admit(change.acquire)
-                    admitted = tuple(each for each in change.acquire if each in allowed)
+                if added:
+                    allowed = await self._owner.admit(added)
+                    admitted = tuple(each for each in added if each in allowed)
                     await self._assign(admitted)
             finally:  # also when cancelled in a listener
-                if change.release:
-                    await self._revoke(change.release, drain_seconds=drain_seconds)
-        return admitted == change.acquire
+                if removed:
+                    await self._revoke(removed, drain_seconds=drain_seconds)
+        return admitted == added
 
     async def revoke(self, assigned: Collection[Q], *, drain_seconds: float = 0.0) -> None:
         """Revoke those of *assigned* that are current; a later assignment of the queue stays."""

@@ -57,7 +57,6 @@ class FaultHistory(Generic[K]):
             self.note_departure(now)
 
     def note_departure(self, when: float) -> None:
-        """Note that a member left."""
         self._left = when if self._left is None else max(self._left, when)
 
     def seconds_since_departure(self, now: float) -> float | None:

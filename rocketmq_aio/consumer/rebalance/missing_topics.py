@@ -49,7 +49,6 @@ class MissingTopics:
             self._tasks.spawn(self._report, topic, outage, name=f"missing-{topic}")
 
     def forget(self, topic: str) -> None:
-        """Forget *topic*, which was unsubscribed."""
         self._outages.pop(topic, None)
 
     def _end(self, topic: str) -> None:

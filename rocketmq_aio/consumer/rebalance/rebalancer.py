@@ -58,7 +58,6 @@ class Rebalancer:
         self.has_other_members = False  # in the last round
 
     def wake(self) -> None:
-        """Start a round soon."""
         self._wake.set()
 
     def expect_more(self) -> None:

@@ -103,7 +103,6 @@ class SubscriptionCheck:
         self._reconnected: float | None = None  # when it was replaced
 
     def wake(self) -> None:
-        """Check soon, after members or subscriptions changed."""
         self._wake.set()
 
     async def keep_checking(self, interval_seconds: float = CHECK_SECONDS) -> None:
@@ -125,7 +124,6 @@ class SubscriptionCheck:
         return min(regular, PENDING_SECONDS) if self._history.has_pending() else regular
 
     async def check(self) -> None:
-        """Check once; failed requests are logged."""
         wanted = {each.topic: each for each in self._subscriptions() if not _is_retry(each.topic)}
         for unmatched in self.matches.unmatched(wanted.values(), self._clock()):
             self._report("subscription_matches_nothing", unmatched)
@@ -369,7 +367,6 @@ def differences(
 
 
 def namesakes(client_id: str, addresses: list[str]) -> list[ClientIdNotUnique]:
-    """Return a fault if *addresses* of one client id differ."""
     several = tuple(sorted(set(addresses)))
     return [ClientIdNotUnique(client_id=client_id, addresses=several)] if len(several) > 1 else []
 

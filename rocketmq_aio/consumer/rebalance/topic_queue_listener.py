@@ -20,16 +20,13 @@ class TopicQueueListeners:
         self._known: dict[str, tuple[MessageQueue, ...]] = {}
 
     def topics(self) -> set[str]:
-        """Return the topics with a listener."""
         return set(self._listeners)
 
     def add(self, topic: str, listener: TopicQueuesListener) -> None:
-        """Set the listener of *topic*."""
         self._listeners[topic] = listener
         self._remember(topic)
 
     def forget(self, topic: str) -> None:
-        """Remove the listener of *topic*."""
         self._listeners.pop(topic, None)
         self._known.pop(topic, None)
 

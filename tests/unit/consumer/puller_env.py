@@ -13,7 +13,7 @@ from rocketmq_aio.consumer.common.hooks import FilterHooks
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
-from rocketmq_aio.consumer.pulling.flow_control import Cache, CacheLimits
+from rocketmq_aio.consumer.pulling.flow_control import Cache, CacheFlowControl
 from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.pulling.puller import Puller
 from rocketmq_aio.embedded.connection import ServerConnection
@@ -133,7 +133,7 @@ class PullerEnv:
             cast(ConsumerContext[ConsumerConfig], self),
             self,
             cast(StartPositions, self.starts),
-            CacheLimits(self.config, self.cache),
+            CacheFlowControl(self.config, self.cache),
             self.decoder,
             on_messages=self.ready.add,
             lite=True,

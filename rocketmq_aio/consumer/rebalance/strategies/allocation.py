@@ -57,7 +57,6 @@ def allocate(
 
 
 def strategy_name(strategy: AllocateStrategy) -> str:
-    """Return the name of *strategy*, as brokers know it."""
     name = getattr(strategy, "name", None) or getattr(strategy, "__name__", None)
     return name if isinstance(name, str) else type(strategy).__name__
 

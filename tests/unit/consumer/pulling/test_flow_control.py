@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rocketmq_aio.config.consumer import PushConfig
-from rocketmq_aio.consumer.pulling.flow_control import TopicLimits
+from rocketmq_aio.consumer.pulling.flow_control import TopicFlowControl
 from rocketmq_aio.consumer.push.dispatch_queue import WAKE_AFTER, DispatchQueue
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
@@ -35,29 +35,29 @@ def limits(
     *,
     orderly: bool = False,
     **settings: Any,  # noqa: ANN401
-) -> TopicLimits:
-    return TopicLimits(PushConfig(**settings), held or [queue()], orderly=orderly)
+) -> TopicFlowControl:
+    return TopicFlowControl(PushConfig(**settings), held or [queue()], orderly=orderly)
 
 
 @pytest.mark.parametrize(("count", "room"), [(0, True), (10, True), (11, False)])
 def test_the_message_limit_per_queue_pauses_pulling(count: int, room: bool) -> None:
-    assert limits(pull_threshold_per_queue=10).has_room(holding(count)) is room
+    assert limits(pull_threshold_per_queue=10).may_pull(holding(count)) is room
 
 
 @pytest.mark.parametrize(("size", "room"), [(50, True), (51, False)])
 def test_the_byte_limit_per_queue_pauses_pulling(size: int, room: bool) -> None:
     bound = limits(pull_threshold_bytes_per_queue=100)
 
-    assert bound.has_room(holding(2, size=size)) is room
+    assert bound.may_pull(holding(2, size=size)) is room
 
 
 @pytest.mark.parametrize(("last", "room"), [(20, True), (21, False)])
 def test_the_span_limit_pauses_pulling(last: int, room: bool) -> None:
-    assert limits(max_span=20).has_room(holding(2, last=last)) is room
+    assert limits(max_span=20).may_pull(holding(2, last=last)) is room
 
 
 def test_orderly_queues_have_no_span_limit() -> None:
-    assert limits(orderly=True, max_span=1).has_room(holding(2, last=10**9))
+    assert limits(orderly=True, max_span=1).may_pull(holding(2, last=10**9))
 
 
 @pytest.mark.parametrize(("count", "room"), [(25, True), (26, False)])
@@ -65,7 +65,7 @@ def test_the_topic_limit_is_divided_by_its_queues(count: int, room: bool) -> Non
     held = [queue(number) for number in range(4)] + [queue(0, topic="others")]
     bound = limits(held, pull_threshold_per_topic=100)
 
-    assert bound.has_room(holding(count)) is room
+    assert bound.may_pull(holding(count)) is room
 
 
 @pytest.mark.parametrize(("size", "room"), [(25, True), (26, False)])
@@ -73,24 +73,24 @@ def test_the_byte_limit_of_a_topic_is_divided_by_its_queues(size: int, room: boo
     held = [queue(number) for number in range(4)]
     bound = limits(held, pull_threshold_bytes_per_topic=100)
 
-    assert bound.has_room(holding(1, size=size)) is room
+    assert bound.may_pull(holding(1, size=size)) is room
 
 
 def test_a_topic_limit_below_the_number_of_queues_allows_one_message_each() -> None:
     held = [queue(number) for number in range(4)]
     bound = limits(held, pull_threshold_per_topic=1)
 
-    assert bound.has_room(holding(1))
-    assert not bound.has_room(holding(2))
+    assert bound.may_pull(holding(1))
+    assert not bound.may_pull(holding(2))
 
 
 def test_the_share_of_a_queue_grows_when_others_are_revoked() -> None:
     held = [queue(0), queue(1)]
     bound = limits(held, pull_threshold_per_topic=10)
-    assert not bound.has_room(holding(8))
+    assert not bound.may_pull(holding(8))
 
     del held[1]
-    assert bound.has_room(holding(8))
+    assert bound.may_pull(holding(8))
 
 
 # --- waiting for room ----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection
 import anyio
 import pytest
 from anyio import wait_all_tasks_blocked
+from hypothesis import given, settings, strategies as st
 
 from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners
@@ -94,6 +95,31 @@ async def test_change_assigns_and_revokes_queues(env: AssignmentEnv) -> None:
         "on_revoked 0",
         "QueuesRevoked 0",
     ]
+
+
+async def test_queues_are_assigned_sorted_by_topic_broker_and_number(env: AssignmentEnv) -> None:
+    order = [queue(1), queue(2), queue(10), MessageQueue("orders", "broker-b", 0)]
+    await env.assignments.change(None, lambda: [order[2], order[1], order[3], order[0], order[1]])
+
+    assert env.table.keys() == set(order)
+    assert env.steps[0] == "QueuesAssigned 1 2 10 0"
+
+
+@settings(deadline=None)
+@given(before=st.lists(st.integers(0, 4)), after=st.lists(st.integers(0, 4)))
+def test_any_change_ends_with_the_wanted_queues(before: list[int], after: list[int]) -> None:
+    async def change() -> None:
+        env = AssignmentEnv()
+        await env.hold(*before)
+        env.steps.clear()
+        await env.hold(*after)
+        assert env.held() == sorted(set(after))
+        added, removed = sorted(set(after) - set(before)), sorted(set(before) - set(after))
+        assert f"QueuesAssigned {' '.join(map(str, added))}" in env.steps or not added
+        assert f"QueuesRevoked {' '.join(map(str, removed))}" in env.steps or not removed
+        assert bool(env.steps) == (set(before) != set(after))
+
+    asyncio.run(change())
 
 
 async def test_a_queue_that_stays_is_not_touched(env: AssignmentEnv) -> None:

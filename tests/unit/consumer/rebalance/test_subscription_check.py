@@ -259,8 +259,8 @@ async def test_both_members_report_different_topics(cluster: FakeCluster) -> Non
     cluster.create_topic("invoices")
     async with member(cluster) as one, member(cluster, name="b") as two:
         two.wanted = [*two.wanted, subscription("invoices", "*", 1)]
-        consumer = two._instance._consumers[GROUP]
-        await consumer.subscribe("invoices")  # type: ignore[attr-defined]
+        engine = two._instance._consumers[GROUP]
+        await engine.subscribe("invoices", "*", 2**50)  # type: ignore[attr-defined]
         told = await differing(one, two)
 
     assert told == [
@@ -292,7 +292,7 @@ async def test_members_replaced_one_by_one_report_nothing(cluster: FakeCluster) 
 async def test_closing_member_is_not_a_fault(cluster: FakeCluster) -> None:
     """It may finish its handlers for a while when its replacement is here already."""
     async with member(cluster, "old") as old, member(cluster, "new", "b") as new:
-        old._instance._consumers[GROUP]._engine._running = False  # type: ignore[attr-defined]
+        old._instance._consumers[GROUP]._running = False  # type: ignore[attr-defined]
 
         assert await new.checked(100) == []
 
@@ -504,7 +504,7 @@ async def test_pauses_are_short_while_members_join_and_faults_are_pending(
         assert one._pause(60) >= 60
         async with member(cluster, "new", "b") as two:
             await one.checked(100)
-            consumer = two._instance._consumers[GROUP]
-            await consumer.subscribe(TOPIC, "paid")  # type: ignore[attr-defined]
+            engine = two._instance._consumers[GROUP]
+            await engine.subscribe(TOPIC, "paid", 2**50)  # type: ignore[attr-defined]
             await one.checked(4)
             assert one._pause(60) <= PENDING_SECONDS
