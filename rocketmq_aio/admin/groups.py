@@ -46,7 +46,7 @@ INTERNAL_NAMES: Final = frozenset(
         *("DEFAULT_CONSUMER", "CID_HOUSEKEEPING", "broker_to_broker"),
     }
 )
-NO_PRODUCER: Final = "not exist"
+NO_PRODUCERS: Final = "the producer group["  # the remark goes on: "<group>] not exist"
 
 
 class HeldGroup(NamedTuple):
@@ -163,7 +163,8 @@ class GroupAdmin:
             try:
                 command = await self._requests.ask(address, header)
             except BrokerError as error:
-                if error.code == ResponseCode.SYSTEM_ERROR and NO_PRODUCER in (error.remark or ""):
+                remark = error.remark or ""
+                if error.code == ResponseCode.SYSTEM_ERROR and remark.startswith(NO_PRODUCERS):
                     return []
                 raise
             return read_body(command.body, ProducerConnections).connection_set

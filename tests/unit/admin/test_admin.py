@@ -151,6 +151,25 @@ async def test_in_a_namespace_names_are_those_of_the_application(cluster: FakeCl
     assert asked.ext_fields()["groupName"] == f"shop%{GROUP}"
 
 
+@pytest.mark.parametrize(
+    ("remark", "failed"),
+    [
+        (f"the producer group[{GROUP}] not exist", False),
+        ("the broker does not exist any more", True),
+    ],
+)
+async def test_only_a_group_without_producers_has_no_connections(
+    cluster: FakeCluster, admin: AdminClient, remark: str, failed: bool
+) -> None:
+    on_all(cluster, RequestCode.GET_PRODUCER_CONNECTION_LIST, Response(1, remark=remark))
+
+    if failed:
+        with pytest.raises(BrokerError, match="any more"):
+            await admin.producer_connections(GROUP)
+    else:
+        assert await admin.producer_connections(GROUP) == []
+
+
 # --- offsets -------------------------------------------------------------------------------------
 
 
