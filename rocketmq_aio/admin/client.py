@@ -10,7 +10,6 @@ from rocketmq_aio.admin.group_settings import GroupSettings
 from rocketmq_aio.admin.groups import GroupAdmin
 from rocketmq_aio.admin.messages import DEFAULT_MAX_MESSAGES, MessageAdmin
 from rocketmq_aio.admin.offsets import OffsetAdmin, Target
-from rocketmq_aio.admin.requests import AdminRequests
 from rocketmq_aio.admin.results import (
     BrokerRuntime,
     ClientConnection,
@@ -23,13 +22,13 @@ from rocketmq_aio.admin.results import (
     TopicRouteInfo,
     TopicStats,
 )
+from rocketmq_aio.admin.servers import Servers
 from rocketmq_aio.admin.topic_settings import TopicSettings
 from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import GetBrokerRuntime, KVTable
 
 NO_GROUP: Final = "ADMIN"  # not a group: it only names the tasks
@@ -54,11 +53,11 @@ class AdminClient(ClientBase):
         self, *, namesrv: str | None = None, client: MQClientInstance | ClientConfig | None = None
     ) -> None:
         super().__init__(NO_GROUP, namesrv=namesrv, client=client)
-        self._requests = AdminRequests(self._instance, self._check_running)
-        self._topics = TopicAdmin(self._requests)
-        self._groups = GroupAdmin(self._requests, self._topics)
-        self._offsets = OffsetAdmin(self._requests, self._groups)
-        self._messages = MessageAdmin(self._requests)
+        self._servers = Servers(self._instance, self._check_running)
+        self._topics = TopicAdmin(self._servers)
+        self._groups = GroupAdmin(self._servers, self._topics)
+        self._offsets = OffsetAdmin(self._servers, self._groups)
+        self._messages = MessageAdmin(self._servers)
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -346,7 +345,7 @@ class AdminClient(ClientBase):
         :raises NameServerUnavailableError: no name server answered
         :raises NotSupportedError: the servers are proxies, which do not support this
         """
-        return await self._requests.cluster_info()
+        return await self._servers.cluster_info()
 
     async def broker_stats(
         self, *, cluster: str | None = None, brokers: Iterable[str] | None = None
@@ -356,16 +355,14 @@ class AdminClient(ClientBase):
         :raises ConfigError: there is no such cluster or broker
         :raises AdminError: some brokers did not answer
         """
-
-        async def stats(name: str, address: str) -> BrokerRuntime:
-            command = await self._requests.ask(address, GetBrokerRuntime())
-            table = read_body(command.body, KVTable).table
-            return BrokerRuntime(broker_name=name, address=address, stats=table)
-
-        masters = await self._requests.masters(cluster, brokers)
-        return list(
-            (await self._requests.on_each("asking for statistics", masters, stats)).values()
+        masters = await self._servers.masters(cluster, brokers)
+        tables = await self._servers.read_each(
+            "reading statistics", masters, GetBrokerRuntime(), KVTable
         )
+        return [
+            BrokerRuntime(broker_name=name, address=masters[name] or "", stats=each.table)
+            for name, each in tables.items()
+        ]
 
     async def _open(self) -> None:
         """Nothing: an administrator does not register with brokers, it only sends requests."""

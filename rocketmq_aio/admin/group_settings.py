@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypedDict
 
+import msgspec
+
 from rocketmq_aio.admin.results import GroupConfig
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import SubscriptionGroupBody
 
 MAX_INT: Final = 2**31 - 1
@@ -71,16 +74,11 @@ def check_settings(settings: GroupSettings) -> None:
 
 def changed_body(body: Mapping[str, Any], settings: GroupSettings) -> dict[str, Any]:
     """Return the JSON *body* of a group with *settings* changed, and all other fields kept."""
-    result = dict(body)
-    for name, value in settings.items():
-        result[WIRE_NAMES[name]] = value
+    result = {**body, **{WIRE_NAMES[name]: value for name, value in settings.items()}}
+    result.pop("attributes", None)
     if "attributes" in settings:  # with the signs that topic attributes have
         named = settings["attributes"].items()
-        result["attributes"] = {
-            (f"-{n}" if text is None else f"+{n}"): text or "" for n, text in named
-        }
-    else:
-        result.pop("attributes", None)
+        result["attributes"] = {f"{'-' if v is None else '+'}{n}": v or "" for n, v in named}
     return result
 
 
@@ -89,30 +87,21 @@ def new_body(group: str, settings: GroupSettings) -> dict[str, Any]:
     return changed_body({"groupName": group, **NEW_GROUP}, settings)
 
 
-def config_of(broker_name: str, group: str, body: SubscriptionGroupBody) -> GroupConfig:
-    """Return the settings in *body*."""
-    return GroupConfig(
-        group=group,
-        broker_name=broker_name,
-        enabled=body.consume_enable,
-        broadcast_enabled=body.consume_broadcast_enable,
-        from_min_enabled=body.consume_from_min_enable,
-        orderly=body.consume_message_orderly,
-        retry_queues=body.retry_queue_nums,
-        max_retries=body.retry_max_times,
-        consume_timeout_minutes=body.consume_timeout_minute,
-        notify_members=body.notify_consumer_ids_changed_enable,
-        attributes=body.attributes or {},
-    )
+def config_of(broker_name: str, group: str, body: Mapping[str, Any]) -> GroupConfig:
+    """Return the settings in the JSON *body* of a group.
+
+    :raises CodecError: a field has another type
+    """
+    read = msgspec.to_builtins(read_body(msgspec.json.encode(body), SubscriptionGroupBody))
+    settings = {name: read[wire] for name, wire in WIRE_NAMES.items()}
+    settings["attributes"] = settings["attributes"] or {}
+    return GroupConfig(group=group, broker_name=broker_name, **settings)
 
 
 def differs(config: GroupConfig, settings: GroupSettings) -> bool:
     """Whether *settings* would change *config*."""
-    for name, value in settings.items():
-        if name == "attributes":
-            wanted = settings.get("attributes", {}).items()
-            if any(config.attributes.get(each) != text for each, text in wanted):
-                return True
-        elif getattr(config, name) != value:
-            return True
-    return False
+    attributes = settings.get("attributes", {}).items()
+    others = [(name, value) for name, value in settings.items() if name != "attributes"]
+    return any(config.attributes.get(name) != value for name, value in attributes) or any(
+        getattr(config, name) != value for name, value in others
+    )

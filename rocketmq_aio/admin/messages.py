@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from struct import Struct
 from typing import Final
 
-from rocketmq_aio.admin.requests import AdminRequests
+from rocketmq_aio.admin.servers import Servers
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import (
     BrokerError,
@@ -23,7 +23,7 @@ from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.protocol.codes import CLIENT_VERSION, ResponseCode
 from rocketmq_aio.protocol.record import decode_record, stored_message
 from rocketmq_aio.protocol.requests.admin import QueryMessage, ViewMessage
-from rocketmq_aio.remoting.response_errors import broker_error, is_about_account
+from rocketmq_aio.remoting.response_errors import is_about_account
 
 Wanted = Callable[[MessageExt], bool]
 
@@ -32,6 +32,7 @@ MAX_OFFSET: Final = 2**63 - 1
 MAX_PORT: Final = 65535
 ID_BYTES: Final = (16, 28)  # IPv4 or IPv6 address, port, offset
 SIGNED_QUERY_VERSION: Final = 399  # see QueryMessage
+FOUND_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 DEFAULT_MAX_MESSAGES: Final = 64  # the default limit of brokers
 
 _SIZE: Final = Struct(">i")
@@ -40,8 +41,8 @@ _SIZE: Final = Struct(">i")
 class MessageAdmin:
     """Finds messages by id and key; documented in `AdminClient`."""
 
-    def __init__(self, requests: AdminRequests) -> None:
-        self._requests = requests
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
 
     async def view(self, offset_message_id: str) -> MessageExt:
         first, *others = await self.view_all(offset_message_id)
@@ -56,7 +57,7 @@ class MessageAdmin:
         if not _begins_at(body, offset):
             raise _not_found(address, offset)
         stored = stored_message(body, name)
-        return [self._found(each) for each in decode_record(body, stored.queue)]
+        return [self._renamed(each) for each in decode_record(body, stored.queue)]
 
     async def query(
         self, topic: str, key: str, begin: datetime | None, end: datetime | None, max_messages: int
@@ -74,7 +75,7 @@ class MessageAdmin:
 
     async def _view(self, address: str, offset: int) -> bytes:
         try:
-            return (await self._requests.ask(address, ViewMessage(offset=offset))).body
+            return (await self._servers.request(address, ViewMessage(offset=offset))).body
         except BrokerError as error:
             # Brokers fail with a system error where no message begins.
             if error.code != ResponseCode.SYSTEM_ERROR or is_about_account(error):
@@ -83,49 +84,46 @@ class MessageAdmin:
 
     async def _query(self, header: QueryMessage, wanted: Wanted) -> list[MessageExt]:
         unreadable: list[tuple[MessageExt, CodecError]] = []
+        signed = self._servers.instance.config.credentials is not None
+        version = SIGNED_QUERY_VERSION if signed else CLIENT_VERSION
 
-        async def ask(name: str, address: str) -> list[MessageExt]:
-            self._requests.check_running()
-            signed = self._requests.instance.config.credentials is not None
-            version = SIGNED_QUERY_VERSION if signed else CLIENT_VERSION
-            command = await self._requests.instance.remoting.request(
-                address, header, version=version
+        async def query(name: str, address: str) -> list[MessageExt]:
+            command = await self._servers.request(
+                address, header, accept=FOUND_OR_NOT, version=version
             )
+            matches: list[MessageExt] = []
             if command.code == ResponseCode.QUERY_NOT_FOUND:
-                return []
-            if command.code != ResponseCode.SUCCESS:
-                raise broker_error(command, address)
-            found: list[MessageExt] = []
+                return matches
             for record in records(command.body):
                 stored = stored_message(record, name)
                 try:
                     inside = decode_record(record, stored.queue)
                 except CodecError as fault:
-                    unreadable.append((self._found(stored), fault))
+                    unreadable.append((self._renamed(stored), fault))
                     continue
                 whole = wanted(stored)  # brokers index a batch as a whole
-                found += [self._found(each) for each in inside if whole or wanted(each)]
-            return found
+                matches += [self._renamed(each) for each in inside if whole or wanted(each)]
+            return matches
 
-        masters = await self._requests.masters_of(header.topic)
-        found = await self._requests.on_each(
-            f"looking for {header.key} in {header.topic}", masters, ask
-        )
-        messages = [each for some in found.values() for each in some if each.topic == header.topic]
+        masters = await self._servers.masters_of(header.topic)
+        action = f"looking for {header.key} in {header.topic}"
+        matches = (await self._servers.on_each(action, masters, query)).values()
+        messages = [each for some in matches for each in some if each.topic == header.topic]
         messages.sort(key=lambda each: (each.store_time, each.queue, each.queue_offset))
-        unread = [each for each in unreadable if wanted(each[0]) and each[0].topic == header.topic]
-        if unread:
-            raise UnreadableMessagesError(messages, unread)
+        failed = [each for each in unreadable if wanted(each[0]) and each[0].topic == header.topic]
+        if failed:
+            raise UnreadableMessagesError(messages, failed)
         return messages
 
-    def _found(self, message: MessageExt) -> MessageExt:
-        namespace = self._requests.instance.remoting.namespace
+    def _renamed(self, message: MessageExt) -> MessageExt:
+        """Return *message* with the application's names."""
+        namespace = self._servers.instance.remoting.namespace
         if namespace is not None:
             namespace.received(message)
         return message
 
     async def _name_of(self, address: str) -> str:
-        for broker in (await self._requests.cluster_info()).brokers:
+        for broker in (await self._servers.cluster_info()).brokers:
             if address in broker.addresses.values():
                 return broker.broker_name
         return ""

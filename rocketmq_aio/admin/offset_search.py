@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from rocketmq_aio.admin.messages import records
-from rocketmq_aio.admin.requests import AdminRequests
+from rocketmq_aio.admin.servers import Servers
 from rocketmq_aio.errors import AuthError, BrokerError, PermissionDeniedError, SubscriptionError
 from rocketmq_aio.instance.time_search import TimeSearch
 from rocketmq_aio.model.message import EPOCH, MessageExt
@@ -15,14 +15,15 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION, ResponseCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.record import stored_message
+from rocketmq_aio.protocol.requests.offsets import queue_fields
 from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
-from rocketmq_aio.remoting.response_errors import broker_error
 
 TOOLS: Final = "TOOLS_CONSUMER"  # a group that exists on all brokers
 INNER_NUM: Final = "INNER_NUM"  # the number of messages in a record
 MILLISECOND: Final = timedelta(milliseconds=1)
 REFUSALS: Final = (AuthError, PermissionDeniedError, SubscriptionError)  # of reads as that group
-GAPS: Final = (
+SUCCESS_OR_GAP: Final = (
+    ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
@@ -32,15 +33,15 @@ GAPS: Final = (
 class OffsetSearch:
     """Finds offsets by store time."""
 
-    def __init__(self, requests: AdminRequests) -> None:
-        self._requests = requests
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
 
     async def offset_at(self, queue: MessageQueue, millis: int) -> int:
         """Return the first offset stored at or after *millis* since 1970, or the queue's end.
 
         If the account may not read, the answer of the broker is only limited to existing offsets.
         """
-        broker = self._requests.instance.broker
+        broker = self._servers.instance.broker
         least = max(0, await broker.min_offset(queue))
         most = max(least, await broker.max_offset(queue))
         hint = await broker.offset_for_time(queue, millis)
@@ -83,8 +84,6 @@ class OffsetSearch:
     ) -> tuple[bytes, PullMessageResponse]:
         header = PullMessage(
             consumer_group=TOOLS,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
             queue_offset=offset,
             max_msg_nums=count,
             sys_flag=PULL_SUBSCRIPTION,
@@ -92,12 +91,10 @@ class OffsetSearch:
             suspend_timeout_millis=0,
             subscription="*",
             sub_version=0,
-            broker_name=queue.broker_name,
+            **queue_fields(queue),
         )
-        address = self._requests.instance.routes.master_of(queue)
-        command = await self._requests.instance.remoting.request(address, header)
-        if command.code != ResponseCode.SUCCESS and command.code not in GAPS:
-            raise broker_error(command, address)
+        address = self._servers.instance.routes.master_of(queue)
+        command = await self._servers.request(address, header, accept=SUCCESS_OR_GAP)
         body = command.body if command.code == ResponseCode.SUCCESS else b""
         return body, read_header(command, PullMessageResponse)
 

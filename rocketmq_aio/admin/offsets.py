@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-import msgspec
-
-from rocketmq_aio.admin.groups import GroupAdmin
+from rocketmq_aio.admin.groups import ONLINE_OR_NOT, GroupAdmin
 from rocketmq_aio.admin.offset_search import OffsetSearch
-from rocketmq_aio.admin.requests import AdminRequests
 from rocketmq_aio.admin.results import GroupProgress, OffsetReset, QueueProgress, time_of
-from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError, RocketMQError, shown
+from rocketmq_aio.admin.servers import AT_ONCE, Servers
+from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError, shown
 from rocketmq_aio.model.names import RETRY_PREFIX, check_group, check_topic
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.bodies import Body, queue_key, read_reset_offsets
+from rocketmq_aio.protocol.bodies import queue_key, read_reset_offsets
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import (
     ConsumeStats,
     GetConsumeStats,
     InvokeResetOffset,
-    OffsetWrapper,
 )
 from rocketmq_aio.protocol.requests.connections import (
-    ConsumerConnections,
     GetConsumerConnectionList,
 )
-from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
 from rocketmq_aio.protocol.static_topics import is_logical
-from rocketmq_aio.remoting.response_errors import broker_error
+from rocketmq_aio.remoting.gather import gather_limited
 
 Target = datetime | Literal["earliest", "latest"] | Mapping[MessageQueue, int]
 
 BEGINNING: Final = 0  # as a timestamp
 END: Final = -1
-ANSWERED: Final = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
-
-
-class _Reading(Body, frozen=True):
-    """The assigned queues in the running info of a member."""
-
-    mq_table: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class _Move(NamedTuple):
@@ -58,43 +46,43 @@ class _Move(NamedTuple):
 class OffsetAdmin:
     """Reads, resets and clones the offsets of groups; documented in `AdminClient`."""
 
-    def __init__(self, requests: AdminRequests, groups: GroupAdmin) -> None:
-        self._requests = requests
+    def __init__(self, servers: Servers, groups: GroupAdmin) -> None:
+        self._servers = servers
         self._groups = groups
-        self._search = OffsetSearch(requests)
+        self._search = OffsetSearch(servers)
 
     async def progress(self, group: str, topic: str | None, owners: bool) -> GroupProgress:
-        async def stats(_: str, address: str) -> ConsumeStats:
-            command = await self._requests.ask(
-                address, GetConsumeStats(consumer_group=group, topic=topic)
-            )
-            return read_body(command.body, ConsumeStats)
-
         check_group(group)
+        servers, header = self._servers, GetConsumeStats(consumer_group=group, topic=topic)
         masters = await (
-            self._requests.masters()
-            if topic is None
-            else self._requests.masters_of(check_topic(topic))
+            servers.masters() if topic is None else servers.masters_of(check_topic(topic))
         )
-        found = await self._requests.on_each(f"asking how far group {group} is", masters, stats)
+        action = f"reading the offsets of group {group}"
+        tables = (await servers.read_each(action, masters, header, ConsumeStats)).values()
         readers, silent = await self._readers(group) if owners else ({}, {})
         queues = [
-            _progress(queue, each, readers.get(queue))
-            for table in found.values()
-            for queue, each in _by_queue(table)
+            QueueProgress(
+                queue=(queue := queue_key(key)),
+                broker_offset=each.broker_offset,
+                consumer_offset=each.consumer_offset,
+                last_time=time_of(each.last_timestamp),
+                client_id=readers.get(queue),
+            )
+            for table in tables
+            for key, each in table.offset_table.items()
         ]
         return GroupProgress(
             group=group,
             queues=tuple(sorted(queues, key=lambda each: each.queue)),
-            consume_tps=sum(table.consume_tps for table in found.values()),
+            consume_tps=sum(table.consume_tps for table in tables),
             silent=silent,
         )
 
     async def reset(self, group: str, topic: str, to: Target) -> list[OffsetReset]:
         check_group(group)
         millis = _millis(to)
-        masters = await self._requests.masters_of(check_topic(topic))
-        routes = self._requests.instance.routes
+        masters = await self._servers.masters_of(check_topic(topic))
+        routes = self._servers.instance.routes
         with routes.pin(topic):
             offsets = await self._targets(topic, to)
             owners = {queue: routes.broker_of(queue) for queue in offsets}
@@ -104,9 +92,7 @@ class OffsetAdmin:
                 return await self._move(_Move(group, topic, address, there, millis))
 
             targets = {name: masters.get(name) for name in sorted(set(owners.values()))}
-            done = await self._requests.on_each(
-                f"resetting group {group} in {topic}", targets, move
-            )
+            done = await self._servers.on_each(f"resetting group {group} in {topic}", targets, move)
         return sorted((each for some in done.values() for each in some), key=lambda r: r.queue)
 
     async def clone(self, source: str, target: str, topic: str | None) -> list[OffsetReset]:
@@ -124,29 +110,23 @@ class OffsetAdmin:
 
     async def _readers(self, group: str) -> tuple[dict[MessageQueue, str], dict[str, str]]:
         """Return the reader of each queue, and the members that failed to report."""
-        masters = await self._requests.masters()
-        connected = await self._groups.connections(group, masters)
-        readers: dict[MessageQueue, str] = {}
-        silent: dict[str, str] = {}
-        for client_id, broker in _brokers_of_clients(connected).items():
-            address = masters[broker]
-            assert address is not None
-            try:
-                queues = await self._reads(address, group, client_id)
-            except RocketMQError as error:
-                silent[client_id] = shown(str(error))
-            else:
-                readers.update(dict.fromkeys(queues, client_id))
-        return readers, silent
+        masters = await self._servers.masters()
+        tables = await self._groups.connections(group, masters)
+        brokers = {c.client_id: name for name, each in tables.items() for c in each.connection_set}
 
-    async def _reads(self, address: str, group: str, client_id: str) -> list[MessageQueue]:
-        header = GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
-        command = await self._requests.ask(address, header)
-        return [queue_key(key) for key in read_body(command.body, _Reading).mq_table]
+        async def assigned(client_id: str) -> list[MessageQueue]:
+            address = masters[brokers[client_id]]
+            assert address is not None
+            state = await self._servers.instance.broker.member_state(group, client_id, address)
+            return [queue_key(key) for key in read_body(state.mq_table, dict)]
+
+        queues, failed = await gather_limited(assigned, brokers, AT_ONCE)
+        readers = {queue: client_id for client_id, some in queues.items() for queue in some}
+        return readers, {client_id: shown(str(error)) for client_id, error in failed.items()}
 
     async def _targets(self, topic: str, to: Target) -> dict[MessageQueue, int]:
-        broker = self._requests.instance.broker
-        queues = (await self._requests.instance.routes.fetch(topic)).subscribe_queues
+        broker = self._servers.instance.broker
+        queues = (await self._servers.instance.routes.fetch(topic)).subscribe_queues
         if isinstance(to, Mapping):
             for queue, offset in to.items():
                 if queue not in queues:
@@ -163,22 +143,22 @@ class OffsetAdmin:
 
     async def _copied(self, group: str, topic: str) -> dict[MessageQueue, int]:
         """Return the committed offsets of *group* in *topic*, at least the minimum offsets."""
-        broker = self._requests.instance.broker
+        broker = self._servers.instance.broker
         offsets: dict[MessageQueue, int] = {}
-        with self._requests.instance.routes.pin(topic):
-            for queue in (await self._requests.instance.routes.fetch(topic)).subscribe_queues:
+        with self._servers.instance.routes.pin(topic):
+            for queue in (await self._servers.instance.routes.fetch(topic)).subscribe_queues:
                 if (offset := await broker.query_offset(group, queue)) is not None:
                     offsets[queue] = max(offset, await broker.min_offset(queue))
         return offsets
 
     async def _move(self, move: _Move) -> list[OffsetReset]:
-        query = self._requests.instance.broker.query_offset
+        query = self._servers.instance.broker.query_offset
         before = {queue: await query(move.group, queue) for queue in move.offsets}
         online, version = await self._is_online(move)
         if any(map(is_logical, move.offsets)):
             moved, how = await self._move_logical(move, online=online), "committed"
         elif version >= V5_0_0:
-            moved, how = await self._move_at_broker(move, online=online)
+            moved, how = await self._move_at_broker(move)
         elif online:
             moved, how = await self._move_members(move), "members"
         else:
@@ -191,14 +171,10 @@ class OffsetAdmin:
     async def _is_online(self, move: _Move) -> tuple[bool, int]:
         """Return whether members are connected, and the version of the broker."""
         header = GetConsumerConnectionList(consumer_group=move.group)
-        command = await self._requests.instance.remoting.request(move.address, header)
-        if command.code not in ANSWERED:
-            raise broker_error(command, move.address)
+        command = await self._servers.request(move.address, header, accept=ONLINE_OR_NOT)
         return command.code == ResponseCode.SUCCESS, command.version
 
-    async def _move_at_broker(
-        self, move: _Move, *, online: bool
-    ) -> tuple[dict[MessageQueue, int], str]:
+    async def _move_at_broker(self, move: _Move) -> tuple[dict[MessageQueue, int], str]:
         """Store the offsets in a 5.x broker, one queue at a time.
 
         A broker configured not to store them takes the request for a reset by time, to the end
@@ -213,9 +189,7 @@ class OffsetAdmin:
                 timestamp=END,
                 is_force=False,
             )
-            command = await self._requests.instance.remoting.request(move.address, header)
-            if command.code not in ANSWERED:
-                raise broker_error(command, move.address)
+            command = await self._servers.request(move.address, header, accept=ONLINE_OR_NOT)
             if command.code == ResponseCode.CONSUMER_NOT_ONLINE:
                 return await self._commit(move), "committed"
             if read_reset_offsets(command.body) != {queue: offset}:
@@ -239,12 +213,12 @@ class OffsetAdmin:
         header = InvokeResetOffset(
             group=move.group, topic=move.topic, timestamp=move.millis, is_force=True
         )
-        command = await self._requests.ask(move.address, header)
+        command = await self._servers.request(move.address, header)
         return read_reset_offsets(command.body)
 
     async def _commit(self, move: _Move) -> dict[MessageQueue, int]:
         """Commit for a group without members, and verify it."""
-        broker = self._requests.instance.broker
+        broker = self._servers.instance.broker
         for queue, offset in move.offsets.items():
             await broker.update_offset(move.group, queue, offset)
             kept = await broker.query_offset(move.group, queue)
@@ -267,25 +241,3 @@ def _millis(to: Target) -> int | None:
         return BEGINNING if to == "earliest" else END
     reason = 'expected "earliest", "latest", a datetime with a time zone, or offsets by queue'
     raise ConfigError("to", to, reason)
-
-
-def _progress(queue: MessageQueue, each: OffsetWrapper, client_id: str | None) -> QueueProgress:
-    return QueueProgress(
-        queue=queue,
-        broker_offset=each.broker_offset,
-        consumer_offset=each.consumer_offset,
-        last_time=time_of(each.last_timestamp),
-        client_id=client_id,
-    )
-
-
-def _by_queue(table: ConsumeStats) -> Iterable[tuple[MessageQueue, OffsetWrapper]]:
-    return [(queue_key(key), each) for key, each in table.offset_table.items()]
-
-
-def _brokers_of_clients(connected: dict[str, ConsumerConnections]) -> dict[str, str]:
-    return {
-        each.client_id: broker
-        for broker, table in connected.items()
-        for each in table.connection_set
-    }

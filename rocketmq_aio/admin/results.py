@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -18,11 +18,10 @@ PERMISSIONS: Final = (("R", 4), ("W", 2), ("X", 1))  # X: a template for topics 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all results."""
 
-    computed: ClassVar[tuple[str, ...]] = ()  # properties that `to_dict` includes
-
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values by field name; times are ISO 8601 text."""
-        names = (*self.__struct_fields__, *self.computed)
+        """Return JSON values by the names of fields and properties; times are ISO 8601 text."""
+        computed = [name for name, each in vars(type(self)).items() if isinstance(each, property)]
+        names = (*self.__struct_fields__, *computed)
         return {name: _plain(getattr(self, name)) for name in names}
 
 
@@ -59,8 +58,6 @@ class BrokerInfo(Result, frozen=True):
     cluster: str
     addresses: dict[int, str]
 
-    computed: ClassVar[tuple[str, ...]] = ("master",)
-
     @property
     def master(self) -> str | None:
         """The address of the master, None if it has none now."""
@@ -84,8 +81,6 @@ class QueueStats(Result, frozen=True):
     max_offset: int
     last_update: datetime | None
 
-    computed: ClassVar[tuple[str, ...]] = ("count",)
-
     @property
     def count(self) -> int:
         """The number of messages."""
@@ -97,8 +92,6 @@ class TopicStats(Result, frozen=True):
 
     topic: str
     queues: tuple[QueueStats, ...]
-
-    computed: ClassVar[tuple[str, ...]] = ("count",)
 
     @property
     def count(self) -> int:
@@ -156,8 +149,6 @@ class GroupConnections(Result, frozen=True):
     message_model: str = ""
     consume_from: str = ""
 
-    computed: ClassVar[tuple[str, ...]] = ("online",)
-
     @property
     def online(self) -> bool:
         """Whether any member is connected."""
@@ -179,8 +170,6 @@ class QueueProgress(Result, frozen=True):
     last_time: datetime | None
     client_id: str | None = None
 
-    computed: ClassVar[tuple[str, ...]] = ("lag",)
-
     @property
     def lag(self) -> int:
         """The number of messages not consumed yet."""
@@ -198,8 +187,6 @@ class GroupProgress(Result, frozen=True):
     queues: tuple[QueueProgress, ...]
     consume_tps: float = 0.0
     silent: dict[str, str] = {}
-
-    computed: ClassVar[tuple[str, ...]] = ("lag",)
 
     @property
     def lag(self) -> int:
@@ -226,8 +213,6 @@ class ClusterInfo(Result, frozen=True):
 
     brokers: tuple[BrokerInfo, ...]
 
-    computed: ClassVar[tuple[str, ...]] = ("clusters",)
-
     @property
     def clusters(self) -> tuple[str, ...]:
         """The names of the clusters."""
@@ -240,8 +225,6 @@ class BrokerRuntime(Result, frozen=True):
     broker_name: str
     address: str
     stats: dict[str, str]
-
-    computed: ClassVar[tuple[str, ...]] = ("version",)
 
     @property
     def version(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rocketmq_aio.protocol.bodies import Body, SubscriptionData
+from rocketmq_aio.protocol.bodies import NO_QUEUES, Body, SubscriptionData
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import RequestHeader
 
@@ -45,5 +45,5 @@ class MemberState(Body, frozen=True):
 
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     subscription_set: list[SubscriptionData] = msgspec.field(default_factory=list)
-    mq_table: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    status_table: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    mq_table: msgspec.Raw = NO_QUEUES
+    status_table: msgspec.Raw = NO_QUEUES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -31,6 +32,7 @@ from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.name_server import FakeNameServer
 from tests.fakes.static_topics import share_out
+from tests.unit.remoting.until import until
 
 TOPIC = "orders"
 GROUP = "billing"
@@ -183,6 +185,26 @@ def moved(cluster: FakeCluster, offset: int) -> None:
     on_all(cluster, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, Response(body=body))
 
 
+async def test_the_queues_of_members_are_requested_concurrently(cluster: FakeCluster) -> None:
+    members = [{"clientId": f"member-{number}"} for number in range(3)]
+    body = msgspec.json.encode({"connectionSet": members})
+    connections = Response(body=body)
+    cluster.broker.on(RequestCode.GET_CONSUMER_CONNECTION_LIST, connections)
+    cluster.brokers[1].on(RequestCode.GET_CONSUMER_CONNECTION_LIST, OFFLINE)
+    on_all(cluster, RequestCode.GET_CONSUME_STATS, Response(body=b"{}"))
+    cluster.broker.on(RequestCode.GET_CONSUMER_RUNNING_INFO, None, times=None)  # never answers
+    config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=2.0)
+    async with AdminClient(client=config) as admin:
+        progress = asyncio.create_task(admin.group_progress(GROUP, owners=True))
+        await until(
+            lambda: len(cluster.broker.requests_of(RequestCode.GET_CONSUMER_RUNNING_INFO)) == 3
+        )
+        assert not progress.done()
+
+        silent = (await progress).silent
+    assert silent.keys() == {"member-0", "member-1", "member-2"}
+
+
 async def test_reset_falls_back_to_time_if_the_broker_leaves_it_to_members(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
@@ -307,7 +329,7 @@ async def test_brokers_that_one_of_the_name_servers_does_not_know_are_not_left_o
         namesrv = f"{restarted.address};{cluster.namesrv}"
         async with AdminClient(namesrv=namesrv) as admin:
             await admin.delete_group(GROUP)
-            stats = await admin._requests.masters_of(TOPIC)
+            stats = await admin._servers.masters_of(TOPIC)
 
     asked = [len(b.requests_of(RequestCode.DELETE_SUBSCRIPTIONGROUP)) for b in cluster.brokers]
     assert asked == [1, 1]

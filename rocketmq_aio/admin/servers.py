@@ -1,9 +1,9 @@
-"""Requests of administrators: to one server, or to many with an outcome for each."""
+"""Requests of administrators: to one server, or to many with a result for each."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -17,14 +17,14 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
-from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.protocol.codes import CLIENT_VERSION
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.namespaces import names_inside
 from rocketmq_aio.protocol.requests.admin import ClusterInfoBody, GetClusterInfo
+from rocketmq_aio.remoting.client import SUCCESS
 from rocketmq_aio.remoting.gather import gather_limited
-from rocketmq_aio.remoting.response_errors import broker_error
 
 T = TypeVar("T")
 
@@ -33,7 +33,20 @@ AT_ONCE: Final = 16  # concurrent requests
 Masters = Mapping[str, str | None]  # address by broker name; None: no master now
 
 
-class AdminRequests:
+class Held(NamedTuple, Generic[T]):
+    """A topic or group on a broker; *body* is None if it does not exist there."""
+
+    body: T | None
+    address: str
+    version: int  # of the broker
+
+
+def bodies(held: Mapping[str, Held[T]]) -> dict[str, T]:
+    """Return the bodies by broker name, for brokers that have the topic or group."""
+    return {name: each.body for name, each in held.items() if each.body is not None}
+
+
+class Servers:
     """Requests to one server or to many.
 
     :param check_running: raises the error for a call that the client cannot serve now
@@ -43,24 +56,24 @@ class AdminRequests:
         self.instance = instance
         self.check_running = check_running
 
-    async def cluster_info(self) -> ClusterInfo:
-        self.check_running()
-        # A restarted name server may lack some of the brokers.
-        answers = await self.instance.name_servers.ask_all(GetClusterInfo())
-        tables = [read_body(each.body, ClusterInfoBody).broker_addr_table for each in answers]
-        brokers = [each for table in tables for each in table.values()]
-        return ClusterInfo(brokers=tuple(_merged(brokers)))
-
     # --- one server -----------------------------------------------------------------------------
 
-    async def ask(self, address: str, header: RequestHeader, body: bytes = b"") -> Command:
+    async def request(
+        self,
+        address: str,
+        header: RequestHeader,
+        body: bytes = b"",
+        *,
+        accept: Container[int] = SUCCESS,
+        version: int = CLIENT_VERSION,
+    ) -> Command:
+        """Send a request; see `RemotingClient.request_checked`."""
         self.check_running()
-        command = await self.instance.remoting.request(address, header, body)
-        if command.code != ResponseCode.SUCCESS:
-            raise broker_error(command, address)
-        return command
+        return await self.instance.remoting.request_checked(
+            address, header, body, accept=accept, version=version
+        )
 
-    async def ask_name_server(self, header: RequestHeader) -> Command:
+    async def request_name_server(self, header: RequestHeader) -> Command:
         self.check_running()
         return await self.instance.name_servers.ask(header)
 
@@ -90,15 +103,34 @@ class AdminRequests:
             raise _failure(action, done, failed)
         return done
 
+    async def read_each(
+        self, action: str, targets: Masters, header: RequestHeader, kind: type[T]
+    ) -> dict[str, T]:
+        """Send *header* to each of *targets*; return the JSON bodies of the responses by name."""
+
+        async def read(_: str, address: str) -> T:
+            return read_body((await self.request(address, header)).body, kind)
+
+        return await self.on_each(action, targets, read)
+
     async def on_name_servers(self, action: str, *headers: RequestHeader) -> None:
         """Send *headers* to all name servers, which do not replicate to each other."""
 
         async def send(_: str, address: str) -> None:
             for header in headers:
-                await self.ask(address, header)
+                await self.request(address, header)
 
         addresses = self.instance.name_servers.addresses
         await self.on_each(action, {each: each for each in addresses}, send)
+
+    # --- which servers --------------------------------------------------------------------------
+
+    async def cluster_info(self) -> ClusterInfo:
+        self.check_running()
+        # A restarted name server may lack some of the brokers.
+        responses = await self.instance.name_servers.ask_all(GetClusterInfo())
+        tables = [read_body(each.body, ClusterInfoBody).broker_addr_table for each in responses]
+        return ClusterInfo(brokers=tuple(_merged(b for table in tables for b in table.values())))
 
     async def masters(
         self, cluster: str | None = None, brokers: Iterable[str] | None = None
@@ -126,17 +158,19 @@ class AdminRequests:
         """
         self.check_running()
         routes = await self.instance.name_servers.routes(topic)
-        brokers = _merged([each for route in routes for each in route.broker_datas])
+        brokers = _merged(each for route in routes for each in route.broker_datas)
         return {each.broker_name: each.master for each in brokers}
 
     # --- names ----------------------------------------------------------------------------------
 
     def outer(self, name: str) -> str:
+        """Return the broker's form of *name*."""
         namespace = self.instance.remoting.namespace
         return name if namespace is None else namespace.outer(name)
 
-    def inner_names(self, names: Iterable[str]) -> set[str]:
-        """Return the *names* in the namespace of the client, without it."""
+    def inner_names(self, lists: Iterable[Iterable[str]]) -> set[str]:
+        """Return the names in *lists* that are in the namespace of the client, without it."""
+        names = (name for each in lists for name in each)
         return names_inside(self.instance.remoting.namespace, names)
 
 
