@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ssl
 import string
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
+from rocketmq_aio.embedded.broker.state import MAX_BYTES
 from rocketmq_aio.embedded.broker.store import READ_WRITE
+from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.name_server import EmbeddedNameServer
 
 
@@ -28,13 +31,29 @@ class EmbeddedCluster:
         brokers: int = 1,
         *,
         version: str = "5.5.0",
-        answers: str | None = None,
-        topics: dict[str, int] | None = None,
+        replicas: int = 0,
+        topics: Mapping[str, int] | None = None,
+        auto_create_topics: bool = True,
+        auto_create_groups: bool = True,
         tls: ssl.SSLContext | None = None,
+        accounts: Sequence[object] = (),
+        max_bytes: int = MAX_BYTES,
+        port: int = 0,
     ) -> None:
-        self.name_server = EmbeddedNameServer(version=version, answers=answers, tls=tls)
+        self.clock = Clock()
+        self.replicas = replicas
+        self.accounts = accounts
+        self.name_server = EmbeddedNameServer(version=version, tls=tls, port=port)
         self.brokers = [
-            EmbeddedBroker(name=f"broker-{letter}", version=version, answers=answers, tls=tls)
+            EmbeddedBroker(
+                name=f"broker-{letter}",
+                version=version,
+                auto_create_topics=auto_create_topics,
+                auto_create_groups=auto_create_groups,
+                tls=tls,
+                clock=self.clock,
+                max_bytes=max_bytes,
+            )
             for letter in string.ascii_lowercase[:brokers]
         ]
         for name, queues in (topics or {}).items():
@@ -55,6 +74,16 @@ class EmbeddedCluster:
         """Create a topic with *queues* queues on every broker."""
         for broker in self.brokers:
             broker.create_topic(name, queues, perm)
+
+    def create_group(self, name: str) -> None:
+        """Create a consumer group on every broker."""
+        for broker in self.brokers:
+            broker.create_group(name)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its messages on every broker."""
+        for broker in self.brokers:
+            broker.delete_topic(name)
 
     async def __aenter__(self) -> Self:
         for broker in self.brokers:

@@ -32,11 +32,12 @@ class EmbeddedNameServer(EmbeddedServer):
         self,
         *,
         version: str = "5.5.0",
-        answers: str | None = None,
+        response_headers: str | None = None,
         dialect: str | None = None,
         tls: ssl.SSLContext | None = None,
+        port: int = 0,
     ) -> None:
-        super().__init__(version, answers, tls)
+        super().__init__(version, response_headers, tls, port)
         self.brokers: list[EmbeddedBroker] = []
         self.advertised: dict[str, str] = {}  # broker name -> address
         self.headless: set[str] = set()  # brokers with only a replica registered
@@ -48,14 +49,13 @@ class EmbeddedNameServer(EmbeddedServer):
     def unregister(self, broker: EmbeddedBroker) -> None:
         self.brokers.remove(broker)
 
-    def answer(
+    def process(
         self, command: Command, connection: ServerConnection
     ) -> Outcome | Awaitable[Outcome]:
         if command.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
             if not self.version.is_5:
                 return None  # 4.9 name servers do not respond to unknown codes
-            remark = f" request type {command.code} not supported"
-            return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+            return self.not_supported(command)
         try:
             asked = read_header(command, GetRouteInfo)
         except CodecError as fault:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from rocketmq_aio.embedded.clock import Clock
+
 WAIT_SECONDS: Final = 15.0  # ample for a busy machine; only failing tests wait that long
 
 
@@ -21,15 +23,19 @@ class Notifier:
                 waiter.set_result(None)
 
     async def until(
-        self, seen: Callable[[], bool], what: str = "a change", seconds: float = WAIT_SECONDS
+        self,
+        predicate: Callable[[], bool],
+        what: str = "a change",
+        seconds: float = WAIT_SECONDS,
+        clock: Clock | None = None,
     ) -> None:
-        """Wait until *seen* returns True.
+        """Wait until *predicate* returns True; *seconds* are those of *clock*, or real ones.
 
         :raises TimeoutError: it did not within *seconds*
         """
         try:
-            async with asyncio.timeout(seconds):
-                while not seen():
+            async with clock.timeout(seconds) if clock else asyncio.timeout(seconds):
+                while not predicate():
                     await self._notified()
         except TimeoutError:
             raise TimeoutError(f"waited {seconds:g} s for {what}") from None

@@ -1,4 +1,4 @@
-"""Scripted responses of fakes: outcomes, and handlers by request code."""
+"""Outcomes of requests, and handlers by request code."""
 
 from __future__ import annotations
 

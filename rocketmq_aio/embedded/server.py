@@ -1,4 +1,4 @@
-"""Base of the fake servers: port, connections, scripted handlers, recorded frames."""
+"""Base of the embedded servers: port, connections, scripted handlers, recorded frames."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ from rocketmq_aio.embedded.responses import (
     as_handler,
     resolve,
 )
-from rocketmq_aio.protocol.codes import BINARY_HEADER, JSON_HEADER, RESPONSE_FLAG, V5_0_0
+from rocketmq_aio.protocol.codes import (
+    BINARY_HEADER,
+    JSON_HEADER,
+    RESPONSE_FLAG,
+    V5_0_0,
+    ResponseCode,
+)
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
 
@@ -38,7 +44,7 @@ class Version(NamedTuple):
 
     name: str
     number: int
-    answers: str  # "request": in the header encoding of the request; "json": always JSON
+    response_headers: str  # "request": in the header encoding of the request; "json": always JSON
 
     @property
     def is_5(self) -> bool:
@@ -57,7 +63,7 @@ class WireFrame:
 
     at: float
     connection: int
-    sent: bool  # by the fake
+    sent: bool  # by the server
     encoding: int
     command: Command
     request_code: int
@@ -70,11 +76,15 @@ class EmbeddedServer:
     """
 
     def __init__(
-        self, version: str, answers: str | None, tls: ssl.SSLContext | None = None
+        self,
+        version: str,
+        response_headers: str | None,
+        tls: ssl.SSLContext | None = None,
+        port: int = 0,
     ) -> None:
         self.version = VERSIONS[version]
-        self.answers = answers or self.version.answers
-        self.port = 0
+        self.response_headers = response_headers or self.version.response_headers
+        self.port = port  # 0: any free one
         self.wire: list[WireFrame] = []
         self.connects: list[float] = []
         self.errors: list[Exception] = []
@@ -92,11 +102,16 @@ class EmbeddedServer:
         ] = {}  # task -> number of the connection it responds to
         self._pushed: dict[tuple[int, int], asyncio.Future[Command]] = {}
 
-    def answer(
+    def process(
         self, command: Command, connection: ServerConnection
     ) -> Outcome | Awaitable[Outcome]:
         """Return the default response, that of a real server."""
         raise NotImplementedError
+
+    def not_supported(self, command: Command) -> Response:
+        """Return the error response to a request of unknown code."""
+        remark = f" request type {command.code} not supported by the embedded server"
+        return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -164,7 +179,7 @@ class EmbeddedServer:
 
     def hold(self, code: int, times: int | None = None) -> HeldResponses:
         """Execute requests of *code*, but hold their responses until released."""
-        held = HeldResponses(self.answer)
+        held = HeldResponses(self.process)
         self.on(code, held, times)
         return held
 
@@ -239,7 +254,7 @@ class EmbeddedServer:
             return
         self._record(connection, encoding, command, command.code, sent=False)
         self._asked[command.code] += 1
-        handler = self._script.take(command.code) or self.answer
+        handler = self._script.take(command.code) or self.process
         try:
             outcome = handler(command, connection)
         except Close as close:
@@ -273,7 +288,7 @@ class EmbeddedServer:
         if (nonce := command.ext_fields().get(NONCE)) is not None:
             ext[NONCE] = nonce
         answer = Command(reply.code, command.opaque, RESPONSE_FLAG, reply.remark, body=reply.body)
-        binary = encoding == BINARY_HEADER and self.answers == "request"
+        binary = encoding == BINARY_HEADER and self.response_headers == "request"
         return encode_command(answer, ext, binary=binary, version=self.version.number)
 
     # --- inside ---------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def answered_to_nobody(server: EmbeddedServer, opaque: int = STRANGE_OPAQUE) -> 
     """Execute the request, but respond with an unknown opaque."""
 
     async def handler(command: Command, connection: ServerConnection) -> Outcome:
-        outcome = await resolve(server.answer(command, connection))
+        outcome = await resolve(server.process(command, connection))
         assert isinstance(outcome, Response)
         return Raw(server.frame(Command(command.code, opaque), outcome))
 
@@ -50,7 +50,7 @@ def unanswered(server: EmbeddedServer) -> Handler:
     """Execute the request and send no response."""
 
     async def handler(command: Command, connection: ServerConnection) -> Outcome:
-        await resolve(server.answer(command, connection))
+        await resolve(server.process(command, connection))
         return None
 
     return handler
@@ -58,7 +58,7 @@ def unanswered(server: EmbeddedServer) -> Handler:
 
 def _spoiled(server: EmbeddedServer, spoil: Callable[[bytes], Raw]) -> Handler:
     async def handler(command: Command, connection: ServerConnection) -> Outcome:
-        outcome = await resolve(server.answer(command, connection))
+        outcome = await resolve(server.process(command, connection))
         assert isinstance(outcome, Response)
         return spoil(server.frame(command, outcome))
 

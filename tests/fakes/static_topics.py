@@ -25,7 +25,7 @@ def share_out(cluster: FakeCluster, topic: str, owners: list[str], *, epoch: int
     """Make the name server return *owners* as the owners of the logical queues 0, 1, ..."""
 
     def answer(command: Command, connection: ServerConnection) -> Outcome | Awaitable[Outcome]:
-        normal = cluster.name_server.answer(command, connection)
+        normal = cluster.name_server.process(command, connection)
         if command.ext_fields().get("topic") != topic or not isinstance(normal, Response):
             return normal
         route: dict[str, Any] = msgspec.json.decode(normal.body)
@@ -45,7 +45,7 @@ def give_up(broker: FakeBroker, code: int, queue_id: int, *, field: str = "queue
         if command.ext_fields().get(field) == str(queue_id):
             remark = f"{queue_id} does not exit in request process of current broker {broker.name}"
             return Response(ResponseCode.NOT_LEADER_FOR_QUEUE, remark=remark)
-        return broker.answer(command, connection)
+        return broker.process(command, connection)
 
     broker.on(code, answer, times=None)
 

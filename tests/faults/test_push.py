@@ -231,7 +231,7 @@ async def test_connection_lost_during_send_back_duplicates_but_loses_nothing(
 
 def stored_and(cluster: FakeCluster, outcome: Close) -> Handler:
     def handler(command: object, connection: object) -> Close:
-        cluster.broker.answer(command, connection)  # type: ignore[arg-type]
+        cluster.broker.process(command, connection)  # type: ignore[arg-type]
         return outcome
 
     return handler

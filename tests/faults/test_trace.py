@@ -35,7 +35,7 @@ def to_traces(cluster: FakeCluster, outcome: Outcome) -> None:
     def answer(command: Command, connection: ServerConnection) -> Outcome | object:
         if read_header(command, SendMessage).topic == TRACE:
             return outcome
-        return cluster.broker.answer(command, connection)
+        return cluster.broker.process(command, connection)
 
     cluster.broker.on(SEND, answer, times=None)  # type: ignore[arg-type]  # an awaitable outcome
 

@@ -1,4 +1,4 @@
-"""Queue assignment of the fake broker (5.x)."""
+"""Queue assignment of the broker (5.x)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class AssignmentProcessor:
         self._state = state
         self._members = members
 
-    def answers(self) -> Handlers:
+    def handlers(self) -> Handlers:
         if not self._state.version.is_5:
             return {}
         return {RequestCode.QUERY_ASSIGNMENT: self.query, SET_MESSAGE_REQUEST_MODE: self.set_mode}

@@ -1,4 +1,4 @@
-"""Fake broker in the test process: responds like a real one unless a test sets a handler."""
+"""Embedded broker: a server with the processors of a RocketMQ broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rocketmq_aio.embedded.broker.pull import PullProcessor
 from rocketmq_aio.embedded.broker.replies import ReplyProcessor
 from rocketmq_aio.embedded.broker.send import SendProcessor
 from rocketmq_aio.embedded.broker.send_back import SendBackProcessor
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, now_ms
+from rocketmq_aio.embedded.broker.state import MAX_BYTES, BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import (
     READ_WRITE,
     MessageStore,
@@ -28,6 +28,7 @@ from rocketmq_aio.embedded.broker.store import (
 )
 from rocketmq_aio.embedded.broker.timers import TimerProcessor
 from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
+from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.embedded.server import EmbeddedServer
@@ -47,10 +48,12 @@ class EmbeddedBroker(EmbeddedServer):
     """Topics, offsets and groups in memory; they survive `restart`.
 
     :param version: "5.5.0" or "4.9.7", where the two differ
-    :param answers: header encoding of responses: "json" or "request"; default: the version's
+    :param response_headers: encoding of response headers: "json" or "request" (like the request);
+        default: the version's
     :param auto_create_topics: a send creates its topic, the default of brokers
     :param auto_create_groups: heartbeats and pulls create their group, the default of brokers
     :param tls: accept TLS only
+    :param max_bytes: bytes of messages to keep; the oldest are deleted beyond
     """
 
     def __init__(
@@ -58,23 +61,33 @@ class EmbeddedBroker(EmbeddedServer):
         *,
         name: str = "broker-a",
         version: str = "5.5.0",
-        answers: str | None = None,
+        response_headers: str | None = None,
         cluster: str = "DefaultCluster",
         auto_create_topics: bool = True,
         auto_create_groups: bool = True,
         tls: ssl.SSLContext | None = None,
+        clock: Clock | None = None,
+        max_bytes: int = MAX_BYTES,
     ) -> None:
-        super().__init__(version, answers, tls)
+        super().__init__(version, response_headers, tls)
         store = MessageStore(self.version, cluster)
+        clock = clock or Clock()
         self.state = BrokerState(
-            name, cluster, self.version, store, auto_create_topics, auto_create_groups
+            name,
+            cluster,
+            self.version,
+            store,
+            clock,
+            auto_create_topics,
+            auto_create_groups,
+            max_bytes=max_bytes,
         )
         self.members = ClientProcessor(self.state, self._notify_members, self._push_to)
         self.pulls = PullProcessor(self.state, self.members)
         self.pops = PopProcessor(self.state, self.pulls)
         self.assignments = AssignmentProcessor(self.state, self.members)
-        self.locks = LockProcessor()
-        self.delays = DelayLevels(store)
+        self.locks = LockProcessor(clock)
+        self.delays = DelayLevels(store, clock)
         backs = SendBackProcessor(self.state, self.locks, self.delays)
         self.transactions = TransactionProcessor(self.state)
         self.timers = TimerProcessor(self.state)
@@ -92,8 +105,10 @@ class EmbeddedBroker(EmbeddedServer):
             OffsetProcessor(self.state),
             *groups,
         )
-        self._answers = {code: answer for part in parts for code, answer in part.answers().items()}
-        self._answers[GET_BROKER_RUNTIME_INFO] = self._runtime_info
+        self._handlers = {
+            code: handler for part in parts for code, handler in part.handlers().items()
+        }
+        self._handlers[GET_BROKER_RUNTIME_INFO] = self._runtime_info
         if auto_create_topics:
             self.create_topic(TEMPLATE_TOPIC, TEMPLATE_QUEUES, TEMPLATE_PERM)
 
@@ -113,6 +128,9 @@ class EmbeddedBroker(EmbeddedServer):
     def create_topic(self, name: str, queues: int = 4, perm: int = READ_WRITE) -> None:
         self.state.store.create_topic(name, queues, perm)
 
+    def delete_topic(self, name: str) -> None:
+        self.topics.pop(name, None)
+
     def create_group(self, name: str) -> None:
         self.state.groups.add(name)
 
@@ -125,9 +143,9 @@ class EmbeddedBroker(EmbeddedServer):
             queue_id=queue_id,
             body=body,
             properties=properties.encode(),
-            born_ms=now_ms(),
+            born_ms=self.state.clock.now_ms(),
         )
-        return self.state.store.append(incoming, now_ms())
+        return self.state.store.append(incoming, self.state.clock.now_ms())
 
     def messages(self, topic: str, queue_id: int | None = None) -> list[StoredMessage]:
         """Return the stored messages by queue."""
@@ -156,19 +174,18 @@ class EmbeddedBroker(EmbeddedServer):
                 asked += 1
         return asked
 
-    def answer(
+    def process(
         self, command: Command, connection: ServerConnection
     ) -> Outcome | Awaitable[Outcome]:
-        known = self._answers.get(command.code)
-        if known is None:
-            remark = f" request type {command.code} not supported"
-            return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            return self.not_supported(command)
         try:
-            return known(command, connection)
-        except ErrorResponse as refused:
-            return refused.reply
-        except CodecError as fault:  # brokers fail on missing fields like this
-            remark = f"java.lang.NullPointerException: {fault}"
+            return handler(command, connection)
+        except ErrorResponse as error:
+            return error.response
+        except CodecError as error:  # brokers fail on missing fields like this
+            remark = f"java.lang.NullPointerException: {error}"
             return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
 
     def closed(self, connection: ServerConnection) -> None:

@@ -1,4 +1,4 @@
-"""Consumer groups and their members on the fake broker."""
+"""Consumer groups and their members on the broker."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ClientProcessor:
         self._state = state
         self._notify = notify
 
-    def answers(self) -> Handlers:
+    def handlers(self) -> Handlers:
         return {
             RequestCode.HEART_BEAT: self.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.unregister,
@@ -175,7 +175,7 @@ class ClientProcessor:
         connection: ServerConnection,
     ) -> bool:
         """Register a member; return whether its subscription differs from that of its group."""
-        exists = self._state.meet_group(consumer.group_name)
+        exists = self._state.ensure_group(consumer.group_name)
         if not exists and self._state.version.is_5:
             return False  # 4.9 still lists the member, but rejects its pulls
         if exists:

@@ -1,13 +1,12 @@
-"""Delay levels of the fake broker: delayed messages wait in a system topic."""
+"""Delay levels of the broker: delayed messages wait in a system topic."""
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Final
 
-from rocketmq_aio.embedded.broker.state import now_ms
 from rocketmq_aio.embedded.broker.store import MessageStore, NewMessage, StoredMessage
+from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.model.properties import DELAY, encode_properties, parse_properties
 
 WAITING_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
@@ -22,16 +21,17 @@ class DelayLevels:
     `seconds` has the delay of each level; tests can shorten them.
     """
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, clock: Clock) -> None:
         self.seconds: list[float] = list(LEVELS)
         self._store = store
+        self._clock = clock
 
     def store(self, incoming: NewMessage) -> StoredMessage:
         """Store *incoming* in its topic or the delay topic; the response has that position."""
         properties = parse_properties(incoming.properties)
         level = min(int(properties.get(DELAY, "0")), len(self.seconds))
         if level <= 0:
-            return self._store.append(incoming, now_ms())
+            return self._store.append(incoming, self._clock.now_ms())
         real = {"REAL_TOPIC": incoming.topic, "REAL_QID": str(incoming.queue_id)}
         waiting = replace(
             incoming,
@@ -40,11 +40,10 @@ class DelayLevels:
             properties=encode_properties(properties | real).encode(),
         )
         self._store.create_topic(WAITING_TOPIC, len(self.seconds), perm=0)
-        stored = self._store.append(waiting, now_ms())
+        stored = self._store.append(waiting, self._clock.now_ms())
         visible = replace(incoming, properties=encode_properties(stored.properties).encode())
-        loop = asyncio.get_running_loop()
-        loop.call_later(self.seconds[level - 1], self._deliver, visible)
+        self._clock.call_later(self.seconds[level - 1], lambda: self._deliver(visible))
         return stored
 
     def _deliver(self, visible: NewMessage) -> None:
-        self._store.append(visible, now_ms())
+        self._store.append(visible, self._clock.now_ms())

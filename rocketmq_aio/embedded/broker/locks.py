@@ -1,14 +1,14 @@
-"""Queue locks of the fake broker."""
+"""Queue locks of the broker."""
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from typing import Final
 
 import msgspec
 
 from rocketmq_aio.embedded.broker.state import Handlers
+from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.values import MessageQueue
@@ -26,11 +26,12 @@ class LockProcessor:
     Tests can change `owners`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.kept_seconds = KEPT_SECONDS
         self.owners: defaultdict[str, dict[MessageQueue, tuple[str, float]]] = defaultdict(dict)
 
-    def answers(self) -> Handlers:
+    def handlers(self) -> Handlers:
         return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
 
     def lock(self, command: Command, _connection: ServerConnection) -> Response:
@@ -39,7 +40,7 @@ class LockProcessor:
         granted = []
         for each in asked.mq_set:  # also grants queues that do not exist
             if self.owner(asked.consumer_group, each.queue()) in (None, asked.client_id):
-                owners[each.queue()] = (asked.client_id, time.monotonic())
+                owners[each.queue()] = (asked.client_id, self._clock.monotonic())
                 granted.append(each)
         return Response(body=msgspec.json.encode(LockBatchResponse(locked=granted)))
 
@@ -53,7 +54,7 @@ class LockProcessor:
     def owner(self, group: str, queue: MessageQueue) -> str | None:
         """Return the client id of the owner of *queue*."""
         client_id, asked_at = self.owners[group].get(queue, (None, 0.0))
-        return client_id if time.monotonic() - asked_at < self.kept_seconds else None
+        return client_id if self._clock.monotonic() - asked_at < self.kept_seconds else None
 
     def any_in(self, group: str) -> bool:
         """Whether the group holds any lock."""

@@ -1,4 +1,4 @@
-"""Committed offsets and queue offsets of the fake broker."""
+"""Committed offsets and queue offsets of the broker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OffsetProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
 
-    def answers(self) -> Handlers:
+    def handlers(self) -> Handlers:
         return {
             RequestCode.QUERY_CONSUMER_OFFSET: self.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.update,

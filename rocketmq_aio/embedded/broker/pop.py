@@ -1,8 +1,7 @@
-"""PopProcessor of the fake broker: invisible messages, acknowledgements and redelivery."""
+"""PopProcessor of the broker: invisible messages, acknowledgements and redelivery."""
 
 from __future__ import annotations
 
-import asyncio
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -12,7 +11,7 @@ from typing import Final, NamedTuple
 
 from rocketmq_aio.embedded.broker.pop_order import PopOrders
 from rocketmq_aio.embedded.broker.pull import PullProcessor
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers, now_ms
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
 from rocketmq_aio.embedded.broker.store import NewMessage, QueueLog, StoredMessage
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Outcome, Response
@@ -87,7 +86,7 @@ class PopProcessor:
         self._orders = PopOrders()
         self._revive_queues = count()
 
-    def answers(self) -> Handlers:
+    def handlers(self) -> Handlers:
         if not self._state.version.is_5:
             return {}
         return {
@@ -102,7 +101,7 @@ class PopProcessor:
     def pop(self, command: Command, _connection: ServerConnection) -> Outcome | Awaitable[Outcome]:
         asked = read_header(command, PopMessage)
         self._check(asked)
-        age = now_ms() - asked.born_time
+        age = self._state.clock.now_ms() - asked.born_time
         if asked.born_time and asked.poll_time and age - asked.poll_time > LATE_MS:
             return Response(ResponseCode.POLLING_TIMEOUT, to_ext_fields(_nothing(0, 0, 0)))
         reply = self._reply(asked)
@@ -120,11 +119,11 @@ class PopProcessor:
             return bool(found)
 
         with suppress(TimeoutError):
-            await self._state.store.changed.until(look, "a message", seconds)
+            await self._state.store.changed.until(look, "a message", seconds, self._state.clock)
         return found[0] if found else self._reply(asked)
 
     def _check(self, asked: PopMessage) -> None:
-        self._state.meet_group(asked.consumer_group)
+        self._state.ensure_group(asked.consumer_group)
         topic = self._state.topic(asked.topic)
         if not topic.perm & PERM_READ:
             raise ErrorResponse(
@@ -135,7 +134,7 @@ class PopProcessor:
         self._state.check_group(asked.consumer_group)
 
     def _reply(self, asked: PopMessage) -> Response:
-        now = now_ms()
+        now = self._state.clock.now_ms()
         self.revive(now)
         revive = ORDER_REVIVE_QUEUE if asked.order else next(self._revive_queues) % 8
         taken = self._take_ordered(asked, now) if asked.order else self._take(asked, now)
@@ -287,7 +286,11 @@ class PopProcessor:
 
     def change(self, command: Command, _connection: ServerConnection) -> Response:
         asked = read_header(command, ChangeInvisibleTime)
-        lease, receipt, now = self._lease_of(asked), parse_receipt(asked.extra_info), now_ms()
+        lease, receipt, now = (
+            self._lease_of(asked),
+            parse_receipt(asked.extra_info),
+            self._state.clock.now_ms(),
+        )
         end = now + asked.invisible_time
         popped_at, invisible = now, asked.invisible_time
         if receipt.is_ordered:
@@ -305,7 +308,7 @@ class PopProcessor:
         return Response(ext=to_ext_fields(answer))
 
     def _ack(self, group: str, lease: Lease, receipt: Receipt) -> None:
-        self.revive(now_ms())
+        self.revive(self._state.clock.now_ms())
         if receipt.is_ordered:
             self._orders.of(group, lease.place).ack(lease.offset)
             self._state.store.changed.notify()
@@ -331,8 +334,9 @@ class PopProcessor:
         self._call_at(end)
 
     def _call_at(self, end: int) -> None:
-        loop = asyncio.get_running_loop()
-        loop.call_later(max(0, end - now_ms() + 1) / 1000, self._state.store.changed.notify)
+        clock = self._state.clock
+        seconds = max(0, end - clock.now_ms() + 1) / 1000
+        clock.call_later(seconds, self._state.store.changed.notify)
 
     def revive(self, now: int) -> None:
         """Store expired messages in the retry topic."""
@@ -356,7 +360,7 @@ class PopProcessor:
             born_ms=stored.store_ms,
             reconsume_times=reconsume_times(stored) + 1,
         )
-        store.append(again, now_ms())
+        store.append(again, self._state.clock.now_ms())
 
 
 def reconsume_times(stored: StoredMessage) -> int:

@@ -1,4 +1,4 @@
-"""Ordered pops of the fake broker: in-flight messages of each queue."""
+"""Ordered pops of the broker: in-flight messages of each queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PullProcessor of the fake broker, with long polling."""
+"""PullProcessor of the broker, with long polling."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ class PullProcessor:
         self._state = state
         self._members = members
 
-    def answers(self) -> Handlers:
-        answers: Handlers = {RequestCode.PULL_MESSAGE: self.pull}
+    def handlers(self) -> Handlers:
+        handlers: Handlers = {RequestCode.PULL_MESSAGE: self.pull}
         if self._state.version.is_5:
-            answers[RequestCode.LITE_PULL_MESSAGE] = self.pull
-        return answers
+            handlers[RequestCode.LITE_PULL_MESSAGE] = self.pull
+        return handlers
 
     def pull(self, command: Command, _connection: ServerConnection) -> Outcome | Awaitable[Outcome]:
         asked = read_header(command, PullMessage)
-        self._state.meet_group(asked.consumer_group)
+        self._state.ensure_group(asked.consumer_group)
         self._state.check_group(asked.consumer_group)
         log = self._log(asked)
         matches = self._filter(asked)
@@ -79,7 +79,10 @@ class PullProcessor:
         arrived = self._state.store.changed
         with suppress(TimeoutError):
             await arrived.until(
-                lambda: bool(look(log, asked, matches).messages), "a match", seconds
+                lambda: bool(look(log, asked, matches).messages),
+                "a match",
+                seconds,
+                self._state.clock,
             )
         return self._reply(log, look(log, asked, matches))
 

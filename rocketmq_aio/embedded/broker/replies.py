@@ -1,4 +1,4 @@
-"""ReplyProcessor of request-reply on the fake broker: pushed to the requester and stored."""
+"""ReplyProcessor of request-reply on the broker: pushed to the requester and stored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
 from rocketmq_aio.embedded.broker.send import SendProcessor
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers, now_ms
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import REPLY_TOPIC_SUFFIX
@@ -39,7 +39,7 @@ class ReplyProcessor:
         self._push = push
         state.store.create_topic(state.cluster + REPLY_TOPIC_SUFFIX, 1)
 
-    def answers(self) -> Handlers:
+    def handlers(self) -> Handlers:
         return {RequestCode.SEND_REPLY_MESSAGE_V2: self.send}
 
     async def send(self, command: Command, connection: ServerConnection) -> Response:
@@ -48,7 +48,7 @@ class ReplyProcessor:
         try:
             stored = self._sends.send(command, connection)
         except ErrorResponse as refused:
-            return refused.reply
+            return refused.response
         if not fault:
             return stored
         return Response(ResponseCode.SYSTEM_ERROR, ext=stored.ext, remark=fault)
@@ -92,10 +92,12 @@ class ReplyProcessor:
             sys_flag=header.sys_flag,
             born_timestamp=header.born_timestamp,
             flag=header.flag,
-            properties=encode_properties(properties | {"PUSH_REPLY_TIME": str(now_ms())}),
+            properties=encode_properties(
+                properties | {"PUSH_REPLY_TIME": str(self._state.clock.now_ms())}
+            ),
             reconsume_times=header.reconsume_times,
             unit_mode=bool(header.unit_mode),
             born_host=f"{host}:{port}",
             store_host=f"{store_host}:{store_port}",
-            store_timestamp=now_ms(),
+            store_timestamp=self._state.clock.now_ms(),
         )

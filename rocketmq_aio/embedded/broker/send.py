@@ -1,10 +1,10 @@
-"""SendProcessor on the fake broker."""
+"""SendProcessor on the broker."""
 
 from __future__ import annotations
 
 from rocketmq_aio.embedded.broker.delay_levels import DelayLevels
 from rocketmq_aio.embedded.broker.send_back import SendBackProcessor
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers, now_ms
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
 from rocketmq_aio.embedded.broker.store import REGION, NewMessage, StoredMessage
 from rocketmq_aio.embedded.broker.timers import TimerProcessor, with_handle
 from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
@@ -38,7 +38,7 @@ class SendProcessor:
         self._transactions = transactions
         self._timers = timers
 
-    def answers(self) -> Handlers:
+    def handlers(self) -> Handlers:
         return {RequestCode.SEND_MESSAGE_V2: self.send, RequestCode.SEND_BATCH_MESSAGE: self.send}
 
     def send(self, command: Command, connection: ServerConnection) -> Response:
@@ -107,7 +107,10 @@ class SendProcessor:
             )
             for flag, body, properties in decode_batch(incoming.body)
         ]
-        return [self._state.store.append_entry(entry, batch, now_ms()) for entry in entries]
+        return [
+            self._state.store.append_entry(entry, batch, self._state.clock.now_ms())
+            for entry in entries
+        ]
 
     def _stored(self, stored: list[StoredMessage], queue_id: int, *, batch: bool) -> Response:
         is_5 = self._state.version.is_5

@@ -1,4 +1,4 @@
-"""Sent-back messages of the fake broker: retry topics and dead letters."""
+"""Sent-back messages of the broker: retry topics and dead letters."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class SendBackProcessor:
         self._locks = locks
         self._delays = delays
 
-    def answers(self) -> Handlers:
+    def handlers(self) -> Handlers:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
     def send_back(self, command: Command, _connection: ServerConnection) -> Response:
         asked = read_header(command, ConsumerSendMsgBack)
-        self._state.meet_group(asked.group)
+        self._state.ensure_group(asked.group)
         self._state.check_group(asked.group)
         if self._state.retry_queues.get(asked.group, 1) <= 0:
             return Response()  # the message is dropped

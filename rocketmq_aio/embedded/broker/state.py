@@ -1,22 +1,21 @@
-"""Shared state of the parts of a fake broker."""
+"""State that the processors of a broker share."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from rocketmq_aio.embedded.broker.store import MessageStore, Topic
-from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.responses import Outcome, Response
+from rocketmq_aio.embedded.clock import Clock
+from rocketmq_aio.embedded.responses import Handler, Response
 from rocketmq_aio.embedded.server import Version
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.codes import ResponseCode
-from rocketmq_aio.protocol.command import Command
 
-Handlers = dict[int, Callable[[Command, ServerConnection], Outcome | Awaitable[Outcome]]]
+Handlers = dict[int, Handler]
 GroupQueue = tuple[str, str, int]  # group, topic, queue id
-INVALID_PARAMETER = 29  # since 5.3.2; earlier brokers return 1
+MAX_BYTES: Final = 256 * 1024 * 1024
+INVALID_PARAMETER: Final = 29  # since 5.3.2; earlier brokers return 1
 
 
 class ErrorResponse(Exception):  # noqa: N818 - an error response, raised by handlers
@@ -24,22 +23,24 @@ class ErrorResponse(Exception):  # noqa: N818 - an error response, raised by han
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(code, remark)
-        self.reply = Response(code, remark=remark)
+        self.response = Response(code, remark=remark)
 
 
 @dataclass(slots=True)
 class BrokerState:
-    """State that survives a restart of the fake broker."""
+    """State that survives a restart of the broker."""
 
     name: str
     cluster: str
     version: Version
     store: MessageStore
+    clock: Clock
     auto_create_topics: bool = True
     auto_create_groups: bool = True
     groups: set[str] = field(default_factory=set)  # known groups
     committed: dict[GroupQueue, int] = field(default_factory=dict)
     retry_queues: dict[str, int] = field(default_factory=dict)  # by group; default: 1
+    max_bytes: int = MAX_BYTES  # of stored messages
 
     def topic(self, name: str) -> Topic:
         """Return the topic.
@@ -52,7 +53,7 @@ class BrokerState:
             remark = f"topic[{name}] not exist, apply first please!"
             raise ErrorResponse(ResponseCode.TOPIC_NOT_EXIST, remark) from None
 
-    def meet_group(self, name: str) -> bool:
+    def ensure_group(self, name: str) -> bool:
         """Return whether the group exists; create it if that is enabled."""
         if self.auto_create_groups:
             self.groups.add(name)
@@ -77,8 +78,3 @@ class BrokerState:
         """Return the error response to an invalid parameter."""
         code = INVALID_PARAMETER if self.version.is_5 else ResponseCode.SYSTEM_ERROR
         return ErrorResponse(code, remark)
-
-
-def now_ms() -> int:
-    """Return the wall-clock time in milliseconds, as in store timestamps."""
-    return time.time_ns() // 1_000_000

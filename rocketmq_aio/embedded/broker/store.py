@@ -1,4 +1,4 @@
-"""Message store of the fake broker: logs in memory with records in the format of brokers."""
+"""Message store of the broker: logs in memory with records in the format of brokers."""
 
 from __future__ import annotations
 

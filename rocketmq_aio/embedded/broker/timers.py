@@ -1,15 +1,14 @@
-"""Timer messages and recalls on the fake broker (5.x)."""
+"""Timer messages and recalls on the broker (5.x)."""
 
 from __future__ import annotations
 
-import asyncio
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers, now_ms
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
 from rocketmq_aio.embedded.broker.store import REGION, NewMessage, StoredMessage
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Response
@@ -45,7 +44,7 @@ class TimerProcessor:
         self._state = state
         self._recalled: set[tuple[str, str]] = set()
 
-    def answers(self) -> Handlers:
+    def handlers(self) -> Handlers:
         known: Handlers = {UPDATE_BROKER_CONFIG: self.configure}
         if self._state.version.is_5:
             known[RequestCode.RECALL_MESSAGE] = self.recall
@@ -56,16 +55,18 @@ class TimerProcessor:
         if not self._state.version.is_5 or int(properties.get(DELAY, "0")) > 0:
             return None
         if TIMER_DELAY_MS in properties:
-            due = now_ms() + int(properties[TIMER_DELAY_MS])
+            due = self._state.clock.now_ms() + int(properties[TIMER_DELAY_MS])
         elif TIMER_DELIVER_MS in properties:
             due = int(properties[TIMER_DELIVER_MS])
         else:
             return None
-        if due - now_ms() > MAX_DELAY_MS:
+        if due - self._state.clock.now_ms() > MAX_DELAY_MS:
             remark = "timer message illegal, the delay time should not be bigger than the max delay"
             raise ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, f"{remark} {MAX_DELAY_MS}ms")
         # A multiple of the precision is moved back by one step.
-        return (due - 1) // PRECISION_MS * PRECISION_MS if due > now_ms() else None
+        return (
+            (due - 1) // PRECISION_MS * PRECISION_MS if due > self._state.clock.now_ms() else None
+        )
 
     def hold(self, incoming: NewMessage, due_ms: int) -> tuple[StoredMessage, str]:
         """Store a message until *due_ms*; return its position and its recall handle."""
@@ -74,11 +75,10 @@ class TimerProcessor:
         real["TIMER_OUT_MS"] = str(due_ms)
         properties = encode_properties(parse_properties(incoming.properties) | real).encode()
         waiting = replace(incoming, topic=WHEEL_TOPIC, queue_id=0, properties=properties)
-        stored = self._state.store.append(waiting, now_ms())
+        stored = self._state.store.append(waiting, self._state.clock.now_ms())
         key = stored.properties[UNIQ_KEY]
-        seconds = max(0, due_ms - now_ms()) / 1000 / self.delay_divisor
-        loop = asyncio.get_running_loop()
-        loop.call_later(seconds, self._deliver, incoming, key)
+        seconds = max(0, due_ms - self._state.clock.now_ms()) / 1000 / self.delay_divisor
+        self._state.clock.call_later(seconds, lambda: self._deliver(incoming, key))
         text = f"v1 {incoming.topic} {self._state.name} {due_ms + 1} {key}"
         return stored, urlsafe_b64encode(text.encode()).decode()
 
@@ -92,7 +92,9 @@ class TimerProcessor:
             _, topic, broker, due, key = handle.split(" ")
         except (ValueError, binascii.Error):
             raise ErrorResponse(ILLEGAL_OPERATION, "recall handle is invalid") from None
-        if (topic, broker) != (asked.topic, self._state.name) or int(due) <= now_ms():
+        if (topic, broker) != (asked.topic, self._state.name) or int(
+            due
+        ) <= self._state.clock.now_ms():
             raise ErrorResponse(
                 ILLEGAL_OPERATION, "recall failed, topic, broker or timestamp invalid"
             )
@@ -110,7 +112,7 @@ class TimerProcessor:
 
     def _deliver(self, incoming: NewMessage, key: str) -> None:
         if (incoming.topic, key) not in self._recalled:
-            self._state.store.append(incoming, now_ms())
+            self._state.store.append(incoming, self._state.clock.now_ms())
 
 
 def with_handle(answer: Response, handle: str) -> Response:

@@ -1,4 +1,4 @@
-"""Half messages and transaction checks of the fake broker."""
+"""Half messages and transaction checks of the broker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers, now_ms
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
 from rocketmq_aio.embedded.broker.store import NewMessage, StoredMessage
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Response
@@ -51,7 +51,7 @@ class TransactionProcessor:
         self._kept: dict[int, tuple[NewMessage, StoredMessage]] = {}  # by log offset
         self._open: dict[int, StoredMessage] = {}
 
-    def answers(self) -> Handlers:
+    def handlers(self) -> Handlers:
         return {RequestCode.END_TRANSACTION: self.end}
 
     @property
@@ -71,7 +71,7 @@ class TransactionProcessor:
             sys_flag=incoming.sys_flag & ~TRANSACTION_MASK,
             properties=encode_properties(properties).encode(),
         )
-        stored = self._state.store.append(hidden, now_ms())
+        stored = self._state.store.append(hidden, self._state.clock.now_ms())
         self._kept[stored.log_offset] = incoming, stored
         self._open[stored.log_offset] = stored
         return stored
@@ -94,7 +94,7 @@ class TransactionProcessor:
                 sys_flag=incoming.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
                 prepared_offset=half.offset,
             )
-            self._state.store.append(visible, now_ms())
+            self._state.store.append(visible, self._state.clock.now_ms())
         self._open.pop(half.log_offset, None)
         return Response()
 

@@ -30,7 +30,7 @@ async def an_unknown_code_is_not_supported(ground: Ground) -> None:
         answer = await client.answer(client.send_fields(NO_SUCH_CODE))
 
     assert answer.code == 3
-    assert answer.remark == f" request type {NO_SUCH_CODE} not supported"
+    assert (answer.remark or "").startswith(f" request type {NO_SUCH_CODE} not supported")
 
 
 async def oneway_requests_are_never_answered(ground: Ground) -> None:

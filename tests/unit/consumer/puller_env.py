@@ -83,7 +83,7 @@ class FakeInstance:
         self.codes.append(command.code)
         self.at.append(asyncio.get_running_loop().time())
         self.timeouts.add(timeout)
-        handler = self._broker._script.take(command.code) or self._broker.answer
+        handler = self._broker._script.take(command.code) or self._broker.process
         outcome: Outcome = await resolve(handler(command, cast(ServerConnection, None)))
         if not isinstance(outcome, Response):
             raise ConnectionLostError(ADDRESS, command.code, "closed by the peer")

@@ -51,7 +51,7 @@ async def test_a_kept_handler_stays_until_it_is_removed() -> None:
 async def test_a_handler_can_wait_and_use_the_default_response() -> None:
     async def handler(command: Command, connection: ServerConnection) -> Outcome:
         await asyncio.sleep(0)
-        outcome = broker.answer(command, connection)
+        outcome = broker.process(command, connection)
         assert isinstance(outcome, Response)
         return Response(outcome.code, {**outcome.ext, "offset": "42"})
 
@@ -196,10 +196,12 @@ async def test_a_pushed_oneway_request_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "encoding"), [("request", BINARY_HEADER), ("json", JSON_HEADER)]
+    ("response_headers", "encoding"), [("request", BINARY_HEADER), ("json", JSON_HEADER)]
 )
-async def test_answers_are_encoded_as_asked_for(answers: str, encoding: int) -> None:
-    broker = FakeBroker(answers=answers)
+async def test_response_headers_are_encoded_as_configured(
+    response_headers: str, encoding: int
+) -> None:
+    broker = FakeBroker(response_headers=response_headers)
     async with broker, RawClient(broker.address, binary=True) as client:
         await client.ask(MAX_OFFSET)
 

@@ -60,7 +60,7 @@ async def test_offsets_of_a_queue_are_read() -> None:
 
 async def test_query_offset_returns_the_committed_offset() -> None:
     async with asking() as (cluster, broker):
-        cluster.broker.state.meet_group("billing")
+        cluster.broker.state.ensure_group("billing")
         await broker.update_offset("billing", QUEUE, 7)
 
         assert cluster.broker.committed("billing", "orders", 0) == 7

@@ -116,7 +116,7 @@ def answer_first(env: ProducerEnv, outcome: Outcome) -> None:
         def answer(command: Command, connection: ServerConnection) -> Outcome:
             if left:
                 return left.pop()
-            stored = broker.answer(command, connection)
+            stored = broker.process(command, connection)
             assert isinstance(stored, Response)
             return stored
 

@@ -163,7 +163,7 @@ async def test_batch_error_has_the_outcome_of_every_message() -> None:
     def refuse_payments(command: Command, connection: ServerConnection) -> Outcome:
         if read_header(command, SendMessage).topic == "payments":
             return Response(13, remark="no payments today")
-        outcome = env.broker.answer(command, connection)
+        outcome = env.broker.process(command, connection)
         assert isinstance(outcome, Response)
         return outcome
 
@@ -191,7 +191,7 @@ async def test_requests_to_a_chosen_queue_are_sequential() -> None:
         for _ in range(STEPS):
             await asyncio.sleep(0)
         answered.append(command)
-        return await resolve(env.broker.answer(command, connection))
+        return await resolve(env.broker.process(command, connection))
 
     async with open_producer(config=ProducerConfig(max_message_bytes=200)) as env:
         env.broker.on(SEND_BATCH, answer, times=None)
@@ -223,7 +223,7 @@ async def test_a_failed_request_to_a_chosen_queue_stops_the_later_ones(
 ) -> None:
     async with open_producer(config=ProducerConfig(max_message_bytes=200, retries=0)) as env:
         first = await env.producer.send_batch(orders(2), queue=env.queue(1))
-        env.broker.on(SEND_BATCH, env.broker.answer)  # the first request is stored
+        env.broker.on(SEND_BATCH, env.broker.process)  # the first request is stored
         env.broker.on(SEND_BATCH, answer)
         with pytest.raises(BatchError) as caught:
             await env.producer.send_batch(orders(10), queue=env.queue(1))

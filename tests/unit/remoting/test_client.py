@@ -247,12 +247,12 @@ async def test_a_forgotten_address_completes_its_pending_requests() -> None:
 
 
 @pytest.mark.parametrize("setting", ["json", "rocketmq"])
-@pytest.mark.parametrize("answers", ["json", "request"])
+@pytest.mark.parametrize("response_headers", ["json", "request"])
 async def test_both_header_encodings_are_written_and_read(
-    setting: HeaderEncoding, answers: str
+    setting: HeaderEncoding, response_headers: str
 ) -> None:
     async with (
-        FakeBroker(answers=answers) as broker,
+        FakeBroker(response_headers=response_headers) as broker,
         open_client(ClientConfig(header_encoding=setting)) as opened,
     ):
         broker.create_topic("orders")

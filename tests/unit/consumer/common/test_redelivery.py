@@ -12,7 +12,6 @@ import pytest_asyncio
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.redelivery import COPY_ATTEMPTS, SendBack, copy_of, restore_topic
-from rocketmq_aio.embedded.broker.state import now_ms
 from rocketmq_aio.embedded.broker.store import NewMessage, StoredMessage
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import BrokerError, BusyError, NotConnectedError, RouteNotFoundError
@@ -50,8 +49,9 @@ class Shop:
         """Return a message of the first broker."""
         fields: dict[str, Any] = {"body": b"body", "properties": PROPERTIES, "flag": 5} | stored
         fields["properties"] = fields["properties"].encode()
-        incoming = NewMessage(topic=topic, queue_id=0, born_ms=now_ms(), **fields)
-        record = self.broker.state.store.append(incoming, now_ms()).record
+        now_ms = self.broker.state.clock.now_ms()
+        incoming = NewMessage(topic=topic, queue_id=0, born_ms=now_ms, **fields)
+        record = self.broker.state.store.append(incoming, now_ms).record
         (message,), fault = decode_messages(record, MessageQueue(topic, self.broker.name, 0))
         assert fault is None
         return message

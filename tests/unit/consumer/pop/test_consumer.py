@@ -12,7 +12,6 @@ from rocketmq_aio.config.consumer import PopConfig
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.pop.message import PoppedMessage
-from rocketmq_aio.embedded.broker.state import now_ms
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     AckError,
@@ -215,7 +214,7 @@ async def test_expired_messages_are_not_delivered(cluster: FakeCluster) -> None:
 
 
 def _has_come_again(cluster: FakeCluster) -> bool:
-    cluster.broker.pops.revive(now_ms())
+    cluster.broker.pops.revive(cluster.broker.state.clock.now_ms())
     return RETRY_TOPIC in cluster.broker.topics
 
 

@@ -236,7 +236,7 @@ async def test_after_a_lost_answer_the_same_attempt_gets_the_same_messages(
     put(cluster, "1")
 
     def lose(command: object, connection: object) -> None:
-        cluster.broker.answer(command, connection)  # type: ignore[arg-type]
+        cluster.broker.process(command, connection)  # type: ignore[arg-type]
 
     cluster.broker.on(POP, lose)
     async with popping(cluster, orderly=True) as consumer:

@@ -75,7 +75,7 @@ async def test_an_undecodable_message_does_not_stop_other_queues(env: PullerEnv)
 
     def answer(command: Command, connection: ServerConnection) -> Outcome | Awaitable[Outcome]:
         first = command.ext_fields()["queueId"] == "0"
-        return unreadable if first else env.broker.answer(command, connection)
+        return unreadable if first else env.broker.process(command, connection)
 
     env.answer(answer, times=None)
     env.begin(0)

@@ -17,7 +17,6 @@ from rocketmq_aio.consumer.push import pop_mode as push_pops
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.dispatch_queue import InFlight
 from rocketmq_aio.consumer.push.pop_mode import PoppedQueue
-from rocketmq_aio.embedded.broker.state import now_ms
 from rocketmq_aio.embedded.broker.store import NewMessage
 from rocketmq_aio.embedded.responses import Close, Outcome, Response
 from rocketmq_aio.model.message import MessageExt
@@ -50,23 +49,24 @@ async def push_popping(
 def put_retried(cluster: FakeCluster, body: str, times: int) -> None:
     """Store a message that was retried *times* already."""
     store = cluster.broker.state.store
+    now_ms = cluster.broker.state.clock.now_ms()
     store.create_topic(RETRY_TOPIC, 1)
     again = NewMessage(
         topic=RETRY_TOPIC,
         queue_id=0,
         body=body.encode(),
         properties=b"",
-        born_ms=now_ms(),
+        born_ms=now_ms,
         reconsume_times=times,
     )
-    store.append(again, now_ms())
+    store.append(again, now_ms)
 
 
 def redeliver_all(cluster: FakeCluster) -> None:
     """Let the invisible time of all messages end now."""
     pops = cluster.broker.pops
     pops.leases = dict.fromkeys(pops.leases, 0)
-    pops.revive(now_ms())
+    pops.revive(cluster.broker.state.clock.now_ms())
     cluster.broker.state.store.changed.notify()
 
 

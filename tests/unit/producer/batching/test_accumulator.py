@@ -473,7 +473,7 @@ async def test_a_rejected_message_does_not_fail_the_rest_of_its_batch() -> None:
     def refusing(command: Command, connection: ServerConnection) -> Outcome:
         if b"poison" in command.body:
             return Response(13, remark="the message is illegal")
-        outcome = env.broker.answer(command, connection)
+        outcome = env.broker.process(command, connection)
         assert isinstance(outcome, Response)
         return outcome
 

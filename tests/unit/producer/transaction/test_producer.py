@@ -296,7 +296,7 @@ async def test_a_half_message_with_a_weaker_status_is_rolled_back(
     async with open_transactions() as env:
 
         def weaker(command: Command, connection: ServerConnection) -> Response:
-            reply = env.broker.answer(command, connection)
+            reply = env.broker.process(command, connection)
             assert isinstance(reply, Response)
             return Response(code, reply.ext)
 

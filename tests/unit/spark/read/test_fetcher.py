@@ -114,7 +114,7 @@ def test_pulls_run_concurrently(here: Reading) -> None:
         if waiting == 8:
             all_here.set()
         await asyncio.wait_for(all_here.wait(), 10)
-        return await resolve(here.broker.answer(command, connection))
+        return await resolve(here.broker.process(command, connection))
 
     here.on(together, times=8)
     assert here.offsets(0, 400, pull_window=8) == [*range(400)]
@@ -127,7 +127,7 @@ def test_responses_out_of_order_are_reordered(here: Reading) -> None:
     async def late(command: Command, connection: ServerConnection) -> Outcome:
         for _ in range(50 if next(order) % 2 == 0 else 0):
             await asyncio.sleep(0)
-        return await resolve(here.broker.answer(command, connection))
+        return await resolve(here.broker.process(command, connection))
 
     here.on(late, times=None)
     assert here.offsets(0, 256) == [*range(256)]
@@ -326,7 +326,7 @@ def test_a_read_error_names_queue_and_offset(here: Reading) -> None:
     def until_then(command: Command, connection: ServerConnection) -> Any:  # noqa: ANN401
         if asked(command).queue_offset >= 32:
             return Response(ResponseCode.NO_PERMISSION, remark="pulling message is forbidden")
-        return here.broker.answer(command, connection)
+        return here.broker.process(command, connection)
 
     here.broker.on(RequestCode.PULL_MESSAGE, until_then, None)
     here.on(until_then, None)
@@ -414,7 +414,7 @@ def with_replica(here: Reading) -> FakeBroker:
     here.cluster.name_server.unregister(replica)
 
     def route(command: Command, connection: ServerConnection) -> Response:
-        normal = here.cluster.name_server.answer(command, connection)
+        normal = here.cluster.name_server.process(command, connection)
         assert isinstance(normal, Response)
         told: dict[str, Any] = msgspec.json.decode(normal.body)
         told["brokerDatas"][0]["brokerAddrs"]["1"] = replica.address
@@ -426,7 +426,7 @@ def with_replica(here: Reading) -> FakeBroker:
         async def suggest(
             command: Command, connection: ServerConnection, broker: FakeBroker = broker
         ) -> Outcome:
-            given = await resolve(broker.answer(command, connection))
+            given = await resolve(broker.process(command, connection))
             assert isinstance(given, Response)
             ext = {**given.ext, "suggestWhichBrokerId": "1"}
             return Response(given.code, ext, given.body, given.remark)

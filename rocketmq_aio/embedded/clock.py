@@ -1,0 +1,142 @@
+"""Clock of an embedded cluster: real time, plus what `Clock.advance` added."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Final
+
+COMPACT_AT: Final = 64  # cancelled timers that may stay in the heap, at least
+
+
+class Timer:
+    """A callback that is due at a time of the clock."""
+
+    __slots__ = ("_clock", "callback", "due")
+
+    def __init__(self, clock: Clock, due: float, callback: Callable[[], object]) -> None:
+        self._clock = clock
+        self.due = due
+        self.callback: Callable[[], object] | None = callback
+
+    def cancel(self) -> None:
+        """Do not run the callback; without effect when it has run."""
+        if self.callback is not None:
+            self.callback = None
+            self._clock._cancelled()
+
+
+class Clock:
+    """Time of brokers and name servers: delays, invisibility, locks, retention, checks.
+
+    It runs like the real one. `advance` moves it, so a test need not wait for hours::
+
+        cluster.clock.advance(3600)
+
+    Timeouts of clients are not affected: they run on real time.
+    """
+
+    def __init__(self) -> None:
+        self._ahead = 0.0  # seconds ahead of real time
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._numbers = count()
+        self._cancelled_timers = 0
+        self._wakeup: asyncio.TimerHandle | None = None
+
+    def now_ms(self) -> int:
+        """Return the wall-clock time in milliseconds, as in store timestamps."""
+        return (time.time_ns() + int(self._ahead * 1e9)) // 1_000_000
+
+    def monotonic(self) -> float:
+        """Return seconds since an arbitrary point; never goes back."""
+        return time.monotonic() + self._ahead
+
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
+        """Call *callback* in *seconds* of this clock, in the running event loop."""
+        timer = Timer(self, self.monotonic() + seconds, callback)
+        heappush(self._timers, (timer.due, next(self._numbers), timer))
+        if self._timers[0][2] is timer:
+            self._arm()
+        return timer
+
+    async def wait(self, seconds: float) -> None:
+        """Wait *seconds* of this clock."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        timer = self.call_later(seconds, wake)
+        try:
+            await done
+        finally:
+            timer.cancel()
+
+    @asynccontextmanager
+    async def timeout(self, seconds: float) -> AsyncIterator[None]:
+        """Raise `TimeoutError` when the block takes longer than *seconds* of this clock."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(None) as limit:
+            timer = self.call_later(seconds, lambda: limit.reschedule(loop.time()))
+            try:
+                yield
+            finally:
+                timer.cancel()
+
+    def advance(self, seconds: float) -> None:
+        """Move the time forward; run the timers that become due, in order, each at its time.
+
+        :raises ValueError: *seconds* is negative
+        """
+        if seconds < 0:
+            raise ValueError("time cannot go back")
+        target = self.monotonic() + seconds
+        while self._timers and self._timers[0][0] <= target:
+            due = self._timers[0][0]
+            self._ahead += max(0.0, due - self.monotonic())
+            self._run_first()
+        self._ahead += max(0.0, target - self.monotonic())
+        self._arm()
+
+    def stop(self) -> None:
+        """Drop all timers."""
+        self._timers.clear()
+        self._cancelled_timers = 0
+        self._arm()
+
+    def _run_due(self) -> None:
+        self._wakeup = None
+        now = self.monotonic()
+        try:
+            while self._timers and self._timers[0][0] <= now:
+                self._run_first()
+        finally:  # a callback that raises does not stop the clock
+            self._arm()
+
+    def _run_first(self) -> None:
+        _, _, timer = heappop(self._timers)
+        callback, timer.callback = timer.callback, None
+        if callback is None:
+            self._cancelled_timers -= 1
+        else:
+            callback()
+
+    def _arm(self) -> None:
+        if self._wakeup is not None:
+            self._wakeup.cancel()
+            self._wakeup = None
+        if self._timers:
+            seconds = max(0.0, self._timers[0][0] - self.monotonic())
+            self._wakeup = asyncio.get_running_loop().call_later(seconds, self._run_due)
+
+    def _cancelled(self) -> None:
+        self._cancelled_timers += 1
+        if self._cancelled_timers > max(COMPACT_AT, len(self._timers) // 2):
+            self._timers = [entry for entry in self._timers if entry[2].callback is not None]
+            heapify(self._timers)
+            self._cancelled_timers = 0
