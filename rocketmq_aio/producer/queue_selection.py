@@ -15,8 +15,12 @@ from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.properties import NAME_END, PAIR_END, SHARDING_KEY
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.producer.topic_publish_info import QueueSelector, SendTarget, TopicPublishInfo
-from rocketmq_aio.producer.topic_publish_table import UNUSED_SECONDS
+from rocketmq_aio.producer.topic_publish_info import (
+    UNUSED_SECONDS,
+    QueueSelector,
+    SendTarget,
+    TopicPublishInfo,
+)
 from rocketmq_aio.protocol.subscription import java_hash
 
 KEYS_CACHED: Final = 8192  # routings of keys; hashing a key is a loop over its characters

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from time import monotonic, time_ns
 from typing import Any, TypeVar
@@ -13,7 +14,6 @@ from rocketmq_aio.errors import NotConnectedError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import SendResult
-from rocketmq_aio.producer.broker_registration import BrokerRegistration
 from rocketmq_aio.producer.delayed import delayed_target
 from rocketmq_aio.producer.fault_strategy import BrokerFault, FaultStrategy
 from rocketmq_aio.producer.in_flight import InFlightLimiter
@@ -22,10 +22,9 @@ from rocketmq_aio.producer.queue_selection import QueueSelection, Routing
 from rocketmq_aio.producer.retry import never_sent
 from rocketmq_aio.producer.send_attempts import SendAttempts, StoredCall
 from rocketmq_aio.producer.send_request import SendRequest, check_sizes, make_request
-from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
-from rocketmq_aio.producer.topic_publish_table import TopicPublishTable
+from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo, TopicPublishTable
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
-from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
+from rocketmq_aio.protocol.requests.offsets import GetMaxOffset, queue_fields
 
 T = TypeVar("T")
 
@@ -70,9 +69,7 @@ class Sender:
             request = self.request_to(routing.select_target(publish), message, routing)
             return self.attempts.run(request, publish, deadline)
 
-        if routing.key is None:
-            return self.with_route(message.topic, message, deadline, send)
-        return self._send_in_order((message.topic, routing.key), message, deadline, send)
+        return self.with_route(message.topic, message, deadline, send, key=routing.key)
 
     async def send_oneway(self, message: Message, routing: Routing, deadline: float) -> None:
         """Send *message* without a response."""
@@ -97,24 +94,34 @@ class Sender:
         size_of: Message | int,
         deadline: float,
         send: Callable[[TopicPublishInfo], Awaitable[T]],
+        *,
+        key: str | None = None,
     ) -> T:
         """Take a place in flight, find the queues of *topic*, and await *send* with them.
 
         :param size_of: the message, whose sizes are checked before a route is requested, or the
             bytes of a body that was checked
+        :param key: sends of the topic with the same key run one after another
         """
         size = size_of if isinstance(size_of, int) else len(size_of.body)
-        if not self.in_flight.try_acquire(size):
-            await self.wait_for_room(size, deadline, topic)
+        order_key = topic, key
+        if key is not None and not self.order.try_acquire(order_key):
+            await self.wait_for_order(order_key, deadline)
         try:
-            publish = self.table.infos.get(topic)
-            if publish is None:
-                if isinstance(size_of, Message):
-                    check_sizes(size_of, self.config)
-                publish = await self.table.find(topic, deadline)
-            return await send(publish)
+            if not self.in_flight.try_acquire(size):
+                await self.wait_for_room(size, deadline, topic)
+            try:
+                publish = self.table.infos.get(topic)
+                if publish is None:
+                    if isinstance(size_of, Message):
+                        check_sizes(size_of, self.config)
+                    publish = await self.table.find(topic, deadline)
+                return await send(publish)
+            finally:
+                self.in_flight.release(size)
         finally:
-            self.in_flight.release(size)
+            if key is not None:
+                self.order.release(order_key)
 
     async def wait_for_room(self, size: int, deadline: float, topic: str) -> None:
         """Take a place in flight when there is one.
@@ -154,22 +161,6 @@ class Sender:
         request.is_reply = routing.is_reply
         return request
 
-    # --- inside ---------------------------------------------------------------------------------
-
-    async def _send_in_order(
-        self,
-        key: OrderKey,
-        message: Message,
-        deadline: float,
-        send: Callable[[TopicPublishInfo], Awaitable[SendResult]],
-    ) -> SendResult:
-        if not self.order.try_acquire(key):
-            await self.wait_for_order(key, deadline)
-        try:
-            return await self.with_route(message.topic, message, deadline, send)
-        finally:
-            self.order.release(key)
-
     async def _prepare_and_send(
         self, message: Message, routing: Routing, publish: TopicPublishInfo, deadline: float
     ) -> SendResult:
@@ -192,8 +183,28 @@ class Sender:
         self.instance.tasks.spawn(self.faults.probe_while_excluded, name="probes")
 
     async def _probe(self, fault: BrokerFault) -> None:
-        queue = fault.queue
-        header = GetMaxOffset(
-            topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
-        )
+        header = GetMaxOffset(**queue_fields(fault.queue))
         await self.instance.remoting.request(fault.address, header)
+
+
+class BrokerRegistration:
+    """The brokers that got a heartbeat with this producer over their current connections."""
+
+    def __init__(self, instance: MQClientInstance) -> None:
+        self._instance = instance
+        self._registered: dict[str, int] = {}  # number of the connection, by address
+
+    async def ensure_registered(self, address: str, deadline: float) -> None:
+        """Send a heartbeat to the broker at *address* unless it has one; takes half of the time.
+
+        A broker that cannot be reached raises nothing: the send may find another one.
+        """
+        number_of = self._instance.connection_number
+        registered = self._registered.get(address) == number_of(address)
+        if registered and self._instance.remoting.is_connected(address):
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout((deadline - monotonic()) / 2):
+                if await self._instance.heartbeats.send(address) is None:
+                    current = {at: n for at, n in self._registered.items() if number_of(at) == n}
+                    self._registered = {**current, address: number_of(address)}

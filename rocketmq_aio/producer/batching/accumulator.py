@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from copy import copy
 from time import monotonic, time_ns
 from typing import Any, Final
 
-from rocketmq_aio.config.producer import AutoBatch
+import msgspec
+
+from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.errors import (
     BrokerError,
     ClosedError,
@@ -28,18 +31,17 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import DELAY, WAIT
 from rocketmq_aio.model.values import MessageQueue, SendResult
-from rocketmq_aio.producer.batching.explicit_batch import ENTRY_BYTES
-from rocketmq_aio.producer.batching.pending_batch import (
-    SPREAD_SECONDS,
-    Entry,
-    PendingBatch,
-    fail,
-    request_of,
-    set_results,
+from rocketmq_aio.producer.batching.explicit_batch import ENTRY_BYTES, Batch, results_of
+from rocketmq_aio.producer.send_request import (
+    SendRequest,
+    check_sizes,
+    encode_properties,
+    make_request,
 )
-from rocketmq_aio.producer.send_request import check_sizes, encode_properties
 from rocketmq_aio.producer.sender import Sender
+from rocketmq_aio.producer.topic_publish_info import SendTarget
 from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.protocol.record import encode_batch_entry
 
 # Messages with these properties are rejected in a batch, or stored without their effect.
 UNBATCHABLE: Final = frozenset(
@@ -47,6 +49,30 @@ UNBATCHABLE: Final = frozenset(
 )
 TOO_LARGE: Final = "size exceeded"  # remark of a 5.5.0 broker about batches (code 1)
 LEAST_SECONDS: Final = 0.01  # with less time than this left no request is sent
+SPREAD_SECONDS: Final = 0.1  # most between the deadlines within a batch, whose own is the earliest
+
+# The future, the message, its id, and its properties in wire form
+Entry = tuple["asyncio.Future[SendResult]", Message, str, bytes]
+
+
+class PendingBatch(msgspec.Struct, eq=False):
+    """Messages of one *kind* (topic, wait flag, timeout), to *queue* if one was chosen."""
+
+    key: object
+    kind: object
+    queue: MessageQueue | None
+    deadline: float
+    entries: list[Entry] = []
+    size: int = 0  # bytes of the request's body
+    body_bytes: int = 0  # bytes as the in-flight limiter counts them
+    is_lined_up: bool = False
+    may_be_sent: bool = False
+    timer: asyncio.Handle | None = None
+
+    @property
+    def unresolved(self) -> list[Entry]:
+        """The entries without a result whose callers were not cancelled."""
+        return [entry for entry in self.entries if not entry[0].done()]
 
 
 class BatchAccumulator:
@@ -146,8 +172,6 @@ class BatchAccumulator:
         futures = [entry[0] for each in self._unsettled for entry in each.unresolved]
         if futures:
             await asyncio.wait(futures)
-
-    # --- inside ---------------------------------------------------------------------------------
 
     def _begin(self, batch: PendingBatch) -> PendingBatch:
         self._open[batch.key] = batch
@@ -288,10 +312,51 @@ def _may_concern_one(error: RocketMQError) -> bool:
     )
 
 
-def _out_of_time(entries: Iterable[Entry]) -> SendError:
-    _, message, message_id, _ = next(iter(entries))
+def _out_of_time(entries: Sequence[Entry]) -> SendError:
+    _, message, message_id, _ = entries[0]
     reason = "others to its queue took all the time that it had (send_timeout_seconds)"
-    cause = NotConnectedError("-", reason)
-    return SendError(
-        message.topic, message_id, [SendAttempt(address="-", cause=cause, seconds=0.0)]
-    )
+    attempt = SendAttempt(address="-", cause=NotConnectedError("-", reason), seconds=0.0)
+    return SendError(message.topic, message_id, [attempt])
+
+
+def request_of(
+    entries: Sequence[Entry],
+    target: SendTarget,
+    born_ms: int,
+    config: ProducerConfig,
+    *,
+    fixed: bool,
+) -> SendRequest:
+    """Return the request that carries *entries*; a single message is not sent as a batch."""
+    if len(entries) > 1:
+        _, first, _, _ = entries[0]
+        ids = [message_id for _, _, message_id, _ in entries]
+        batch = Batch(first.topic, first.properties[WAIT], list(range(len(ids))), ids, [])
+        for _, message, _, properties in entries:
+            batch.parts += encode_batch_entry(message.body, properties, message.flag)
+        return batch.request(target, born_ms, fixed=fixed)
+    ((_, message, message_id, _),) = entries
+    request = make_request(message, target, message_id, born_ms, config)
+    request.fixed = fixed
+    return request
+
+
+def set_results(entries: Sequence[Entry], whole: SendResult) -> None:
+    """Give the future of each entry its result."""
+    ids = [entry[2] for entry in entries]
+    results = results_of(whole, ids) if len(entries) > 1 else (whole,)
+    for entry, result in zip(entries, results, strict=True):
+        future = entry[0]
+        if not future.done():
+            future.set_result(result)
+
+
+def fail(entries: Sequence[Entry], error: Exception) -> None:
+    """Give the future of each entry an error of its own, because raising changes an error."""
+    for future, message, message_id, _ in entries:
+        if future.done():
+            continue
+        if isinstance(error, SendError):
+            future.set_exception(type(error)(message.topic, message_id, error.attempts))
+        else:
+            future.set_exception(copy(error))

@@ -13,7 +13,7 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.properties import SHARDING_KEY
 from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.batching.accumulator import BatchAccumulator
-from rocketmq_aio.producer.queue_selection import ANY_QUEUE, QueueChoice, Routing, chosen_target
+from rocketmq_aio.producer.queue_selection import ANY_QUEUE, QueueChoice, Routing
 from rocketmq_aio.producer.sender import Sender
 
 
@@ -33,19 +33,26 @@ class BatchedSends:
 
         This is no coroutine: a message that finds its route and room is added at once.
         """
-        sender = self._sender
-        if message.timed:
-            return sender.send(message, sender.selection.routing(message, choice), deadline)
-        chosen = choice.queue is not None or choice.selector is not None
-        if choice.sharding_key is not None or (message.sharding_key is not None and not chosen):
-            return self._send_keyed(message, choice, seconds, deadline)
-        if chosen:
-            return self._send_chosen(message, choice, seconds, deadline)
-        if not self.accumulator.takes(message):
-            return sender.send(message, ANY_QUEUE, deadline)
-        if self._in_flight.try_acquire(len(message.body)):
-            return self.accumulator.add(message, None, seconds, deadline)
-        return self._send_chosen(message, choice, seconds, deadline)
+        sender, accumulator = self._sender, self.accumulator
+        routing, queue, may_add = ANY_QUEUE, None, True
+        if choice.queue is not None or choice.selector is not None:
+            routing, may_add = sender.selection.routing(message, choice), False
+        elif choice.sharding_key is not None or message.sharding_key is not None:
+            routing = sender.selection.routing_by_key(message, choice.sharding_key)
+        takes = accumulator.takes(message)
+        if message.timed or (routing is ANY_QUEUE and not takes):
+            return sender.send(message, routing, deadline)
+        if routing.key is not None:
+            if routing.extra:
+                message = _with_key(message, routing)
+            publish = self._infos.get(message.topic)
+            if publish is None or (message.topic, routing.key) in sender.order:
+                may_add = False
+            else:
+                queue = routing.select_target(publish).queue
+        if may_add and self._in_flight.try_acquire(len(message.body)):
+            return accumulator.add(message, queue, seconds, deadline, alone=not takes)
+        return self._wait_and_add(message, routing, seconds, deadline, alone=not takes)
 
     def send_nowait(
         self, message: Message, queue: MessageQueue | None, seconds: float
@@ -60,53 +67,23 @@ class BatchedSends:
         alone = not self.accumulator.takes(message)
         return self.accumulator.add(message, queue, seconds, monotonic() + seconds, alone=alone)
 
-    async def _send_chosen(
-        self, message: Message, choice: QueueChoice, seconds: float, deadline: float
-    ) -> SendResult:
-        topic, size, queue, alone = message.topic, len(message.body), choice.queue, False
-        if queue is not None or choice.selector is not None:
-            publish = await self._sender.table.find(topic, deadline)
-            queue = chosen_target(publish, message, queue, choice.selector).queue
-            alone = not self.accumulator.takes(message)
-        if not self._in_flight.try_acquire(size):
-            await self._sender.wait_for_room(size, deadline, topic)
-        return await self.accumulator.add(message, queue, seconds, deadline, alone=alone)
-
-    def _send_keyed(
-        self, message: Message, choice: QueueChoice, seconds: float, deadline: float
-    ) -> Awaitable[SendResult]:
-        sender = self._sender
-        if choice.queue is not None or choice.selector is not None:
-            routing = sender.selection.routing(message, choice)  # raises: they exclude each other
-        else:
-            routing = sender.selection.routing_by_key(message, choice.sharding_key)
-        if routing.extra:
-            message = _with_key(message, routing)
-        publish = self._infos.get(message.topic)
-        if publish is not None and (message.topic, routing.key) not in sender.order:
-            queue = routing.select_target(publish).queue
-            if self._in_flight.try_acquire(len(message.body)):
-                alone = not self.accumulator.takes(message)
-                return self.accumulator.add(message, queue, seconds, deadline, alone=alone)
-        return self._wait_and_send_keyed(message, routing, seconds, deadline)
-
-    async def _wait_and_send_keyed(
-        self, message: Message, routing: Routing, seconds: float, deadline: float
+    async def _wait_and_add(
+        self, message: Message, routing: Routing, seconds: float, deadline: float, *, alone: bool
     ) -> SendResult:
         """Add *message* behind those of its key that wait for a route or for room."""
-        sender, topic, size = self._sender, message.topic, len(message.body)
+        sender, topic, size, queue = self._sender, message.topic, len(message.body), None
         order_key = topic, routing.key
-        if not sender.order.try_acquire(order_key):
+        if routing.key is not None and not sender.order.try_acquire(order_key):
             await sender.wait_for_order(order_key, deadline)
         try:
-            publish = await sender.table.find(topic, deadline)
-            queue = routing.select_target(publish).queue
+            if routing is not ANY_QUEUE:
+                queue = routing.select_target(await sender.table.find(topic, deadline)).queue
             if not self._in_flight.try_acquire(size):
                 await sender.wait_for_room(size, deadline, topic)
-            alone = not self.accumulator.takes(message)
             sent = self.accumulator.add(message, queue, seconds, deadline, alone=alone)
         finally:
-            sender.order.release(order_key)
+            if routing.key is not None:
+                sender.order.release(order_key)
         return await sent
 
 

@@ -13,7 +13,7 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import ConfigError, NameServerUnavailableError, RouteNotFoundError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.producer.topic_publish_table import UNUSED_SECONDS
+from rocketmq_aio.producer.topic_publish_info import UNUSED_SECONDS
 from tests.unit.producer.producer_env import ORDER, ROUTE, ProducerEnv, open_producer
 from tests.unit.remoting.until import until
 

@@ -12,7 +12,7 @@ from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import NotConnectedError, RouteNotFoundError, SendError
 from rocketmq_aio.instance import routes as routes_module
-from rocketmq_aio.producer import retry as retry_module, topic_publish_table as table_module
+from rocketmq_aio.producer import retry as retry_module, topic_publish_info as table_module
 from rocketmq_aio.remoting.backoff import Backoff
 from tests.unit.producer.producer_env import (
     ORDER,

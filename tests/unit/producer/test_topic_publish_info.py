@@ -15,8 +15,11 @@ from rocketmq_aio.model.address import vip_address
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.queue_selectors import select_by_hash
-from rocketmq_aio.producer.topic_publish_info import TopicPublishInfo
-from rocketmq_aio.producer.topic_publish_table import find_publish_info, why_unwritable
+from rocketmq_aio.producer.topic_publish_info import (
+    TopicPublishInfo,
+    find_publish_info,
+    why_unwritable,
+)
 from rocketmq_aio.protocol.bodies import TopicRouteData
 from tests.unit.instance.route_data import READ, A, B, broker, queues, route
 

@@ -31,8 +31,7 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer import send_attempts as attempts_module
 from rocketmq_aio.producer.batching import accumulator as accumulator_module
-from rocketmq_aio.producer.batching.accumulator import BatchAccumulator
-from rocketmq_aio.producer.batching.pending_batch import Entry, fail
+from rocketmq_aio.producer.batching.accumulator import BatchAccumulator, Entry, fail
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.command import Command
 from tests.unit.producer.producer_env import (
