@@ -42,14 +42,14 @@ class StreamOffset:
     """Position of a stream.
 
     :ivar end: the next offset to read, by queue
-    :ivar begun: the start offsets of queues that are new in this batch or start over
+    :ivar starts: the start offsets of queues that are new in this batch or start over
     :ivar stored: the store time of the last message before *end*, by queue, in milliseconds since
         1970; identifies the log: a topic that is deleted and recreated has other messages
     :ivar at_start: the start offsets are not known yet
     """
 
     end: Offsets = field(default_factory=dict)
-    begun: Offsets = field(default_factory=dict)
+    starts: Offsets = field(default_factory=dict)
     stored: Offsets = field(default_factory=dict)
     at_start: bool = False
 
@@ -57,9 +57,9 @@ class StreamOffset:
         """Return the JSON value for the checkpoint."""
         if self.at_start:
             return dict(MARKER)
-        begun = {"from": nested(self.begun)} if self.begun else {}
+        starts = {"from": nested(self.starts)} if self.starts else {}
         stored = {"stored": nested(self.stored)} if self.stored else {}
-        return {"v": VERSION, "end": nested(self.end), **begun, **stored}
+        return {"v": VERSION, "end": nested(self.end), **starts, **stored}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
@@ -74,13 +74,13 @@ class StreamOffset:
             return cls(at_start=True)
         return cls(
             end=flattened("checkpoint", value.get("end")),
-            begun=flattened("checkpoint", value.get("from", {})),
+            starts=flattened("checkpoint", value.get("from", {})),
             stored=flattened("checkpoint", value.get("stored", {})),
         )
 
     def start_of(self, queue: Queue, before: StreamOffset) -> int | None:
         """Return the start offset of *queue* in the batch from *before* to this position."""
-        return self.begun.get(queue, before.end.get(queue))
+        return self.starts.get(queue, before.end.get(queue))
 
 
 def nested(offsets: Mapping[Queue, int]) -> dict[str, dict[str, dict[str, int]]]:

@@ -65,8 +65,8 @@ def _what_it_fits() -> str:
     if not java.exists():
         java = Path(shutil.which("java") or "")
     places = (java.resolve(), SPARK_HOME / "jars")
-    said = [f"{place} {place.stat().st_mtime_ns}" for place in places]
-    return sha256("\n".join(said).encode()).hexdigest()[:12]
+    stamps = [f"{place} {place.stat().st_mtime_ns}" for place in places]
+    return sha256("\n".join(stamps).encode()).hexdigest()[:12]
 
 
 @contextmanager

@@ -159,10 +159,10 @@ def test_the_export_command_prints_its_summary_as_json(
     assert json.loads(capfd.readouterr().out)["offsets"] == 10
     assert not (tmp_path / "out").exists()
     assert run([*arguments, *target]) == 0
-    told = json.loads(capfd.readouterr().out)
+    summary = json.loads(capfd.readouterr().out)
     again = run([*arguments, *target])
 
-    assert (told["complete"], sum(queue["rows"] for queue in told["queues"])) == (True, 10)
+    assert (summary["complete"], sum(queue["rows"] for queue in summary["queues"])) == (True, 10)
     files = [*(tmp_path / "out").rglob("*.json")]
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     assert sorted(row["body"] for row in rows) == [f"m{n}" for n in range(10)]
@@ -192,8 +192,8 @@ def test_sigterm_to_the_process_group_stops_an_ingest_gracefully(
         running.kill()
 
     assert running.returncode == 0
-    told = json.loads(out)
-    assert (told["rows"], told["offsets"], told["interrupted"]) == (10, 10, True)
+    summary = json.loads(out)
+    assert (summary["rows"], summary["offsets"], summary["interrupted"]) == (10, 10, True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -206,11 +206,11 @@ def test_a_signal_to_the_process_group_cancels_an_export_and_shows_its_summary(
     target = tmp_path / "out"
     running = started(tmp_path / "spark", *arguments, "--path", str(target))
 
-    told, errors = ended_by(running, number, lambda: (target / "_temporary").exists())
+    summary, errors = ended_by(running, number, lambda: (target / "_temporary").exists())
 
     assert running.returncode == 130, errors
-    assert (told["interrupted"], told["complete"]) == (True, False)
-    assert told["problems"][0] == "stopped while writing: the target is not complete"
+    assert (summary["interrupted"], summary["complete"]) == (True, False)
+    assert summary["problems"][0] == "stopped while writing: the target is not complete"
     assert "Traceback" not in errors
     assert not [*target.rglob("*.parquet")]
 
@@ -228,13 +228,15 @@ def test_a_signal_to_the_process_group_cancels_a_load_and_shows_its_summary(
     arguments = ["pipeline", "load", topic, str(files), "-f", "json", "--json", "-q"]
     running = started(tmp_path / "spark", *arguments, "-n", connection.name_server)
 
-    told, errors = ended_by(running, number, lambda: any(end_offsets(connection, [topic]).values()))
+    summary, errors = ended_by(
+        running, number, lambda: any(end_offsets(connection, [topic]).values())
+    )
 
     stored = sum(end_offsets(connection, [topic]).values())
     assert running.returncode == 130, errors
-    assert (told["interrupted"], told["rows"]) == (True, 12 * MANY)
-    assert 0 < told["sent"] <= stored < 12 * MANY
-    assert told["problems"][0].startswith("stopped while sending: ")
+    assert (summary["interrupted"], summary["rows"]) == (True, 12 * MANY)
+    assert 0 < summary["sent"] <= stored < 12 * MANY
+    assert summary["problems"][0].startswith("stopped while sending: ")
     assert "Traceback" not in errors
 
 

@@ -52,8 +52,8 @@ def test_a_secret_is_in_no_log_event_log_plan_checkpoint_or_error(
 
     (tmp_path / "output").write_text(done.stdout)
     assert done.returncode == 0, done.stdout[-6000:]
-    for said in ("read 20 messages", "then 40 messages", "== Physical Plan ==", "refused write"):
-        assert said in done.stdout
+    for line in ("read 20 messages", "then 40 messages", "== Physical Plan ==", "refused write"):
+        assert line in done.stdout
     for refused in ("read", "account", "option"):
         assert f"\nrefused {refused}: " in done.stdout
     places = {Path(path).relative_to(tmp_path).parts[0] for path in holders(tmp_path, "guarded")}

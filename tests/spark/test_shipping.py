@@ -47,9 +47,9 @@ def submit(
         check=False,
         timeout=SUBMIT_SECONDS,
     )
-    said = [line for line in done.stdout.splitlines() if line.startswith("outcome ")]
+    outcomes = [line for line in done.stdout.splitlines() if line.startswith("outcome ")]
     assert done.returncode == 0, done.stderr[-6000:]
-    outcome: dict[str, Any] = json.loads(said[0].removeprefix("outcome "))
+    outcome: dict[str, Any] = json.loads(outcomes[0].removeprefix("outcome "))
     return outcome
 
 

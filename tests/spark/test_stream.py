@@ -219,19 +219,21 @@ def test_latest_on_a_busy_topic_loses_nothing_after_the_recorded_start(
 def test_lag_is_part_of_the_progress(
     spark: SparkSession, namesrv: str, topic: str, tmp_path: Path
 ) -> None:
-    told: list[QueryLag] = []
-    listener = LagListener(told.append)
+    lags: list[QueryLag] = []
+    listener = LagListener(lags.append)
     spark.streams.addListener(listener)
     frame = stream(spark, namesrv, topic=topic, maxOffsetsPerTrigger="40").schema(SLIM).load()
     write_messages(namesrv, topic, numbered(0, 100))
     query = copying(frame, tmp_path)
     query.processAllAvailable()
-    wait_until(lambda: bool(told) and told[-1].total == 0, "the last batch is told", seconds=120)
+    wait_until(
+        lambda: bool(lags) and lags[-1].total == 0, "the last batch is reported", seconds=120
+    )
     report = lag_report(query)
     query.stop()
     spark.streams.removeListener(listener)
 
-    assert [lag.total for lag in told if lag.input_rows] == [60, 20, 0]
+    assert [lag.total for lag in lags if lag.input_rows] == [60, 20, 0]
     assert [lag.by_topic() for lag in report] == [{topic: 0}]
 
 

@@ -275,7 +275,7 @@ class _Job:
         try:
             copied = self.send(rows)
         except StoppedError as error:
-            if not error.begun:
+            if not error.started:
                 raise
             problems = [f"{error}: run it again for the rest"]
             summary = replace(summary, resent=growth.stored(), interrupted=True)

@@ -154,7 +154,7 @@ def _send(
         with watch(rows.sparkSession, "sending"):
             sent = send_rows(rows, settings.connection, options)
     except StoppedError as error:
-        if not error.begun:
+        if not error.started:
             raise
         stored = growth.stored()
         problem = f"{error}: {stored} of {summary.rows} messages are stored"

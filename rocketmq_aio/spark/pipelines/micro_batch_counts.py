@@ -39,7 +39,7 @@ class BatchSums:
         before, after = _offset(source.startOffset), _offset(source.endOffset)
         for queue, end in after.end.items():
             ranges = self._read.setdefault(queue, [])
-            if ranges and queue not in after.begun:
+            if ranges and queue not in after.starts:
                 ranges[-1] = ranges[-1]._replace(end=end)
             else:
                 start = after.start_of(queue, before)

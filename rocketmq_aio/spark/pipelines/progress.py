@@ -29,13 +29,13 @@ class StoppedError(Exception):
     """`stop` ended a pipeline.
 
     :ivar step: the step that was cancelled or not started, such as ``writing``
-    :ivar begun: whether that step had started
+    :ivar started: whether that step had started
     """
 
-    def __init__(self, step: str, *, begun: bool) -> None:
-        super().__init__(f"stopped {'while' if begun else 'before'} {step}")
+    def __init__(self, step: str, *, started: bool) -> None:
+        super().__init__(f"stopped {'while' if started else 'before'} {step}")
         self.step = step
-        self.begun = begun
+        self.started = started
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def watch_jobs(
     :raises StoppedError: *stop* returned True, before the block or when one of its jobs failed
     """
     if stop():
-        raise StoppedError(step, begun=False)
+        raise StoppedError(step, started=False)
     if is_remote() or (report is no_report and stop is bool):
         yield
         return
@@ -65,7 +65,7 @@ def watch_jobs(
     except JOB_ERRORS as error:
         if not stop():
             raise
-        raise StoppedError(step, begun=True) from error
+        raise StoppedError(step, started=True) from error
     finally:
         done.set()
         watcher.join()

@@ -227,26 +227,28 @@ class Fetcher:
         """Pull once at offset *at* and return the next offset."""
         count = min(self._options.pull_batch_size, segment.end - at)
         try:
-            answer = await self._pulls.pull(segment.cursor, at, count)
+            response = await self._pulls.pull(segment.cursor, at, count)
         except TopicDeletedError:
             end = segment.cursor.wanted.end
             return self._skip(segment, at, end, lost=end, extent=Extent(0, 0), was_cut=True)
-        return self._add_response(segment, at, count, answer)
+        return self._add_response(segment, at, count, response)
 
-    def _add_response(self, segment: _Segment, at: int, count: int, answer: RawPull) -> int:
-        """Add *answer* to the segment and return the next offset."""
-        cursor, reached = segment.cursor, answer.next_offset
-        extent = Extent(answer.min_offset, answer.max_offset)
-        if answer.status is PullStatus.FOUND:
+    def _add_response(self, segment: _Segment, at: int, count: int, response: RawPull) -> int:
+        """Add *response* to the segment and return the next offset."""
+        cursor, reached = segment.cursor, response.next_offset
+        extent = Extent(response.min_offset, response.max_offset)
+        if response.status is PullStatus.FOUND:
             self._extend(segment, reached)
             end = min(reached, segment.end)
             segment.results.append(
-                FetchedMessages(cursor.wanted, at, end, answer.body, answer.offset_delta, extent)
+                FetchedMessages(
+                    cursor.wanted, at, end, response.body, response.offset_delta, extent
+                )
             )
-            self._buffered_bytes += len(answer.body)
+            self._buffered_bytes += len(response.body)
             cursor.adapt(count, reached - at)
             return end
-        illegal = answer.status is PullStatus.OFFSET_ILLEGAL
+        illegal = response.status is PullStatus.OFFSET_ILLEGAL
         was_cut = illegal and reached < at
         if was_cut:
             reached = cursor.wanted.end

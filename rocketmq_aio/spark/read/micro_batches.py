@@ -75,29 +75,31 @@ class MicroBatches:
         if start.at_start:
             check_readable(topics, self._options)
             extents = complete(results)
-            begun = await self._start_offsets(topics, extents)
-            positions = dict(begun)
+            starts = await self._start_offsets(topics, extents)
+            positions = dict(starts)
         else:
             extents = results.values
             moved = await self._corrected(start, extents)
             self._warn_missing(start, extents)
-            begun = self._new_queues(start, extents)
-            begun |= {queue: at for queue, at in moved.items() if at < start.end[queue]}
-            positions = {**start.end, **moved, **begun}
+            starts = self._new_queues(start, extents)
+            starts |= {queue: at for queue, at in moved.items() if at < start.end[queue]}
+            positions = {**start.end, **moved, **starts}
         seen, self.latest = self.latest, _latest(positions, extents)
         waiting = backlog(positions, self._ends(extents))
         if self._is_below_minimum(sum(waiting.values()), everything=everything):
-            return await self._batch_end(start, begun, begun, extents) if start.at_start else start
+            return (
+                await self._batch_end(start, starts, starts, extents) if start.at_start else start
+            )
         replaced = await self._replaced(start, waiting, extents, seen)
-        begun |= replaced
+        starts |= replaced
         positions |= replaced
         waiting = backlog(positions, self._ends(extents))
         taken = waiting if most is None else split_limit(waiting, most)
         end = positions | {queue: positions[queue] + count for queue, count in taken.items()}
-        if end == start.end and not begun and not start.at_start:
+        if end == start.end and not starts and not start.at_start:
             return start
         self._last_batch = time.monotonic()
-        return await self._batch_end(start, end, begun, extents)
+        return await self._batch_end(start, end, starts, extents)
 
     async def publish(self, reached: StreamOffset) -> None:
         """Commit *reached* for the group; failures are logged: only monitoring uses them."""
@@ -142,12 +144,12 @@ class MicroBatches:
     async def _start_offsets(self, topics: TopicQueues, extents: Mapping[Queue, Extent]) -> Offsets:
         """Return the start offsets of the stream, which never change once they are checkpointed."""
         wanted = await start_offsets(self._metadata, self._options, topics, extents)
-        begun = wanted | self._losses.resume_offsets(find_out_of_range(wanted, extents))
+        starts = wanted | self._losses.resume_offsets(find_out_of_range(wanted, extents))
         if self._target is None:
-            return begun
+            return starts
         # The next run reads a queue that was added since from its beginning.
         known = self._target.keys() | self._named()
-        return {q: min(at, self._target.get(q, at)) for q, at in begun.items() if q in known}
+        return {q: min(at, self._target.get(q, at)) for q, at in starts.items() if q in known}
 
     def _named(self) -> set[Queue]:
         """Return the queues whose start the options give."""
@@ -229,10 +231,10 @@ class MicroBatches:
         return found
 
     async def _batch_end(
-        self, start: StreamOffset, end: Offsets, begun: Offsets, extents: Mapping[Queue, Extent]
+        self, start: StreamOffset, end: Offsets, starts: Offsets, extents: Mapping[Queue, Extent]
     ) -> StreamOffset:
         """Return the end of a batch with the store times that identify its logs."""
-        same = {q for q, at in end.items() if start.end.get(q) == at and q not in begun}
+        same = {q for q, at in end.items() if start.end.get(q) == at and q not in starts}
         last = {
             queue: at - 1
             for queue, at in end.items()
@@ -241,7 +243,7 @@ class MicroBatches:
         times = (await self._metadata.stored_at(last)).values
         stored = {queue: time for queue, time in start.stored.items() if queue in same}
         stored |= {queue: time for queue, time in times.items() if time is not None}
-        return StreamOffset(end=end, begun=begun, stored=stored)
+        return StreamOffset(end=end, starts=starts, stored=stored)
 
     def _warn_missing(self, start: StreamOffset, extents: Mapping[Queue, Extent]) -> None:
         absent = start.end.keys() - extents.keys()

@@ -106,12 +106,12 @@ class RetryingPuller:
         :raises TopicDeletedError: likewise, because the topic was deleted
         """
         loop = asyncio.get_running_loop()
-        begun, backoff = loop.time(), Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        started, backoff = loop.time(), Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         suggested = self._options.read_from == "suggested"
         while True:
             reason, cause = "", None
             try:
-                answer = await self._pulls.pull(
+                response = await self._pulls.pull(
                     cursor.queue,
                     at,
                     count,
@@ -119,15 +119,17 @@ class RetryingPuller:
                     timeout=min(PULL_SECONDS, self._timeout),
                     suggested=suggested,
                 )
-                if makes_progress(answer, at) and (not suggested or is_valid_from_slave(answer)):
+                if makes_progress(response, at) and (
+                    not suggested or is_valid_from_slave(response)
+                ):
                     cursor.progressed = loop.time()
-                    return answer
-                reason = describe(answer)
+                    return response
+                reason = describe(response)
             except FATAL as error:
                 raise ReadError(cursor.wanted, at, fatal_reason(error)) from error
             except RocketMQError as error:
                 reason, cause = str(error), error
-            if loop.time() - max(begun, cursor.progressed) > self._timeout:
+            if loop.time() - max(started, cursor.progressed) > self._timeout:
                 limit = f"no progress for pullTimeoutMs={self._options.pull_timeout_ms}"
                 deleted = isinstance(
                     cause, RouteNotFoundError
@@ -163,23 +165,23 @@ def is_filtered(wanted: Subscription) -> bool:
     return wanted.is_sql or bool(wanted.tags)
 
 
-def makes_progress(answer: RawPull, at: int) -> bool:
+def makes_progress(response: RawPull, at: int) -> bool:
     """Whether the response has messages at the offset, or another offset to continue at."""
-    if answer.status in (PullStatus.FOUND, PullStatus.NO_MATCH):
-        return answer.next_offset > at
-    return answer.status is PullStatus.OFFSET_ILLEGAL and answer.next_offset != at
+    if response.status in (PullStatus.FOUND, PullStatus.NO_MATCH):
+        return response.next_offset > at
+    return response.status is PullStatus.OFFSET_ILLEGAL and response.next_offset != at
 
 
-def is_valid_from_slave(answer: RawPull) -> bool:
+def is_valid_from_slave(response: RawPull) -> bool:
     """Whether the response is valid from a slave, which may be behind its master."""
-    return answer.status in (PullStatus.FOUND, PullStatus.NO_MATCH)
+    return response.status in (PullStatus.FOUND, PullStatus.NO_MATCH)
 
 
-def describe(answer: RawPull) -> str:
+def describe(response: RawPull) -> str:
     """Return a description of a response without progress."""
     return (
-        f"the broker returned {answer.status.value} with next offset {answer.next_offset}, "
-        f"the queue has {answer.min_offset} to {answer.max_offset}"
+        f"the broker returned {response.status.value} with next offset {response.next_offset}, "
+        f"the queue has {response.min_offset} to {response.max_offset}"
     )
 
 

@@ -69,7 +69,7 @@ class Reading:
         return [offset for _, offset, _ in self.read(within(start, end), **options)]
 
 
-def tell_brokers(cluster: FakeCluster, *names: str) -> None:
+def script_brokers(cluster: FakeCluster, *names: str) -> None:
     """Script the registered brokers of the name server."""
     table = {name: {"brokerName": name, "brokerAddrs": {"0": "x:1"}} for name in names}
     body = msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": {}})
@@ -89,14 +89,14 @@ def reading(version: str = "5.5.0", queues: int = 2, brokers: int = 1) -> Iterat
             yield Reading(portal, cluster)
 
 
-def answer(
+def pull_response(
     code: int,
     next_offset: int,
     *,
     least: int = 0,
     most: int = 100,
     body: bytes = b"",
-    say: str = "",
+    remark: str = "",
     delta: int | None = None,
 ) -> Response:
     fields = PullMessageResponse(
@@ -106,8 +106,8 @@ def answer(
         max_offset=most,
         offset_delta=delta,
     )
-    return Response(code, to_ext_fields(fields), body, say)
+    return Response(code, to_ext_fields(fields), body, remark)
 
 
-def asked(command: Command) -> PullMessage:
+def pull_header(command: Command) -> PullMessage:
     return read_header(command, PullMessage)

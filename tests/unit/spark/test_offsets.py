@@ -34,10 +34,10 @@ def planned(start: StreamOffset, end: StreamOffset) -> list[tuple[object, ...]]:
 @given(offsets, offsets, offsets)
 def test_offsets_survive_a_json_round_trip(
     end: dict[tuple[str, str, int], int],
-    begun: dict[tuple[str, str, int], int],
+    starts: dict[tuple[str, str, int], int],
     stored: dict[tuple[str, str, int], int],
 ) -> None:
-    offset = StreamOffset(end=end, begun=begun, stored=stored)
+    offset = StreamOffset(end=end, starts=starts, stored=stored)
 
     assert StreamOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 

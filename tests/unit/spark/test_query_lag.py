@@ -53,16 +53,16 @@ def test_other_sources_have_no_lag(other: dict[str, Any]) -> None:
 
 
 def test_a_listener_reports_queries_that_read_topics_until_they_end() -> None:
-    told: list[QueryLag] = []
-    listener = LagListener(told.append)
+    lags: list[QueryLag] = []
+    listener = LagListener(lags.append)
     for each in (BEHIND, progress(OTHER)):
         event = SimpleNamespace(progress=SimpleNamespace(json=json.dumps(each)))
         listener.onQueryProgress(event)  # type: ignore[arg-type]
     before = dict(listener.latest)
     listener.onQueryTerminated(SimpleNamespace(id="7"))  # type: ignore[arg-type]
 
-    assert [each.total for each in told] == [4]
-    assert before == {"7": told[0]}
+    assert [each.total for each in lags] == [4]
+    assert before == {"7": lags[0]}
     assert listener.latest == {}
 
 

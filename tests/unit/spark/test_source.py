@@ -67,27 +67,27 @@ def test_the_first_columns_match_the_java_connector() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "schema", "told"),
+    ("options", "schema", "message"),
     [
         ({"startOffsets": "earliest"}, SCHEMA, "did you mean startingOffsets"),
         ({}, StructType([StructField("offset", LongType())]), "queueOffset"),
     ],
 )
 def test_an_invalid_stream_raises_in_its_first_call(
-    options: dict[str, str], schema: StructType, told: str
+    options: dict[str, str], schema: StructType, message: str
 ) -> None:
     """Spark 4.3 replaces an error of `streamReader` by one of its own."""
     reader = RocketMQDataSource({**BASIC, **options}).streamReader(schema)
-    asked: list[Callable[[], object]] = [
+    calls: list[Callable[[], object]] = [
         reader.initialOffset,
         reader.getDefaultReadLimit,
         lambda: reader.latestOffset({}, ReadAllAvailable()),
         lambda: reader.partitions({}, {}),
         lambda: reader.read(InputPartition(0)),
     ]
-    for ask in asked:
-        with pytest.raises(ConfigError, match=told):
-            ask()
+    for call in calls:
+        with pytest.raises(ConfigError, match=message):
+            call()
 
 
 @pytest.mark.parametrize("version", ["4.0.1", "4.1.0", "3.5.6"])

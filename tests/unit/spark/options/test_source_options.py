@@ -89,7 +89,7 @@ def test_an_unknown_option_names_the_closest_match(given: dict[str, str], hint: 
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"maxOffsetsPerTrigger": "0"}, "from 1 to"),
         ({"maxOffsetsPerTrigger": "many"}, "whole number"),
@@ -115,12 +115,12 @@ def test_an_unknown_option_names_the_closest_match(given: dict[str, str], hint: 
         ({"securityToken": "planted"}, "needs accessKey"),
     ],
 )
-def test_an_invalid_value_is_rejected_with_a_way_out(given: dict[str, str], said: str) -> None:
-    assert said in refused(given)
+def test_an_invalid_value_is_rejected_with_a_way_out(given: dict[str, str], message: str) -> None:
+    assert message in refused(given)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"startingOffsets": "latest"}, "would be empty"),
         ({"endingOffsets": '{"T":{"a":{"0":-2}}}'}, "-2 is no end"),
@@ -142,8 +142,8 @@ def test_an_invalid_value_is_rejected_with_a_way_out(given: dict[str, str], said
         ({"commitOffsets": "true"}, "an option of a streaming read only"),
     ],
 )
-def test_streaming_only_values_are_rejected_in_a_batch(given: dict[str, str], said: str) -> None:
-    assert said in refused(given, streaming=False)
+def test_streaming_only_values_are_rejected_in_a_batch(given: dict[str, str], message: str) -> None:
+    assert message in refused(given, streaming=False)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from rocketmq_aio.spark.pipelines.dead_letter import (
 from rocketmq_aio.spark.pipelines.progress import StoppedError
 from rocketmq_aio.spark.pipelines.sending import CopyCounts
 from tests.fakes.cluster import FakeCluster
-from tests.unit.spark.reading import tell_brokers
+from tests.unit.spark.reading import script_brokers
 
 NO_SPARK: Any = None
 
@@ -36,7 +36,7 @@ def settings_of(cluster: FakeCluster) -> DeadLetterSettings:
 
 async def test_a_group_without_dead_letters_needs_no_spark() -> None:
     async with FakeCluster(topics={"orders": 1}) as cluster:
-        tell_brokers(cluster, "broker-a")
+        script_brokers(cluster, "broker-a")
         summary = await to_thread.run_sync(dead_letters, NO_SPARK, settings_of(cluster))
 
     assert (summary.offsets, summary.queues, summary.complete) == (0, (), True)
@@ -82,7 +82,7 @@ def unwatched(_: str) -> Iterator[None]:
 @contextmanager
 def stopping(step: str) -> Iterator[None]:
     if step == "resending":
-        raise StoppedError(step, begun=True)
+        raise StoppedError(step, started=True)
     yield
 
 

@@ -72,7 +72,7 @@ def test_a_stop_cancels_the_jobs_of_the_step(error: Exception) -> None:
     with pytest.raises(StoppedError, match="stopped while writing") as stopped:
         work()
 
-    assert stopped.value.begun
+    assert stopped.value.started
 
 
 def test_no_step_starts_after_a_stop() -> None:
@@ -82,7 +82,7 @@ def test_no_step_starts_after_a_stop() -> None:
     ):
         pytest.fail("the step began")
 
-    assert not stopped.value.begun
+    assert not stopped.value.started
 
 
 def test_a_job_failure_without_a_stop_is_raised() -> None:
@@ -109,18 +109,18 @@ def test_a_jvm_ended_by_the_signal_stops_the_step() -> None:
         work()
 
 
-def stopping_at(step: str, *, begun: bool = True) -> Callable[..., Any]:
+def stopping_at(step: str, *, started: bool = True) -> Callable[..., Any]:
     @contextmanager
     def watch(_spark: object, what: str, *_: object, **__: object) -> Iterator[None]:
         if what == step:
-            raise StoppedError(what, begun=begun)
+            raise StoppedError(what, started=started)
         yield
 
     return watch
 
 
 @pytest.mark.parametrize(
-    ("step", "begun", "expected"),
+    ("step", "started", "expected"),
     [
         ("writing", False, "stopped before writing: the target is not complete"),
         ("writing", True, "stopped while writing: the target is not complete"),
@@ -128,10 +128,10 @@ def stopping_at(step: str, *, begun: bool = True) -> Callable[..., Any]:
     ],
 )
 def test_the_summary_of_a_stopped_export_names_the_step(
-    monkeypatch: pytest.MonkeyPatch, step: str, begun: bool, expected: str
+    monkeypatch: pytest.MonkeyPatch, step: str, started: bool, expected: str
 ) -> None:
     monkeypatch.setattr(exporting, "plan_ranges", lambda *_: [Range("orders", "broker-a", 0, 0, 9)])
-    monkeypatch.setattr(exporting, "watch_jobs", stopping_at(step, begun=begun))
+    monkeypatch.setattr(exporting, "watch_jobs", stopping_at(step, started=started))
     for name in ("read_ranges", "prepare_rows", "write_rows"):
         monkeypatch.setattr(exporting, name, lambda *_: None)
 
@@ -149,7 +149,7 @@ def test_the_summary_of_a_stopped_export_names_the_step(
 
 
 @pytest.mark.parametrize(
-    ("step", "begun", "sent", "expected"),
+    ("step", "started", "sent", "expected"),
     [
         ("counting", True, 0, "stopped while counting: nothing is sent"),
         ("sending", False, 0, "stopped before sending: nothing is sent"),
@@ -160,7 +160,7 @@ def test_the_summary_of_a_stopped_load_counts_stored_messages(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     step: str,
-    begun: bool,
+    started: bool,
     sent: int,
     expected: str,
 ) -> None:
@@ -168,7 +168,7 @@ def test_the_summary_of_a_stopped_load_counts_stored_messages(
     monkeypatch.setattr(loading, "_read_files", lambda *_: files)
     monkeypatch.setattr(loading, "map_columns", lambda files, _: files)
     monkeypatch.setattr(loading, "TopicGrowth", lambda *_: SimpleNamespace(stored=lambda: 4))
-    monkeypatch.setattr(loading, "watch_jobs", stopping_at(step, begun=begun))
+    monkeypatch.setattr(loading, "watch_jobs", stopping_at(step, started=started))
 
     settings = LoadSettings(connection=CONNECTION, topic="orders", path=str(tmp_path))
     summary = load(NO_SPARK, settings)

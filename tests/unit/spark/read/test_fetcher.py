@@ -34,10 +34,10 @@ from tests.unit.spark.reading import (
     PLACES,
     TOPIC,
     Reading,
-    answer,
-    asked,
+    pull_header,
+    pull_response,
     reading,
-    tell_brokers,
+    script_brokers,
     within,
 )
 from tests.unit.stored import COMPRESSED, Stored
@@ -64,12 +64,12 @@ class Instant:
     """A `RawPulls` that returns messages immediately."""
 
     def __init__(self, size: int) -> None:
-        self.asked = 0
+        self.count = 0
         self._size = size
 
     async def pull(self, _queue: object, offset: int, count: int, *_: object, **__: object) -> Any:  # noqa: ANN401
         await asyncio.sleep(0)
-        self.asked += 1
+        self.count += 1
         return RawPull(
             status=PullStatus.FOUND,
             body=bytes(self._size),
@@ -168,7 +168,7 @@ def test_a_broker_that_denies_lite_pull_gets_pull_requests(here: Reading) -> Non
 
 
 def test_messages_outside_the_range_are_dropped(here: Reading) -> None:
-    here.on(answer(FOUND, 40, body=records(*range(3, 40))))
+    here.on(pull_response(FOUND, 40, body=records(*range(3, 40))))
     assert here.offsets(10, 20) == [*range(10, 20)]
 
 
@@ -235,17 +235,17 @@ def test_a_queue_that_ends_before_the_range_ends_the_read(
     here: Reading, caplog: pytest.LogCaptureFixture
 ) -> None:
     here.put_numbers(100)
-    here.on(answer(MOVED, 60, most=60), None)
+    here.on(pull_response(MOVED, 60, most=60), None)
     caplog.set_level(logging.WARNING)
     assert here.offsets(80, 90_000, fail_on_data_loss=False) == []
     assert "89920" in losses(caplog)[0]
 
 
 GAPS: Final = {
-    "before the first message": answer(FOUND, 6, body=records(3, 4, 5)),
-    "in the next offset": answer(FOUND, 6, body=records(0, 1, 2)),
-    "between messages": answer(FOUND, 6, body=records(0, 1, 5)),
-    "without a message": answer(AGAIN, 6),
+    "before the first message": pull_response(FOUND, 6, body=records(3, 4, 5)),
+    "in the next offset": pull_response(FOUND, 6, body=records(0, 1, 2)),
+    "between messages": pull_response(FOUND, 6, body=records(0, 1, 5)),
+    "without a message": pull_response(AGAIN, 6),
 }
 
 
@@ -288,7 +288,7 @@ def test_gaps_of_a_filter_are_no_loss(here: Reading, gap: Response) -> None:
 
 
 def test_with_a_filter_messages_are_lost_below_the_minimum_only(here: Reading) -> None:
-    here.on(answer(FOUND, 6, least=2, body=records(3, 5)), None)
+    here.on(pull_response(FOUND, 6, least=2, body=records(3, 5)), None)
     with pytest.raises(DataLossError, match="wanted offset 0, the queue has 2"):
         here.offsets(0, 6, sub_expression="paid")
     assert here.offsets(2, 6, sub_expression="paid") == [3, 5]
@@ -299,9 +299,9 @@ def test_with_a_filter_messages_are_lost_below_the_minimum_only(here: Reading) -
 
 def test_messages_not_stored_yet_are_waited_for(here: Reading) -> None:
     here.put_numbers(10)
-    here.on(answer(NOTHING, 0), 3)
-    here.on(answer(AGAIN, 0), 1)
-    here.on(answer(MOVED, 5, say="OFFSET_RESET"), 1)
+    here.on(pull_response(NOTHING, 0), 3)
+    here.on(pull_response(AGAIN, 0), 1)
+    here.on(pull_response(MOVED, 5, remark="OFFSET_RESET"), 1)
     assert here.offsets(0, 10) == [*range(10)]
 
 
@@ -324,7 +324,7 @@ def test_a_read_error_names_queue_and_offset(here: Reading) -> None:
     here.put_numbers(64)
 
     def until_then(command: Command, connection: ServerConnection) -> Any:  # noqa: ANN401
-        if asked(command).queue_offset >= 32:
+        if pull_header(command).queue_offset >= 32:
             return Response(ResponseCode.NO_PERMISSION, remark="pulling message is forbidden")
         return here.broker.process(command, connection)
 
@@ -345,7 +345,7 @@ def test_a_deleted_topic_fails_the_task_or_ends_its_range(
     here: Reading, caplog: pytest.LogCaptureFixture
 ) -> None:
     del here.broker.topics[TOPIC]
-    tell_brokers(here.cluster, "broker-a")
+    script_brokers(here.cluster, "broker-a")
     with pytest.raises(DataLossError, match="the queue ends before"):
         here.offsets(0, 10, pull_timeout_ms=500)
     caplog.set_level(logging.WARNING)
@@ -359,7 +359,7 @@ def test_an_unavailable_broker_is_not_a_deleted_topic(
 ) -> None:
     here.put_numbers(10)
     here.cluster.name_server.unregister(here.broker)
-    tell_brokers(here.cluster, *others)
+    script_brokers(here.cluster, *others)
     with pytest.raises(ReadError, match="no progress for pullTimeoutMs=500"):
         here.offsets(0, 10, pull_timeout_ms=500, fail_on_data_loss=False)
 
@@ -374,7 +374,7 @@ def test_a_topic_is_not_skipped_while_its_deletion_is_uncertain(here: Reading) -
 
 def test_an_unreadable_message_is_never_skipped(here: Reading) -> None:
     good = records(0, 1)
-    here.on(answer(FOUND, 4, body=good + bytes(100) + records(3)), None)
+    here.on(pull_response(FOUND, 4, body=good + bytes(100) + records(3)), None)
     with pytest.raises(ReadError, match="at offset 2: it is no message"):
         here.offsets(0, 4, fail_on_data_loss=False)
 
@@ -383,8 +383,8 @@ def test_bodies_beyond_the_decompression_limit_are_read_in_parts(here: Reading) 
     body = zlib.compress(bytes(20_000_000))
 
     def stored(command: Command, _connection: ServerConnection) -> Response:
-        rest = range(asked(command).queue_offset, 4)
-        return answer(FOUND, 4, body=records(*rest, body=body, sys_flag=COMPRESSED))
+        rest = range(pull_header(command).queue_offset, 4)
+        return pull_response(FOUND, 4, body=records(*rest, body=body, sys_flag=COMPRESSED))
 
     here.on(stored, None)
     got = here.read(within(0, 4))
@@ -416,9 +416,9 @@ def with_replica(here: Reading) -> FakeBroker:
     def route(command: Command, connection: ServerConnection) -> Response:
         normal = here.cluster.name_server.process(command, connection)
         assert isinstance(normal, Response)
-        told: dict[str, Any] = msgspec.json.decode(normal.body)
-        told["brokerDatas"][0]["brokerAddrs"]["1"] = replica.address
-        return Response(body=msgspec.json.encode(told))
+        body: dict[str, Any] = msgspec.json.decode(normal.body)
+        body["brokerDatas"][0]["brokerAddrs"]["1"] = replica.address
+        return Response(body=msgspec.json.encode(body))
 
     here.cluster.name_server.on(ROUTE, route, times=None)
     for broker in here.cluster.brokers:
@@ -426,10 +426,10 @@ def with_replica(here: Reading) -> FakeBroker:
         async def suggest(
             command: Command, connection: ServerConnection, broker: FakeBroker = broker
         ) -> Outcome:
-            given = await resolve(broker.process(command, connection))
-            assert isinstance(given, Response)
-            ext = {**given.ext, "suggestWhichBrokerId": "1"}
-            return Response(given.code, ext, given.body, given.remark)
+            response = await resolve(broker.process(command, connection))
+            assert isinstance(response, Response)
+            ext = {**response.ext, "suggestWhichBrokerId": "1"}
+            return Response(response.code, ext, response.body, response.remark)
 
         broker.on(here.code, suggest, times=None)
     return replica
@@ -475,7 +475,7 @@ def test_offsets_of_a_static_topic_are_logical() -> None:
         share_out(here.cluster, TOPIC, ["broker-a", "broker-b"])
         fields = {"least": 1000, "most": 1010, "delta": 1000}
         stored = records(*range(3, 10))  # a response may begin below the requested offset
-        reply = answer(FOUND, 1010, body=stored, **fields)  # type: ignore[arg-type]
+        reply = pull_response(FOUND, 1010, body=stored, **fields)  # type: ignore[arg-type]
         here.cluster.brokers[1].on(here.code, reply, times=None)
         rows = here.read(Range(TOPIC, "__syslo__global__", 1, 1005, 1010))
         assert [(number, offset) for number, offset, _ in rows] == [
@@ -514,13 +514,13 @@ async def test_a_slow_consumer_bounds_the_buffer(size: int) -> None:
         chunk = max(1, min(fetcher_module.CHUNK_RESULTS, fetcher_module.CHUNK_BYTES // size))
         held = fetcher_module.MAX_BUFFERED_BYTES // size + ReadOptions.pull_window
         ahead = fetcher_module.READ_AHEAD * ReadOptions.pull_window
-        assert pulls.asked <= 2 * (
+        assert pulls.count <= 2 * (
             (fetcher_module.MAX_QUEUED_CHUNKS + 1) * chunk + min(held, ahead)
         )
-        before = pulls.asked
+        before = pulls.count
         some = itertools.islice(fetch.chunks(), 30)
         taken = await to_thread.run_sync(list, some)
         await wait_all_tasks_blocked()
         assert all(isinstance(piece, FetchedMessages) for chunk in taken for piece in chunk)
-        assert pulls.asked > before
+        assert pulls.count > before
         tasks.cancel_scope.cancel()

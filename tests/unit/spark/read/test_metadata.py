@@ -19,7 +19,7 @@ from rocketmq_aio.spark.read.metadata import selects
 from rocketmq_aio.spark.read.topic_names import matching
 from tests.fakes.cluster import FakeCluster
 from tests.unit.spark.driving import TOPIC, driving, put, put_at, queue
-from tests.unit.spark.reading import answer
+from tests.unit.spark.reading import pull_response
 
 BUSY = Response(ResponseCode.SYSTEM_BUSY, remark="busy")
 
@@ -130,16 +130,16 @@ async def test_a_wait_for_a_topic_is_logged_before_the_first_pause(
     async with FakeCluster() as cluster, driving(cluster, fetchOffset__numRetries="2") as driver:
 
         def warn(event: str, **values: object) -> None:
-            asked = cluster.name_server.requests_of(RequestCode.GET_ROUTEINFO_BY_TOPIC)
-            logged.append((event, values["topic"], len(asked)))
+            requests = cluster.name_server.requests_of(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+            logged.append((event, values["topic"], len(requests)))
 
         monkeypatch.setattr(metadata_module, "warn", warn)
         list_topics(cluster, brokers=["broker-a"])
         await driver.metadata.topics()
-        asked = len(cluster.name_server.requests_of(RequestCode.GET_ROUTEINFO_BY_TOPIC))
+        requests = len(cluster.name_server.requests_of(RequestCode.GET_ROUTEINFO_BY_TOPIC))
 
     assert [each[:2] for each in logged] == [("waiting_for_topic", TOPIC)]
-    assert logged[0][2] == asked - 3  # then two more attempts, and the check that it is gone
+    assert logged[0][2] == requests - 3  # then two more attempts, and the check that it is gone
 
 
 async def test_no_name_server_is_an_error_at_the_start() -> None:
@@ -256,7 +256,7 @@ async def test_the_time_search_ignores_reset_notifications(wrong_hint: bool) -> 
         put_at(cluster.broker, *range(1000, 1000 + 10 * 10, 10))
         topics = await driver.metadata.topics()
         extents = (await driver.metadata.extents(topics.queues)).values
-        reset = answer(ResponseCode.PULL_OFFSET_MOVED, 10, most=10, say="OFFSET_RESET")
+        reset = pull_response(ResponseCode.PULL_OFFSET_MOVED, 10, most=10, remark="OFFSET_RESET")
         if wrong_hint:
             cluster.broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, Response(ext={"offset": "9"}))
         cluster.broker.on(RequestCode.PULL_MESSAGE, reset)

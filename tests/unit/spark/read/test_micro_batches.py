@@ -16,7 +16,7 @@ from rocketmq_aio.spark.read.data_loss import DataLossError, TopicGoneError
 from rocketmq_aio.spark.read.start_end import BrokerAwayError
 from tests.fakes.cluster import FakeCluster
 from tests.unit.spark.driving import GROUP, START, TOPIC, driving, put, put_at, queue
-from tests.unit.spark.reading import tell_brokers
+from tests.unit.spark.reading import script_brokers
 
 
 def through_json(offset: StreamOffset) -> StreamOffset:
@@ -32,7 +32,7 @@ async def test_the_first_end_contains_the_start() -> None:
 
         end = await driver.end_after(START)
 
-        assert end.begun == end.end == {queue(0): 3, queue(1): 0}
+        assert end.starts == end.end == {queue(0): 3, queue(1): 0}
         assert driver.ranges(START, end) == {}
 
 
@@ -127,7 +127,7 @@ async def test_a_new_queue_is_read_from_its_minimum() -> None:
 
         end = await driver.end_after(first)
 
-        assert end.begun == {queue(1): 1}
+        assert end.starts == {queue(1): 1}
         assert driver.ranges(first, through_json(end)) == {queue(1): (1, 4)}
 
 
@@ -230,7 +230,7 @@ async def test_a_deleted_topic_that_is_no_longer_subscribed_does_not_stop_the_st
         async with driving(cluster, subscribe=f"{TOPIC},bills") as driver:
             first = through_json(await driver.end_after(START))
         del cluster.broker.topics["bills"]
-        tell_brokers(cluster, "broker-a")
+        script_brokers(cluster, "broker-a")
         async with driving(cluster) as driver:
             assert await driver.end_after(first) is first
 
@@ -247,10 +247,10 @@ async def test_a_start_below_the_minimum_fails_the_batch() -> None:
         with pytest.raises(DataLossError) as raised:
             await driver.end_after(first)
 
-        said = str(raised.value)
-        assert "topic 'orders', broker 'broker-a', queue 0: wanted offset 0" in said
-        assert "3 to 5" in said
-        assert "failOnDataLoss" in said
+        message = str(raised.value)
+        assert "topic 'orders', broker 'broker-a', queue 0: wanted offset 0" in message
+        assert "3 to 5" in message
+        assert "failOnDataLoss" in message
 
 
 async def test_a_start_below_the_minimum_resumes_there_and_warns_once(
@@ -316,7 +316,7 @@ async def test_a_deleted_topic_fails_the_batch() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         first = await driver.end_after(START)
         del cluster.broker.topics[TOPIC]
-        tell_brokers(cluster, "broker-a")
+        script_brokers(cluster, "broker-a")
 
         with pytest.raises(TopicGoneError, match=r"'orders' is unknown to every name server"):
             await driver.end_after(first)
@@ -326,7 +326,7 @@ async def test_nothing_is_skipped_while_the_only_broker_is_unavailable() -> None
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         put(cluster.broker, 5)
         first = await driver.end_after(START)
-        tell_brokers(cluster)
+        script_brokers(cluster)
         cluster.name_server.unregister(cluster.broker)
         assert await driver.end_after(first) is first
         assert await driver.end_after(first) is first
@@ -344,7 +344,7 @@ async def test_a_deleted_topic_keeps_its_position(caplog: pytest.LogCaptureFixtu
         async with driving(cluster, failOnDataLoss="false") as driver:
             first = await driver.end_after(START)
             del cluster.broker.topics[TOPIC]
-            tell_brokers(cluster, "broker-a")
+            script_brokers(cluster, "broker-a")
             with caplog.at_level(logging.WARNING):
                 assert await driver.end_after(first) is first
                 assert await driver.end_after(first) is first
@@ -507,7 +507,7 @@ async def test_the_start_is_fixed_while_a_batch_waits_for_the_minimum() -> None:
         async with driving(cluster, startingOffsets="earliest", minOffsetsPerTrigger="9") as driver:
             end = await driver.end_after(START)
 
-            assert end.begun == end.end == {queue(0): 0}
+            assert end.starts == end.end == {queue(0): 0}
 
 
 async def test_available_now_ends_at_its_target() -> None:
@@ -539,7 +539,7 @@ async def test_available_now_from_the_latest_reads_nothing() -> None:
 
             end = await driver.end_after(START)
 
-            assert end.begun == end.end == {queue(0): 5}
+            assert end.starts == end.end == {queue(0): 5}
 
 
 async def test_available_now_keeps_explicit_starts_of_queues_without_a_route() -> None:
@@ -552,7 +552,7 @@ async def test_available_now_keeps_explicit_starts_of_queues_without_a_route() -
             end = await driver.end_after(START)
 
             assert end.end == {queue(0): 5, queue(0, "broker-b"): 7}
-            assert end.begun == {queue(0): 2, queue(0, "broker-b"): 7}
+            assert end.starts == {queue(0): 2, queue(0, "broker-b"): 7}
 
 
 async def test_available_now_keeps_the_explicit_start_of_a_returning_queue() -> None:

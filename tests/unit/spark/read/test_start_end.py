@@ -13,7 +13,7 @@ from rocketmq_aio.spark.read.data_loss import DataLossError, TopicGoneError
 from rocketmq_aio.spark.read.start_end import BrokerAwayError, resolve_ranges
 from tests.fakes.cluster import FakeCluster
 from tests.unit.spark.driving import GROUP, TOPIC, driving, put, put_at, queue
-from tests.unit.spark.reading import tell_brokers
+from tests.unit.spark.reading import script_brokers
 
 
 async def planned(cluster: FakeCluster, **given: str) -> dict[Queue, tuple[int, int]]:
@@ -129,7 +129,7 @@ async def test_start_offsets_out_of_range_fail_or_are_corrected(
 
 async def test_an_unknown_topic_fails_or_is_skipped() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
-        tell_brokers(cluster, "broker-a")
+        script_brokers(cluster, "broker-a")
         both = {"subscribe": f"{TOPIC},unknown"}
 
         with pytest.raises(TopicGoneError, match="'unknown'"):
