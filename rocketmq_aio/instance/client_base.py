@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from enum import Enum
 from threading import get_ident
@@ -171,19 +172,18 @@ class ClientBase:
             await asyncio.wait([releasing])
 
     async def _release(self) -> None:
-        try:
+        async with AsyncExitStack() as stack:  # each is closed, whatever the ones before raise
+            if self._owned:
+                stack.push_async_callback(self._instance.close)
+            for hook in reversed(self._lifecycle_hooks):
+                stack.push_async_callback(hook.close)
             if self._starting is not None:
                 self._starting.cancel()
                 await self._start_ended
             with anyio.move_on_after(self._close_seconds) as scope:
                 await self._shut()
-            for hook in self._lifecycle_hooks:
-                await hook.close()
             if scope.cancelled_caught:
                 logger.warning("close_timed_out", group=self._group, seconds=self._close_seconds)
-        finally:
-            if self._owned:
-                await self._instance.close()
 
     def _bind_hooks(self, hooks: Iterable[object]) -> list[object]:
         """Return *hooks*, with those of a `HookMaker` made for this client."""

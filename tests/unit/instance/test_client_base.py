@@ -333,6 +333,40 @@ async def test_a_close_that_fails_says_so_once_and_releases_all_the_same() -> No
         await member.close()
 
 
+@pytest.mark.parametrize("failing", ["client", "first hook"])
+async def test_a_failing_close_closes_every_lifecycle_hook(failing: str) -> None:
+    closed: list[str] = []
+
+    class Hook:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def made_for(self, instance: MQClientInstance, group: str) -> Hook:
+            return self
+
+        async def open(self) -> None: ...
+
+        async def close(self) -> None:
+            closed.append(self.name)
+            if self.name == failing:
+                raise LookupError(failing)
+
+    class Failing(PlainClient):
+        async def _shut(self) -> None:
+            await super()._shut()
+            if failing == "client":
+                raise LookupError(failing)
+
+    async with FakeCluster() as cluster, nothing_left():
+        member = Failing(config_of(cluster))
+        member._bind_hooks([Hook("first hook"), Hook("second hook")])
+        await member.start()
+        with pytest.raises(LookupError, match=failing):
+            await member.close()
+
+        assert closed == ["first hook", "second hook"]
+
+
 async def test_closing_a_member_leaves_a_shared_instance_running() -> None:
     async with FakeCluster() as cluster, MQClientInstance(config_of(cluster)) as client:
         async with PlainClient(client), PlainClient(client, "other"):
