@@ -137,7 +137,7 @@ class ClientProcessor:
         header = read_header(command, GetConsumerRunningInfo)
         client = self._client(header.consumer_group)
         if header.check_id is not None:
-            client.on_own_id_asked(header.check_id)
+            client.on_own_id_queried(header.check_id)
         info = client.running_info()
         if header.jstack_enable:
             info = msgspec.structs.replace(info, jstack=all_stacks())

@@ -51,7 +51,7 @@ class InnerConsumer(InnerClient, Protocol):
         """Return the positions of the assigned queues."""
         ...
 
-    def on_own_id_asked(self, check_id: str) -> None:
+    def on_own_id_queried(self, check_id: str) -> None:
         """Called when another consumer with the same client id has asked for its owner."""
         ...
 

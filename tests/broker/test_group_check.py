@@ -18,7 +18,7 @@ from rocketmq_aio.consumer.common.events import (
 )
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.rebalance import subscription_check as group_check
-from rocketmq_aio.consumer.rebalance.subscription_check import ENOUGH_ANSWERS
+from rocketmq_aio.consumer.rebalance.subscription_check import ENOUGH_RESPONSES
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.producer.producer import Producer
@@ -74,9 +74,9 @@ async def test_members_that_agree_have_no_faults(namesrv: str, group: str, topic
         member(namesrv, group, topic, "b", "paid||new") as two,
     ):
         for each in (one, two):
-            await each.checked(ENOUGH_ANSWERS + 1)
+            await each.checked(ENOUGH_RESPONSES + 1)
             [peer] = each.consumer._engine.checks._peers.values()
-            assert peer.answers == ENOUGH_ANSWERS  # brokers forward the request
+            assert peer.responses == ENOUGH_RESPONSES  # brokers forward the request
             assert each.events == []
 
 

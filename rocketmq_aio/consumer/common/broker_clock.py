@@ -21,9 +21,9 @@ class BrokerClock:
         """Return the broker's time at *now*, in ms since 1970; 0 if unknown."""
         return 0 if self._lag is None else int((now - self._lag) * 1000)
 
-    def note_response(self, broker_ms: int, asked_at: float, now: float) -> float:
+    def note_response(self, broker_ms: int, requested_at: float, now: float) -> float:
         """Note a response stamped *broker_ms* that came *now*; return its maximum age."""
-        lag, longest = now - broker_ms / 1000, now - asked_at
+        lag, longest = now - broker_ms / 1000, now - requested_at
         known = self._lag
         # No response is older than its request, unless a clock was set.
         age = longest if known is None else min(max(0.0, lag - known), longest)

@@ -299,8 +299,8 @@ class GroupEngine(Generic[Q]):
         self.rebalancer.wake()
         self.checks.wake()
 
-    def on_own_id_asked(self, check_id: str) -> None:
-        self.checks.on_own_id_asked(check_id)
+    def on_own_id_queried(self, check_id: str) -> None:
+        self.checks.on_own_id_queried(check_id)
 
     async def check_in_range(self, queue: MessageQueue, offset: int) -> None:
         """Validate the offset of a seek.

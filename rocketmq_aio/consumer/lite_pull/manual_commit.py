@@ -49,7 +49,7 @@ class ManualCommits(Commits):
     async def commit(self, offsets: Offsets) -> None:
         """Commit for the application, and return when it is durable.
 
-        :raises CommitError: queues are not assigned any more, or their broker did not answer
+        :raises CommitError: queues are not assigned any more, or their broker did not respond
         """
         lost = await self._refresh(
             [

@@ -22,19 +22,19 @@ async def fetch_lag(
 ) -> dict[MessageQueue, int]:
     """Return the distance from the position to the end of each of *queues*.
 
-    :raises RocketMQError: a broker did not answer, or the start of a queue is unknown
+    :raises RocketMQError: a broker did not respond, or the start of a queue is unknown
     """
-    found: dict[MessageQueue, int] = {}
+    lag: dict[MessageQueue, int] = {}
 
     async def fetch(assigned: QueueState) -> None:
         await wait_until_started(instance, assigned)
         end = await instance.broker.max_offset(assigned.queue)
         if not assigned.dropped:
-            found[assigned.queue] = max(0, end - assigned.position)
+            lag[assigned.queue] = max(0, end - assigned.position)
 
     for error in (await gather_limited(fetch, queues, QUERIES_AT_ONCE)).failures.values():
         raise error
-    return dict(sorted(found.items()))
+    return dict(sorted(lag.items()))
 
 
 async def wait_until_started(instance: MQClientInstance, assigned: QueueState) -> None:

@@ -230,17 +230,17 @@ class OffsetFile:
             raise ConfigError("client_id", self._client_id, reason) from error
 
     def _read_newest(self) -> tuple[dict[MessageQueue, int], list[CorruptOffsetFile]]:
-        found: dict[MessageQueue, int] | None = None
+        offsets: dict[MessageQueue, int] | None = None
         faults: dict[Path, CodecError] = {}
         for path in (self.path, self.backup):
             try:
-                found = self._read(path)
+                offsets = self._read(path)
             except CodecError as error:
                 faults[path] = error
-            if found is not None:
+            if offsets is not None:
                 break
-        aside = [self._set_aside(path, str(faults[path]), found is not None) for path in faults]
-        return found or {}, aside
+        aside = [self._set_aside(path, str(faults[path]), offsets is not None) for path in faults]
+        return offsets or {}, aside
 
     def _read(self, path: Path) -> dict[MessageQueue, int] | None:
         content = self._disk.read(path)

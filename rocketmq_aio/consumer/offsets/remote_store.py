@@ -19,7 +19,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.model.values import MessageQueue
 
 SENDS_PER_BROKER: Final = 16  # concurrent commits to one broker
-NO_ANSWER: Final = (NotConnectedError, ConnectionLostError, RequestTimeoutError)
+NO_RESPONSE: Final = (NotConnectedError, ConnectionLostError, RequestTimeoutError)
 MAX_OFFSET: Final = 2**63 - 1  # the broker reads a signed int64
 
 
@@ -53,7 +53,7 @@ class _FirstCommit:
 class RemoteOffsetStore:
     """The default `OffsetStore`: each broker keeps the offsets of its queues.
 
-    Every commit is awaited, so `persist` reports every failure; a broker that does not answer
+    Every commit is awaited, so `persist` reports every failure; a broker that does not respond
     does not delay the commits to others.
     """
 
@@ -82,19 +82,19 @@ class RemoteOffsetStore:
         latest, stored = self._latest.get(queue), self._stored.get(queue)
         if latest != stored:
             return latest
-        answer = await self._calls.query_offset(self._group, queue)
-        if answer != stored and self._latest.get(queue) == self._stored.get(queue) == stored:
+        response = await self._calls.query_offset(self._group, queue)
+        if response != stored and self._latest.get(queue) == self._stored.get(queue) == stored:
             # Another client changed the offset: forget the cached values, so that a later commit of
             # the old offset is sent and not skipped as unchanged.
             await self.remove(queue)
-        return answer
+        return response
 
     async def update(self, queue: MessageQueue, offset: int) -> None:
         check_offset(offset)
         self._latest[queue] = offset
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Send changed offsets to the brokers, and wait for all answers."""
+        """Send changed offsets to the brokers, and wait for all responses."""
         lost: dict[MessageQueue, BaseException] = {}
         async with anyio.create_task_group() as tasks:
             for changed in self._changed_by_broker(queues):
@@ -143,7 +143,7 @@ class RemoteOffsetStore:
         async with lock:
             if not self._is_changed(queue):
                 return  # another call has sent it
-            # Until the answer arrives, the broker may have either offset.
+            # Until the response arrives, the broker may have either offset.
             self._stored.pop(queue, None)
             offset = await self._update(queue)
             if queue in self._latest:
@@ -159,14 +159,14 @@ class RemoteOffsetStore:
                 if topic not in self._known and not first.timed_out:
                     try:
                         offset = await self._commit(queue)
-                    except NO_ANSWER:
+                    except NO_RESPONSE:
                         first.timed_out = True  # the others need not wait for it in turn
                         raise
                     self._known.add(topic)
                     return offset
         try:
             return await self._commit(queue)
-        except NO_ANSWER:
+        except NO_RESPONSE:
             self._known.discard(topic)  # it may have been killed before it wrote to disk
             raise
 

@@ -96,7 +96,7 @@ class StartPositions:
         except PermissionDeniedError as error:
             if start == "earliest":
                 # An account that may pull need not be allowed to query (access control 2.0):
-                # the answer to the first pull has the first offset.
+                # the response to the first pull has the first offset.
                 return 0
             error.add_note(GET_IS_MISSING.format(start=start, topic=queue.topic))
             raise

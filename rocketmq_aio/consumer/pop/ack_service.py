@@ -38,12 +38,12 @@ GIVE_BACK_SECONDS: Final = 1.0  # until redelivery of messages that nobody proce
 GIVEN_BACK_AT_ONCE: Final = 32  # to one broker
 MAX_UNCONFIRMED: Final = 256  # of one broker; more would be delivered twice after a crash
 EXPIRED: Final = "its invisible time was over"
-LOST_ANSWER: Final = "the answer to a change of its invisible time was lost"
+LOST_RESPONSE: Final = "the response to a change of its invisible time was lost"
 CLOSED: Final = "the consumer was closed before the broker confirmed the acknowledgement"
 
 
 class AckService:
-    """Settles messages; raises the errors of the requests, `AckError` and `ReceiptError`."""
+    """Acknowledges messages; raises the errors of the requests, `AckError` and `ReceiptError`."""
 
     def __init__(self, client: PopClient, *, max_reconsume_times: int) -> None:
         self._client = client
@@ -147,18 +147,18 @@ class AckService:
         _check_held(message)
         if reason := EXPIRED if message.is_expired(loop.time()) else message.invalid_reason:
             raise ReceiptError(message.message_id, reason)
-        asked_at = loop.time()
-        message.invalid_reason = LOST_ANSWER  # until the answer arrives, also if cancelled
+        requested_at = loop.time()
+        message.invalid_reason = LOST_RESPONSE  # until the response arrives, also if cancelled
         try:
-            answer = await self._client.change(message, seconds)
+            response = await self._client.change(message, seconds)
         except RocketMQError as error:
             if isinstance(error, WITHOUT_EFFECT):
                 message.invalid_reason = ""
             raise
         message.invalid_reason = ""
-        if answer.pop_time:  # zero: the broker has it as acknowledged
-            message.receipt = message.receipt.changed(answer)
-        message.deadline, message.invisible_seconds = asked_at + seconds, seconds
+        if response.pop_time:  # zero: the broker has it as acknowledged
+            message.receipt = message.receipt.changed(response)
+        message.deadline, message.invisible_seconds = requested_at + seconds, seconds
 
     async def retry(
         self,

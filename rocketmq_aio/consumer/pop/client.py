@@ -55,11 +55,11 @@ AT_PROXY: Final = (
     "a proxy does not serve pops of remoting clients: use PushConsumer or LitePullConsumer, "
     "or connect to the name servers of its brokers"
 )
-READ_AS_PULL: Final = "PullMessageRequestHeader"  # in what a 5.5.0 proxy answers to a pop
+READ_AS_PULL: Final = "PullMessageRequestHeader"  # in the response of a 5.5.0 proxy to a pop
 
 
 class PopRequest(NamedTuple):
-    """Parameters of a pop; with *wait_seconds* 0 the broker answers at once."""
+    """Parameters of a pop; with *wait_seconds* 0 the broker responds at once."""
 
     most: int
     invisible_seconds: float
@@ -121,21 +121,21 @@ class PopClient:
         """
         master = self._master(source.broker_name)
         address, clock = master.address, master.clock
-        asked_at = asyncio.get_running_loop().time()
-        header = self._pop_header(source, wanted, request, clock.now_ms(asked_at), attempt_id)
+        requested_at = asyncio.get_running_loop().time()
+        header = self._pop_header(source, wanted, request, clock.now_ms(requested_at), attempt_id)
         timeout = None
         if header.poll_time:
             timeout = request.wait_seconds + POP_SLACK_SECONDS
         command = await self._instance.remoting.request(address, header, timeout=timeout)
         now = asyncio.get_running_loop().time()
         if command.code == ResponseCode.SUCCESS:
-            answer = read_header(command, PopMessageResponse)
-            age = clock.note_response(answer.pop_time, asked_at, now)
+            response = read_header(command, PopMessageResponse)
+            age = clock.note_response(response.pop_time, requested_at, now)
             decoded = await self._decoder.decode(command.body, source)
-            return Popped(*read_popped(decoded, answer, source, now, age))
+            return Popped(*read_popped(decoded, response, source, now, age))
         if command.code not in NOTHING:
             raise self._pop_error(command, address)
-        _note_time(command, clock, asked_at, now)
+        _note_time(command, clock, requested_at, now)
         return Popped([], None)
 
     def _pop_header(
@@ -172,7 +172,7 @@ class PopClient:
         return broker_error(command, address)
 
     def _is_proxy(self, address: str, command: Command) -> bool:
-        """Whether a proxy answered, which is name server and broker, and reads pops as pulls."""
+        """Whether a proxy responded, which is name server and broker, and reads pops as pulls."""
         name_servers = self._instance.name_servers.addresses
         return address in name_servers or READ_AS_PULL in (command.remark or "")
 
@@ -287,11 +287,11 @@ class PopClient:
         return known
 
 
-def _note_time(command: Command, clock: BrokerClock, asked_at: float, now: float) -> None:
-    """Note the broker's time from an answer without messages, if it has one."""
+def _note_time(command: Command, clock: BrokerClock, requested_at: float, now: float) -> None:
+    """Note the broker's time from a response without messages, if it has one."""
     try:
-        answered = read_header(command, PopMessageResponse)
+        response = read_header(command, PopMessageResponse)
     except CodecError:
         return
-    if answered.pop_time > 0:
-        clock.note_response(answered.pop_time, asked_at, now)
+    if response.pop_time > 0:
+        clock.note_response(response.pop_time, requested_at, now)

@@ -212,7 +212,7 @@ class PopEngine:
     def on_members_changed(self) -> None:
         self.checks.wake()
 
-    def on_own_id_asked(self, check_id: str) -> None:
+    def on_own_id_queried(self, check_id: str) -> None:
         """Do nothing: brokers do not allocate queues by client id."""
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:

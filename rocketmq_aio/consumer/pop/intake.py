@@ -1,4 +1,4 @@
-"""Intake of popped messages: from the answer of a pop to the messages to deliver."""
+"""Intake of popped messages: from the response of a pop to the messages to deliver."""
 
 from __future__ import annotations
 

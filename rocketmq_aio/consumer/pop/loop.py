@@ -56,7 +56,7 @@ class PopLoop:
         self._wake: asyncio.Future[None] | None = None
 
     @property
-    def is_refused(self) -> bool:
+    def is_rejected(self) -> bool:
         """Whether the broker returned an error that will not pass by itself."""
         return isinstance(self.failure, BrokerError) and not isinstance(self.failure, BusyError)
 
@@ -115,7 +115,7 @@ class PopLoop:
         first = self.failure is None
         self.failure = error
         if not isinstance(error, ConnectionLostError | RequestTimeoutError | CodecError):
-            # Only a lost answer may have taken messages; with its id they are returned again.
+            # Only a lost response may have taken messages; with its id they are returned again.
             self._attempt = None
         if first and not self.stopped:  # closing ends running requests
             self._intake.on_pop_failed(self.source, error)

@@ -57,7 +57,7 @@ class PoppedMessage(MessageExt[V_co], kw_only=True, gc=False, eq=False):
 
 
 def read_popped(
-    decoded: Decoded, answer: PopMessageResponse, source: MessageQueue, now: float, age: float
+    decoded: Decoded, response: PopMessageResponse, source: MessageQueue, now: float, age: float
 ) -> tuple[list[PoppedMessage], Exception | None]:
     """Return the messages of a pop, and the decoding error behind them.
 
@@ -65,16 +65,16 @@ def read_popped(
 
     :param source: topic and broker; the queue id may be -1
     :param age: for how many seconds the messages have been invisible
-    :raises CodecError: the answer has no receipts for them
+    :raises CodecError: the response has no receipts for them
     """
     messages, fault = decoded
     queues: dict[int, MessageQueue] = {}
-    for message in messages:  # an answer holds messages of several queues
+    for message in messages:  # a response holds messages of several queues
         number = int.from_bytes(message.head[QUEUE_ID], "big", signed=True)
         if number not in queues:
             queues[number] = MessageQueue(source.topic, source.broker_name, number)
         message.queue = queues[number]
-    invisible = answer.invisible_time / 1000
+    invisible = response.invisible_time / 1000
     popped = [
         PoppedMessage(
             each.topic,
@@ -89,11 +89,11 @@ def read_popped(
             received_at=now,
         )
         for each, receipt in zip(
-            messages, receipts(messages, answer, source.broker_name), strict=True
+            messages, receipts(messages, response, source.broker_name), strict=True
         )
     ]
-    if answer.order_count_info:
-        info = read_info(answer)
+    if response.order_count_info:
+        info = read_info(response)
         for message in popped:
             message.order_count = order_count(info, message.receipt)
     return popped, fault

@@ -23,7 +23,7 @@ class PopScheduler:
     So the consumer pops no more messages than callers wait for.  Messages that arrive late, or
     for a cancelled caller, stay in *buffer* for the next one.
 
-    :param slack_seconds: how long to wait for the answer to a pop without a wait
+    :param slack_seconds: how long to wait for the response to a pop without a wait
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class PopScheduler:
         """
         clock = asyncio.get_running_loop().time
         started = clock()
-        asked: dict[PopLoop, RocketMQError | None] = {}  # with the failure before
+        requested: dict[PopLoop, RocketMQError | None] = {}  # with the failure before
         self._wanted += most
         try:
             while not (taken := self._buffer.take(most, clock())):
-                self._raise_refusal(asked)
-                seconds = self._next_step(request, asked, clock() - started)
+                self._raise_rejection(requested)
+                seconds = self._next_step(request, requested, clock() - started)
                 if seconds <= 0:
                     await asyncio.sleep(0)  # pops without a wait must not starve the loops
                     break
@@ -69,36 +69,37 @@ class PopScheduler:
             self._wanted -= most
 
     def _next_step(
-        self, request: PopRequest, asked: dict[PopLoop, RocketMQError | None], passed: float
+        self, request: PopRequest, requested: dict[PopLoop, RocketMQError | None], passed: float
     ) -> float:
         """Request messages from idle loops; return how long to wait for a change."""
         idle = [each for each in self._loops.values() if self._is_idle(each)]
-        if fresh := [loop for loop in idle if loop not in asked]:
+        if fresh := [loop for loop in idle if loop not in requested]:
             self._turn += 1
             chosen = fresh[self._turn % len(fresh)]
-            asked[chosen] = chosen.failure
-            self._ask(chosen, request._replace(wait_seconds=0.0))
+            requested[chosen] = chosen.failure
+            self._request(chosen, request._replace(wait_seconds=0.0))
             return SWEEP_SECONDS
         left = request.wait_seconds - passed
         if left > 0:
             for loop in idle:
-                asked.setdefault(loop, loop.failure)
-                self._ask(loop, request._replace(wait_seconds=left))
+                requested.setdefault(loop, loop.failure)
+                self._request(loop, request._replace(wait_seconds=left))
             return left
-        unanswered = any(not self._is_idle(loop) for loop in asked)
-        return self._slack_seconds - passed if unanswered and not request.wait_seconds else 0.0
+        waiting = any(not self._is_idle(loop) for loop in requested)
+        return self._slack_seconds - passed if waiting and not request.wait_seconds else 0.0
 
     def _is_idle(self, loop: PopLoop) -> bool:
         return not loop.is_busy and loop not in self._requests
 
-    def _ask(self, loop: PopLoop, request: PopRequest) -> None:
+    def _request(self, loop: PopLoop, request: PopRequest) -> None:
         most = min(MAX_POP, max(request.most, self._wanted))
         self._requests[loop] = request._replace(most=most)
         loop.wake()
 
-    def _raise_refusal(self, asked: Mapping[PopLoop, RocketMQError | None]) -> None:
+    def _raise_rejection(self, requested: Mapping[PopLoop, RocketMQError | None]) -> None:
         loops = self._loops.values()
         if loops and all(
-            loop.is_refused and loop in asked and loop.failure is not asked[loop] for loop in loops
+            loop.is_rejected and loop in requested and loop.failure is not requested[loop]
+            for loop in loops
         ):
             raise next(loop.failure for loop in loops if loop.failure is not None)

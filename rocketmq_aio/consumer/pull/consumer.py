@@ -104,7 +104,7 @@ class PullConsumer(ClientBase):
         wait_seconds: float = 0.0,
         max_bytes: int | None = None,
     ) -> RawPull:
-        """Return the broker's answer undecoded; parameters and errors are those of `pull`."""
+        """Return the broker's response undecoded; parameters and errors are those of `pull`."""
         wanted = _subscription(queue, selector)
         return await self._pull(queue, offset, max_messages, wanted, wait_seconds, max_bytes)
 

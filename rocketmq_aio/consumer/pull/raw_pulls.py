@@ -1,4 +1,4 @@
-"""Raw pulls: requests by queue and offset whose answers stay bytes."""
+"""Raw pulls: requests by queue and offset whose responses stay bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RawPulls:
         self._lite = lite
         self._topics: set[str] = set()
         self._old: set[str] = set()  # addresses that do not serve LITE_PULL_MESSAGE
-        self._replicas: dict[MessageQueue, int] = {}  # broker ids that answers suggested
+        self._replicas: dict[MessageQueue, int] = {}  # broker ids that responses suggested
         self._requests: dict[Key, PullRequest] = {}
         self._checked: dict[tuple[str, str], None] = {}  # SQL expressions that a broker accepted
 
@@ -63,9 +63,9 @@ class RawPulls:
         wait_seconds: float = 0.0,
         max_bytes: int | None = None,
     ) -> RawPull:
-        """Return the broker's answer.
+        """Return the broker's response.
 
-        :param suggested: ask the replica that the last answer suggested, which may be a slave
+        :param suggested: pull from the replica that the last response suggested, maybe a slave
         :param wait_seconds: how long the broker may hold the request; added to *timeout*
         :raises RouteNotFoundError: there is no such topic
         :raises RocketMQError: the broker cannot be reached, or returned an error
@@ -138,7 +138,7 @@ class RawPulls:
 
     def _address(self, queue: MessageQueue, *, suggested: bool) -> str:
         routes = self._instance.routes
-        # Removed until an answer suggests it again: after a failure the master is asked.
+        # Removed until a response suggests it again: after a failure the master is used.
         preferred = self._replicas.pop(queue, MASTER_ID)
         if not suggested:
             return routes.master_of(queue)
@@ -175,5 +175,5 @@ class RawPulls:
 
     def _note_old(self, address: str) -> None:
         if len(self._old) >= MAX_OLD:
-            self._old.clear()  # brokers that have moved; the others are asked with both once more
+            self._old.clear()  # brokers may have moved; the code is tried again at the others
         self._old.add(address)

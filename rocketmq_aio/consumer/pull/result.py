@@ -62,7 +62,7 @@ STATUSES: Final = {
 
 
 def read_raw(command: Command, address: str) -> tuple[RawPull, int]:
-    """Return the answer of the broker at *address*, and the broker id to read from next.
+    """Return the response of the broker at *address*, and the broker id to read from next.
 
     :raises BrokerError: the broker returned an error
     """

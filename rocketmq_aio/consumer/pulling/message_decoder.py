@@ -1,4 +1,4 @@
-"""Message decoder: bounds the time that one answer takes on the event loop."""
+"""Message decoder: bounds the time that one response takes on the event loop."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MOST_THREADS: Final = 4
 
 
 class MessageDecoder:
-    """Decodes answers on the event loop up to a limit, and the rest of a large one in a thread.
+    """Decodes responses on the event loop up to a limit, and the rest of a large one in a thread.
 
-    The threads belong to one consumer and start with its first large answer: the default threads
+    The threads belong to one consumer and start with its first large response: the default threads
     of the event loop may all be busy with calls of the application.
     """
 
@@ -32,7 +32,7 @@ class MessageDecoder:
     async def decode(self, body: bytes, queue: MessageQueue) -> Decoded:
         """Return the result of `decode_messages`.
 
-        Does not suspend unless the answer inflates to more than `LOOP_BYTES`.  A cancelled caller
+        Does not suspend unless the response inflates to more than `LOOP_BYTES`.  A cancelled caller
         returns at once; its thread ends by itself.
         """
         messages, fault = self._decode(body, queue, limit=LOOP_BYTES)

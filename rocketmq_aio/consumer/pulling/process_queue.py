@@ -14,14 +14,15 @@ NO_OFFSET: Final = -1
 class ProcessQueue:
     """Messages of one queue, ascending by offset, for one assignment of the queue.
 
-    Used in one of two ways: `take` removes messages, or they stay until each is `settle`d, in any
-    order.  Nothing here awaits, so every call is atomic.  *count* and *size_bytes* are read-only.
+    Used in one of two ways: `take` removes messages, or they stay until `mark_done`, which may be
+    called in any order.  Nothing here awaits, so every call is atomic.  *count* and *size_bytes*
+    are read-only.
     """
 
     __slots__ = ("_largest", "_messages", "count", "size_bytes")
 
-    count: int  # messages neither taken nor settled
-    size_bytes: int  # of bodies in memory, also of settled messages behind an unsettled one
+    count: int  # messages neither taken nor done
+    size_bytes: int  # of bodies in memory, also of done messages behind an one that is not
 
     def __init__(self) -> None:
         self._messages: deque[MessageExt] = deque()
@@ -80,7 +81,7 @@ class ProcessQueue:
         self.size_bytes -= len(message.body)
         return message
 
-    def settle(self, message: MessageExt) -> None:
+    def mark_done(self, message: MessageExt) -> None:
         """Mark *message* as processed; doing it again changes nothing."""
         if message.done:
             return
@@ -90,8 +91,8 @@ class ProcessQueue:
         while messages and messages[0].done:
             self.size_bytes -= len(messages.popleft().body)
 
-    def unsettled(self) -> list[MessageExt]:
-        """Return the messages that are not settled."""
+    def not_done(self) -> list[MessageExt]:
+        """Return the messages that are not done."""
         return [message for message in self._messages if not message.done]
 
     def last(self, number: int) -> list[MessageExt]:
@@ -100,7 +101,7 @@ class ProcessQueue:
         return [messages[at] for at in range(len(messages) - number, len(messages))]
 
     def cut(self, removable: Callable[[MessageExt], bool]) -> int | None:
-        """Remove unsettled messages from the end while they are *removable*.
+        """Remove messages that are not done from the end while they are *removable*.
 
         They may be put again.  Returns the offset of the first one removed, or None.
         """
@@ -116,7 +117,7 @@ class ProcessQueue:
     def clear(self) -> int:
         """Remove everything, also the largest offset; return how many messages were dropped.
 
-        Messages in flight may be settled later, without effect.
+        Messages in flight may be marked done later, without effect.
         """
         dropped = self.count
         for message in self._messages:
@@ -133,7 +134,7 @@ class ProcessQueue:
 
     @property
     def next_offset(self) -> int | None:
-        """The offset that may be committed: all messages below it were taken or settled.
+        """The offset that may be committed: all messages below it were taken or done.
 
         None if no message was put since the start or the last `clear`.
         """

@@ -9,7 +9,7 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.decoding import Decoded
 from rocketmq_aio.protocol.subscription import Subscription
 
-# A broker answers an empty long poll at the first 5 s tick after the hold time (seen live).
+# A broker responds to an empty long poll at the first 5 s tick after the hold time (seen live).
 HOLD_SLACK_SECONDS: Final = 15.0
 RESET_REMARK: Final = "OFFSET_RESET"  # an administrator reset the offset (5.x)
 

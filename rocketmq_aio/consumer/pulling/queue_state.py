@@ -57,7 +57,7 @@ class QueueState:
         # The position must be committed, also without automatic commits; cleared when it is.
         self.commit_due = False
         self.commit_floor = UNKNOWN  # less is not committed; see `CommitFence`
-        self.generation = 0  # counts moves: the answer to an older pull is ignored
+        self.generation = 0  # counts moves: the response to an older pull is ignored
         self.failure: RocketMQError | None = None  # raised by the next poll
         self.broker_id = MASTER_ID  # the replica that the broker suggested
         self.pull_request: PullRequest | None = None
@@ -169,7 +169,7 @@ class QueueState:
             woken.set()
 
     def interrupt(self) -> None:
-        """Cancel the running pull; its answer is ignored."""
+        """Cancel the running pull; its response is ignored."""
         if self.scope is not None:
             self.scope.cancel()
 

@@ -76,7 +76,7 @@ class ConcurrentService(ConsumeService):
             error = misused
         try:
             for message in messages[:done]:
-                assigned.settle(message)
+                assigned.mark_done(message)
             if isinstance(error, UndecodableError):
                 messages = self._return_decodable(assigned, messages, error)
                 await self._finish_undecodable(assigned, error)
@@ -105,7 +105,7 @@ class ConcurrentService(ConsumeService):
                 continue  # a reset dropped it, or the next owner of the queue gets it
             self._note_undecodable(message, reason)
             if policy == "skip":
-                assigned.settle(message)
+                assigned.mark_done(message)
             else:
                 level = DEAD_LETTER if policy == "dead_letter" else 0
                 await self._retry(assigned, message, level, reason)
@@ -128,7 +128,7 @@ class ConcurrentService(ConsumeService):
             return
         if level == DEAD_LETTER or message.reconsume_times >= self._max_reconsume_times:
             self._publish(dead_lettered(message, reason))
-        assigned.settle(message)
+        assigned.mark_done(message)
 
     async def _retry_locally(self, assigned: DispatchQueue, message: MessageExt) -> None:
         """Offer *message* again after a pause; until then its offset is not committed."""

@@ -1,4 +1,4 @@
-"""Consume service: chooses the next queue for a worker and settles messages that failed."""
+"""Consume service: chooses the next queue for a worker and retries or drops failed messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import MessageDropped, MessageUndecodable
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
-from rocketmq_aio.consumer.push.handlers import Answer, BatchContext
+from rocketmq_aio.consumer.push.handlers import BatchContext, RetryRequest
 from rocketmq_aio.errors import PayloadError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
@@ -78,7 +78,7 @@ class ConsumeService:
         context: BatchContext | None,
         error: BaseException | None,
     ) -> int:
-        """Settle *messages* after their handler failed or used its context.
+        """Finish *messages* after their handler failed or used its context.
 
         Returns how many of them are done.
         """
@@ -96,7 +96,7 @@ class ConsumeService:
         )
 
     def _drop(self, assigned: DispatchQueue, message: MessageExt, reason: str) -> None:
-        """Settle *message* of a broadcasting consumer without another try."""
+        """Drop *message* of a broadcasting consumer without another try."""
         logger.warning("message_dropped", queue=str(message.queue), reason=reason)
         self._publish(
             MessageDropped(
@@ -106,7 +106,7 @@ class ConsumeService:
                 reason=reason,
             )
         )
-        assigned.settle(message)
+        assigned.mark_done(message)
 
 
 def max_reconsume_times(config: PushConfig) -> int:
@@ -127,7 +127,7 @@ def reason_of(error: BaseException | None) -> str:
 
 def log_failure(message: MessageExt, error: BaseException | None, reason: str) -> None:
     """Log a failed message; the first failure by an unexpected exception with its traceback."""
-    intended = isinstance(error, Answer) or error is None
+    intended = isinstance(error, RetryRequest) or error is None
     log = logger.info if intended else logger.warning
     log(
         "message_failed",

@@ -132,7 +132,7 @@ class PushConsumer(GroupMember[PushEngine]):
 
         Popped queues are left out: the broker keeps their progress.
 
-        :raises RocketMQError: a broker did not answer
+        :raises RocketMQError: a broker did not respond
         """
         self._check_running()
         return await self._engine.lag()

@@ -1,4 +1,4 @@
-"""Dispatch queue: messages of one queue that handlers process and settle in any order."""
+"""Dispatch queue: messages of one queue that handlers process in any order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 
-# A pull loop that waits for room is woken when this many messages are settled; fewer in a short
+# A pull loop that waits for room is woken when this many messages are done; fewer in a short
 # queue, whose remaining messages may stay in flight for long.
 WAKE_AFTER: Final = 32
 
@@ -26,7 +26,7 @@ class _Running:
 
     def __init__(self, message: MessageExt, *, counts: bool) -> None:
         self.message = message
-        self.counts = counts  # whether success of the handler settles the copy, too
+        self.counts = counts  # whether success of the handler makes the copy done, too
         self.assigned: DispatchQueue | None = None  # that pulled the copy
         self.copy: MessageExt | None = None
 
@@ -63,7 +63,7 @@ class InFlight:
         self.suspended = False
         self.current: DispatchQueue | None = None  # the current assignment
 
-    def register(self, unsettled: Iterable[MessageExt], *, counts: bool) -> None:
+    def register(self, pending: Iterable[MessageExt], *, counts: bool) -> None:
         """Register messages that are in flight or withheld while their assignment ends or moves.
 
         :param counts: whether success of their handlers counts for the next assignment
@@ -72,7 +72,7 @@ class InFlight:
         if not counts:
             for each in self.running.values():
                 each.counts = False
-        for message in unsettled:
+        for message in pending:
             if (known := withheld.get(id(message))) is not None:
                 known.assigned = known.copy = None
             else:
@@ -98,15 +98,15 @@ class InFlight:
                 same.assigned, same.copy = assigned, message
         return free
 
-    def end(self, message: MessageExt, *, settled: bool) -> None:
+    def end(self, message: MessageExt, *, done: bool) -> None:
         """Release the copy of *message*, whose handler has ended, if it is registered."""
         ended = self.running.pop(id(message), None)
         if ended is None:
             return
         assigned, copy = ended.assigned, ended.copy
         if assigned is not None and copy is not None:
-            if settled and ended.counts:
-                assigned.settle(copy)
+            if done and ended.counts:
+                assigned.mark_done(copy)
             else:
                 assigned.put_back([copy])
                 self._on_ready(assigned)
@@ -138,9 +138,9 @@ class InFlightTable:
 
 
 class DispatchQueue(QueueState):
-    """Messages that wait for a handler, are in flight, or are settled behind one in flight.
+    """Messages that wait for a handler, are in flight, or are done behind one in flight.
 
-    Everything below the first message that is not settled is committable.
+    Everything below the first message that is not done is committable.
 
     :param in_flight: shared by all assignments of the queue
     """
@@ -194,7 +194,7 @@ class DispatchQueue(QueueState):
         return dropped
 
     def step_back(self, offset: int) -> int:
-        """Continue at *offset*, the end of the queue, or earlier if messages are not settled."""
+        """Continue at *offset*, the end of the queue, or earlier if messages are not done."""
         return self._continue_at(min(offset, self.committable), counts=True)
 
     def refetch(self) -> None:
@@ -236,26 +236,26 @@ class DispatchQueue(QueueState):
         return taken
 
     def put_back(self, messages: list[MessageExt]) -> None:
-        """Let *messages*, which were not settled, be delivered first."""
+        """Let *messages*, which were not done, be delivered first."""
         kept = [each for each in messages if not each.done]
         if not self.dropped:
             self.waiting.extendleft(reversed(kept))
 
-    def settle(self, message: MessageExt) -> None:
+    def mark_done(self, message: MessageExt) -> None:
         held = self.process_queue
-        held.settle(message)
+        held.mark_done(message)
         if self.wake is not None and held.count <= self._wake_at:
             self.wake_puller()
         if self.in_flight.running:
-            self.in_flight.end(message, settled=True)
+            self.in_flight.end(message, done=True)
 
     def complete(self, messages: list[MessageExt]) -> None:
-        """Settle *messages* after their handler succeeded."""
+        """Finish *messages* after their handler succeeded."""
         held = self.process_queue
         if self.uncommitted:
-            self.settle_uncommitted()
+            self.mark_uncommitted_done()
         for message in messages:
-            held.settle(message)
+            held.mark_done(message)
         self.active -= len(messages)
         if self.wake is not None and held.count <= self._wake_at:
             self.wake_puller()
@@ -263,12 +263,12 @@ class DispatchQueue(QueueState):
             self.drained.set()
         if self.in_flight.running:
             for message in messages:
-                self.in_flight.end(message, settled=True)
+                self.in_flight.end(message, done=True)
 
-    def settle_uncommitted(self) -> None:
-        """Settle the messages that an orderly handler had not committed."""
+    def mark_uncommitted_done(self) -> None:
+        """Mark the messages done that an orderly handler had not committed."""
         for message in self.uncommitted:
-            self.settle(message)
+            self.mark_done(message)
         self.uncommitted.clear()
 
     def finish(self, messages: list[MessageExt]) -> None:
@@ -280,10 +280,10 @@ class DispatchQueue(QueueState):
         """Let a later assignment deliver *messages*, whose handler has ended."""
         if self.in_flight.running:
             for message in messages:
-                self.in_flight.end(message, settled=False)
+                self.in_flight.end(message, done=False)
 
     def end_flight(self, count: int) -> None:
-        """Count *count* messages as no longer in flight, settled or not."""
+        """Count *count* messages as no longer in flight, done or not."""
         self.active -= count
         if not self.active and self.drained is not None:
             self.drained.set()
@@ -310,12 +310,12 @@ class DispatchQueue(QueueState):
 
     def _register(self, *, counts: bool) -> None:
         """Register the messages in flight, so that they are not delivered twice."""
-        unsettled: list[MessageExt] = []
+        pending: list[MessageExt] = []
         if not self.dropped:  # else `drop` registered them, and some may have ended since
             idle = {id(each) for each in self.waiting}
             idle.update(id(each) for each in self.uncommitted)
-            unsettled = [each for each in self.process_queue.unsettled() if id(each) not in idle]
-        self.in_flight.register(unsettled, counts=counts)
+            pending = [each for each in self.process_queue.not_done() if id(each) not in idle]
+        self.in_flight.register(pending, counts=counts)
 
 
 class RetryQueue(DispatchQueue):

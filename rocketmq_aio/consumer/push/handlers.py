@@ -30,17 +30,16 @@ BatchHandler: TypeAlias = Callable[
     [list[MessageExt[V]], "BatchContext"], Awaitable[object] | object
 ]
 """`on_batch`: takes messages of one queue and a `BatchContext`; plain or async."""
-# Takes messages of one queue.  A `BatchContext` or an `Answer` as the result has a meaning; any
-# other result is ignored.
+# Takes messages of one queue; results other than a `BatchContext` or `RetryRequest` are ignored.
 Call: TypeAlias = Callable[[list[MessageExt]], Awaitable[object]]
 One: TypeAlias = Callable[[MessageExt], Awaitable[object]]
 
 
-class Answer(Exception):  # noqa: N818 - not an error
+class RetryRequest(Exception):  # noqa: N818 - not an error
     """Raised or returned by a handler to choose how a message is retried."""
 
 
-class RetryLater(Answer):
+class RetryLater(RetryRequest):
     """Raised by a handler to have the message redelivered.
 
     :param delay_level: 0 lets the broker choose (longer each time), 1 to 18 is one of its levels
@@ -54,7 +53,7 @@ class RetryLater(Answer):
         self.delay_level = delay_level
 
 
-class SuspendQueue(Answer):
+class SuspendQueue(RetryRequest):
     """Raised by an orderly handler to be retried in place after *seconds*.
 
     The default is ``suspend_seconds``.
@@ -179,14 +178,14 @@ def _calling_one(handler: MessageHandler, threads: Executor | None) -> Call:
 
 
 def _calling_batch(handler: BatchHandler, threads: Executor | None) -> Call:
-    async def call(messages: list[MessageExt]) -> BatchContext | Answer | None:
+    async def call(messages: list[MessageExt]) -> BatchContext | RetryRequest | None:
         context = BatchContext(messages[0].queue)
         result: object
         if threads is None:
             result = await handler(messages, context)  # type: ignore[misc]  # it is async
         else:
             result = await _in_thread(threads, handler, messages, context)
-        if isinstance(result, Answer):
+        if isinstance(result, RetryRequest):
             return result
         return context if context.says_more else None
 

@@ -72,7 +72,7 @@ class QueueLocks:
     async def acquire(self, queues: Collection[MessageQueue]) -> frozenset[MessageQueue]:
         """Request locks; return the queues that are owned now.
 
-        A queue whose broker does not answer is not among them, unless its lease still holds.
+        A queue whose broker does not respond is not among them, unless its lease still holds.
         """
         await self._at_each_broker(queues, self._lock)
         return frozenset(queue for queue in queues if self.holds(queue))
@@ -100,7 +100,7 @@ class QueueLocks:
     def _due(self, interval_seconds: float) -> set[str]:
         """Return brokers whose locks are due for renewal, and brokers without a connection.
 
-        A broker that restarts forgets its locks, and the first member to ask gets them.
+        A broker that restarts forgets its locks, and the first member that requests them gets them.
         """
         until = self._clock() + self._lease_seconds - interval_seconds
         due = {self._broker_of(queue) for queue, end in self._leases.items() if end <= until}
@@ -116,18 +116,18 @@ class QueueLocks:
                 self._drop_ended()
                 held = [queue for queue in self._leases if self._broker_of(queue) == broker]
                 if held:
-                    await self._ask(broker, held)
+                    await self._request_locks(broker, held)
         finally:
             self._renewing.discard(broker)
 
     async def _lock(self, broker: str, queues: list[MessageQueue]) -> None:
         async with self._turns[broker]:
             self._drop_ended()
-            await self._ask(broker, queues)
+            await self._request_locks(broker, queues)
 
-    async def _ask(self, broker: str, queues: list[MessageQueue]) -> None:
+    async def _request_locks(self, broker: str, queues: list[MessageQueue]) -> None:
         before = {queue: self._leases.get(queue) for queue in queues}
-        asked_at = self._clock()
+        requested_at = self._clock()
         try:
             command = await self._request(LockBatchMQ(), queues)
             locked = read_body(command.body, LockBatchResponse).locked
@@ -142,7 +142,7 @@ class QueueLocks:
             if self._leases.get(queue) != until:
                 continue  # released or lost during the request
             if queue in granted:
-                self._leases[queue] = asked_at + self._lease_seconds
+                self._leases[queue] = requested_at + self._lease_seconds
             elif until is not None:
                 self._lose(queue, "the broker gave it to another member")
 
@@ -158,7 +158,7 @@ class QueueLocks:
 
     async def _request(self, header: RequestHeader, queues: list[MessageQueue]) -> Command:
         address = self._instance.routes.master_of(queues[0])
-        asked = LockBatchRequest(
+        request = LockBatchRequest(
             consumer_group=self._group,
             client_id=self._instance.client_id,
             mq_set=[
@@ -166,7 +166,7 @@ class QueueLocks:
                 for q in queues
             ],
         )
-        body = msgspec.json.encode(asked)
+        body = msgspec.json.encode(request)
         command = await self._instance.remoting.request(address, header, body)
         if command.code != ResponseCode.SUCCESS:
             raise broker_error(command, address)

@@ -89,10 +89,10 @@ class OrderlyService(ConsumeService):
         context: BatchContext | None,
         error: BaseException | None,
     ) -> int:
-        """Settle what is done, suspend the queue for the rest; return how many are done.
+        """Mark what is done, suspend the queue for the rest; return how many are done.
 
         Dead letters are stored in a task of their own, and the queue waits for it: brokers that do
-        not answer must not take workers from other queues.
+        not respond must not take workers from other queues.
         """
         failed, pause = messages, self._config.suspend_seconds
         dead: list[DeadLetter] = []
@@ -121,7 +121,7 @@ class OrderlyService(ConsumeService):
         failed: list[MessageExt],
         pause: float,
     ) -> None:
-        """Retry those of *failed* that are not settled after *pause* seconds."""
+        """Retry those of *failed* that are not done after *pause* seconds."""
         again = not assigned.released and any(not message.done for message in failed)
         assigned.put_back(failed)
         assigned.finish(messages)
@@ -133,7 +133,7 @@ class OrderlyService(ConsumeService):
     def _apply_context(
         self, assigned: DispatchQueue, messages: list[MessageExt], context: BatchContext
     ) -> tuple[list[MessageExt], RocketMQError | None]:
-        """Commit or roll back as the handler asked; return the messages to retry."""
+        """Commit or roll back as the handler requested; return the messages to retry."""
         try:
             done = context.done(len(messages))
         except RocketMQError as misused:  # the handler has set invalid values
@@ -144,7 +144,7 @@ class OrderlyService(ConsumeService):
             return again, None
         assigned.uncommitted += messages[:done]
         if context.auto_commit or context.committed:
-            assigned.settle_uncommitted()
+            assigned.mark_uncommitted_done()
         return messages[done:], None
 
     async def _resume(self, in_flight: InFlight, seconds: float) -> None:
@@ -205,7 +205,7 @@ class OrderlyService(ConsumeService):
                 if message.done or assigned.released:
                     continue  # a reset dropped it, or the next owner of the queue gets it
                 if await self._store_dead_letter(message, reason):
-                    assigned.settle(message)
+                    assigned.mark_done(message)
                 else:
                     pause = DEAD_LETTER_PAUSE_SECONDS
         finally:
@@ -238,7 +238,7 @@ class OrderlyService(ConsumeService):
         dead: list[DeadLetter] = []
         for message, fault in error.messages:
             if policy == "skip":
-                assigned.settle(message)
+                assigned.mark_done(message)
             else:
                 dead += self._end_retries(assigned, message, reason_of(fault))
         return dead, 0.0

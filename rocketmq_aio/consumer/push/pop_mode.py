@@ -60,13 +60,13 @@ class PoppedQueue(DispatchQueue):
     def put(self, messages: list[MessageExt]) -> None:
         self.waiting.extend(messages)
 
-    def settle(self, message: MessageExt) -> None:
+    def mark_done(self, message: MessageExt) -> None:
         if isinstance(message, PoppedMessage):
             self._acks.add(message)
 
     def complete(self, messages: list[MessageExt]) -> None:
         for message in messages:
-            self.settle(message)
+            self.mark_done(message)
         self.end_flight(len(messages))
 
     def end_flight(self, count: int) -> None:

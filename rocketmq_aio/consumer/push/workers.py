@@ -12,7 +12,12 @@ from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import HandlerStuck
 from rocketmq_aio.consumer.push.consume_service import TURN, ConsumeService
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
-from rocketmq_aio.consumer.push.handlers import Answer, BatchContext, ConsumeTimeoutError, Handler
+from rocketmq_aio.consumer.push.handlers import (
+    BatchContext,
+    ConsumeTimeoutError,
+    Handler,
+    RetryRequest,
+)
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
 
@@ -139,7 +144,7 @@ class Workers:
         """Call the handler with messages of *assigned* until its turn ends."""
         service, call, one, size = self._service, self._call, self._one, self._batch_size
         waiting, cancelling, may_take = assigned.waiting, worker.cancelling, service.may_take
-        worker.assigned, settle = assigned, assigned.settle
+        worker.assigned, mark_done = assigned, assigned.mark_done
         calls = taken = failed = 0
         began, excluded = monotonic(), 0.0
         due = began + STATISTICS_SECONDS
@@ -148,7 +153,7 @@ class Workers:
                 messages = assigned.take(size)
                 message = messages[0]
                 taken += len(messages)
-            else:  # the most frequent case: counted by the turn, with no call but `settle`
+            else:  # the most frequent case: counted by the turn, with no call but `mark_done`
                 message = waiting.popleft()
                 messages = [message]
             worker.messages = messages
@@ -165,7 +170,7 @@ class Workers:
                 if one is None:
                     assigned.complete(messages)
                 else:
-                    settle(message)
+                    mark_done(message)
             else:
                 ended = monotonic()
                 failed += await self._finish(worker, assigned, messages, result, error)
@@ -185,10 +190,10 @@ class Workers:
         result: object,
         error: BaseException | None,
     ) -> int:
-        """Settle *messages* after anything but a plain return; return how many failed."""
+        """Finish *messages* after anything but a plain return; return how many failed."""
         if self._one is not None:
             assigned.active += 1  # as `take` does
-        if worker.expired or worker.cancelling() or isinstance(result, Answer):
+        if worker.expired or worker.cancelling() or isinstance(result, RetryRequest):
             error = await self._conclude(worker, result, error)
         context = result if error is None and isinstance(result, BatchContext) else None
         if error is None and context is None:
@@ -224,7 +229,7 @@ class Workers:
                     raise
         if expired:
             return ConsumeTimeoutError(f"the handler took longer than {self._timeout:g} s")
-        return result if isinstance(result, Answer) else error  # returned instead of raised
+        return result if isinstance(result, RetryRequest) else error  # returned instead of raised
 
     # --- time limits ------------------------------------------------------------------------------
 

@@ -77,8 +77,8 @@ class MissingTopics:
         names: set[str] = set()
         try:
             with anyio.move_on_after(LIST_SECONDS):
-                for answer in await self._instance.name_servers.ask_all(GetAllTopics()):
-                    names.update(read_body(answer.body, TopicList).topic_list)
+                for response in await self._instance.name_servers.ask_all(GetAllTopics()):
+                    names.update(read_body(response.body, TopicList).topic_list)
         except RocketMQError as error:  # only the hint is missing
             logger.debug("topics_not_listed", reason=str(error))
         return names_inside(self._instance.remoting.namespace, names)
@@ -103,12 +103,12 @@ async def nearest_name(wanted: str, names: Iterable[str]) -> str | None:
             continue
         matcher.set_seq1(_folded(name))
         # From cheap to exact: each is an upper bound of the next.
-        for ratio in (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio):
-            if (found := ratio()) < likeness:
+        for measure in (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio):
+            if (ratio := measure()) < likeness:
                 break
         else:
-            if found > likeness or nearest is None or name < nearest:
-                nearest, likeness = name, found
+            if ratio > likeness or nearest is None or name < nearest:
+                nearest, likeness = name, ratio
     return nearest
 
 

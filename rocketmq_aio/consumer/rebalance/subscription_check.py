@@ -24,10 +24,10 @@ from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import (
     ClientIdNotUnique,
     ConsumerEvent,
-    SubscriptionMatchesNothing,
     SubscriptionsDiffer,
 )
 from rocketmq_aio.consumer.rebalance.fault_history import UNPROVEN_SECONDS, FaultHistory
+from rocketmq_aio.consumer.rebalance.filter_matches import FilterMatches, expression_text
 from rocketmq_aio.errors import AuthError, NotSupportedError, PermissionDeniedError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX
@@ -38,6 +38,7 @@ from rocketmq_aio.protocol.requests.connections import (
     MemberState,
 )
 from rocketmq_aio.protocol.subscription import ALL, Subscription
+from rocketmq_aio.remoting.gather import gather_limited
 
 logger = get_logger(__name__)
 
@@ -51,19 +52,17 @@ LEAST_SECONDS: Final = 1.0  # between checks: a flood of notifications is one ch
 SETTLING_SECONDS: Final = 2.0  # between checks after a join; longer in groups of more than 16
 PENDING_SECONDS: Final = 10.0  # between checks while a fault is not reported yet
 SMALL_GROUP: Final = 16
-# A member that does not answer blocks one of the 16 threads that a broker has for such requests for
-# 10 s: few members are queried at once, by few members, and a silent one is not queried again.
+# A member that does not respond blocks one of the 16 threads that a broker has for such requests,
+# for 10 s: few are queried at once, by few members, and a silent one is not queried again.
 QUERIES_AT_ONCE: Final = 4
 QUERY_SECONDS: Final = 3.0
-ENOUGH_ANSWERS: Final = 3  # from a member with the same subscriptions
+ENOUGH_RESPONSES: Final = 3  # from a member with the same subscriptions
 MAX_OWN_QUERIES: Final = 3  # about this member's own id, after each change of its addresses
 PYTHON: Final = "PYTHON"
-ANSWERING: Final = frozenset({"JAVA", PYTHON, "GO"})  # languages whose clients answer the request
+QUERYABLE: Final = frozenset({"JAVA", PYTHON, "GO"})  # languages whose clients respond
 CHECK_ID: Final = "PROP_GROUP_CHECK_ID"
 DEPARTED: Final = "PROP_MEMBER_LEFT_SECONDS_AGO"
 PROOF_SECONDS: Final = 15.0  # how long a proof that another process uses this client id is valid
-NOTHING_MESSAGES: Final = 1000
-NOTHING_SECONDS: Final = 60.0
 
 
 class SubscriptionCheck:
@@ -89,7 +88,7 @@ class SubscriptionCheck:
         self._publish = context.publish
         self._unique_ids = unique_ids
         self._clock = clock
-        self._refused = False
+        self._denied = False  # this account may not list the members
         self._wake = asyncio.Event()
         self._id: str | None = None  # made on first use: a fork must not copy it
         self._history: FaultHistory[Fault] | None = None  # since the first check
@@ -97,7 +96,7 @@ class SubscriptionCheck:
         self._namesake_proven: float | None = None
         self._own_addresses: set[str] = set()
         self._own_queries = 0  # since the addresses changed
-        # What answers were compared with: own subscriptions, and differences from the table.
+        # What responses were compared with: own subscriptions, and differences from the table.
         self._basis: tuple[object, list[SubscriptionsDiffer]] = ((), [])
         self._connection: int | None = None  # number of the connection to the broker
         self._reconnected: float | None = None  # when it was replaced
@@ -116,7 +115,7 @@ class SubscriptionCheck:
 
     def _pause(self, interval_seconds: float) -> float:
         regular = interval_seconds * random.uniform(1, 1 + LATER_BY_UP_TO)
-        if self._history is None or self._refused:
+        if self._history is None or self._denied:
             return regular
         if self._history.is_settling(self._clock()):
             crowd = max(1.0, len(self._peers) / SMALL_GROUP)
@@ -127,20 +126,20 @@ class SubscriptionCheck:
         wanted = {each.topic: each for each in self._subscriptions() if not _is_retry(each.topic)}
         for unmatched in self.matches.unmatched(wanted.values(), self._clock()):
             self._report("subscription_matches_nothing", unmatched)
-        if not wanted or self._refused:
+        if not wanted or self._denied:
             return
         address = self._broker_of(wanted)
         if address is None:
             return
-        found = await self._connections(address)
-        if found is not None:
-            await self._compare(wanted, found, address)
+        members = await self._connections(address)
+        if members is not None:
+            await self._compare(wanted, members, address)
 
     async def _connections(self, address: str) -> ConsumerConnections | None:
         try:
             return await self._instance.broker.consumer_connections(self._group, address)
         except (AuthError, PermissionDeniedError, NotSupportedError) as error:
-            self._refused = True  # a consumer's account may lack this permission
+            self._denied = True  # a consumer's account may lack this permission
             logger.debug("group_check_refused", group=self._group, reason=str(error))
         except RocketMQError as error:
             logger.debug("group_check_failed", group=self._group, reason=str(error))
@@ -154,25 +153,25 @@ class SubscriptionCheck:
         return next(filter(self._instance.remoting.is_connected, addresses), None)
 
     async def _compare(
-        self, wanted: Mapping[str, Subscription], found: ConsumerConnections, address: str
+        self, wanted: Mapping[str, Subscription], members: ConsumerConnections, address: str
     ) -> None:
         own = self._instance.client_id
-        addresses = [each.client_addr for each in found.connection_set if each.client_id == own]
+        connections, theirs = members.connection_set, members.subscription_table
+        addresses = [each.client_addr for each in connections if each.client_id == own]
         if not addresses:
             return  # the restarted broker does not know this member yet
-        others = {each.client_id: each for each in found.connection_set if each.client_id != own}
+        others = {each.client_id: each for each in connections if each.client_id != own}
         if self._history is None:
             self._history = FaultHistory(self._clock())
         self._history.note_members({*others, *addresses}, self._clock())
         if set(addresses) != self._own_addresses:
             self._own_addresses, self._own_queries = set(addresses), 0
         shared = namesakes(own, addresses) if self._unique_ids else []
-        table = differences(wanted, found.subscription_table) if found.subscription_table else []
+        table = differences(wanted, theirs) if theirs else []
         self._begin_sample(wanted, others, table)
         faults: list[Fault] = [*shared]
         if not self._was_reconnected(address):
-            asked = _answering(found.connection_set)
-            faults += await self._query_peers(wanted, asked, address)
+            faults += await self._query_peers(wanted, _queryable(connections), address)
             if shared:
                 await self._query_own_id(address)
         if shared or not self._all_agree(others):
@@ -194,20 +193,17 @@ class SubscriptionCheck:
     ) -> None:
         self._peers = {name: self._peers.get(name) or _Peer() for name in others}
         basis = tuple(sorted((each.topic, each.kind, each.expression) for each in wanted.values()))
-        if (
-            basis,
-            table,
-        ) != self._basis:  # subscriptions changed: members that agreed may differ now
+        if (basis, table) != self._basis:  # changed: members that agreed may differ now
             self._basis = basis, table
             for peer in self._peers.values():
-                peer.reopen()
+                peer.responses = 0
 
     def _all_agree(self, others: Mapping[str, ConnectionBody]) -> bool:
         """Whether all members agree, so that only the broker's table is outdated.
 
         Python members send their expressions with each pull; others depend on the table.
         """
-        agreeing = {name for name, peer in self._peers.items() if peer.answers}
+        agreeing = {name for name, peer in self._peers.items() if peer.responses}
         return all(o.language == PYTHON and name in agreeing for name, o in others.items())
 
     def _was_reconnected(self, address: str) -> bool:
@@ -228,27 +224,26 @@ class SubscriptionCheck:
     # --- querying other members -------------------------------------------------------------------
 
     async def _query_peers(
-        self, wanted: Mapping[str, Subscription], askable: Collection[str], address: str
+        self, wanted: Mapping[str, Subscription], queryable: Collection[str], address: str
     ) -> list[SubscriptionsDiffer]:
         """Query some of the other members; return the differences."""
         share = QUERIES_AT_ONCE / max(QUERIES_AT_ONCE, len(self._peers))
         peers = self._peers.items()
-        names = [n for n, p in peers if p.is_open and n in askable and random.random() < share]
-        found: list[SubscriptionsDiffer] = []
+        names = [n for n, p in peers if p.is_open and n in queryable and random.random() < share]
 
-        async def ask(name: str, peer: _Peer) -> None:
+        async def query(name: str) -> list[SubscriptionsDiffer]:
+            peer = self._peers[name]
             state = await self._state_of(name, address)
-            found.extend(peer.note(state, wanted))
             if state is not None:
                 self._note_departure(state)
+            return peer.note(state, wanted)
 
-        async with anyio.create_task_group() as tasks:
-            for name in random.sample(names, min(len(names), QUERIES_AT_ONCE)):
-                tasks.start_soon(ask, name, self._peers[name])
-        return found
+        chosen = random.sample(names, min(len(names), QUERIES_AT_ONCE))
+        results = (await gather_limited(query, chosen)).results
+        return [each for differing in results.values() for each in differing]
 
     async def _query_own_id(self, address: str) -> None:
-        """Query this member's own id: of the members with it always the same one answers.
+        """Query this member's own id: of the members with it always the same one responds.
 
         If that is this member, the other one detects it by its own query, whose check id differs.
         """
@@ -257,9 +252,8 @@ class SubscriptionCheck:
         self._own_queries += 1
         state = await self._state_of(self._instance.client_id, address, check_id=self.check_id)
         if state is None:
-            self._own_queries = (
-                MAX_OWN_QUERIES  # the broker forwards to a closed connection that it still lists
-            )
+            # The broker forwards to a closed connection that it still lists.
+            self._own_queries = MAX_OWN_QUERIES
         elif state.properties.get(CHECK_ID) != self.check_id:
             self._note_departure(state)
             self._namesake_proven = self._clock()
@@ -294,7 +288,7 @@ class SubscriptionCheck:
             self._id = secrets.token_hex(8)
         return self._id
 
-    def on_own_id_asked(self, check_id: str) -> None:
+    def on_own_id_queried(self, check_id: str) -> None:
         """Handle a query for this client id; another *check_id* proves a second client."""
         if check_id != self.check_id:
             self._namesake_proven = self._clock()
@@ -315,38 +309,34 @@ class SubscriptionCheck:
 
 @dataclass(slots=True)
 class _Peer:
-    """The answers of another member."""
+    """The responses of another member."""
 
-    answers: int = 0  # in a row that agreed
+    responses: int = 0  # in a row that agreed
     silent: bool = False
 
     @property
     def is_open(self) -> bool:
         """Whether to query the member again."""
-        return not self.silent and self.answers < ENOUGH_ANSWERS
-
-    def reopen(self) -> None:
-        """Discard the answers: subscriptions may have changed."""
-        self.answers = 0
+        return not self.silent and self.responses < ENOUGH_RESPONSES
 
     def note(
         self, state: MemberState | None, wanted: Mapping[str, Subscription]
     ) -> list[SubscriptionsDiffer]:
-        """Note an answer (None: no answer); return the differences."""
+        """Note a response (None: no response); return the differences."""
         table = {} if state is None else {each.topic: each for each in state.subscription_set}
         differing = differences(wanted, table) if table else []  # an empty one subscribes soon
         self.silent = state is None
-        self.answers = self.answers + 1 if table and not differing else 0
+        self.responses = self.responses + 1 if table and not differing else 0
         return differing
 
 
-def _answering(connections: Iterable[ConnectionBody]) -> set[str]:
-    """Return the clients that answer and have one connection, so that it is the live one."""
+def _queryable(connections: Iterable[ConnectionBody]) -> set[str]:
+    """Return the clients that respond and have one connection, so that it is the live one."""
     times = Counter(each.client_id for each in connections)
     return {
         each.client_id
         for each in connections
-        if each.language in ANSWERING and times[each.client_id] == 1
+        if each.language in QUERYABLE and times[each.client_id] == 1
     }
 
 
@@ -358,8 +348,8 @@ def differences(
     return [
         SubscriptionsDiffer(
             topic=topic,
-            ours=_text(ours.kind, ours.expression) if ours else None,
-            theirs=_text(other.expression_type, other.sub_string) if other else None,
+            ours=expression_text(ours.kind, ours.expression) if ours else None,
+            theirs=expression_text(other.expression_type, other.sub_string) if other else None,
         )
         for topic in sorted(wanted.keys() | theirs.keys())
         if not _agree(ours := wanted.get(topic), other := theirs.get(topic))
@@ -382,61 +372,3 @@ def _agree(ours: Subscription | None, theirs: SubscriptionData | None) -> bool:
 
 def _is_retry(topic: str) -> bool:
     return topic.startswith(RETRY_PREFIX)
-
-
-def _text(kind: str, expression: str) -> str:
-    return expression if kind == "TAG" else f"{kind}: {expression}"
-
-
-@dataclass(slots=True)
-class _Unmatched:
-    messages: int = 0
-    text: str | None = None  # of the expression
-    since: float = 0.0
-    reported: bool = False
-
-
-class FilterMatches:
-    """Counts messages of filtered topics since the last match."""
-
-    def __init__(self) -> None:
-        self._topics: dict[str, _Unmatched] = {}
-
-    def note(self, topic: str, advanced: int, matched: int) -> None:
-        """Count a pull that advanced by *advanced* offsets with *matched* messages."""
-        if matched:
-            self._topics.pop(topic, None)
-            return
-        unmatched = self._topics.get(topic)
-        if unmatched is None:
-            unmatched = self._topics[topic] = _Unmatched()
-        unmatched.messages += advanced
-
-    def unmatched(
-        self, wanted: Iterable[Subscription], now: float
-    ) -> list[SubscriptionMatchesNothing]:
-        """Return filters without a match; each once until its next match."""
-        return [
-            SubscriptionMatchesNothing(
-                topic=each.topic, expression=_text(each.kind, each.expression), messages=messages
-            )
-            for each in wanted
-            if (each.tags or each.is_sql) and (messages := self._unmatched_count(each, now))
-        ]
-
-    def _unmatched_count(self, wanted: Subscription, now: float) -> int:
-        unmatched = self._topics.get(wanted.topic)
-        if unmatched is None:
-            return 0
-        text = _text(wanted.kind, wanted.expression)
-        if unmatched.text != text:
-            messages = (
-                unmatched.messages if unmatched.text is None else 0
-            )  # counted for another expression
-            self._topics[wanted.topic] = _Unmatched(messages, text, now)
-            return 0
-        enough = unmatched.messages >= NOTHING_MESSAGES and now - unmatched.since >= NOTHING_SECONDS
-        if unmatched.reported or not enough:
-            return 0
-        unmatched.reported = True
-        return unmatched.messages

@@ -75,7 +75,7 @@ class ConsumerClient(PlainClient):
     async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         return {}
 
-    def on_own_id_asked(self, check_id: str) -> None: ...
+    def on_own_id_queried(self, check_id: str) -> None: ...
 
     def running_info(self) -> ConsumerRunningInfo:
         return ConsumerRunningInfo(properties={}, subscription_set=[], mq_table=queue_table({}))

@@ -68,7 +68,7 @@ class Consumer:
     async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         return {QUEUE: 42} if topic == "orders" else {}
 
-    def on_own_id_asked(self, check_id: str) -> None:
+    def on_own_id_queried(self, check_id: str) -> None:
         self.check_ids.append(check_id)
 
     def running_info(self) -> ConsumerRunningInfo:

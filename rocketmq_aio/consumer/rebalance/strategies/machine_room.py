@@ -100,10 +100,10 @@ def _room_in_name(queue: MessageQueue) -> str | None:
 
 
 def _by_room(things: Iterable[T], room_of: Callable[[T], str]) -> dict[str, list[T]]:
-    found: dict[str, list[T]] = {}
+    by_room: dict[str, list[T]] = {}
     for thing in things:
         room = room_of(thing)
         if not isinstance(room, str) or not room:
             raise ConfigError("resolver", room, f"expected the name of the room of {thing!r}")
-        found.setdefault(room, []).append(thing)
-    return found
+        by_room.setdefault(room, []).append(thing)
+    return by_room

@@ -55,7 +55,7 @@ class Tenure(RuleBasedStateMachine):
         self.next = offset + 1
 
     @rule()
-    def settle(self) -> None:
+    def mark_done(self) -> None:
         self.assigned.mark_processed()
         self.done = self.next
 

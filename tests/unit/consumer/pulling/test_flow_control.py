@@ -108,10 +108,10 @@ async def test_a_full_queue_is_woken_when_there_is_room_for_a_pull() -> None:
     wake = await blocked(assigned)
     taken = assigned.take(WAKE_AFTER)
     for each in taken[:-1]:
-        assigned.settle(each)
+        assigned.mark_done(each)
     assert not wake.done()
 
-    assigned.settle(taken[-1])
+    assigned.mark_done(taken[-1])
     assert wake.done()
 
 
@@ -120,7 +120,7 @@ async def test_few_messages_far_apart_wake_it_one_by_one() -> None:
     assigned = holding(3, last=5000)
     wake = await blocked(assigned)
     first, *_ = assigned.take(3)
-    assigned.settle(first)
+    assigned.mark_done(first)
 
     assert wake.done()
 

@@ -91,9 +91,9 @@ class Taking(Model):
 class Settling(Model):
     @precondition(lambda self: self.held)
     @rule(data=st.data())
-    def settle(self, data: st.DataObject) -> None:
+    def mark_done(self, data: st.DataObject) -> None:
         settled = data.draw(st.sampled_from(self.held))
-        self.queue.settle(settled)
+        self.queue.mark_done(settled)
         self.done.add(settled.queue_offset)
         while self.held and self.held[0].queue_offset in self.done:
             self.done.remove(self.held.pop(0).queue_offset)
@@ -178,11 +178,11 @@ def test_no_offset_past_an_unsettled_message_may_be_committed() -> None:
     first, second, third = batch = messages(10, 11, 12)
     queue.put(batch)
 
-    queue.settle(third)
+    queue.mark_done(third)
     assert queue.next_offset == 10
-    queue.settle(first)
+    queue.mark_done(first)
     assert queue.next_offset == 11
-    queue.settle(second)
+    queue.mark_done(second)
     assert queue.next_offset == 13
 
 
@@ -191,8 +191,8 @@ def test_settling_twice_counts_once() -> None:
     batch = messages(1, 2)
     queue.put(batch)
 
-    queue.settle(batch[1])
-    queue.settle(batch[1])
+    queue.mark_done(batch[1])
+    queue.mark_done(batch[1])
 
     assert queue.count == 1
 
@@ -202,10 +202,10 @@ def test_settled_bodies_behind_an_unsettled_message_still_count_as_held() -> Non
     batch = [message(offset, size=100) for offset in range(3)]
     queue.put(batch)
 
-    queue.settle(batch[1])
-    queue.settle(batch[2])
+    queue.mark_done(batch[1])
+    queue.mark_done(batch[2])
     assert (queue.count, queue.size_bytes, queue.span) == (1, 300, 2)
-    queue.settle(batch[0])
+    queue.mark_done(batch[0])
     assert (queue.count, queue.size_bytes, queue.span) == (0, 0, 0)
 
 
@@ -225,6 +225,6 @@ def test_settling_after_clear_changes_nothing() -> None:
     queue.clear()
     queue.put(messages(1, 2))
 
-    queue.settle(old[0])
+    queue.mark_done(old[0])
 
     assert (queue.count, queue.next_offset) == (2, 1)

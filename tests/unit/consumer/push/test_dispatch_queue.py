@@ -33,10 +33,10 @@ def test_first_unsettled_message_limits_the_committable_offset(worked: DispatchQ
     first, *others = worked.take(4)
 
     for message in others:
-        worked.settle(message)
+        worked.mark_done(message)
     assert worked.committable == 0
 
-    worked.settle(first)
+    worked.mark_done(first)
     assert worked.committable == 4
 
 
@@ -62,7 +62,7 @@ def test_messages_put_back_are_delivered_first_in_order(worked: DispatchQueue) -
 def test_a_settled_message_is_not_put_back(worked: DispatchQueue) -> None:
     pull(worked, 0, 1)
     taken = worked.take(2)
-    worked.settle(taken[0])
+    worked.mark_done(taken[0])
     worked.put_back(taken)
 
     assert offsets(worked.take(4)) == [1]
@@ -81,7 +81,7 @@ def test_late_results_do_not_count_after_a_restart(worked: DispatchQueue) -> Non
 
     assert worked.restart(10) == 0
     for message in taken:
-        worked.settle(message)
+        worked.mark_done(message)
 
     assert worked.committable == 10
 
@@ -113,8 +113,8 @@ def test_refetch_keeps_messages_in_flight_and_local_retries(worked: DispatchQueu
     assert offsets(worked.waiting) == [0]
     worked.put(messages(2, 3))
     assert offsets(worked.waiting) == [0, 2, 3]
-    worked.settle(kept)
-    worked.settle(failed)
+    worked.mark_done(kept)
+    worked.mark_done(failed)
     assert worked.committable == 2
 
 
@@ -127,7 +127,7 @@ def test_refetch_keeps_messages_before_one_in_flight(worked: DispatchQueue) -> N
     assert (worked.next_offset, offsets(worked.waiting)) == (2, [0])
     worked.put(messages(2, 3))
     assert worked.process_queue.count == 4
-    worked.settle(second[0])
+    worked.mark_done(second[0])
     assert (worked.committable, worked.process_queue.count) == (0, 3)
 
 
@@ -142,7 +142,7 @@ def test_dropped_queue_delivers_nothing_but_counts_finished_messages(worked: Dis
     pull(worked, *range(4))
     (message,) = worked.take(1)
     worked.drop()
-    worked.settle(message)
+    worked.mark_done(message)
 
     assert not worked.waiting
     assert worked.committable == 1
@@ -160,10 +160,10 @@ async def test_a_blocked_puller_is_woken_when_there_is_room_for_a_pull(
     worked.block()
     taken = worked.take(WAKE_AFTER)
     for message in taken[:-1]:
-        worked.settle(message)
+        worked.mark_done(message)
     assert not worked.wake.done()
 
-    worked.settle(taken[-1])
+    worked.mark_done(taken[-1])
     assert worked.wake.done()
 
 

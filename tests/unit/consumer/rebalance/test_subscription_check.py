@@ -1,4 +1,4 @@
-"""SubscriptionCheck: different subscriptions, shared client ids, filters without a match."""
+"""SubscriptionCheck: different subscriptions, shared client ids."""
 
 from __future__ import annotations
 
@@ -22,15 +22,12 @@ from rocketmq_aio.consumer.common.events import (
 )
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
-from rocketmq_aio.consumer.rebalance import subscription_check as group_check
+from rocketmq_aio.consumer.rebalance import filter_matches, subscription_check as check_module
 from rocketmq_aio.consumer.rebalance.subscription_check import (
-    ENOUGH_ANSWERS,
+    ENOUGH_RESPONSES,
     MAX_OWN_QUERIES,
-    NOTHING_MESSAGES,
-    NOTHING_SECONDS,
     PENDING_SECONDS,
     SETTLING_SECONDS,
-    FilterMatches,
     SubscriptionCheck,
     differences,
     namesakes,
@@ -46,8 +43,8 @@ from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, consumer_of, queue
 from tests.unit.consumer.pop_env import popper_of
 from tests.unit.remoting.until import until
 
-ASKED = RequestCode.GET_CONSUMER_CONNECTION_LIST
-ASKS_MEMBER = RequestCode.GET_CONSUMER_RUNNING_INFO
+LIST_CONNECTIONS = RequestCode.GET_CONSUMER_CONNECTION_LIST
+QUERY_MEMBER = RequestCode.GET_CONSUMER_RUNNING_INFO
 Selector = str | MessageSelector
 SQL = MessageSelector.by_sql("price > 3")
 
@@ -76,7 +73,7 @@ def test_equivalent_expressions_do_not_differ(
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "told"),
+    ("ours", "theirs", "reported"),
     [
         ("a", "b", ("a", "b")),
         ("a", "a || b", ("a", "a || b")),
@@ -86,12 +83,12 @@ def test_equivalent_expressions_do_not_differ(
     ],
 )
 def test_different_expressions_are_reported(
-    ours: str | MessageSelector, theirs: str | MessageSelector, told: tuple[str, str]
+    ours: str | MessageSelector, theirs: str | MessageSelector, reported: tuple[str, str]
 ) -> None:
     wanted = by_topic(subscription("orders", ours, 1))
 
     assert differences(wanted, table(subscription("orders", theirs, 2))) == [
-        SubscriptionsDiffer(topic="orders", ours=told[0], theirs=told[1])
+        SubscriptionsDiffer(topic="orders", ours=reported[0], theirs=reported[1])
     ]
 
 
@@ -119,66 +116,7 @@ def test_client_id_at_several_addresses_is_reported() -> None:
     ]
 
 
-# --- filters that nothing comes through ----------------------------------------------------------
-
-
-def watched(
-    watch: FilterMatches, now: float, selector: str | MessageSelector = "new"
-) -> list[SubscriptionMatchesNothing]:
-    return watch.unmatched([subscription("orders", selector, 1)], now)
-
-
-def test_filter_without_a_match_is_reported_once() -> None:
-    watch = FilterMatches()
-    watch.note("orders", NOTHING_MESSAGES, 0)
-    began = watched(watch, 0.0)
-    told = watched(watch, NOTHING_SECONDS)
-
-    assert began == watched(watch, NOTHING_SECONDS + 1) == []
-    assert told == [
-        SubscriptionMatchesNothing(topic="orders", expression="new", messages=NOTHING_MESSAGES)
-    ]
-
-
-def test_few_messages_or_a_short_time_are_not_reported() -> None:
-    few, short = FilterMatches(), FilterMatches()
-    few.note("orders", NOTHING_MESSAGES - 1, 0)
-    short.note("orders", NOTHING_MESSAGES, 0)
-
-    for watch, seconds in ((few, NOTHING_SECONDS), (short, NOTHING_SECONDS - 1)):
-        assert watched(watch, 0.0) == watched(watch, seconds) == []
-
-
-def test_match_resets_the_count() -> None:
-    watch = FilterMatches()
-    for offset in (0.0, 1000.0):
-        watch.note("orders", NOTHING_MESSAGES, 0)
-        watch.note("orders", 32, 1)
-        assert watched(watch, offset) == watched(watch, offset + NOTHING_SECONDS) == []
-        watch.note("orders", NOTHING_MESSAGES, 0)
-        assert watched(watch, offset + 100) == []
-        assert len(watched(watch, offset + 100 + NOTHING_SECONDS)) == 1
-
-
-def test_new_expression_resets_the_count() -> None:
-    watch = FilterMatches()
-    watch.note("orders", NOTHING_MESSAGES, 0)
-    watched(watch, 0.0)
-
-    assert watched(watch, NOTHING_SECONDS, SQL) == watched(watch, 3 * NOTHING_SECONDS, SQL) == []
-    watch.note("orders", NOTHING_MESSAGES, 0)
-    (told,) = watched(watch, 3 * NOTHING_SECONDS, SQL)
-    assert told.expression == "SQL92: price > 3"
-
-
-def test_subscription_to_all_is_not_a_filter() -> None:
-    watch = FilterMatches()
-    watch.note("orders", NOTHING_MESSAGES, 0)
-
-    assert watched(watch, 0.0, "*") == watched(watch, NOTHING_SECONDS, "*") == []
-
-
-# --- asking --------------------------------------------------------------------------------------
+# --- queries -------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -189,7 +127,7 @@ async def member(
     client = ClientConfig(namesrv=cluster.namesrv, instance_name=name)
     consumer = consumer_of(cluster, client=client)
     check = Check(consumer, selector, **arguments)
-    consumer._engine.checks = check  # what other members ask for has its id
+    consumer._engine.checks = check  # queries of other members return its id
     async with consumer:
         await consumer.subscribe(TOPIC, selector)
         yield check
@@ -229,11 +167,11 @@ class Check(SubscriptionCheck):
 
 async def differing(*checks: Check, seconds: float = 10.0) -> list[list[ConsumerEvent]]:
     """Return what each of *checks* reports, with samples in turn."""
-    told: list[list[ConsumerEvent]] = [[] for _ in checks]
+    reported: list[list[ConsumerEvent]] = [[] for _ in checks]
     for _ in range(int(seconds / 2)):
-        for events, check in zip(told, checks, strict=True):
+        for events, check in zip(reported, checks, strict=True):
             events += await check.checked(2)
-    return told
+    return reported
 
 
 async def test_a_group_that_agrees_has_no_faults(cluster: FakeCluster) -> None:
@@ -246,9 +184,9 @@ async def test_both_members_report_different_expressions_once(
 ) -> None:
     async with member(cluster, "new") as one, member(cluster, "paid", "b") as two:
         with caplog.at_level(logging.WARNING, "rocketmq_aio"):
-            told = await differing(one, two)
+            reported = await differing(one, two)
 
-    assert told == [
+    assert reported == [
         [SubscriptionsDiffer(topic=TOPIC, ours="new", theirs="paid")],
         [SubscriptionsDiffer(topic=TOPIC, ours="paid", theirs="new")],
     ]
@@ -261,9 +199,9 @@ async def test_both_members_report_different_topics(cluster: FakeCluster) -> Non
         two.wanted = [*two.wanted, subscription("invoices", "*", 1)]
         engine = two._instance._consumers[GROUP]
         await engine.subscribe("invoices", "*", 2**50)  # type: ignore[attr-defined]
-        told = await differing(one, two)
+        reported = await differing(one, two)
 
-    assert told == [
+    assert reported == [
         [SubscriptionsDiffer(topic="invoices", ours=None, theirs="*")],
         [SubscriptionsDiffer(topic="invoices", ours="*", theirs=None)],
     ]
@@ -326,9 +264,9 @@ async def test_both_clients_with_one_id_report_it_once(cluster: FakeCluster) -> 
 
 async def test_clients_with_one_id_may_differ_in_their_subscriptions(cluster: FakeCluster) -> None:
     async with member(cluster, "new") as one, member(cluster, "paid") as two:
-        told = await differing(one, two)
+        reported = await differing(one, two)
 
-    assert {type(each) for each in told[0]} == {ClientIdNotUnique, SubscriptionsDiffer}
+    assert {type(each) for each in reported[0]} == {ClientIdNotUnique, SubscriptionsDiffer}
 
 
 async def test_pop_consumers_may_share_a_client_id(cluster: FakeCluster) -> None:
@@ -348,29 +286,29 @@ async def test_old_connection_of_this_client_is_not_a_fault(cluster: FakeCluster
         del members.connections[-1], members.members[-1]
 
         assert await one.checked(400) == []
-        asked = cluster.broker.requests_of(ASKS_MEMBER)
-        assert len(asked) <= MAX_OWN_QUERIES
+        queries = cluster.broker.requests_of(QUERY_MEMBER)
+        assert len(queries) <= MAX_OWN_QUERIES
 
 
 async def test_members_send_no_queries_after_a_reconnection(cluster: FakeCluster) -> None:
     """After a partition brokers list dead connections of all members."""
     async with member(cluster, "new") as one, member(cluster, "new", "b"):
         await one.check()
-        before = len(cluster.broker.requests_of(ASKS_MEMBER))
+        before = len(cluster.broker.requests_of(QUERY_MEMBER))
         one._instance._connection_numbers[cluster.broker.address] += 1
         await one.checked(100)
 
-        assert len(cluster.broker.requests_of(ASKS_MEMBER)) == before
+        assert len(cluster.broker.requests_of(QUERY_MEMBER)) == before
 
 
 async def test_agreeing_or_silent_members_are_not_queried_again(cluster: FakeCluster) -> None:
     async with member(cluster, "new") as one, member(cluster, "new", "b"):
-        cluster.broker.on(ASKS_MEMBER, Response(ResponseCode.SYSTEM_ERROR, remark="not online"))
+        cluster.broker.on(QUERY_MEMBER, Response(ResponseCode.SYSTEM_ERROR, remark="not online"))
         await one.checked(100)
-        assert len(cluster.broker.requests_of(ASKS_MEMBER)) == 1
+        assert len(cluster.broker.requests_of(QUERY_MEMBER)) == 1
     async with member(cluster, "new", "c") as one, member(cluster, "new", "d"):
         await one.checked(100)
-        assert len(cluster.broker.requests_of(ASKS_MEMBER)) == 1 + ENOUGH_ANSWERS
+        assert len(cluster.broker.requests_of(QUERY_MEMBER)) == 1 + ENOUGH_RESPONSES
 
 
 async def test_members_with_old_clients_are_compared_by_the_table_of_the_broker(
@@ -383,15 +321,15 @@ async def test_members_with_old_clients_are_compared_by_the_table_of_the_broker(
             cluster.broker.members.groups[GROUP].connections[number] = cpp
 
         assert len(await one.checked()) == 1
-        assert cluster.broker.requests_of(ASKS_MEMBER) == []
+        assert cluster.broker.requests_of(QUERY_MEMBER) == []
 
 
 async def test_consumer_reports_a_filter_without_a_match(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_check, "NOTHING_SECONDS", 0.0)
+    monkeypatch.setattr(filter_matches, "NOTHING_SECONDS", 0.0)
     async with member(cluster, "new") as check:
-        check.matches.note(TOPIC, NOTHING_MESSAGES, 0)
+        check.matches.note(TOPIC, filter_matches.NOTHING_MESSAGES, 0)
         (event,) = await check.checked()
 
     assert isinstance(event, SubscriptionMatchesNothing)
@@ -402,7 +340,7 @@ async def test_broker_that_does_not_list_this_member_is_ignored(cluster: FakeClu
         connection_set=[ConnectionBody(client_id="c@b", client_addr="127.0.0.1:1")],
         subscription_table=table(subscription(TOPIC, "paid", 1)),
     )
-    cluster.broker.on(ASKED, Response(body=msgspec.json.encode(others)), times=None)
+    cluster.broker.on(LIST_CONNECTIONS, Response(body=msgspec.json.encode(others)), times=None)
     async with member(cluster, "new") as check:
         assert await check.checked() == []
 
@@ -415,15 +353,15 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("answer", REFUSED, ids=lambda answer: str(answer.code))
-async def test_broker_that_denies_is_not_asked_again(
+async def test_broker_that_denies_is_not_queried_again(
     cluster: FakeCluster, answer: Response, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cluster.broker.on(ASKED, answer, times=None)
+    cluster.broker.on(LIST_CONNECTIONS, answer, times=None)
     async with member(cluster) as check:
         with caplog.at_level(logging.INFO, "rocketmq_aio.consumer.rebalance.subscription_check"):
             assert await check.checked() == []
 
-    assert len(cluster.broker.requests_of(ASKED)) == 1
+    assert len(cluster.broker.requests_of(LIST_CONNECTIONS)) == 1
     assert caplog.records == []
 
 
@@ -442,7 +380,7 @@ async def test_failed_request_is_repeated_at_the_next_check(
     cluster: FakeCluster, answer: Outcome
 ) -> None:
     async with member(cluster, "new") as check, member(cluster, "paid", "b"):
-        cluster.broker.on(ASKED, answer)
+        cluster.broker.on(LIST_CONNECTIONS, answer)
         await check.check()
         await until(lambda: check._instance.remoting.is_connected(cluster.broker.address), "again")
         await check._instance.heartbeats.send_all(anew=True)
@@ -450,11 +388,11 @@ async def test_failed_request_is_repeated_at_the_next_check(
         assert len(await check.checked()) == 1
 
 
-async def test_the_same_broker_is_always_asked() -> None:
+async def test_the_same_broker_is_always_queried() -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 4}) as cluster, member(cluster) as check:
         await check.checked(8)
 
-        assert [len(broker.requests_of(ASKED)) for broker in cluster.brokers] == [4, 0]
+        assert [len(broker.requests_of(LIST_CONNECTIONS)) for broker in cluster.brokers] == [4, 0]
 
 
 async def test_consumer_without_subscriptions_sends_nothing(cluster: FakeCluster) -> None:
@@ -462,7 +400,7 @@ async def test_consumer_without_subscriptions_sends_nothing(cluster: FakeCluster
         check.wanted = []
         await check.checked()
 
-        assert cluster.broker.requests_of(ASKED) == []
+        assert cluster.broker.requests_of(LIST_CONNECTIONS) == []
 
 
 @pytest.mark.parametrize("make", [consumer_of, popper_of], ids=["lite", "pop"])
@@ -472,24 +410,24 @@ async def test_consumers_check_when_a_member_joins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Between regular checks, which are an hour apart here."""
-    monkeypatch.setattr(group_check, "LEAST_SECONDS", 0.001)
+    monkeypatch.setattr(check_module, "LEAST_SECONDS", 0.001)
     monkeypatch.setattr(SubscriptionCheck, "_pause", lambda *_: 3600.0)
     async with make(cluster) as one:
         await one.subscribe(TOPIC)
-        await cluster.broker.wait_for(ASKED, 1)
-        before = len(cluster.broker.requests_of(ASKED))
+        await cluster.broker.wait_for(LIST_CONNECTIONS, 1)
+        before = len(cluster.broker.requests_of(LIST_CONNECTIONS))
         async with make(cluster) as two:
             await two.subscribe(TOPIC)
-            await cluster.broker.wait_for(ASKED, before + 2)
+            await cluster.broker.wait_for(LIST_CONNECTIONS, before + 2)
 
 
 async def test_checks_run_until_cancelled(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_check, "LEAST_SECONDS", 0.001)
+    monkeypatch.setattr(check_module, "LEAST_SECONDS", 0.001)
     async with member(cluster, "new") as check:
         checking = asyncio.create_task(SubscriptionCheck.keep_checking(check, 0.01))
-        await cluster.broker.wait_for(ASKED, 5)
+        await cluster.broker.wait_for(LIST_CONNECTIONS, 5)
         checking.cancel()
 
 
