@@ -36,7 +36,7 @@ from rocketmq_aio.protocol.requests.admin import (
     ProducerConnections,
     SubscriptionGroupTable,
 )
-from rocketmq_aio.protocol.requests.connections import (
+from rocketmq_aio.protocol.requests.client import (
     ConnectionBody,
     ConsumerConnections,
     GetConsumerConnectionList,

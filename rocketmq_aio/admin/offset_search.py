@@ -13,9 +13,8 @@ from rocketmq_aio.instance.time_search import TimeSearch
 from rocketmq_aio.model.message import EPOCH, MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION, ResponseCode
-from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.header import queue_fields, read_header
 from rocketmq_aio.protocol.record import stored_message
-from rocketmq_aio.protocol.requests.offsets import queue_fields
 from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
 
 TOOLS: Final = "TOOLS_CONSUMER"  # a group that exists on all brokers

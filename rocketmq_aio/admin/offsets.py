@@ -17,7 +17,7 @@ from rocketmq_aio.protocol.bodies import queue_key, read_reset_offsets
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import ConsumeStats, GetConsumeStats, InvokeResetOffset
-from rocketmq_aio.protocol.requests.connections import GetConsumerConnectionList
+from rocketmq_aio.protocol.requests.client import GetConsumerConnectionList
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.remoting.gather import gather_limited
 

@@ -15,18 +15,17 @@ from rocketmq_aio.protocol.bodies import CheckClientRequest, ConsumerList
 from rocketmq_aio.protocol.codes import MASTER_ID, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.header import RequestHeader, read_header
-from rocketmq_aio.protocol.requests.assignment import (
+from rocketmq_aio.protocol.header import RequestHeader, queue_fields, read_header
+from rocketmq_aio.protocol.requests.client import (
     AssignmentRequest,
     AssignmentResponse,
-    MessageQueueAssignment,
-    QueryAssignment,
-)
-from rocketmq_aio.protocol.requests.client import CheckClientConfig, GetConsumerListByGroup
-from rocketmq_aio.protocol.requests.connections import (
+    CheckClientConfig,
     ConsumerConnections,
     GetConsumerConnectionList,
+    GetConsumerListByGroup,
     MemberState,
+    MessageQueueAssignment,
+    QueryAssignment,
 )
 from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
 from rocketmq_aio.protocol.requests.offsets import (
@@ -36,7 +35,6 @@ from rocketmq_aio.protocol.requests.offsets import (
     QueryConsumerOffset,
     SearchOffset,
     UpdateConsumerOffset,
-    queue_fields,
 )
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.client import SUCCESS, RemotingClient

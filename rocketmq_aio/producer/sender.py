@@ -23,8 +23,9 @@ from rocketmq_aio.producer.retry import never_sent
 from rocketmq_aio.producer.send_attempts import SendAttempts, StoredCall
 from rocketmq_aio.producer.send_request import SendRequest, check_sizes, make_request
 from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo, TopicPublishTable
+from rocketmq_aio.protocol.header import queue_fields
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
-from rocketmq_aio.protocol.requests.offsets import GetMaxOffset, queue_fields
+from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 
 T = TypeVar("T")
 

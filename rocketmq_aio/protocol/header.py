@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any, ClassVar, Final, TypeVar, dataclass_transform, get_args
+from typing import Any, ClassVar, Final, TypedDict, TypeVar, dataclass_transform, get_args
 
 import msgspec
 import msgspec.structs
 
 from rocketmq_aio.errors import CodecError
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.command import Command
 
 H = TypeVar("H", bound="Header")
@@ -44,6 +45,38 @@ class RequestHeader(Header, frozen=True):
 
     code: ClassVar[int]
     unsigned: ClassVar[tuple[str, ...]] = ()  # fields that are not signed
+
+
+class TopicRequest(RequestHeader, frozen=True):
+    """Base of the requests about one topic."""
+
+    topic: str
+
+
+class QueueRequest(TopicRequest, frozen=True):
+    """Base of the requests about one queue."""
+
+    queue_id: int
+    broker_name: str | None = msgspec.field(name="bname", default=None)
+
+
+class GroupQueueRequest(QueueRequest, frozen=True):
+    """Base of the requests of a consumer group about one queue."""
+
+    consumer_group: str
+
+
+class QueueFields(TypedDict):
+    """The fields of a `QueueRequest`."""
+
+    topic: str
+    queue_id: int
+    broker_name: str
+
+
+def queue_fields(queue: MessageQueue) -> QueueFields:
+    """Return the fields that say which queue a request is about."""
+    return {"topic": queue.topic, "queue_id": queue.queue_id, "broker_name": queue.broker_name}
 
 
 @cache

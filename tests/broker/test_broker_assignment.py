@@ -18,7 +18,7 @@ from rocketmq_aio import (
     NotSupportedError,
 )
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
-from rocketmq_aio.protocol.requests.assignment import MessageRequestMode
+from rocketmq_aio.protocol.requests.client import MessageRequestMode
 from rocketmq_aio.testing import Cluster, probe
 
 SET_MESSAGE_REQUEST_MODE = 401

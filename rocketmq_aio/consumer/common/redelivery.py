@@ -25,8 +25,7 @@ from rocketmq_aio.protocol.codes import (
 )
 from rocketmq_aio.protocol.compression import compress
 from rocketmq_aio.protocol.header import RequestHeader
-from rocketmq_aio.protocol.requests.send import SendMessage
-from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
+from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack, SendMessage
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.remoting.response_errors import broker_error
 

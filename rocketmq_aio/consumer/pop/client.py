@@ -35,7 +35,7 @@ from rocketmq_aio.protocol.requests.pop import (
     PopMessage,
     PopMessageResponse,
 )
-from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
+from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.response_errors import broker_error
 

@@ -32,11 +32,7 @@ from rocketmq_aio.errors import AuthError, NotSupportedError, PermissionDeniedEr
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo, SubscriptionData
-from rocketmq_aio.protocol.requests.connections import (
-    ConnectionBody,
-    ConsumerConnections,
-    MemberState,
-)
+from rocketmq_aio.protocol.requests.client import ConnectionBody, ConsumerConnections, MemberState
 from rocketmq_aio.protocol.subscription import ALL, Subscription
 from rocketmq_aio.remoting.gather import gather_limited
 

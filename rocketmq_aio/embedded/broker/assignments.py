@@ -22,7 +22,7 @@ from rocketmq_aio.protocol.bodies import MessageQueueBody
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.requests.assignment import (
+from rocketmq_aio.protocol.requests.client import (
     AssignmentRequest,
     AssignmentResponse,
     MessageQueueAssignment,

@@ -22,14 +22,12 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader, read_header, to_ext_fields
 from rocketmq_aio.protocol.requests.client import (
-    GetConsumerListByGroup,
-    HeartbeatResponse,
-    UnregisterClient,
-)
-from rocketmq_aio.protocol.requests.connections import (
     ConnectionBody,
     ConsumerConnections,
     GetConsumerConnectionList,
+    GetConsumerListByGroup,
+    HeartbeatResponse,
+    UnregisterClient,
 )
 from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
 

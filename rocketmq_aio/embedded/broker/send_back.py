@@ -26,7 +26,7 @@ from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.record import decode_messages
-from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
+from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack
 
 GROUP_LIMIT: Final = 16  # default number of retries
 FIRST_LEVEL: Final = 3

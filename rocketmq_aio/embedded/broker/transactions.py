@@ -27,7 +27,7 @@ from rocketmq_aio.protocol.codes import (
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
-from rocketmq_aio.protocol.requests.transactions import EndTransaction
+from rocketmq_aio.protocol.requests.send import EndTransaction
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"

@@ -32,7 +32,7 @@ from rocketmq_aio.protocol.codes import (
     TRANSACTION_ROLLBACK,
     ResponseCode,
 )
-from rocketmq_aio.protocol.requests.transactions import EndTransaction
+from rocketmq_aio.protocol.requests.send import EndTransaction
 from rocketmq_aio.remoting.backoff import Backoff
 
 logger = get_logger(__name__)

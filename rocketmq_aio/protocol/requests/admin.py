@@ -8,8 +8,8 @@ import msgspec
 
 from rocketmq_aio.protocol.bodies import Body, BrokerData
 from rocketmq_aio.protocol.codes import RequestCode
-from rocketmq_aio.protocol.header import Header, RequestHeader
-from rocketmq_aio.protocol.requests.connections import ConnectionBody
+from rocketmq_aio.protocol.header import Header, RequestHeader, TopicRequest
+from rocketmq_aio.protocol.requests.client import ConnectionBody
 from rocketmq_aio.protocol.requests.from_broker import ResetOffset
 
 BY_ID: Final = "_UNIQUE_KEY_QUERY"
@@ -17,10 +17,9 @@ BY_ID: Final = "_UNIQUE_KEY_QUERY"
 # --- topics -----------------------------------------------------------------------------------
 
 
-class CreateTopic(RequestHeader, code=RequestCode.UPDATE_AND_CREATE_TOPIC, frozen=True):
+class CreateTopic(TopicRequest, code=RequestCode.UPDATE_AND_CREATE_TOPIC, frozen=True):
     """Create or update a topic on one broker; attributes not given stay."""
 
-    topic: str
     default_topic: str  # required but unused
     read_queue_nums: int
     write_queue_nums: int
@@ -31,23 +30,18 @@ class CreateTopic(RequestHeader, code=RequestCode.UPDATE_AND_CREATE_TOPIC, froze
     attributes: str | None = None
 
 
-class DeleteTopicInBroker(RequestHeader, code=RequestCode.DELETE_TOPIC_IN_BROKER, frozen=True):
+class DeleteTopicInBroker(TopicRequest, code=RequestCode.DELETE_TOPIC_IN_BROKER, frozen=True):
     """Delete a topic with its messages; response 0 if it does not exist."""
 
-    topic: str
 
-
-class DeleteTopicInNameServer(RequestHeader, code=RequestCode.DELETE_TOPIC_IN_NAMESRV, frozen=True):
+class DeleteTopicInNameServer(TopicRequest, code=RequestCode.DELETE_TOPIC_IN_NAMESRV, frozen=True):
     """Delete a topic of one cluster or of all; a broker that has it registers it again."""
 
-    topic: str
     cluster_name: str | None = None
 
 
-class GetTopicConfig(RequestHeader, code=RequestCode.GET_TOPIC_CONFIG, frozen=True):
+class GetTopicConfig(TopicRequest, code=RequestCode.GET_TOPIC_CONFIG, frozen=True):
     """Get the settings of one topic (5.x); response 17 if it does not exist."""
-
-    topic: str
 
 
 class GetAllTopicConfig(RequestHeader, code=RequestCode.GET_ALL_TOPIC_CONFIG, frozen=True):
@@ -95,10 +89,8 @@ class TopicList(Body, frozen=True):
     topic_list: list[str] = msgspec.field(default_factory=list)
 
 
-class GetTopicStats(RequestHeader, code=RequestCode.GET_TOPIC_STATS_INFO, frozen=True):
+class GetTopicStats(TopicRequest, code=RequestCode.GET_TOPIC_STATS_INFO, frozen=True):
     """Get the offsets of the queues of a topic on one broker."""
-
-    topic: str
 
 
 class TopicOffset(Body, frozen=True):
@@ -191,10 +183,8 @@ class SubscriptionGroupTable(Body, frozen=True):
     subscription_group_table: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
 
 
-class GetGroupsOfTopic(RequestHeader, code=RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, frozen=True):
+class GetGroupsOfTopic(TopicRequest, code=RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, frozen=True):
     """List the groups that have consumed a topic."""
-
-    topic: str
 
 
 class GroupList(Body, frozen=True):

@@ -1,9 +1,12 @@
-"""Routes, group membership and queue locks."""
+"""Routes, group membership, queue locks, and assignment of queues by the broker (5.x)."""
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 
+from rocketmq_aio.protocol.bodies import NO_QUEUES, Body, MessageQueueBody, SubscriptionData
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import Header, RequestHeader
 
@@ -52,3 +55,77 @@ class LockBatchMQ(RequestHeader, code=RequestCode.LOCK_BATCH_MQ, frozen=True):
 
 class UnlockBatchMQ(RequestHeader, code=RequestCode.UNLOCK_BATCH_MQ, frozen=True):
     """Unlock queues; the body is bodies.LockBatchRequest."""
+
+
+class GetConsumerConnectionList(
+    RequestHeader, code=RequestCode.GET_CONSUMER_CONNECTION_LIST, frozen=True
+):
+    """Get connections and subscriptions of a group; response 206 if it has no member."""
+
+    consumer_group: str
+
+
+class ConnectionBody(Body, frozen=True):
+    """A connected member; the address is ``ip:port``."""
+
+    client_id: str = ""
+    client_addr: str = ""
+    language: str = ""
+    version: int = 0
+
+
+class ConsumerConnections(Body, frozen=True):
+    """Response to GetConsumerConnectionList.
+
+    The broker keeps one subscription per topic for the whole group, the newest of any member, and
+    only topics in the last heartbeat.
+    """
+
+    connection_set: list[ConnectionBody] = msgspec.field(default_factory=list)
+    subscription_table: dict[str, SubscriptionData] = msgspec.field(default_factory=dict)
+    consume_type: str = ""
+    message_model: str = ""
+    consume_from_where: str = ""
+
+
+class MemberState(Body, frozen=True):
+    """Part of the response to GetConsumerRunningInfo; the tables are undecoded."""
+
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+    subscription_set: list[SubscriptionData] = msgspec.field(default_factory=list)
+    mq_table: msgspec.Raw = NO_QUEUES
+    status_table: msgspec.Raw = NO_QUEUES
+
+
+class MessageRequestMode(StrEnum):
+    """How to fetch the messages of a queue, chosen by the broker."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
+class QueryAssignment(RequestHeader, code=RequestCode.QUERY_ASSIGNMENT, frozen=True):
+    """Query the assignment of a member; the body is AssignmentRequest."""
+
+
+class AssignmentRequest(Body, frozen=True, kw_only=True):
+    """Member, topic and allocation strategy."""
+
+    topic: str
+    consumer_group: str
+    client_id: str
+    strategy_name: str | None = None
+    message_model: str
+
+
+class MessageQueueAssignment(Body, frozen=True):
+    """An assigned queue; id -1: all queues of the broker."""
+
+    message_queue: MessageQueueBody
+    mode: str
+
+
+class AssignmentResponse(Body, frozen=True):
+    """The queues of the member; None if the broker does not know it."""
+
+    message_queue_assignments: list[MessageQueueAssignment] | None = None

@@ -2,50 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
-
-import msgspec
-
-from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
-from rocketmq_aio.protocol.header import Header, RequestHeader
+from rocketmq_aio.protocol.header import GroupQueueRequest, Header, QueueRequest
 
 
-class QueueRequest(RequestHeader, frozen=True):
-    """Base of the requests about one queue."""
-
-    topic: str
-    queue_id: int
-    broker_name: str | None = msgspec.field(name="bname", default=None)
-
-
-class QueueFields(TypedDict):
-    """The fields of a `QueueRequest`."""
-
-    topic: str
-    queue_id: int
-    broker_name: str
-
-
-def queue_fields(queue: MessageQueue) -> QueueFields:
-    """Return the fields that say which queue a request is about."""
-    return {"topic": queue.topic, "queue_id": queue.queue_id, "broker_name": queue.broker_name}
-
-
-class QueryConsumerOffset(QueueRequest, code=RequestCode.QUERY_CONSUMER_OFFSET, frozen=True):
+class QueryConsumerOffset(GroupQueueRequest, code=RequestCode.QUERY_CONSUMER_OFFSET, frozen=True):
     """Get the committed offset; response 22 if there is none.
 
     Without ``set_zero_if_not_found=False`` (5.x) a broker returns 0 for a young queue.
     """
 
-    consumer_group: str
     set_zero_if_not_found: bool | None = None
 
 
-class UpdateConsumerOffset(QueueRequest, code=RequestCode.UPDATE_CONSUMER_OFFSET, frozen=True):
+class UpdateConsumerOffset(GroupQueueRequest, code=RequestCode.UPDATE_CONSUMER_OFFSET, frozen=True):
     """Commit *commit_offset*, the next offset to consume."""
 
-    consumer_group: str
     commit_offset: int
 
 

@@ -8,18 +8,15 @@ from __future__ import annotations
 import msgspec
 
 from rocketmq_aio.protocol.codes import RequestCode
-from rocketmq_aio.protocol.header import Header, RequestHeader
+from rocketmq_aio.protocol.header import GroupQueueRequest, Header, RequestHeader
 
 
-class PopMessage(RequestHeader, code=RequestCode.POP_MESSAGE, frozen=True):
+class PopMessage(GroupQueueRequest, code=RequestCode.POP_MESSAGE, frozen=True):
     """Pop messages of a topic, which stay invisible to the group for *invisible_time* ms.
 
     *queue_id* -1: all queues of the broker; *born_time*: ms by the broker's clock, 0: unknown.
     """
 
-    consumer_group: str
-    topic: str
-    queue_id: int
     max_msg_nums: int
     invisible_time: int
     poll_time: int
@@ -29,36 +26,6 @@ class PopMessage(RequestHeader, code=RequestCode.POP_MESSAGE, frozen=True):
     exp: str | None = None
     order: bool | None = None
     attempt_id: str | None = None
-    broker_name: str | None = msgspec.field(name="bname", default=None)
-
-
-class PopMessageResponse(Header, frozen=True):
-    """Header of responses 0 and 210; `receipt` decodes the last three fields."""
-
-    pop_time: int
-    invisible_time: int
-    revive_queue_id: int = msgspec.field(name="reviveQid")
-    rest_num: int
-    start_offset_info: str | None = None
-    msg_offset_info: str | None = None
-    order_count_info: str | None = None
-
-
-class AckMessage(RequestHeader, code=RequestCode.ACK_MESSAGE, frozen=True):
-    """Acknowledge a message; *topic* is where it is stored, *extra_info* its receipt."""
-
-    consumer_group: str
-    topic: str
-    queue_id: int
-    extra_info: str
-    offset: int
-    broker_name: str | None = msgspec.field(name="bname", default=None)
-
-
-class ChangeInvisibleTime(AckMessage, code=RequestCode.CHANGE_MESSAGE_INVISIBLETIME, frozen=True):
-    """Keep a message invisible for *invisible_time* ms from now; else as `AckMessage`."""
-
-    invisible_time: int
 
 
 class ChangeInvisibleTimeResponse(Header, frozen=True):
@@ -67,6 +34,28 @@ class ChangeInvisibleTimeResponse(Header, frozen=True):
     pop_time: int
     invisible_time: int
     revive_queue_id: int = msgspec.field(name="reviveQid")
+
+
+class PopMessageResponse(ChangeInvisibleTimeResponse, frozen=True):
+    """Header of responses 0 and 210; `receipt` decodes the last three fields."""
+
+    rest_num: int
+    start_offset_info: str | None = None
+    msg_offset_info: str | None = None
+    order_count_info: str | None = None
+
+
+class AckMessage(GroupQueueRequest, code=RequestCode.ACK_MESSAGE, frozen=True):
+    """Acknowledge a message; *topic* is where it is stored, *extra_info* its receipt."""
+
+    extra_info: str
+    offset: int
+
+
+class ChangeInvisibleTime(AckMessage, code=RequestCode.CHANGE_MESSAGE_INVISIBLETIME, frozen=True):
+    """Keep a message invisible for *invisible_time* ms from now; else as `AckMessage`."""
+
+    invisible_time: int
 
 
 class BatchAckMessage(RequestHeader, code=RequestCode.BATCH_ACK_MESSAGE, frozen=True):

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from rocketmq_aio.protocol.codes import RequestCode
-from rocketmq_aio.protocol.header import Header, RequestHeader
+from rocketmq_aio.protocol.header import GroupQueueRequest, Header
 
 
-class PullMessage(RequestHeader, code=RequestCode.PULL_MESSAGE, frozen=True):
+class PullMessage(GroupQueueRequest, code=RequestCode.PULL_MESSAGE, frozen=True):
     """Pull messages of a queue from an offset; *sys_flag* says which fields are valid."""
 
-    consumer_group: str
-    topic: str
-    queue_id: int
     queue_offset: int
     max_msg_nums: int
     sys_flag: int
@@ -23,7 +18,6 @@ class PullMessage(RequestHeader, code=RequestCode.PULL_MESSAGE, frozen=True):
     sub_version: int
     expression_type: str | None = None
     max_msg_bytes: int | None = None  # a hint, from 5.0
-    broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
 class LitePullMessage(PullMessage, code=RequestCode.LITE_PULL_MESSAGE, frozen=True):

@@ -1,4 +1,7 @@
-"""Sending: 310 SEND_MESSAGE_V2 and 320 SEND_BATCH_MESSAGE, whose fields have one-letter names."""
+"""Sending, sending back and recall of messages, and the end of transactions.
+
+The fields of a send have one-letter names.
+"""
 
 from __future__ import annotations
 
@@ -62,3 +65,30 @@ class SendMessageResponse(Header, frozen=True):
     recall_handle: str | None = None
     region_id: str = msgspec.field(name="MSG_REGION", default="DefaultRegion")
     trace_on: str | None = msgspec.field(name="TRACE_ON", default=None)
+
+
+class ConsumerSendMsgBack(RequestHeader, code=RequestCode.CONSUMER_SEND_MSG_BACK, frozen=True):
+    """Store the message at *offset* of the commit log in the retry topic of *group*."""
+
+    offset: int
+    group: str
+    delay_level: int
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: int | None = None
+    broker_name: str | None = msgspec.field(name="bname", default=None)
+
+
+class EndTransaction(RequestHeader, code=RequestCode.END_TRANSACTION, frozen=True):
+    """Commit or roll back a half message; no response for "unknown"."""
+
+    topic: str | None = None
+    producer_group: str
+    tran_state_table_offset: int
+    commit_log_offset: int
+    commit_or_rollback: int
+    from_transaction_check: bool = False
+    msg_id: str
+    transaction_id: str | None = None
+    broker_name: str | None = msgspec.field(name="bname", default=None)

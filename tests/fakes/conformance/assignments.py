@@ -6,7 +6,7 @@ import msgspec
 
 from rocketmq_aio.embedded.broker.assignments import SET_MESSAGE_REQUEST_MODE
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.requests.assignment import (
+from rocketmq_aio.protocol.requests.client import (
     AssignmentRequest,
     AssignmentResponse,
     QueryAssignment,

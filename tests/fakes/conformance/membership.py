@@ -17,13 +17,11 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.client import (
     CheckClientConfig,
+    ConsumerConnections,
+    GetConsumerConnectionList,
     GetConsumerListByGroup,
     Heartbeat,
     UnregisterClient,
-)
-from rocketmq_aio.protocol.requests.connections import (
-    ConsumerConnections,
-    GetConsumerConnectionList,
 )
 from rocketmq_aio.protocol.subscription import java_hash
 from tests.fakes.conformance.ground import Case, Ground, eventually

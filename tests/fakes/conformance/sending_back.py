@@ -14,7 +14,7 @@ from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
-from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
+from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack
 from tests.fakes.conformance.ground import (
     Case,
     Ground,

@@ -25,8 +25,7 @@ from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.record import decode_message
 from rocketmq_aio.protocol.requests.client import Heartbeat
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
-from rocketmq_aio.protocol.requests.send import SendMessageResponse
-from rocketmq_aio.protocol.requests.transactions import EndTransaction
+from rocketmq_aio.protocol.requests.send import EndTransaction, SendMessageResponse
 from tests.fakes.conformance.ground import (
     Ground,
     everything,

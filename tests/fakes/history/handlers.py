@@ -24,8 +24,7 @@ from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.send import SendMessage
-from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
+from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack, SendMessage
 from tests.fakes.broker import FakeBroker
 from tests.fakes.history.events import Commit, Epoch, Handled, History, LockChange, Outcome, Settled
 from tests.fakes.history.recording import stored_log, wire_commits

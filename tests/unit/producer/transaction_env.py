@@ -17,7 +17,7 @@ from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.transactions import EndTransaction
+from rocketmq_aio.protocol.requests.send import EndTransaction
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 

@@ -13,16 +13,7 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol import bodies, codes, record
 from rocketmq_aio.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from rocketmq_aio.protocol.header import Header, RequestHeader
-from rocketmq_aio.protocol.requests import (
-    admin,
-    assignment,
-    client,
-    connections,
-    offsets,
-    pop,
-    pull,
-    send,
-)
+from rocketmq_aio.protocol.requests import admin, client, offsets, pop, pull, send
 from tests.unit.protocol.declared import all_headers
 from tests.unit.protocol.wire_files import (
     CODES,
@@ -58,12 +49,12 @@ SHAPES: Final[dict[type[bodies.Body], tuple[str, ...]]] = {
     bodies.ConsumerData: ("ConsumerData",),
     bodies.HeartbeatData: ("HeartbeatData",),
     bodies.ConsumerList: ("GetConsumerListByGroupResponseBody",),
-    assignment.AssignmentRequest: ("QueryAssignmentRequestBody",),
-    assignment.AssignmentResponse: ("QueryAssignmentResponseBody",),
-    assignment.MessageQueueAssignment: ("MessageQueueAssignment",),
-    connections.ConsumerConnections: ("ConsumerConnection",),
-    connections.ConnectionBody: ("Connection",),
-    connections.MemberState: ("ConsumerRunningInfo",),
+    client.AssignmentRequest: ("QueryAssignmentRequestBody",),
+    client.AssignmentResponse: ("QueryAssignmentResponseBody",),
+    client.MessageQueueAssignment: ("MessageQueueAssignment",),
+    client.ConsumerConnections: ("ConsumerConnection",),
+    client.ConnectionBody: ("Connection",),
+    client.MemberState: ("ConsumerRunningInfo",),
     admin.ClusterInfoBody: ("ClusterInfo",),
     admin.KVTable: ("KVTable",),
     admin.ConsumeStats: ("ConsumeStats",),

@@ -16,17 +16,8 @@ from rocketmq_aio.protocol.compression import inflate
 from rocketmq_aio.protocol.fastjson import read_body, to_standard
 from rocketmq_aio.protocol.header import Header, read_header, to_ext_fields, wire_names
 from rocketmq_aio.protocol.record import decode_batch, decode_messages, encode_batch_entry
-from rocketmq_aio.protocol.requests import (
-    admin,
-    client,
-    from_broker,
-    offsets,
-    pop,
-    pull,
-    send,
-    send_back,
-)
-from rocketmq_aio.protocol.requests.transactions import EndTransaction
+from rocketmq_aio.protocol.requests import admin, client, from_broker, offsets, pop, pull, send
+from rocketmq_aio.protocol.requests.send import EndTransaction
 from rocketmq_aio.remoting.acl import sign
 from tests.unit.protocol.wire_files import (
     COMMON_FIELDS,
@@ -67,7 +58,7 @@ REQUESTS: Final[dict[int, type[Header]]] = {
         send.RecallMessage,
         send.SendBatchMessage,
         send.SendReplyMessage,
-        send_back.ConsumerSendMsgBack,
+        send.ConsumerSendMsgBack,
         EndTransaction,
         admin.DeleteGroup,
         admin.GetConsumeStats,

@@ -33,7 +33,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.pull import PullMessage
-from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
+from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import TOPIC, bodies, numbers, put, queue
 from tests.unit.consumer.parts import message

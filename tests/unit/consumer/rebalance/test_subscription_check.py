@@ -36,7 +36,7 @@ from rocketmq_aio.embedded.responses import Close, Outcome, Response
 from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.bodies import SubscriptionData
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from rocketmq_aio.protocol.requests.connections import ConnectionBody, ConsumerConnections
+from rocketmq_aio.protocol.requests.client import ConnectionBody, ConsumerConnections
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, consumer_of, queue
