@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import ssl
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
 
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
+from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.embedded.server import EmbeddedServer
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.protocol.codes import MASTER_ID, RequestCode, ResponseCode
+from rocketmq_aio.protocol.codes import MASTER_ID, PERM_WRITE, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.admin import DeleteKVConfig, GetKVConfig, PutKVConfig, TopicList
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
 
+ORDER_CONFIGS: Final = "ORDER_TOPIC_CONFIG"
+BROKER_IDS: Final = re.compile(rb'"brokerAddrs":{"(\d+)":')
 STANDARD_JSON_SINCE: Final = 401  # 4.9.4: newer clients get broker ids as strings
 
 
@@ -42,6 +47,24 @@ class EmbeddedNameServer(EmbeddedServer):
         self.advertised: dict[str, str] = {}  # broker name -> address
         self.headless: set[str] = set()  # brokers with only a replica registered
         self.dialect = dialect
+        self.configs: dict[str, dict[str, str]] = {}  # KV configuration by namespace
+        self.wiped: set[str] = set()  # brokers without write permission in all routes
+        self._handlers: dict[int, Callable[[Command], Response]] = {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.topic_route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.forget_topic,
+            RequestCode.PUT_KV_CONFIG: self.put_config,
+            RequestCode.GET_KV_CONFIG: self.get_config,
+            RequestCode.DELETE_KV_CONFIG: self.delete_config,
+            AdminCode.GET_KVLIST_BY_NAMESPACE: self.list_configs,
+            AdminCode.GET_NAMESRV_CONFIG: self.config,
+            AdminCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            AdminCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_permission,
+            AdminCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_permission,
+            AdminCode.REGISTER_BROKER: self.refuse_registration,
+        }
 
     def register(self, broker: EmbeddedBroker) -> None:
         self.brokers.append(broker)
@@ -52,33 +75,108 @@ class EmbeddedNameServer(EmbeddedServer):
     def process(
         self, command: Command, connection: ServerConnection
     ) -> Outcome | Awaitable[Outcome]:
-        if command.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
+        handler = self._handlers.get(command.code)
+        if handler is None:
             if not self.version.is_5:
                 return None  # 4.9 name servers do not respond to unknown codes
             return self.not_supported(command)
         try:
-            asked = read_header(command, GetRouteInfo)
+            return handler(command)
         except CodecError as fault:
             return Response(ResponseCode.SYSTEM_ERROR, remark=str(fault))
-        holders = [broker for broker in self.brokers if asked.topic in broker.topics]
+
+    def topic_route(self, command: Command) -> Response:
+        header = read_header(command, GetRouteInfo)
+        holders = [broker for broker in self.brokers if header.topic in broker.topics]
         if not holders:
-            remark = f"No topic route info in name server for the topic: {asked.topic}"
+            remark = f"No topic route info in name server for the topic: {header.topic}"
             return Response(ResponseCode.TOPIC_NOT_EXIST, remark=remark)
-        standard = command.version >= STANDARD_JSON_SINCE or bool(asked.accept_standard_json_only)
+        standard = command.version >= STANDARD_JSON_SINCE or bool(header.accept_standard_json_only)
         if self.dialect is not None:
             standard = self.dialect == "standard"
-        return Response(body=self.route(asked.topic, holders, standard=standard))
+        return Response(body=self.route(header.topic, holders, standard=standard))
+
+    def cluster_info(self, _command: Command) -> Response:
+        clusters: dict[str, list[str]] = {}
+        for broker in self.brokers:
+            clusters.setdefault(broker.state.cluster, []).append(broker.name)
+        table = {broker.name: self._broker_data(broker) for broker in self.brokers}
+        body = msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": clusters})
+        return Response(body=_with_numbers(body))
+
+    def topics(self, command: Command) -> Response:
+        """List the topics of all clusters, or of one."""
+        cluster = command.ext_fields().get("cluster")
+        chosen = [each for each in self.brokers if cluster in (None, each.state.cluster)]
+        names = list(dict.fromkeys(name for broker in chosen for name in broker.topics))
+        return Response(body=msgspec.json.encode(TopicList(topic_list=names)))
+
+    def system_topics(self, _command: Command) -> Response:
+        own = {each for broker in self.brokers for each in (broker.state.cluster, broker.name)}
+        return Response(body=msgspec.json.encode(TopicList(topic_list=sorted(own))))
+
+    def wipe_write_permission(self, command: Command) -> Response:
+        return self._write_permission(command, "wipeTopicCount", self.wiped.add)
+
+    def add_write_permission(self, command: Command) -> Response:
+        return self._write_permission(command, "addTopicCount", self.wiped.discard)
+
+    def put_config(self, command: Command) -> Response:
+        header = read_header(command, PutKVConfig)
+        self.configs.setdefault(header.namespace, {})[header.key] = header.value
+        return Response()
+
+    def get_config(self, command: Command) -> Response:
+        header = read_header(command, GetKVConfig)
+        value = self.configs.get(header.namespace, {}).get(header.key)
+        if value is None:
+            remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
+            return Response(ResponseCode.QUERY_NOT_FOUND, remark=remark)
+        return Response(ext={"value": value})
+
+    def delete_config(self, command: Command) -> Response:
+        header = read_header(command, DeleteKVConfig)
+        self.configs.get(header.namespace, {}).pop(header.key, None)
+        return Response()
+
+    def list_configs(self, command: Command) -> Response:
+        namespace = command.ext_fields().get("namespace", "")
+        table = self.configs.get(namespace)
+        if table is None:
+            remark = f"No config item, Namespace: {namespace}"
+            return Response(ResponseCode.QUERY_NOT_FOUND, remark=remark)
+        return Response(body=msgspec.json.encode({"table": table}))
+
+    def config(self, _command: Command) -> Response:
+        return Response(body=f"listenPort={self.port}\norderMessageEnable=false\n".encode())
+
+    def forget_topic(self, _command: Command) -> Response:
+        """Do nothing: routes follow the brokers, and those that have the topic keep it."""
+        return Response()
+
+    def refuse_registration(self, _command: Command) -> Response:
+        remark = "the embedded name server has embedded brokers only: others cannot register"
+        return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
 
     def route(self, topic: str, holders: list[EmbeddedBroker], *, standard: bool) -> bytes:
         """Return the route as JSON, or with numeric keys like Java's fastjson."""
-        body = msgspec.json.encode(
-            {
-                "brokerDatas": [self._broker_data(broker) for broker in holders],
-                "filterServerTable": {},
-                "queueDatas": [_queue_data(broker, topic) for broker in holders],
-            }
-        )
-        return body if standard else body.replace(b'"brokerAddrs":{"0":', b'"brokerAddrs":{0:')
+        route: dict[str, Any] = {
+            "brokerDatas": [self._broker_data(broker) for broker in holders],
+            "filterServerTable": {},
+            "queueDatas": [self._queue_data(broker, topic) for broker in holders],
+        }
+        if (order := self.configs.get(ORDER_CONFIGS, {}).get(topic)) is not None:
+            route["orderTopicConf"] = order
+        body = msgspec.json.encode(route)
+        return body if standard else _with_numbers(body)
+
+    def _write_permission(
+        self, command: Command, field: str, apply: Callable[[str], None]
+    ) -> Response:
+        name = command.ext_fields().get("brokerName", "")
+        topics = [len(broker.topics) for broker in self.brokers if broker.name == name]
+        apply(name)
+        return Response(ext={field: str(sum(topics))})
 
     def _broker_data(self, broker: EmbeddedBroker) -> dict[str, Any]:
         address = self.advertised.get(broker.name, broker.address)
@@ -89,13 +187,17 @@ class EmbeddedNameServer(EmbeddedServer):
             "enableActingMaster": False,
         }
 
+    def _queue_data(self, broker: EmbeddedBroker, topic: str) -> dict[str, Any]:
+        held = broker.topics[topic]
+        return {
+            "brokerName": broker.name,
+            "perm": held.perm & ~PERM_WRITE if broker.name in self.wiped else held.perm,
+            "readQueueNums": held.read_queues,
+            "topicSysFlag": held.sys_flag,
+            "writeQueueNums": held.write_queues,
+        }
 
-def _queue_data(broker: EmbeddedBroker, topic: str) -> dict[str, Any]:
-    held = broker.topics[topic]
-    return {
-        "brokerName": broker.name,
-        "perm": held.perm,
-        "readQueueNums": len(held.queues),
-        "topicSysFlag": 0,
-        "writeQueueNums": len(held.queues),
-    }
+
+def _with_numbers(body: bytes) -> bytes:
+    """Return JSON with broker ids as bare numbers, like Java's fastjson."""
+    return BROKER_IDS.sub(rb'"brokerAddrs":{\1:', body)

@@ -6,11 +6,12 @@ import ssl
 from collections.abc import Awaitable, Iterable
 from typing import Final
 
-import msgspec
-
+from rocketmq_aio.embedded.broker.admin import AdminProcessor
 from rocketmq_aio.embedded.broker.assignments import AssignmentProcessor
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
 from rocketmq_aio.embedded.broker.delay_levels import DelayLevels
+from rocketmq_aio.embedded.broker.forwarding import ForwardingProcessor
+from rocketmq_aio.embedded.broker.groups import GroupProcessor
 from rocketmq_aio.embedded.broker.locks import LockProcessor
 from rocketmq_aio.embedded.broker.offsets import OffsetProcessor
 from rocketmq_aio.embedded.broker.pop import PopProcessor
@@ -19,6 +20,7 @@ from rocketmq_aio.embedded.broker.replies import ReplyProcessor
 from rocketmq_aio.embedded.broker.send import SendProcessor
 from rocketmq_aio.embedded.broker.send_back import SendBackProcessor
 from rocketmq_aio.embedded.broker.state import MAX_BYTES, BrokerState, ErrorResponse
+from rocketmq_aio.embedded.broker.statistics import StatisticsProcessor
 from rocketmq_aio.embedded.broker.store import (
     READ_WRITE,
     MessageStore,
@@ -27,6 +29,7 @@ from rocketmq_aio.embedded.broker.store import (
     Topic,
 )
 from rocketmq_aio.embedded.broker.timers import TimerProcessor
+from rocketmq_aio.embedded.broker.topics import TEMPLATE_TOPIC, TopicProcessor
 from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
 from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.connection import ServerConnection
@@ -38,8 +41,6 @@ from rocketmq_aio.protocol.codes import JSON_HEADER, ONEWAY_FLAG, RequestCode, R
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import RequestHeader
 
-GET_BROKER_RUNTIME_INFO: Final = 28
-TEMPLATE_TOPIC: Final = "TBW102"
 TEMPLATE_QUEUES: Final = 8
 TEMPLATE_PERM: Final = 7  # read, write, inherit
 
@@ -82,7 +83,7 @@ class EmbeddedBroker(EmbeddedServer):
             auto_create_groups,
             max_bytes=max_bytes,
         )
-        self.members = ClientProcessor(self.state, self._notify_members, self._push_to)
+        self.members = ClientProcessor(self.state, self._notify_members)
         self.pulls = PullProcessor(self.state, self.members)
         self.pops = PopProcessor(self.state, self.pulls)
         self.assignments = AssignmentProcessor(self.state, self.members)
@@ -94,6 +95,14 @@ class EmbeddedBroker(EmbeddedServer):
         sends = SendProcessor(self.state, self.delays, backs, self.transactions, self.timers)
         replies = ReplyProcessor(self.state, self.members, sends, self._push_to)
         groups = (self.members, self.assignments, self.locks)
+        topics = TopicProcessor(self.state)
+        admin = (
+            topics,
+            GroupProcessor(self.state),
+            StatisticsProcessor(self.state, self.members),
+            ForwardingProcessor(self.state, self.members, self._push_to),
+            AdminProcessor(self.state),
+        )
         parts = (
             sends,
             replies,
@@ -104,11 +113,12 @@ class EmbeddedBroker(EmbeddedServer):
             self.pops,
             OffsetProcessor(self.state),
             *groups,
+            *admin,
         )
         self._handlers = {
             code: handler for part in parts for code, handler in part.handlers().items()
         }
-        self._handlers[GET_BROKER_RUNTIME_INFO] = self._runtime_info
+        topics.create_system_topics()
         if auto_create_topics:
             self.create_topic(TEMPLATE_TOPIC, TEMPLATE_QUEUES, TEMPLATE_PERM)
 
@@ -129,10 +139,10 @@ class EmbeddedBroker(EmbeddedServer):
         self.state.store.create_topic(name, queues, perm)
 
     def delete_topic(self, name: str) -> None:
-        self.topics.pop(name, None)
+        self.state.delete_topic(name)
 
     def create_group(self, name: str) -> None:
-        self.state.groups.add(name)
+        self.state.create_group(name)
 
     def put(
         self, topic: str, body: bytes, *, queue_id: int = 0, properties: str = ""
@@ -159,7 +169,7 @@ class EmbeddedBroker(EmbeddedServer):
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit an offset as if a member had."""
-        self.state.groups.add(group)
+        self.state.create_group(group)
         self.state.committed[group, topic, queue_id] = offset
 
     async def ask_about_transactions(self) -> int:
@@ -192,17 +202,8 @@ class EmbeddedBroker(EmbeddedServer):
         super().closed(connection)
         self.members.disconnected(connection.number)
 
-    def _runtime_info(self, _command: Command, _connection: ServerConnection) -> Response:
-        table = {
-            "brokerVersionDesc": self.version.name,
-            "brokerActive": "true",
-            "commitLogMaxOffset": str(self.state.store.log_end),
-            "dispatchBehindBytes": "0",
-        }
-        return Response(body=msgspec.json.encode({"table": table}))
-
     async def _push_to(
-        self, header: RequestHeader, body: bytes, number: int, seconds: float
+        self, header: RequestHeader | Command, body: bytes, number: int, seconds: float
     ) -> Command | None:
         connection = self.connections.get(number)
         if connection is None:

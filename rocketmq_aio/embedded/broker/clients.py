@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.bodies import (
-    Body,
     CheckClientRequest,
     ConsumerData,
     ConsumerList,
@@ -20,7 +20,8 @@ from rocketmq_aio.protocol.bodies import (
 from rocketmq_aio.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.header import RequestHeader, read_header, to_ext_fields
+from rocketmq_aio.protocol.header import read_header, to_ext_fields
+from rocketmq_aio.protocol.requests.admin import GetProducerConnections, ProducerConnections
 from rocketmq_aio.protocol.requests.client import (
     ConnectionBody,
     ConsumerConnections,
@@ -29,19 +30,8 @@ from rocketmq_aio.protocol.requests.client import (
     HeartbeatResponse,
     UnregisterClient,
 )
-from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
 
-UPDATE_AND_CREATE_GROUP = 200
-CONSUME_MSG_TIMEOUT = 207
-FORWARD_SECONDS = 10.0  # timeout of brokers for requests to clients
 BAD_EXPRESSION = "(BAD"  # prefix of SQL expressions that this fake rejects
-
-
-class GroupConfig(Body, frozen=True):
-    """Configuration of a group, as far as it is modelled."""
-
-    group_name: str
-    retry_queue_nums: int = 1
 
 
 class Group:
@@ -59,18 +49,11 @@ class ClientProcessor:
     """Groups and their members.
 
     :param notify: sends the notification of a changed group to connections
-    :param push: sends a request to a connection and returns the response; None: no response
     """
 
-    def __init__(
-        self,
-        state: BrokerState,
-        notify: Callable[[str, Iterable[int]], None],
-        push: Callable[[RequestHeader, bytes, int, float], Awaitable[Command | None]],
-    ) -> None:
-        self._push = push
+    def __init__(self, state: BrokerState, notify: Callable[[str, Iterable[int]], None]) -> None:
         self.groups: dict[str, Group] = {}
-        self.producers: dict[str, dict[int, str]] = {}
+        self.producers: dict[str, dict[int, ConnectionBody]] = {}
         self._state = state
         self._notify = notify
 
@@ -80,15 +63,16 @@ class ClientProcessor:
             RequestCode.UNREGISTER_CLIENT: self.unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.list,
             RequestCode.CHECK_CLIENT_CONFIG: self.check,
-            UPDATE_AND_CREATE_GROUP: self.configure,
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self.connections,
-            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
+            AdminCode.GET_ALL_PRODUCER_INFO: self.all_producers,
         }
 
     def heartbeat(self, command: Command, connection: ServerConnection) -> Response:
         data = read_body(command.body, HeartbeatData)
         for producer in data.producer_data_set:
-            self.producers.setdefault(producer.group_name, {})[connection.number] = data.client_id
+            members = self.producers.setdefault(producer.group_name, {})
+            members[connection.number] = _described(data.client_id, command, connection)
         changed = not data.heartbeat_fingerprint
         for consumer in data.consumer_data_set:
             changed |= self._register(consumer, data, command, connection)
@@ -113,12 +97,6 @@ class ClientProcessor:
         ids = ConsumerList(consumer_id_list=list(group.members.values()))
         return Response(body=msgspec.json.encode(ids))
 
-    def configure(self, command: Command, _connection: ServerConnection) -> Response:
-        config = read_body(command.body, GroupConfig)
-        self._state.groups.add(config.group_name)
-        self._state.retry_queues[config.group_name] = config.retry_queue_nums
-        return Response()
-
     def connections(self, command: Command, _connection: ServerConnection) -> Response:
         name = read_header(command, GetConsumerConnectionList).consumer_group
         group = self.groups.get(name)
@@ -134,21 +112,23 @@ class ClientProcessor:
         )
         return Response(body=msgspec.json.encode(answer))
 
-    async def running_info(self, command: Command, _connection: ServerConnection) -> Response:
-        """Forward the request to the first connection of the client."""
-        asked = read_header(command, GetConsumerRunningInfo)
-        group = self.groups.get(asked.consumer_group) or Group()
-        numbers = [n for n, client_id in group.members.items() if client_id == asked.client_id]
-        if not numbers:
-            remark = f"The Consumer <{asked.consumer_group}> <{asked.client_id}> not online"
-            return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
-        try:
-            answer = await self._push(asked, b"", numbers[0], FORWARD_SECONDS)
-        except (TimeoutError, ConnectionError):
-            answer = None
-        if answer is None:
-            return Response(CONSUME_MSG_TIMEOUT, remark="consumer timeout")
-        return Response(answer.code, remark=answer.remark, body=bytes(answer.body))
+    def producer_connections(self, command: Command, _connection: ServerConnection) -> Response:
+        name = read_header(command, GetProducerConnections).producer_group
+        members = self.producers.get(name)
+        if not members:
+            remark = f"the producer group[{name}] not exist"
+            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
+        body = ProducerConnections(connection_set=list(members.values()))
+        return Response(body=msgspec.json.encode(body))
+
+    def all_producers(self, _command: Command, _connection: ServerConnection) -> Response:
+        now_ms = self._state.clock.now_ms()
+        data = {
+            name: [_producer_info(each, now_ms) for each in members.values()]
+            for name, members in self.producers.items()
+            if members
+        }
+        return Response(body=msgspec.json.encode({"data": data}))
 
     def check(self, command: Command, _connection: ServerConnection) -> Response:
         data = read_body(command.body, CheckClientRequest).subscription_data
@@ -215,6 +195,16 @@ def _described(client_id: str, command: Command, connection: ServerConnection) -
         language=LanguageCode.PYTHON.name,
         version=command.version,
     )
+
+
+def _producer_info(producer: ConnectionBody, now_ms: int) -> dict[str, object]:
+    return {
+        "clientId": producer.client_id,
+        "remoteIP": f"/{producer.client_addr}",
+        "language": producer.language,
+        "version": producer.version,
+        "lastUpdateTimestamp": now_ms,
+    }
 
 
 def _newer(told: SubscriptionData, known: SubscriptionData | None) -> SubscriptionData:

@@ -57,7 +57,8 @@ class OffsetProcessor:
             self._state.check_group(asked.consumer_group)
             self._state.topic(asked.topic)
         key = (asked.consumer_group, asked.topic, asked.queue_id)
-        self._state.committed[key] = asked.commit_offset
+        if key not in self._state.reset_offsets:
+            self._state.committed[key] = asked.commit_offset
         return Response()
 
     def search(self, command: Command, _connection: ServerConnection) -> Response:

@@ -60,11 +60,17 @@ class PullProcessor:
         asked = read_header(command, PullMessage)
         self._state.ensure_group(asked.consumer_group)
         self._state.check_group(asked.consumer_group)
+        if not self._state.group_setting(asked.consumer_group, "consumeEnable"):
+            remark = f"subscription group no permission, {asked.consumer_group}"
+            raise ErrorResponse(ResponseCode.NO_PERMISSION, remark)
         log = self._log(asked)
+        key = (asked.consumer_group, asked.topic, asked.queue_id)
+        reset = self._state.reset_offsets.pop(key, None)
+        if reset is not None:
+            return self._reply(log, Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset))
         matches = self._filter(asked)
         found = look(log, asked, matches)
         if asked.sys_flag & PULL_COMMIT:
-            key = (asked.consumer_group, asked.topic, asked.queue_id)
             self._state.committed[key] = asked.commit_offset
         if found.code == ResponseCode.PULL_NOT_FOUND and asked.sys_flag & PULL_SUSPEND:
             return self._hold(log, asked, matches)
@@ -104,7 +110,7 @@ class PullProcessor:
         if not topic.perm & PERM_READ:
             remark = f"the topic[{asked.topic}] pulling message is forbidden"
             raise ErrorResponse(ResponseCode.NO_PERMISSION, remark)
-        if not 0 <= asked.queue_id < len(topic.queues):
+        if not 0 <= asked.queue_id < topic.read_queues:
             raise self._state.invalid(f"queueId[{asked.queue_id}] is illegal")
         return topic.queues[asked.queue_id]
 

@@ -73,8 +73,8 @@ class ReplyProcessor:
 
     def _connection_of(self, client: str) -> int | None:
         for members in self._members.producers.values():
-            for number, client_id in members.items():
-                if client_id == client:
+            for number, producer in members.items():
+                if producer.client_id == client:
                     return number
         return None
 

@@ -71,11 +71,11 @@ class SendProcessor:
         if header.topic not in state.store.topics and state.auto_create_topics:
             state.store.create_topic(header.topic, header.default_topic_queue_nums)
         topic = state.topic(header.topic)
-        if not topic.queues and header.queue_id < 0:
+        if not topic.write_queues and header.queue_id < 0:
             raise ErrorResponse(
                 ResponseCode.SYSTEM_ERROR, "java.lang.ArithmeticException: / by zero"
             )
-        if header.queue_id >= len(topic.queues):
+        if header.queue_id >= max(topic.write_queues, topic.read_queues):
             raise state.invalid(f"request queueId[{header.queue_id}] is illegal")
         return max(header.queue_id, 0)  # a real broker chooses at random
 

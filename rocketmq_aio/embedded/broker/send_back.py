@@ -47,7 +47,7 @@ class SendBackProcessor:
         asked = read_header(command, ConsumerSendMsgBack)
         self._state.ensure_group(asked.group)
         self._state.check_group(asked.group)
-        if self._state.retry_queues.get(asked.group, 1) <= 0:
+        if self._state.group_setting(asked.group, "retryQueueNums") <= 0:
             return Response()  # the message is dropped
         retry_topic = self._state.make_retry_topic(asked.group)
         message, stored = self._find(asked.offset)

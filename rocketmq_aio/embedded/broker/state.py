@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from rocketmq_aio.embedded.broker.store import MessageStore, Topic
 from rocketmq_aio.embedded.clock import Clock
@@ -15,6 +15,25 @@ from rocketmq_aio.protocol.codes import ResponseCode
 Handlers = dict[int, Handler]
 GroupQueue = tuple[str, str, int]  # group, topic, queue id
 MAX_BYTES: Final = 256 * 1024 * 1024
+NEW_GROUP: Final = {
+    "groupName": "",
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeBroadcastEnable": True,
+    "retryQueueNums": 1,
+    "retryMaxTimes": 16,
+    "brokerId": 0,
+    "whichBrokerWhenConsumeSlowly": 1,
+    "notifyConsumerIdsChangedEnable": True,
+}
+NEW_GROUP_5: Final = {
+    **NEW_GROUP,
+    "consumeMessageOrderly": False,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "consumeTimeoutMinute": 15,
+    "attributes": {},
+}
 INVALID_PARAMETER: Final = 29  # since 5.3.2; earlier brokers return 1
 
 
@@ -37,10 +56,12 @@ class BrokerState:
     clock: Clock
     auto_create_topics: bool = True
     auto_create_groups: bool = True
-    groups: set[str] = field(default_factory=set)  # known groups
+    groups: dict[str, dict[str, Any]] = field(default_factory=dict)  # JSON of their settings
     committed: dict[GroupQueue, int] = field(default_factory=dict)
-    retry_queues: dict[str, int] = field(default_factory=dict)  # by group; default: 1
     max_bytes: int = MAX_BYTES  # of stored messages
+    reset_offsets: dict[GroupQueue, int] = field(default_factory=dict)  # for the next pull (5.x)
+    settings: dict[str, str] = field(default_factory=dict)  # that an administrator updated
+    changes: int = 0  # of topics and groups
 
     def topic(self, name: str) -> Topic:
         """Return the topic.
@@ -56,14 +77,44 @@ class BrokerState:
     def ensure_group(self, name: str) -> bool:
         """Return whether the group exists; create it if that is enabled."""
         if self.auto_create_groups:
-            self.groups.add(name)
+            self.create_group(name)
         return name in self.groups
+
+    def create_group(self, name: str) -> dict[str, Any]:
+        """Return the settings of a group, which is created if it does not exist."""
+        if name not in self.groups:
+            defaults = NEW_GROUP_5 if self.version.is_5 else NEW_GROUP
+            self.groups[name] = {**defaults, "groupName": name}
+            self.changes += 1
+        return self.groups[name]
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; 5.x brokers also delete the offsets that were committed for it."""
+        if self.store.topics.pop(name, None) is None:
+            return
+        self.changes += 1
+        if self.version.is_5:
+            for key in [key for key in self.committed if key[1] == name]:
+                del self.committed[key]
+
+    def data_version(self) -> dict[str, int]:
+        """Return the version of the topics and groups, as in their tables."""
+        version = {"counter": self.changes, "timestamp": 0}
+        return {**version, "stateVersion": 0} if self.version.is_5 else version
 
     def make_retry_topic(self, group: str) -> str:
         """Create the retry topic of *group*, as heartbeats do, and return it."""
         topic = RETRY_PREFIX + group
-        self.store.create_topic(topic, self.retry_queues.get(group, 1))
+        self.store.create_topic(topic, self.group_setting(group, "retryQueueNums"))
         return topic
+
+    def enabled(self, setting: str, default: bool) -> bool:
+        """Return a setting of the broker that is on or off."""
+        return self.settings.get(setting, "true" if default else "false") == "true"
+
+    def group_setting(self, group: str, name: str) -> Any:  # noqa: ANN401 - any JSON value
+        """Return a setting of *group*, or its default."""
+        return self.groups.get(group, NEW_GROUP)[name]
 
     def check_group(self, name: str) -> None:
         """Raise for a group that does not exist.

@@ -92,8 +92,15 @@ class QueueLog:
 
 @dataclass(slots=True)
 class Topic:
+    """Queues of a topic, and its settings; a queue that is no longer used keeps its messages."""
+
     queues: list[QueueLog]
     perm: int = READ_WRITE
+    read_queues: int = 0
+    write_queues: int = 0
+    sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = field(default_factory=dict)
 
 
 class MessageStore:
@@ -112,8 +119,16 @@ class MessageStore:
         """Add a topic, or queues to one that exists."""
         topic = self.topics.setdefault(name, Topic([]))
         topic.queues += [QueueLog() for _ in range(queues - len(topic.queues))]
+        topic.read_queues = max(queues, topic.read_queues)
+        topic.write_queues = max(queues, topic.write_queues)
         topic.perm = perm
         return topic
+
+    def at(self, log_offset: int) -> StoredMessage | None:
+        """Return the message that begins at *log_offset*."""
+        logs = [log for topic in self.topics.values() for log in topic.queues]
+        found = (each for log in logs for each in log.messages if each.log_offset == log_offset)
+        return next(found, None)
 
     def append(self, incoming: NewMessage, now_ms: int) -> StoredMessage:
         """Store a single message: the broker adds properties."""

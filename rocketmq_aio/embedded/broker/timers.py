@@ -29,7 +29,6 @@ WHEEL_TOPIC: Final = "rmq_sys_wheel_timer"
 MAX_DELAY_MS: Final = 3 * 24 * 3600 * 1000
 PRECISION_MS: Final = 1000
 ILLEGAL_OPERATION: Final = 604
-UPDATE_BROKER_CONFIG: Final = 25
 
 
 class TimerProcessor:
@@ -45,10 +44,7 @@ class TimerProcessor:
         self._recalled: set[tuple[str, str]] = set()
 
     def handlers(self) -> Handlers:
-        known: Handlers = {UPDATE_BROKER_CONFIG: self.configure}
-        if self._state.version.is_5:
-            known[RequestCode.RECALL_MESSAGE] = self.recall
-        return known
+        return {RequestCode.RECALL_MESSAGE: self.recall} if self._state.version.is_5 else {}
 
     def due_ms(self, properties: Mapping[str, str]) -> int | None:
         """Return the delivery time of a message with *properties*; None: immediately."""
@@ -84,7 +80,7 @@ class TimerProcessor:
 
     def recall(self, command: Command, _connection: ServerConnection) -> Response:
         asked = read_header(command, RecallMessage)
-        if not self.recall_enabled:
+        if not self._state.enabled("recallMessageEnable", self.recall_enabled):
             raise ErrorResponse(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
         self._state.topic(asked.topic)
         try:
@@ -101,14 +97,6 @@ class TimerProcessor:
         self._recalled.add((topic, key))
         answer = RecallMessageResponse(msg_id=key, region_id=REGION)
         return Response(ext=to_ext_fields(answer))
-
-    def configure(self, command: Command, _connection: ServerConnection) -> Response:
-        """Apply a change of ``recallMessageEnable``; other settings are ignored."""
-        for line in command.body.decode().splitlines():
-            name, _, value = line.partition("=")
-            if name == "recallMessageEnable":
-                self.recall_enabled = value == "true"
-        return Response()
 
     def _deliver(self, incoming: NewMessage, key: str) -> None:
         if (incoming.topic, key) not in self._recalled:

@@ -259,7 +259,7 @@ async def test_a_reset_keeps_its_route_however_long_it_takes(
     on_all(cluster, RequestCode.GET_CONSUMER_CONNECTION_LIST, OFFLINE)
     on_all(cluster, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, OFFLINE)
     for broker in cluster.brokers:
-        broker.state.groups.add(GROUP)
+        broker.create_group(GROUP)
 
     resets = await admin.reset_offsets(GROUP, TOPIC, datetime(2026, 1, 1, tzinfo=UTC))
 
@@ -272,7 +272,7 @@ async def test_logical_queues_are_reset_at_the_brokers_that_hold_them(
 ) -> None:
     share_out(cluster, TOPIC, ["broker-b"])
     on_all(cluster, RequestCode.GET_CONSUMER_CONNECTION_LIST, OFFLINE)
-    cluster.brokers[1].state.groups.add(GROUP)
+    cluster.brokers[1].create_group(GROUP)
 
     resets = await admin.reset_offsets(GROUP, TOPIC, "latest")
 

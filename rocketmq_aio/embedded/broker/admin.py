@@ -1,0 +1,122 @@
+"""Administration of a broker itself: configuration and runtime information."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from rocketmq_aio.embedded.broker.state import BrokerState, Handlers
+from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.command import Command
+
+# Settings that have an effect when they are updated.
+AUTO_CREATE_TOPICS: Final = "autoCreateTopicEnable"
+AUTO_CREATE_GROUPS: Final = "autoCreateSubscriptionGroup"
+
+
+class AdminProcessor:
+    """Reads and updates the configuration of a broker."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._started_ms = state.clock.now_ms()
+
+    def handlers(self) -> Handlers:
+        handlers: Handlers = {
+            AdminCode.GET_BROKER_CONFIG: self.config,
+            AdminCode.UPDATE_BROKER_CONFIG: self.update_config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            AdminCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.nothing_to_clean,
+            AdminCode.CLEAN_UNUSED_TOPIC: self.nothing_to_clean,
+        }
+        if self._state.version.is_5:
+            handlers[AdminCode.GET_BROKER_HA_STATUS] = self.ha_status
+        return handlers
+
+    def config(self, _command: Command, _connection: ServerConnection) -> Response:
+        state = self._state
+        table = {
+            "brokerName": state.name,
+            "brokerClusterName": state.cluster,
+            "brokerId": "0",
+            "brokerIP1": state.store.host[0],
+            "listenPort": str(state.store.host[1]),
+            AUTO_CREATE_TOPICS: _text(state.auto_create_topics),
+            AUTO_CREATE_GROUPS: _text(state.auto_create_groups),
+            **state.settings,
+        }
+        text = "".join(f"{name}={value}\n" for name, value in sorted(table.items()))
+        version = msgspec.json.encode(state.data_version()).decode()
+        return Response(ext={"version": version}, body=text.encode())
+
+    def update_config(self, command: Command, _connection: ServerConnection) -> Response:
+        """Store settings; those that this broker does not know have no effect."""
+        for line in command.body.decode().splitlines():
+            name, is_setting, value = line.partition("=")
+            if is_setting and not name.startswith("#"):
+                self._state.settings[name.strip()] = value.strip()
+        state = self._state
+        state.auto_create_topics = state.enabled(AUTO_CREATE_TOPICS, state.auto_create_topics)
+        state.auto_create_groups = state.enabled(AUTO_CREATE_GROUPS, state.auto_create_groups)
+        return Response()
+
+    def runtime_info(self, _command: Command, _connection: ServerConnection) -> Response:
+        state, stored = self._state, self._state.store
+        uptime = (state.clock.now_ms() - self._started_ms) // 1000
+        logs = [log for topic in stored.topics.values() for log in topic.queues]
+        count = str(sum(log.max_offset for log in logs))
+        times = [log.messages[0].store_ms for log in logs if log.messages]
+        table = {
+            "brokerVersion": str(state.version.number),
+            "brokerVersionDesc": "V" + state.version.name.replace(".", "_"),
+            "bootTimestamp": str(self._started_ms),
+            "runtime": f"[ {uptime // 86400} days, {uptime // 3600 % 24} hours, "
+            f"{uptime // 60 % 60} minutes, {uptime % 60} seconds ]",
+            "commitLogMinOffset": "0",
+            "commitLogMaxOffset": str(stored.log_end),
+            "earliestMessageTimeStamp": str(min(times, default=-1)),
+            "dispatchBehindBytes": "0",
+            "putMessageTimesTotal": count,
+            "putMessageSizeTotal": str(stored.log_end),
+            "msgPutTotalTodayNow": count,
+            "msgPutTotalTodayMorning": "0",
+            "msgPutTotalYesterdayMorning": "0",
+            "msgGetTotalTodayNow": "0",
+            "msgGetTotalTodayMorning": "0",
+            "msgGetTotalYesterdayMorning": "0",
+            "putTps": "0.0 0.0 0.0",
+            "getTransferredTps" if state.version.is_5 else "getTransferedTps": "0.0 0.0 0.0",
+            "commitLogDiskRatio": "0.0",
+            "sendThreadPoolQueueSize": "0",
+            "sendThreadPoolQueueHeadWaitTimeMills": "0",
+            "sendThreadPoolQueueCapacity": "10000",
+            "pullThreadPoolQueueSize": "0",
+            "pullThreadPoolQueueHeadWaitTimeMills": "0",
+            "pullThreadPoolQueueCapacity": "100000",
+            "pageCacheLockTimeMills": "0",
+        }
+        if state.version.is_5:
+            table |= {"brokerActive": "true", "timerReadBehind": "0", "timerOffsetBehind": "0"}
+            table |= {"timerCongestNum": "0", "timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
+        return Response(body=msgspec.json.encode({"table": table}))
+
+    def ha_status(self, _command: Command, _connection: ServerConnection) -> Response:
+        body = {
+            "master": True,
+            "masterCommitLogMaxOffset": self._state.store.log_end,
+            "inSyncSlaveNums": 0,
+            "haConnectionInfo": [],
+        }
+        return Response(body=msgspec.json.encode(body))
+
+    def nothing_to_clean(self, _command: Command, _connection: ServerConnection) -> Response:
+        """Respond like a broker without unused queues or topics."""
+        return Response()
+
+
+def _text(value: bool) -> str:
+    return "true" if value else "false"

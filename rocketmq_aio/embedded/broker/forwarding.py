@@ -1,0 +1,237 @@
+"""Requests of administrators that a broker forwards to consumers, and offset resets."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from rocketmq_aio.embedded.broker.clients import ClientProcessor, Group
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.store import QueueLog, Topic
+from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.bodies import Body, queue_key, queue_table
+from rocketmq_aio.protocol.codes import ONEWAY_FLAG, RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import Header, RequestHeader, read_header
+from rocketmq_aio.protocol.requests.admin import InvokeResetOffset
+
+Push = Callable[[RequestHeader | Command, bytes, int, float], Awaitable[Command | None]]
+
+CONSUME_MSG_TIMEOUT: Final = 207
+FORWARD_SECONDS: Final = 10.0
+STATUS_SECONDS: Final = 5.0
+END: Final = -1  # as a time of a reset
+
+
+class ConsumerHeader(Header, frozen=True):
+    """The member that gets a forwarded request."""
+
+    consumer_group: str
+    client_id: str
+    msg_id: str | None = None
+
+
+class StatusHeader(Header, frozen=True):
+    """The members whose offsets are queried; all without a client id."""
+
+    topic: str
+    group: str
+    client_addr: str = ""
+
+
+class CloneHeader(Header, frozen=True):
+    """Groups between which offsets are copied."""
+
+    src_group: str
+    dest_group: str
+    topic: str = ""
+    offline: bool = False
+
+
+class ConsumerStatus(Body, frozen=True):
+    """Offsets that a member returned."""
+
+    message_queue_table: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class ForwardingProcessor:
+    """Forwards requests to consumers; resets and clones offsets.
+
+    :param push: sends a request to a connection and returns the response; None: oneway
+    """
+
+    def __init__(self, state: BrokerState, clients: ClientProcessor, push: Push) -> None:
+        self._state = state
+        self._clients = clients
+        self._push = push
+
+    def handlers(self) -> Handlers:
+        return {
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
+            AdminCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.status,
+            AdminCode.CLONE_GROUP_OFFSET: self.clone,
+        }
+
+    async def running_info(self, command: Command, _connection: ServerConnection) -> Response:
+        return await self._forward(command, b"")
+
+    async def consume_directly(self, command: Command, _connection: ServerConnection) -> Response:
+        """Forward the request with the message that it names by its offset message id."""
+        message_id = read_header(command, ConsumerHeader).msg_id or ""
+        try:
+            offset = int(message_id[-16:], 16)
+        except ValueError:
+            raise ErrorResponse(
+                ResponseCode.SYSTEM_ERROR, f"msgId is invalid: {message_id}"
+            ) from None
+        found = self._state.store.at(offset)
+        body = b"" if found is None else found.record
+        return await self._forward(command, body)
+
+    async def status(self, command: Command, _connection: ServerConnection) -> Response:
+        header = read_header(command, StatusHeader)
+        members = self._members(header.group).members
+        if not members:
+            remark = f"No Any Consumer online in the consumer group: [{header.group}]"
+            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
+        table: dict[str, msgspec.Raw] = {}
+        for number, client_id in list(members.items()):
+            if header.client_addr in ("", client_id):
+                ext = {"topic": header.topic, "group": header.group}
+                table[client_id] = await self._status_of(number, ext)
+        body = {"consumerTable": table, "messageQueueTable": {}}
+        return Response(body=msgspec.json.encode(body))
+
+    async def reset(self, command: Command, _connection: ServerConnection) -> Response:
+        header = read_header(command, InvokeResetOffset)
+        topic = self._state.store.topics.get(header.topic)
+        if self._state.version.is_5 and self._state.enabled("useServerSideResetOffset", True):
+            offsets = self._reset_at_broker(header, topic)
+        else:
+            offsets = await self._reset_members(header, topic)
+        body = {"offsetTable": self._table(header.topic, offsets)}
+        return Response(body=msgspec.json.encode(body))
+
+    def clone(self, command: Command, _connection: ServerConnection) -> Response:
+        header = read_header(command, CloneHeader)
+        committed = self._state.committed
+        for (group, topic, number), offset in list(committed.items()):
+            if group == header.src_group and header.topic in ("", topic):
+                committed[header.dest_group, topic, number] = offset
+        return Response()
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    async def _forward(self, command: Command, body: bytes) -> Response:
+        """Forward *command* to the first connection of the client that it names."""
+        header = read_header(command, ConsumerHeader)
+        who = f"<{header.consumer_group}> <{header.client_id}>"
+        members = self._members(header.consumer_group).members
+        numbers = [n for n, client_id in members.items() if client_id == header.client_id]
+        if not numbers:
+            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, f"The Consumer {who} not online")
+        ext = command.ext_fields()
+        if command.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+            ext = {**ext, "brokerName": self._state.name}
+            if self._state.version.is_5:
+                ext |= {"topicSysFlag": "0", "groupSysFlag": "0"}
+        forwarded = Command(command.code, 0, ext=ext, body=body)
+        try:
+            response = await self._push(forwarded, b"", numbers[0], FORWARD_SECONDS)
+        except TimeoutError:
+            raise ErrorResponse(CONSUME_MSG_TIMEOUT, f"consumer {who} timeout") from None
+        except ConnectionError as error:
+            remark = f"invoke consumer {who} Exception: {error}"
+            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark) from None
+        assert response is not None
+        return Response(response.code, remark=response.remark, body=bytes(response.body))
+
+    async def _status_of(self, number: int, ext: dict[str, str]) -> msgspec.Raw:
+        code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+        try:
+            response = await self._push(Command(code, 0, ext=ext), b"", number, STATUS_SECONDS)
+        except (TimeoutError, ConnectionError):
+            return queue_table({})
+        if response is None or response.code != ResponseCode.SUCCESS:
+            return queue_table({})
+        found = read_body(bytes(response.body), ConsumerStatus).message_queue_table
+        return queue_table({queue_key(key): offset for key, offset in found.items()})
+
+    def _reset_at_broker(self, header: InvokeResetOffset, topic: Topic | None) -> dict[int, int]:
+        """Commit the offsets, which the next pull of each queue returns."""
+        group = header.group
+        if topic is None:
+            remark = f"Topic {header.topic} does not exist"
+            raise ErrorResponse(ResponseCode.TOPIC_NOT_EXIST, remark)
+        if group not in self._state.groups:
+            remark = f"Group {group} does not exist"
+            raise ErrorResponse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        queue_id = -1 if header.queue_id is None else header.queue_id
+        logs = dict(enumerate(topic.queues[: topic.read_queues]))
+        if queue_id >= 0:
+            logs = {queue_id: logs.get(queue_id, QueueLog())}
+        offsets = {number: _at_time(log, header.timestamp) for number, log in logs.items()}
+        if queue_id >= 0 and header.offset is not None and header.offset != -1:
+            log = logs[queue_id]
+            if not log.min_offset <= header.offset <= log.max_offset + 1:
+                place = f"[{log.min_offset}-{log.max_offset}]"
+                remark = f"Target offset {header.offset} not in consume queue range {place}"
+                raise self._state.invalid(remark)
+            offsets[queue_id] = header.offset
+        for number, offset in offsets.items():
+            key = group, header.topic, number
+            self._state.committed[key] = self._state.reset_offsets[key] = offset
+        return offsets
+
+    async def _reset_members(
+        self, header: InvokeResetOffset, topic: Topic | None
+    ) -> dict[int, int]:
+        """Send the offsets to all members, which reset themselves."""
+        if topic is None:
+            remark = (
+                f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}"
+            )
+            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
+        offsets: dict[int, int] = {}
+        for number, log in enumerate(topic.queues[: topic.write_queues]):
+            before = self._state.committed.get((header.group, header.topic, number))
+            if before is None:
+                remark = f"THe consumer group <{header.group}> not exist"
+                raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
+            offset = _at_time(log, header.timestamp)
+            offsets[number] = offset if header.is_force else min(offset, before)
+        members = self._members(header.group).members
+        if not members:
+            remark = (
+                f"Consumer not online, so can not reset offset, Group: {header.group} "
+                f"Topic: {header.topic} Timestamp: {header.timestamp}"
+            )
+            raise ErrorResponse(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+        body = msgspec.json.encode({"offsetTable": self._table(header.topic, offsets)})
+        ext = {"topic": header.topic, "group": header.group, "isForce": "false"}
+        ext["timestamp"] = str(header.timestamp)
+        code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+        for number in list(members):
+            push = Command(code, 0, ONEWAY_FLAG, ext=dict(ext), body=body)
+            await self._push(push, b"", number, FORWARD_SECONDS)
+        return offsets
+
+    def _members(self, group: str) -> Group:
+        return self._clients.groups.get(group) or Group()
+
+    def _table(self, topic: str, offsets: dict[int, Any]) -> msgspec.Raw:
+        return queue_table(
+            {MessageQueue(topic, self._state.name, n): offset for n, offset in offsets.items()}
+        )
+
+
+def _at_time(log: QueueLog, timestamp: int) -> int:
+    return log.max_offset if timestamp <= END else log.search(timestamp)

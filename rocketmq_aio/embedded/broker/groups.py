@@ -1,0 +1,115 @@
+"""Consumer groups of a broker: create, update, delete and list their settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.model.names import MAX_GROUP, NAME
+from rocketmq_aio.protocol.bodies import Body
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import Header, read_header
+from rocketmq_aio.protocol.requests.admin import DeleteGroup
+
+
+class AllGroups(Header, frozen=True):
+    """The page of a table that a 5.x tool requests."""
+
+    group_seq: int = 0
+    max_group_num: int | None = None
+
+
+class GetGroup(Header, frozen=True):
+    """Header of the request for one group."""
+
+    group: str
+
+
+class GroupConfigList(Body, frozen=True):
+    """Body of the request that creates several groups."""
+
+    group_config_list: list[dict[str, Any]]
+
+
+class GroupProcessor:
+    """Administers the consumer groups of a broker."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def handlers(self) -> Handlers:
+        handlers: Handlers = {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.create,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.configs,
+        }
+        if self._state.version.is_5:
+            handlers[AdminCode.GET_SUBSCRIPTIONGROUP_CONFIG] = self.config
+            handlers[AdminCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST] = self.create_all
+        return handlers
+
+    def create(self, command: Command, _connection: ServerConnection) -> Response:
+        self._put(read_body(command.body, dict))
+        return Response()
+
+    def create_all(self, command: Command, _connection: ServerConnection) -> Response:
+        for config in read_body(command.body, GroupConfigList).group_config_list:
+            self._put(config)
+        return Response()
+
+    def delete(self, command: Command, _connection: ServerConnection) -> Response:
+        header = read_header(command, DeleteGroup)
+        self._state.groups.pop(header.group_name, None)
+        self._state.changes += 1
+        clean = header.clean_offset if self._state.version.is_5 else header.remove_offset
+        if clean:
+            for key in [key for key in self._state.committed if key[0] == header.group_name]:
+                del self._state.committed[key]
+        return Response()
+
+    def config(self, command: Command, _connection: ServerConnection) -> Response:
+        name = read_header(command, GetGroup).group
+        config = self._state.groups.get(name)
+        if config is None:
+            remark = f"No group in this broker. group: {name}"
+            raise ErrorResponse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        return Response(body=msgspec.json.encode(config))
+
+    def configs(self, command: Command, _connection: ServerConnection) -> Response:
+        page = read_header(command, AllGroups)
+        groups = list(self._state.groups.items())
+        end = None if page.max_group_num is None else page.group_seq + page.max_group_num
+        body: dict[str, Any] = {
+            "subscriptionGroupTable": dict(groups[page.group_seq : end]),
+            "dataVersion": self._state.data_version(),
+        }
+        if not self._state.version.is_5:
+            return Response(body=msgspec.json.encode(body))
+        body["forbiddenTable"] = {}
+        ext = {"totalGroupNum": str(len(groups))}
+        return Response(ext=ext, body=msgspec.json.encode(body))
+
+    def _put(self, wanted: dict[str, Any]) -> None:
+        name = wanted.get("groupName") or ""
+        if not name.strip() or len(name) > MAX_GROUP or not NAME.fullmatch(name):
+            raise self._state.invalid("the specified group is not valid")
+        before = self._state.groups.get(name)
+        signed = wanted.pop("attributes", None) or {}
+        config = self._state.create_group(name)
+        config.update({key: value for key, value in wanted.items() if key in config})
+        self._state.changes += 1
+        if self._state.version.is_5:
+            attributes = dict(before["attributes"]) if before else {}
+            for text, value in signed.items():
+                if text.startswith("+"):
+                    attributes[text[1:]] = value
+                else:
+                    attributes.pop(text[1:], None)
+            config["attributes"] = attributes

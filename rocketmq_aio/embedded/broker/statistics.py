@@ -1,0 +1,259 @@
+"""Statistics of a broker: topics, progress of groups, counts of messages."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from rocketmq_aio.embedded.broker.clients import ClientProcessor
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.store import QueueLog
+from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.bodies import queue_table
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import Header, read_header
+from rocketmq_aio.protocol.requests.admin import (
+    GetConsumeStats,
+    GetGroupsOfTopic,
+    GetTopicStats,
+    GroupList,
+    OffsetWrapper,
+    TopicList,
+    TopicOffset,
+)
+
+WINDOWS: Final = {"statsMinute": 60, "statsHour": 3600, "statsDay": 86400}  # seconds
+TOPIC_STATS: Final = frozenset({"TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"})
+# Counted by real brokers; here they are 0.
+OTHER_STATS: Final = frozenset(
+    {
+        *("GROUP_GET_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS", "BROKER_PUT_NUMS"),
+        *("BROKER_GET_NUMS", "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME", "GROUP_GET_LATENCY"),
+    }
+)
+MAX_OFFSET: Final = 2**63 - 1
+
+
+class OfGroup(Header, frozen=True):
+    """Header of a query about a group."""
+
+    group: str
+    topic: str = ""
+
+
+class CorrectionHeader(Header, frozen=True):
+    """Header of the query for offsets that other groups reached."""
+
+    topic: str
+    compare_group: str
+    filter_groups: str = ""
+
+
+class StatsHeader(Header, frozen=True):
+    """Name and key of a statistic."""
+
+    stats_name: str
+    stats_key: str
+
+
+class AllConsumeStats(Header, frozen=True):
+    """Header of the query for the progress of all groups."""
+
+    is_order: bool = False
+
+
+class StatisticsProcessor:
+    """Describes topics and the progress of groups, computed from the store."""
+
+    def __init__(self, state: BrokerState, clients: ClientProcessor) -> None:
+        self._state = state
+        self._clients = clients
+
+    def handlers(self) -> Handlers:
+        return {
+            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
+            RequestCode.GET_CONSUME_STATS: self.consume_stats,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
+            AdminCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
+            AdminCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
+            AdminCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
+            AdminCode.QUERY_CORRECTION_OFFSET: self.correction,
+            AdminCode.GET_BROKER_CONSUME_STATS: self.all_consume_stats,
+            AdminCode.VIEW_BROKER_STATS_DATA: self.stats_data,
+        }
+
+    def topic_stats(self, command: Command, _connection: ServerConnection) -> Response:
+        name = read_header(command, GetTopicStats).topic
+        topic = self._state.store.topics.get(name)
+        if topic is None:
+            raise ErrorResponse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        table = {
+            MessageQueue(name, self._state.name, number): TopicOffset(
+                min_offset=log.min_offset,
+                max_offset=log.max_offset,
+                last_update_timestamp=_store_time(log, log.max_offset - 1),
+            )
+            for number, log in enumerate(topic.queues[: topic.write_queues])
+        }
+        body: dict[str, Any] = {"offsetTable": queue_table(table)}
+        if self._state.version.is_5:
+            body["topicPutTps"] = 0.0
+        return Response(body=msgspec.json.encode(body))
+
+    def consume_stats(self, command: Command, _connection: ServerConnection) -> Response:
+        header = read_header(command, GetConsumeStats)
+        group = header.consumer_group
+        topics = [header.topic] if header.topic else self._topics_of(group)
+        return Response(body=msgspec.json.encode(self._progress(group, topics)))
+
+    def all_consume_stats(self, command: Command, _connection: ServerConnection) -> Response:
+        is_order = read_header(command, AllConsumeStats).is_order
+        found, lag = [], 0
+        for group in self._state.groups:
+            stats = []
+            for name in self._topics_of(group):
+                topic = self._state.store.topics.get(name)
+                if topic is not None and topic.order == is_order:
+                    stats.append(self._progress(group, [name]))
+                    lag += sum(self._lags(group, name))
+            found.append({group: stats})
+        host, port = self._state.store.host
+        body = {"consumeStatsList": found, "brokerAddr": f"{host}:{port}", "totalDiff": lag}
+        if self._state.version.is_5:
+            body["totalInflightDiff"] = 0
+        return Response(body=msgspec.json.encode(body))
+
+    def groups_of_topic(self, command: Command, _connection: ServerConnection) -> Response:
+        topic = read_header(command, GetGroupsOfTopic).topic
+        online = [
+            name for name, group in self._clients.groups.items() if topic in group.subscriptions
+        ]
+        committed = [group for group, name, _ in self._state.committed if name == topic]
+        names = list(dict.fromkeys([*online, *committed]))
+        return Response(body=msgspec.json.encode(GroupList(group_list=names)))
+
+    def topics_of_group(self, command: Command, _connection: ServerConnection) -> Response:
+        topics = self._topics_of(read_header(command, OfGroup).group)
+        return Response(body=msgspec.json.encode(TopicList(topic_list=topics)))
+
+    def subscription(self, command: Command, _connection: ServerConnection) -> Response:
+        header = read_header(command, OfGroup)
+        body: dict[str, Any] = {"group": header.group, "topic": header.topic}
+        group = self._clients.groups.get(header.group)
+        if group is not None and header.topic in group.subscriptions:
+            body["subscriptionData"] = group.subscriptions[header.topic]
+        return Response(body=msgspec.json.encode(body))
+
+    def time_span(self, command: Command, _connection: ServerConnection) -> Response:
+        header = read_header(command, OfGroup)
+        topic = self._state.store.topics.get(header.topic)
+        if topic is None:
+            raise ErrorResponse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+        spans = [
+            self._span(header, number, log)
+            for number, log in enumerate(topic.queues[: topic.write_queues])
+        ]
+        return Response(body=msgspec.json.encode({"consumeTimeSpanSet": spans}))
+
+    def correction(self, command: Command, _connection: ServerConnection) -> Response:
+        """Return the least offsets of other groups, none behind that of the compared group."""
+        header = read_header(command, CorrectionHeader)
+        left_out = set(header.filter_groups.split(","))
+        least: dict[int, int] = {}
+        for (group, topic, number), offset in self._state.committed.items():
+            if topic == header.topic and group not in left_out:
+                least[number] = min(offset, least.get(number, MAX_OFFSET))
+        for number in least:
+            key = header.compare_group, header.topic, number
+            if least[number] > self._state.committed.get(key, MAX_OFFSET):
+                least[number] = MAX_OFFSET
+        return Response(body=msgspec.json.encode({"correctionOffsets": least}))
+
+    def stats_data(self, command: Command, _connection: ServerConnection) -> Response:
+        header = read_header(command, StatsHeader)
+        name, key = header.stats_name, header.stats_key
+        if name not in TOPIC_STATS | OTHER_STATS:
+            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> not exist")
+        topic = self._state.store.topics.get(key)
+        logs = topic.queues if topic is not None and name in TOPIC_STATS else []
+        now = self._state.clock.now_ms()
+        body = {
+            window: _counted(logs, now - seconds * 1000, seconds, sizes=name == "TOPIC_PUT_SIZE")
+            for window, seconds in WINDOWS.items()
+        }
+        return Response(body=msgspec.json.encode(body))
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _topics_of(self, group: str) -> list[str]:
+        return list(dict.fromkeys(name for each, name, _ in self._state.committed if each == group))
+
+    def _progress(self, group: str, topics: Iterable[str]) -> dict[str, Any]:
+        """Return the progress of *group*; topics that its members do not subscribe are left out."""
+        members = self._clients.groups.get(group)
+        table: dict[MessageQueue, OffsetWrapper] = {}
+        for name in topics:
+            topic = self._state.store.topics.get(name)
+            if topic is None or (members is not None and name not in members.subscriptions):
+                continue
+            for number, log in enumerate(topic.queues[: topic.read_queues]):
+                offset = self._state.committed.get((group, name, number), 0)
+                table[MessageQueue(name, self._state.name, number)] = OffsetWrapper(
+                    broker_offset=log.max_offset,
+                    consumer_offset=offset,
+                    last_timestamp=_store_time(log, offset - 1),
+                    pull_offset=offset if self._state.version.is_5 else None,
+                )
+        return {"offsetTable": queue_table(table), "consumeTps": 0.0}
+
+    def _lags(self, group: str, name: str) -> Iterable[int]:
+        topic = self._state.store.topics[name]
+        for number, log in enumerate(topic.queues[: topic.read_queues]):
+            yield log.max_offset - self._state.committed.get((group, name, number), 0)
+
+    def _span(self, header: OfGroup, number: int, log: QueueLog) -> dict[str, Any]:
+        offset = self._state.committed.get((header.group, header.topic, number), 0)
+        earliest = _store_time(log, log.min_offset) or -1
+        delay = 0
+        if offset < log.max_offset:
+            delay = self._state.clock.now_ms() - _store_time(log, max(offset, log.min_offset))
+        return {
+            "messageQueue": {
+                "topic": header.topic,
+                "brokerName": self._state.name,
+                "queueId": number,
+            },
+            "minTimeStamp": earliest,
+            "maxTimeStamp": _store_time(log, log.max_offset - 1) or -1,
+            "consumeTimeStamp": _store_time(log, offset - 1) or earliest if offset else earliest,
+            "delayTime": delay,
+        }
+
+
+def _store_time(log: QueueLog, offset: int) -> int:
+    """Return the store time of the message at *offset*; 0 if there is none."""
+    return log.messages[offset - log.min_offset].store_ms if _has(log, offset) else 0
+
+
+def _has(log: QueueLog, offset: int) -> bool:
+    return log.min_offset <= offset < log.max_offset
+
+
+def _counted(
+    logs: Iterable[QueueLog], since_ms: int, seconds: int, *, sizes: bool
+) -> dict[str, float]:
+    """Return the count of messages stored since *since_ms*, or of their bytes."""
+    total, times = 0, 0
+    for log in logs:
+        first = bisect_left(log.messages, since_ms, key=lambda stored: stored.store_ms)
+        recent = log.messages[first:]
+        times += len(recent)
+        total += sum(len(each.record) for each in recent) if sizes else len(recent)
+    return {"sum": total, "tps": total / seconds, "avgpt": total / times if times else 0.0}

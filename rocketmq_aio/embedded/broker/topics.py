@@ -1,0 +1,211 @@
+"""Topics of a broker: create, update, delete and list them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.store import Topic
+from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.model.names import DLQ_PREFIX, MAX_TOPIC, NAME, RETRY_PREFIX, SYSTEM_PREFIXES
+from rocketmq_aio.protocol.bodies import Body
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import Header, read_header
+from rocketmq_aio.protocol.requests.admin import (
+    CreateTopic,
+    DeleteTopicInBroker,
+    GetTopicConfig,
+    TopicConfigBody,
+    TopicList,
+)
+
+TEMPLATE_TOPIC: Final = "TBW102"
+ALL_PERMISSIONS: Final = 7  # read, write, and a template for topics that sends create
+# Topics of every broker: number of queues and permission.
+SYSTEM_TOPICS: Final = {
+    "SELF_TEST_TOPIC": (1, 6),
+    "BenchmarkTest": (1024, 6),
+    "OFFSET_MOVED_EVENT": (1, 6),
+    "SCHEDULE_TOPIC_XXXX": (18, 6),
+    "RMQ_SYS_TRACE_TOPIC": (1, 6),
+    "RMQ_SYS_TRANS_HALF_TOPIC": (1, 6),
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC": (1, 6),
+    "TRANS_CHECK_MAX_TIME_TOPIC": (1, 6),
+}
+KNOWN_ATTRIBUTES: Final = frozenset(
+    {
+        *("queue.type", "cleanup.policy", "message.type", "reserve.time"),
+        *("lite.expiration", "priority.factor"),
+    }
+)
+FIXED_ATTRIBUTES: Final = frozenset({"queue.type", "cleanup.policy"})
+
+
+class AllTopics(Header, frozen=True):
+    """The page of a table that a 5.x tool requests."""
+
+    topic_seq: int = 0
+    max_topic_num: int | None = None
+
+
+class TopicConfigList(Body, frozen=True):
+    """Body of the request that creates several topics."""
+
+    topic_config_list: list[TopicConfigBody]
+
+
+class TopicProcessor:
+    """Administers the topics of a broker."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def handlers(self) -> Handlers:
+        handlers: Handlers = {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.create,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.configs,
+            AdminCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system,
+        }
+        if self._state.version.is_5:
+            handlers[RequestCode.GET_TOPIC_CONFIG] = self.config
+            handlers[AdminCode.UPDATE_AND_CREATE_TOPIC_LIST] = self.create_all
+        return handlers
+
+    def create(self, command: Command, _connection: ServerConnection) -> Response:
+        header = read_header(command, CreateTopic)
+        signed = [part.partition("=") for part in (header.attributes or "").split(",") if part]
+        config = TopicConfigBody(
+            topic_name=header.topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            order=header.order,
+        )
+        self._put(config, {name: value for name, _, value in signed})
+        return Response()
+
+    def create_all(self, command: Command, _connection: ServerConnection) -> Response:
+        for config in read_body(command.body, TopicConfigList).topic_config_list:
+            self._put(config, config.attributes or {})
+        return Response()
+
+    def delete(self, command: Command, _connection: ServerConnection) -> Response:
+        name = read_header(command, DeleteTopicInBroker).topic
+        if not name.strip():
+            raise self._state.invalid("The specified topic is blank.")
+        self._check_not_system(name)
+        self._state.delete_topic(name)
+        return Response()
+
+    def config(self, command: Command, _connection: ServerConnection) -> Response:
+        name = read_header(command, GetTopicConfig).topic
+        if name not in self._state.store.topics:
+            remark = f"No topic in this broker. topic: {name}"
+            raise ErrorResponse(ResponseCode.TOPIC_NOT_EXIST, remark)
+        return Response(body=msgspec.json.encode(self._body(name)))
+
+    def configs(self, command: Command, _connection: ServerConnection) -> Response:
+        page = read_header(command, AllTopics)
+        names = list(self._state.store.topics)
+        end = None if page.max_topic_num is None else page.topic_seq + page.max_topic_num
+        table = {name: self._body(name) for name in names[page.topic_seq : end]}
+        body = {"topicConfigTable": table, "dataVersion": self._state.data_version()}
+        ext = {"totalTopicNum": str(len(names))} if self._state.version.is_5 else {}
+        return Response(ext=ext, body=msgspec.json.encode(body))
+
+    def system(self, _command: Command, _connection: ServerConnection) -> Response:
+        names = [name for name in self._state.store.topics if self._is_system(name)]
+        return Response(body=msgspec.json.encode(TopicList(topic_list=names)))
+
+    def create_system_topics(self) -> None:
+        """Create the topics that every broker has."""
+        state = self._state
+        own = {
+            state.name: (1, ALL_PERMISSIONS),
+            state.cluster: (16, ALL_PERMISSIONS),
+            f"{state.cluster}_REPLY_TOPIC": (1, 6),
+        }
+        for name, (queues, perm) in (own | SYSTEM_TOPICS).items():
+            if name not in state.store.topics:
+                state.store.create_topic(name, queues, perm)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _put(self, config: TopicConfigBody, signed: dict[str, str]) -> None:
+        """Create or change a topic; *signed* are changes of attributes."""
+        name = config.topic_name
+        if (fault := _name_fault(name)) is not None:
+            raise self._state.invalid(fault)
+        self._check_not_system(name)
+        known = self._state.store.topics.get(name)
+        attributes = _changed(known, signed)
+        queues = max(config.read_queue_nums, config.write_queue_nums)
+        topic = self._state.store.create_topic(name, queues, config.perm)
+        topic.read_queues, topic.write_queues = config.read_queue_nums, config.write_queue_nums
+        topic.sys_flag, topic.attributes = config.topic_sys_flag, attributes
+        topic.order = config.order and self._state.version.is_5
+        self._state.changes += 1
+
+    def _body(self, name: str) -> dict[str, Any]:
+        topic = self._state.store.topics[name]
+        body = {
+            "topicName": name,
+            "readQueueNums": topic.read_queues,
+            "writeQueueNums": topic.write_queues,
+            "perm": topic.perm,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": topic.sys_flag,
+            "order": topic.order,
+        }
+        return body | {"attributes": topic.attributes} if self._state.version.is_5 else body
+
+    def _is_system(self, name: str) -> bool:
+        state = self._state
+        own = (state.name, state.cluster, TEMPLATE_TOPIC, f"{state.cluster}_REPLY_TOPIC")
+        return name in SYSTEM_TOPICS or name in own or name.startswith(SYSTEM_PREFIXES)
+
+    def _check_not_system(self, name: str) -> None:
+        own = (self._state.name, self._state.cluster)
+        if self._is_system(name) and name not in own:
+            raise self._state.invalid(f"The topic[{name}] is conflict with system topic.")
+
+
+def _name_fault(name: str) -> str | None:
+    if not name.strip():
+        return "The specified topic is blank."
+    if not NAME.fullmatch(name):
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(name) > MAX_TOPIC and not name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        return f"The specified topic is longer than topic max length {MAX_TOPIC}."
+    return None
+
+
+def _changed(topic: Topic | None, signed: dict[str, str]) -> dict[str, str]:
+    """Return the attributes of *topic* after changes ``+name`` and ``-name``."""
+    attributes = dict(topic.attributes) if topic else {}
+    for text, value in signed.items():
+        name, is_new = text[1:], text[1:] not in attributes
+        if name not in KNOWN_ATTRIBUTES:
+            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, f"unsupported key: {name}")
+        if topic and name in FIXED_ATTRIBUTES:
+            raise ErrorResponse(
+                ResponseCode.SYSTEM_ERROR,
+                f"attempt to update an unchangeable attribute. key: {name}",
+            )
+        if text.startswith("+"):
+            attributes[name] = value
+        elif is_new:
+            raise ErrorResponse(
+                ResponseCode.SYSTEM_ERROR, f"attempt to delete a nonexistent key: {name}"
+            )
+        else:
+            del attributes[name]
+    return attributes
