@@ -242,6 +242,9 @@ async def test_a_slow_server_that_knows_the_topic_wins_over_an_early_unknown(
 
 async def test_a_refusal_of_the_request_is_not_an_outage() -> None:
     async with servers() as (first, second), asking(joined([first, second])) as name_servers:
+        for server in (first, second):
+            server.on(GetClusterInfo.code, server.not_supported(Command(GetClusterInfo.code, 0)))
+
         with pytest.raises(NotSupportedError, match="106 not supported"):
             await name_servers.ask(GetClusterInfo())
 
