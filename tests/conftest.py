@@ -31,7 +31,7 @@ def pytest_asyncio_loop_factories(
 
 
 @pytest.fixture(scope="module")
-def fresh_cluster(rocketmq_version: str) -> Iterator[Callable[..., Cluster]]:
+def fresh_cluster(rocketmq_backend: str, rocketmq_version: str) -> Iterator[Callable[..., Cluster]]:
     """Starts clusters, with the arguments of `Cluster.start`, for tests that break them.
 
     They end with the module; a test that is done with one before closes it, for they are heavy.
@@ -39,15 +39,16 @@ def fresh_cluster(rocketmq_version: str) -> Iterator[Callable[..., Cluster]]:
     with ExitStack() as running:
 
         def start(**options: Any) -> Cluster:  # noqa: ANN401 - those of Cluster.start
-            return running.enter_context(Cluster.start(rocketmq_version, **options))
+            chosen = {"backend": rocketmq_backend, **options}
+            return running.enter_context(Cluster.start(rocketmq_version, **chosen))
 
         yield start
 
 
 @pytest.fixture(scope="module")
-def two_broker_cluster(rocketmq_version: str) -> Iterator[Cluster]:
+def two_broker_cluster(rocketmq_backend: str, rocketmq_version: str) -> Iterator[Cluster]:
     """Two masters for the tests of one module, which leaves both running and reachable."""
-    with Cluster.start(rocketmq_version, brokers=2) as cluster:
+    with Cluster.start(rocketmq_version, brokers=2, backend=rocketmq_backend) as cluster:
         yield cluster
 
 

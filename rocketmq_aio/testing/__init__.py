@@ -1,4 +1,4 @@
-"""Real RocketMQ servers for test suites: `Cluster` in code, fixtures in pytest (`plugin`)."""
+"""RocketMQ for test suites, embedded or real: `Cluster` in code, fixtures in pytest (`plugin`)."""
 
 from rocketmq_aio.lazy_names import lazy_names
 
@@ -8,7 +8,7 @@ _MODULES, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "cluster": "Broker Cluster NameServer",
-        "errors": "ClusterError NotOwnedError StartError UnavailableError",
+        "errors": "ClusterError NotOwnedError NotSupportedError StartError UnavailableError",
         "security": "Account ServerTLS",
     },
 )

@@ -7,6 +7,7 @@ from rocketmq_aio.testing.cluster import Cluster as Cluster
 from rocketmq_aio.testing.cluster import NameServer as NameServer
 from rocketmq_aio.testing.errors import ClusterError as ClusterError
 from rocketmq_aio.testing.errors import NotOwnedError as NotOwnedError
+from rocketmq_aio.testing.errors import NotSupportedError as NotSupportedError
 from rocketmq_aio.testing.errors import StartError as StartError
 from rocketmq_aio.testing.errors import UnavailableError as UnavailableError
 from rocketmq_aio.testing.security import Account as Account

@@ -13,13 +13,14 @@ from rocketmq_aio.testing.jvm import UNSECURED, JVMBackend
 from rocketmq_aio.testing.security import Security
 from rocketmq_aio.testing.server import Backend
 
-NAMES: Final = ("auto", "external", "containers", "jvm")
+NAMES: Final = ("auto", "embedded", "external", "docker", "containers", "jvm")
 
 
 def open_backend(name: str, version: str, security: Security = UNSECURED) -> Backend:
-    """Return the backend *name*; "auto" depends on the environment, then on the machine.
+    """Return the backend *name*; "docker" is another name of "containers".
 
-    Accounts and TLS need servers that run as Java processes.
+    "auto" means real servers: it depends on the environment, then on the machine.  Real servers
+    with accounts or TLS have to run as Java processes.
 
     :raises ClusterError: the backend does not exist
     :raises UnavailableError: the backend cannot be used here; the message names what to install
@@ -27,13 +28,18 @@ def open_backend(name: str, version: str, security: Security = UNSECURED) -> Bac
     wanted = os.environ.get("ROCKETMQ_AIO_BACKEND", "auto") if name == "auto" else name
     if wanted not in NAMES:
         raise ClusterError(f"no backend {wanted!r}: choose one of {', '.join(NAMES)}")
+    if wanted == "embedded":
+        from rocketmq_aio.testing.embedded import EmbeddedBackend  # imported only where it is used
+
+        return EmbeddedBackend(version, security)
     if security != UNSECURED:
         if wanted not in ("auto", "jvm"):
-            raise ClusterError(f"accounts and tls need the backend 'jvm', not {wanted!r}")
+            reason = f"accounts and tls need the backend 'embedded' or 'jvm', not {wanted!r}"
+            raise ClusterError(reason)
         return JVMBackend(version, security)
     if wanted == "external" or (wanted == "auto" and os.environ.get("ROCKETMQ_NAMESRV")):
         return ExternalBackend(os.environ.get("ROCKETMQ_NAMESRV", ""))
-    if wanted == "containers":
+    if wanted in ("docker", "containers"):
         return _container_backend(version)
     if wanted == "auto" and (found := _container_backend_if_any(version)) is not None:
         return found

@@ -1,4 +1,4 @@
-"""Cluster: real name servers and brokers that are started for tests and removed after them."""
+"""Cluster: name servers and brokers that are started for tests and removed after them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self, cast
 
 from rocketmq_aio.testing import probe
 from rocketmq_aio.testing.backends import open_backend
@@ -19,6 +19,9 @@ from rocketmq_aio.testing.external import ExternalBackend, ExternalServer
 from rocketmq_aio.testing.jvm import UNSECURED
 from rocketmq_aio.testing.security import Account, Security, ServerTLS
 from rocketmq_aio.testing.server import Backend, Launched
+
+if TYPE_CHECKING:
+    from rocketmq_aio.testing.embedded import EmbeddedBackend
 
 DEFAULT_VERSION: Final = "5.5.0"
 START_SECONDS: Final = 120.0
@@ -129,11 +132,12 @@ class Cluster:
     ) -> Self:
         """Start servers and wait until every broker is registered and responds.
 
-        *backend* is "jvm", "containers", "external" or "auto" (`backends.open_backend`);
+        *backend* is "embedded", "jvm", "docker", "external" or "auto", the first real one
+        (`backends.open_backend`);
         *broker_properties* are lines for broker.conf.  With *accounts*, the first of which must be
         an admin, brokers enforce access control 1.0 (4.9) or 2.0.  With *tls* all servers
-        use TLS, without it none does.  Both need the backend "jvm".  A failed start leaves only
-        its logs behind.
+        use TLS, without it none does.  Both need the backend "embedded" or "jvm".  A failed start
+        leaves only its logs behind.
 
         :raises UnavailableError: this machine cannot run RocketMQ
         :raises StartError: a server did not become ready; the message names the log folder
@@ -143,6 +147,8 @@ class Cluster:
         try:
             if isinstance(cluster._backend, ExternalBackend):
                 cluster._find_servers(cluster._backend)
+            elif (embedded := cluster._embedded) is not None:
+                cluster._launch_embedded(embedded, namesrvs, brokers, broker_properties)
             else:
                 cluster._launch(namesrvs, brokers, broker_properties)
         except StartError as error:
@@ -169,7 +175,7 @@ class Cluster:
 
     @property
     def backend(self) -> str:
-        """The backend: "jvm", "containers" or "external"."""
+        """The backend: "embedded", "jvm", "containers" or "external"."""
         return self._backend.name
 
     @property
@@ -182,11 +188,12 @@ class Cluster:
         self._backend.close()
 
     def save_logs(self) -> Path | None:
-        """Copy the servers' logs to a new folder and return it; None for an external cluster.
+        """Copy the servers' logs to a new folder and return it.
 
+        None for an external cluster, and for the embedded one, which writes no logs.
         The folder is created in `ROCKETMQ_AIO_LOGS`, by default in the temporary folder.
         """
-        if isinstance(self._backend, ExternalBackend):
+        if self._backend.name in ("embedded", "external"):
             return None
         parent = os.environ.get("ROCKETMQ_AIO_LOGS")
         if parent:
@@ -214,6 +221,9 @@ class Cluster:
     ) -> None:
         """Create or change a topic, on all *brokers* by default; return when its route is known."""
         chosen = self.brokers if brokers is None else list(brokers)
+        if (embedded := self._embedded) is not None:
+            embedded.create_topic(name, queues, [broker.name for broker in chosen])
+            return
         fields = {
             "topic": name,
             "defaultTopic": "TBW102",
@@ -231,6 +241,9 @@ class Cluster:
         )
 
     def delete_topic(self, name: str) -> None:
+        if (embedded := self._embedded) is not None:
+            embedded.delete_topic(name)
+            return
         fields = {"topic": name}
         for broker in self.brokers:
             self._ask(broker, probe.DELETE_TOPIC_IN_BROKER, fields)
@@ -239,6 +252,9 @@ class Cluster:
 
     def create_group(self, name: str) -> None:
         """Create a consumer group with the defaults of the broker."""
+        if (embedded := self._embedded) is not None:
+            embedded.create_group(name)
+            return
         body = json.dumps({"groupName": name}).encode()
         for broker in self.brokers:
             self._ask(broker, probe.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
@@ -251,6 +267,21 @@ class Cluster:
     def mqadmin(self, *arguments: str) -> str:
         """Run the official admin tool against this cluster and return its output."""
         return self._backend.mqadmin(arguments)
+
+    @property
+    def _embedded(self) -> EmbeddedBackend | None:
+        if self._backend.name != "embedded":
+            return None
+        return cast("EmbeddedBackend", self._backend)
+
+    def _launch_embedded(
+        self, backend: EmbeddedBackend, namesrvs: int, brokers: int, changes: Mapping[str, str]
+    ) -> None:
+        names, masters = backend.launch(namesrvs, brokers, changes)
+        for launched in names:
+            self._add_namesrv(launched)
+        for launched in masters:
+            self._add_broker(launched)
 
     def _launch(self, namesrvs: int, brokers: int, changes: Mapping[str, str]) -> None:
         for letter in _letters(namesrvs, "namesrvs"):

@@ -23,3 +23,7 @@ class StartError(ClusterError):
 
 class NotOwnedError(ClusterError):
     """The servers are external: they can be used but not stopped or restarted."""
+
+
+class NotSupportedError(ClusterError):
+    """The backend cannot do this; the message names one that can."""

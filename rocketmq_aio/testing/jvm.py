@@ -102,8 +102,7 @@ class JVMBackend(Backend):
     name = "jvm"
 
     def __init__(self, version: str, security: Security = UNSECURED) -> None:
-        require_posix()
-        require_programs("java")
+        self._tool = AdminTool(version, security)
         self._jars = fetch_jars(version)
         self._security = security.java_options()
         self._files = security.files(version)
@@ -133,21 +132,7 @@ class JVMBackend(Backend):
         return self._launch(home, [*BROKER_MEMORY, *self._classes(home), BROKER_MAIN], port)
 
     def mqadmin(self, arguments: Sequence[str]) -> str:
-        with tempfile.TemporaryDirectory(prefix="rocketmq-mqadmin-") as folder:
-            options = self._classes(prepare_home(Path(folder), self._files))
-            done = subprocess.run(
-                ["java", *SMALL, *options, ADMIN_MAIN, *arguments],
-                env={**os.environ, "NAMESRV_ADDR": ";".join(self._namesrvs)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                encoding="utf-8",
-                check=False,
-                timeout=ADMIN_SECONDS,
-            )
-        if done.returncode != 0:
-            raise ClusterError(f"mqadmin {' '.join(arguments)} failed:\n{done.stdout}")
-        return done.stdout
+        return self._tool.run(arguments, ";".join(self._namesrvs))
 
     def save_logs(self, folder: Path) -> None:
         for server in self._servers:
@@ -169,9 +154,50 @@ class JVMBackend(Backend):
         return Launched(home.name, f"127.0.0.1:{port}", server)
 
     def _classes(self, home: Path) -> list[str]:
-        places = {"rocketmq.home.dir": home, "user.home": home, "java.io.tmpdir": home / "tmp"}
-        folders = [f"-D{name}={folder}" for name, folder in places.items()]
-        return [*OPENINGS, *self._security, *folders, "-XX:-UsePerfData", "-cp", f"{self._jars}/*"]
+        return class_options(self._jars, self._security, home)
+
+
+class AdminTool:
+    """The official admin tool ``mqadmin`` of *version*.
+
+    :raises UnavailableError: this machine cannot run it
+    """
+
+    def __init__(self, version: str, security: Security = UNSECURED) -> None:
+        require_posix()
+        require_programs("java")
+        self._jars = fetch_jars(version)
+        self._security = security.java_options()
+        self._files = security.files(version)
+
+    def run(self, arguments: Sequence[str], namesrv: str) -> str:
+        """Run it against the cluster of *namesrv*; return its output.
+
+        :raises ClusterError: its exit code is not 0
+        """
+        with tempfile.TemporaryDirectory(prefix="rocketmq-mqadmin-") as folder:
+            home = prepare_home(Path(folder), self._files)
+            options = class_options(self._jars, self._security, home)
+            done = subprocess.run(
+                ["java", *SMALL, *options, ADMIN_MAIN, *arguments],
+                env={**os.environ, "NAMESRV_ADDR": namesrv},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                encoding="utf-8",
+                check=False,
+                timeout=ADMIN_SECONDS,
+            )
+        if done.returncode != 0:
+            raise ClusterError(f"mqadmin {' '.join(arguments)} failed:\n{done.stdout}")
+        return done.stdout
+
+
+def class_options(jars: Path, security: Sequence[str], home: Path) -> list[str]:
+    """Return the Java options of a server or tool with its folders in *home*."""
+    places = {"rocketmq.home.dir": home, "user.home": home, "java.io.tmpdir": home / "tmp"}
+    folders = [f"-D{name}={folder}" for name, folder in places.items()]
+    return [*OPENINGS, *security, *folders, "-XX:-UsePerfData", "-cp", f"{jars}/*"]
 
 
 def prepare_home(home: Path, files: Mapping[str, str] = NO_FILES) -> Path:

@@ -1,4 +1,4 @@
-"""pytest plugin: fixtures that provide a real RocketMQ.
+"""pytest plugin: fixtures that provide a RocketMQ, by default the embedded one.
 
 Every pytest run in an environment with rocketmq_aio loads this module, so it imports only
 pytest until a fixture is requested.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-import uuid
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -19,18 +18,29 @@ if TYPE_CHECKING:
     from rocketmq_aio.testing import Cluster
 
 DEFAULT_VERSION: Final = "5.5.0"
+DEFAULT_BACKEND: Final = "embedded"
+BACKENDS: Final = ("embedded", "jvm", "docker", "external", "auto")
 NAME_CHARACTERS: Final = 60  # of the test name; a topic has at most 127
 FIXTURE_QUEUES: Final = 4
-LOGS: Final = pytest.StashKey[Path | None]()
+LOGS: Final = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("rocketmq").addoption(
+    group = parser.getgroup("rocketmq")
+    group.addoption(
         "--rocketmq-version",
         default=os.environ.get("ROCKETMQ_VERSION", DEFAULT_VERSION),
         help="version of the RocketMQ servers that fixtures start"
         " (default: ROCKETMQ_VERSION, then %(default)s)",
     )
+    group.addoption(
+        "--rocketmq-backend",
+        choices=BACKENDS,
+        help="where fixtures run RocketMQ: embedded (in this process), jvm, docker, external"
+        " (ROCKETMQ_NAMESRV) or auto, the first real one that is possible"
+        " (default: ROCKETMQ_AIO_BACKEND, then the ini setting rocketmq_backend)",
+    )
+    parser.addini("rocketmq_backend", "default of --rocketmq-backend", default=DEFAULT_BACKEND)
 
 
 def pytest_terminal_summary(
@@ -40,6 +50,13 @@ def pytest_terminal_summary(
         terminalreporter.write_line(f"RocketMQ server logs: {logs}")
 
 
+def backend_of(config: pytest.Config) -> str:
+    """Return the backend of the option, else of the environment, else of the ini file."""
+    option = config.getoption("--rocketmq-backend")
+    name = option or os.environ.get("ROCKETMQ_AIO_BACKEND") or config.getini("rocketmq_backend")
+    return str(name)
+
+
 @pytest.fixture(scope="session")
 def rocketmq_version(pytestconfig: pytest.Config) -> str:
     """The version of the servers (``--rocketmq-version``)."""
@@ -47,17 +64,36 @@ def rocketmq_version(pytestconfig: pytest.Config) -> str:
 
 
 @pytest.fixture(scope="session")
-def rocketmq_cluster(request: pytest.FixtureRequest, rocketmq_version: str) -> Iterator[Cluster]:
+def rocketmq_backend(pytestconfig: pytest.Config) -> str:
+    """The backend of the clusters (``--rocketmq-backend``)."""
+    return backend_of(pytestconfig)
+
+
+@pytest.fixture(scope="session")
+def rocketmq_cluster(
+    request: pytest.FixtureRequest, rocketmq_backend: str, rocketmq_version: str
+) -> Iterator[Cluster]:
     """A name server and a broker for the test session.
 
     If a test of the session failed, the server logs are kept; the summary names the folder.
     """
-    from rocketmq_aio.testing import Cluster
-
-    with Cluster.start(rocketmq_version) as cluster:
+    with _cluster(rocketmq_backend, rocketmq_version) as cluster:
         yield cluster
-        if request.session.testsfailed:
-            request.config.stash[LOGS] = cluster.save_logs()
+        if request.session.testsfailed and (logs := cluster.save_logs()) is not None:
+            request.config.stash[LOGS] = str(logs)
+
+
+@pytest.fixture
+def rocketmq_fresh_cluster(rocketmq_backend: str, rocketmq_version: str) -> Iterator[Cluster]:
+    """A name server and a broker for one test, which may break them."""
+    with _cluster(rocketmq_backend, rocketmq_version) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def rocketmq(rocketmq_cluster: Cluster) -> Cluster:
+    """The cluster of the session; a project that overrides `rocketmq_cluster` changes it, too."""
+    return rocketmq_cluster
 
 
 @pytest.fixture(scope="session")
@@ -85,4 +121,16 @@ def rocketmq_group(request: pytest.FixtureRequest) -> str:
 def unique_name(name: str) -> str:
     """Return a valid, unique RocketMQ name that begins with *name*."""
     words = re.sub(r"[^0-9A-Za-z_]+", "-", name)[:NAME_CHARACTERS].strip("-")
-    return f"{words}-{uuid.uuid4().hex[:12]}"
+    return f"{words}-{os.urandom(6).hex()}"
+
+
+@contextmanager
+def _cluster(backend: str, version: str) -> Iterator[Cluster]:
+    from rocketmq_aio.testing import Cluster, ClusterError
+
+    try:
+        cluster = Cluster.start(version, backend=backend)
+    except ClusterError as error:  # its text says what to install or to set
+        pytest.fail(f"RocketMQ backend {backend!r}: {error}", pytrace=False)
+    with cluster:
+        yield cluster
