@@ -64,5 +64,5 @@ def test_an_external_cluster_needs_an_address() -> None:
 def test_an_unknown_backend_raises_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCKETMQ_AIO_BACKEND", "podman")
 
-    with pytest.raises(ClusterError, match="'podman': choose one of auto, external, containers"):
+    with pytest.raises(ClusterError, match="'podman': choose one of auto, embedded, external"):
         open_backend("auto", "5.5.0")

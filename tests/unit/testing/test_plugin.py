@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from rocketmq_aio import testing
-from rocketmq_aio.testing.plugin import unique_name
+from rocketmq_aio.testing.plugin import backend_of, unique_name
 
 LOADED = """
 import sys, types
@@ -56,3 +56,98 @@ def test_test_names_become_topic_names() -> None:
 
 def test_long_test_names_are_shortened_to_topic_names() -> None:
     assert len(unique_name("x" * 300)) <= 127
+
+
+USERS_TESTS = """
+import anyio
+import pytest
+
+from rocketmq_aio import Message, Producer
+from rocketmq_aio.testing import probe
+
+
+def test_sync(rocketmq, rocketmq_topic):
+    assert rocketmq.backend == "embedded"
+    assert probe.masters(rocketmq.namesrv, rocketmq_topic)
+
+
+async def send(namesrv, group, topic):
+    async with Producer(group, namesrv=namesrv) as producer:
+        assert (await producer.send(Message(topic, b"body"))).queue_offset == 0
+
+
+{mark}
+async def test_async(rocketmq_namesrv, rocketmq_group, rocketmq_topic):
+    await send(rocketmq_namesrv, rocketmq_group, rocketmq_topic)
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+def test_fresh(rocketmq, rocketmq_fresh_cluster):
+    rocketmq_fresh_cluster.brokers[0].kill()
+    assert rocketmq.namesrv != rocketmq_fresh_cluster.namesrv
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_backend_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROCKETMQ_AIO_BACKEND", raising=False)
+    monkeypatch.delenv("ROCKETMQ_NAMESRV", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "mark"),
+    [
+        (("-p", "no:asyncio"), "@pytest.mark.anyio"),
+        (("-o", "asyncio_default_fixture_loop_scope=function"), "@pytest.mark.asyncio"),
+    ],
+    ids=["anyio", "pytest-asyncio"],
+)
+def test_fixtures_run_the_embedded_broker_by_default(
+    pytester: pytest.Pytester, options: tuple[str, ...], mark: str
+) -> None:
+    pytester.makepyfile(USERS_TESTS.replace("{mark}", mark))
+
+    result = pytester.runpytest_subprocess("-W", "error", *options)
+
+    result.assert_outcomes(passed=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "expected"),
+    [
+        ((), None, "jvm"),
+        ((), "external", "external"),
+        (("--rocketmq-backend", "docker"), "external", "docker"),
+    ],
+    ids=["ini", "environment", "option"],
+)
+def test_the_option_precedes_the_environment_and_the_ini_setting(
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    variable: str | None,
+    expected: str,
+) -> None:
+    pytester.makeini("[pytest]\nrocketmq_backend = jvm")
+    if variable is not None:
+        monkeypatch.setenv("ROCKETMQ_AIO_BACKEND", variable)
+
+    assert backend_of(pytester.parseconfig(*options)) == expected
+
+
+def test_an_impossible_backend_fails_with_what_to_do(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(pytester.path))
+    pytester.makepyfile("def test_it(rocketmq): pass")
+
+    result = pytester.runpytest_subprocess("--rocketmq-backend", "jvm")
+
+    result.assert_outcomes(errors=1)
+    install = "java cannot be found; install with: apt-get"
+    result.stdout.fnmatch_lines([f"*RocketMQ backend 'jvm': *{install}*"])
+    result.stdout.no_fnmatch_line("*Traceback*")

@@ -40,8 +40,8 @@ def test_acl_requires_an_admin_account() -> None:
 
 
 @pytest.mark.parametrize("backend", ["containers", "external"])
-def test_only_the_java_backend_supports_security(backend: str) -> None:
-    with pytest.raises(ClusterError, match="need the backend 'jvm'"):
+def test_external_servers_and_containers_support_no_security(backend: str) -> None:
+    with pytest.raises(ClusterError, match="need the backend 'embedded' or 'jvm'"):
         open_backend(backend, "5.5.0", BOTH)
 
 

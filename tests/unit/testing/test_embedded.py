@@ -1,0 +1,83 @@
+"""Backend `embedded` of `Cluster`: the calls of a test, without its processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from rocketmq_aio.testing import Cluster, ClusterError, NotSupportedError, probe
+
+THREAD = "rocketmq-embedded"
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster.start(backend="embedded", brokers=2) as cluster:
+        yield cluster
+
+
+def test_topics_are_created_on_all_brokers_or_on_some(cluster: Cluster) -> None:
+    first, second = cluster.brokers
+
+    cluster.create_topic("everywhere", queues=3)
+    cluster.create_topic("somewhere", queues=1, brokers=[second])
+
+    known = {broker.name: broker.address for broker in (first, second)}
+    assert probe.masters(cluster.namesrv, "everywhere") == known
+    assert probe.masters(cluster.namesrv, "somewhere") == {second.name: second.address}
+
+
+def test_deleted_topics_have_no_route(cluster: Cluster) -> None:
+    cluster.create_topic("orders")
+
+    cluster.delete_topic("orders")
+
+    assert probe.masters(cluster.namesrv, "orders") == {}
+
+
+def test_a_killed_broker_refuses_connections_until_it_is_started(cluster: Cluster) -> None:
+    broker = cluster.brokers[0]
+    broker.kill()
+
+    with pytest.raises(OSError, match="refused"):
+        probe.ask(broker.address, probe.GET_BROKER_RUNTIME_INFO)
+    with pytest.raises(ClusterError, match="does not run"):
+        cluster.check_running()
+    broker.start()
+    cluster.check_running()
+    probe.ask(broker.address, probe.GET_BROKER_RUNTIME_INFO)
+
+
+def test_a_running_broker_cannot_be_started(cluster: Cluster) -> None:
+    with pytest.raises(ClusterError, match="is running already"):
+        cluster.brokers[0].start()
+
+
+def test_closing_ends_the_thread_and_can_be_repeated() -> None:
+    before = threading.active_count()
+    cluster = Cluster.start(backend="embedded")
+    names = [each.name for each in threading.enumerate()]
+    assert THREAD in names
+
+    cluster.close()
+    cluster.close()
+
+    assert threading.active_count() == before
+
+
+def test_logs_are_not_kept_because_there_are_none(cluster: Cluster) -> None:
+    assert cluster.save_logs() is None
+
+
+@pytest.mark.parametrize(
+    ("version", "properties"),
+    [("5.3.1", {}), ("5.5.0", {"storePathRootDir": "/tmp"})],
+    ids=["version", "property"],
+)
+def test_what_the_embedded_broker_does_not_have_raises(
+    version: str, properties: dict[str, str]
+) -> None:
+    with pytest.raises(NotSupportedError, match="the embedded backend"):
+        Cluster.start(version, backend="embedded", broker_properties=properties)
