@@ -29,6 +29,7 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.topic_publish_info import SendTarget
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.remoting.backoff import BackoffError
+from rocketmq_aio.remoting.gather import gather_limited
 
 logger = get_logger(__name__)
 
@@ -93,7 +94,7 @@ class FaultStrategy:
     def answered(self, target: SendTarget, started: float, now: float) -> None:
         """Record a response to an attempt begun at *started*, which took longer than `bound`."""
         if now - started > SLOW_SECONDS:
-            self._fault(target, started, now, f"answered after {now - started:.3f} s")
+            self._fault(target, started, now, f"answered after {now - started:.3f} s", False)
             return
         fault = self._faults.get(target.address)
         if fault is not None and fault.is_active and started >= fault.since:
@@ -102,8 +103,7 @@ class FaultStrategy:
     def failed(self, target: SendTarget, cause: RocketMQError, started: float, now: float) -> None:
         """Record that an attempt begun at *started* failed."""
         if self.bound < inf and _is_fault(cause):
-            cannot_store = isinstance(cause, BrokerError)
-            self._fault(target, started, now, str(cause), cannot_store=cannot_store)
+            self._fault(target, started, now, str(cause), isinstance(cause, BrokerError))
 
     async def probe_while_excluded(self) -> None:
         """Probe the excluded brokers until there are none."""
@@ -113,9 +113,7 @@ class FaultStrategy:
                 # Jitter: many clients excluded the broker at the same time.
                 await anyio.sleep(pause * (0.5 + random() / 2))
                 pause = PROBE_SECONDS
-                async with anyio.create_task_group() as tasks:
-                    for fault in [each for each in self._faults.values() if each.is_active]:
-                        tasks.start_soon(self._probe_one, fault)
+                await gather_limited(self._probe_one, self.excluded)
         finally:
             self._probing = False
 
@@ -124,16 +122,8 @@ class FaultStrategy:
         self._faults = {at: fault for at, fault in self._faults.items() if at in known}
         self._update()
 
-    # --- inside ---------------------------------------------------------------------------------
-
     def _fault(
-        self,
-        target: SendTarget,
-        started: float,
-        now: float,
-        reason: str,
-        *,
-        cannot_store: bool = False,
+        self, target: SendTarget, started: float, now: float, reason: str, cannot_store: bool
     ) -> None:
         fault = self._faults.get(target.address)
         if fault is not None and (fault.is_active or started < fault.ended):
@@ -176,10 +166,17 @@ class FaultStrategy:
             self._probing = True
             self._start_probing()
 
-    async def _probe_one(self, fault: BrokerFault) -> None:
-        alive = await self._is_alive(fault)
+    async def _probe_one(self, address: str) -> None:
+        fault, alive = self._faults.get(address), True
+        if fault is None:
+            return
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT):
+                await self._probe(fault)
+        except (RocketMQError, TimeoutError):
+            alive = False
         now = monotonic()
-        if not fault.is_active or self._faults.get(fault.address) is not fault:
+        if not fault.is_active or self._faults.get(address) is not fault:
             return  # restored or dropped in the meantime
         # After repeated faults one probe proves little: the broker stays excluded for its time.
         early = fault.times == 1 and not fault.cannot_store
@@ -188,14 +185,6 @@ class FaultStrategy:
         elif not alive and now >= fault.until:
             fault.times += 1
             fault.until = now + _pause(fault.times)
-
-    async def _is_alive(self, fault: BrokerFault) -> bool:
-        try:
-            async with asyncio.timeout(PROBE_TIMEOUT):
-                await self._probe(fault)
-        except (RocketMQError, TimeoutError):
-            return False
-        return True
 
 
 def _pause(times: int) -> float:

@@ -56,6 +56,7 @@ class SendHooks:
         self._after = bound_methods(send, "after_send")
         ends = [h for h in given if isinstance(h, EndTransactionHook)]
         self._ends = bound_methods(ends, "end_transaction")
+        self.has_end_transaction = bool(ends)
         self._recalled = [h.recalled for h in given if isinstance(h, StoredHook)]
         self.stored = [h.stored for h in given if isinstance(h, StoredHook)]
         self._runner = HookRunner()
@@ -63,14 +64,7 @@ class SendHooks:
     def __bool__(self) -> bool:
         return bool(self._before or self._checks)
 
-    @property
-    def has_end_transaction(self) -> bool:
-        """Whether there is an `EndTransactionHook`."""
-        return bool(self._ends)
-
-    def context(
-        self, mode: str, message: Message, queue: MessageQueue | None = None
-    ) -> SendContext:
+    def context(self, mode: str, message: Message, queue: MessageQueue | None) -> SendContext:
         """Return the context of a send of one message."""
         return SendContext(group=self._group, mode=mode, messages=(message,), queue=queue)
 
@@ -114,10 +108,8 @@ class SendHooks:
         started = monotonic()
 
         def ended(future: asyncio.Future[SendResult]) -> None:
-            error: BaseException | None = None
-            if future.cancelled():
-                error = asyncio.CancelledError()
-            elif (error := future.exception()) is None:
+            error = asyncio.CancelledError() if future.cancelled() else future.exception()
+            if error is None:
                 context.outcomes = (future.result(),)
             self.after(context, started, error)
 
@@ -138,7 +130,6 @@ class SendHooks:
     def after(
         self, context: SendContext, started: float, error: BaseException | None = None
     ) -> None:
-        """Call `after_send`."""
         context.seconds = monotonic() - started
         if error is not None:
             context.error = error
@@ -147,10 +138,8 @@ class SendHooks:
         self._runner.run(self._after, context)
 
     def recalled(self, topic: str, message_id: str) -> None:
-        """Call the internal hooks for a recalled message."""
         for recalled in self._recalled:
             recalled(topic, message_id)
 
     def transaction_ended(self, context: EndTransactionContext) -> None:
-        """Call `end_transaction`."""
         self._runner.run(self._ends, context)

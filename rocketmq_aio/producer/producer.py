@@ -21,11 +21,7 @@ from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.batching.batched_sends import BatchedSends
-from rocketmq_aio.producer.batching.explicit_batch import (
-    ExplicitBatches,
-    check_batchable,
-    message_list,
-)
+from rocketmq_aio.producer.batching.explicit_batch import check_batchable, message_list, send_batch
 from rocketmq_aio.producer.batching.pre_encoded import Encoded, send_encoded
 from rocketmq_aio.producer.hooks import SendHooks
 from rocketmq_aio.producer.keyed_lock import OrderKey
@@ -68,7 +64,6 @@ class Producer(ClientBase, Generic[V]):
         )
         auto_batch = config.auto_batch or AutoBatch(linger_seconds=0)
         self._batched_sends = BatchedSends(auto_batch, sender)
-        self._explicit_batches = ExplicitBatches(sender)
         self._request_reply = RequestReply(sender, hook_calls)
         # For the short way of `send`; chosen once, so that only sends with hooks pay for them.
         self._in_flight = sender.in_flight
@@ -126,12 +121,8 @@ class Producer(ClientBase, Generic[V]):
             choice = QueueChoice(queue, selector, sharding_key) if keyed or fixed else NO_CHOICE
             return await self._send_by_parts(message, choice, seconds, deadline)
         # As `Sender.send`, with coroutines and functions less.
-        routing, topic, size, in_flight = (
-            ANY_QUEUE,
-            message.topic,
-            len(message.body),
-            self._in_flight,
-        )
+        topic, size = message.topic, len(message.body)
+        routing, in_flight = ANY_QUEUE, self._in_flight
         order_key: OrderKey = topic, None
         if keyed:
             routing = self._selection.routing_by_key(message, sharding_key)
@@ -271,14 +262,14 @@ class Producer(ClientBase, Generic[V]):
         self._check_running()
         given, deadline = message_list(messages), self._deadline(timeout_seconds)
         if not self._is_hooked or not given:
-            return await self._explicit_batches.send(given, queue, deadline)
+            return await send_batch(self._sender, given, queue, deadline)
         for message in given:
             check_batchable(message)
         context = SendContext(
             group=self._group, mode="send_batch", messages=tuple(given), queue=queue
         )
         return await self._hooks.around(
-            context, lambda: self._explicit_batches.send(context.messages, queue, deadline)
+            context, lambda: send_batch(self._sender, context.messages, queue, deadline)
         )
 
     async def send_encoded(

@@ -179,25 +179,20 @@ def chosen_target(
     selector: QueueSelector | None,
 ) -> SendTarget:
     """Return the target that the caller chose for *message*."""
-    if queue is not None and selector is not None:
+    if selector is None:
+        assert queue is not None
+        return publish.target(queue)
+    if queue is not None:
         raise ConfigError("selector", selector, "give either queue= or selector=")
-    if queue is None:
-        assert selector is not None
-        queue = _selected(selector, publish, message)
-    return publish.target(queue)
-
-
-def _selected(selector: QueueSelector, publish: TopicPublishInfo, message: Message) -> MessageQueue:
     try:
-        queue: object = selector(publish.queues, message)
+        selected: object = selector(publish.queues, message)
     except TypeError:
         check_function("selector", selector, "queues", "message")
         raise
-    if isinstance(queue, MessageQueue):
-        return queue
-    if inspect.iscoroutine(queue):
-        queue.close()
+    if isinstance(selected, MessageQueue):
+        return publish.target(selected)
+    reason = f"it returned {selected!r}: expected one of the queues that it was given"
+    if inspect.iscoroutine(selected):
+        selected.close()
         reason = "expected a plain function: await what it needs before, and give queue="
-        raise ConfigError("selector", name_of(selector), reason)
-    reason = f"it returned {queue!r}: expected one of the queues that it was given"
     raise ConfigError("selector", name_of(selector), reason)

@@ -9,10 +9,8 @@ from typing import Final
 from rocketmq_aio.errors import ConfigError, NotConnectedError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
-from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import RecallMessage, RecallMessageResponse
-from rocketmq_aio.remoting.response_errors import broker_error
 
 PARTS: Final = 5  # of a handle: version, topic, broker name, time, message id
 VERSION: Final = "v1"
@@ -51,9 +49,7 @@ async def recall(
     header = RecallMessage(
         producer_group=group, topic=topic, recall_handle=handle, broker_name=broker
     )
-    response = await instance.remoting.request(address, header, timeout=seconds)
-    if response.code != ResponseCode.SUCCESS:
-        raise broker_error(response, address)
+    response = await instance.remoting.request_checked(address, header, timeout=seconds)
     return read_header(response, RecallMessageResponse).msg_id
 
 

@@ -70,12 +70,8 @@ class RequestReply:
     ) -> Coroutine[Any, Any, SendResult]:
         """Send the reply to *request*; see `Producer.reply`."""
         topic, properties = reply_properties(request)
-        select = partial(reply_target, request)
-        routing = Routing(select, fixed=False, extra=properties, is_reply=True)
-
-        def send(message: Message) -> Coroutine[Any, Any, SendResult]:
-            return self._sender.send(message, routing, deadline)
-
+        routing = Routing(partial(reply_target, request), False, properties, is_reply=True)
+        send = partial(self._sender.send, routing=routing, deadline=deadline)
         return self._hooks.around_message("reply", Message(topic, body, **fields), None, send)
 
     def close(self, error: Exception) -> None:
@@ -108,8 +104,7 @@ class PendingRequest:
 
     def properties(self) -> str:
         """Return the properties that make a message a request, in wire form."""
-        seconds = self._deadline - self._started
-        ttl = max(1, int(seconds * 1000))
+        ttl = max(1, int((self._deadline - self._started) * 1000))
         return (
             f"{CORRELATION_ID}\x01{self._id}\x02"
             f"{REPLY_TO_CLIENT}\x01{self._client_id}\x02{TTL}\x01{ttl}\x02"
@@ -144,9 +139,6 @@ class PendingRequest:
         self._replies.forget(self._id)
         if self._reply.done() and not self._reply.cancelled():
             self._reply.exception()  # retrieved, or asyncio would log it
-
-
-# --- replies --------------------------------------------------------------------------------------
 
 
 def reply_properties(request: object) -> tuple[str, str]:

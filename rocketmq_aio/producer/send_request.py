@@ -70,10 +70,8 @@ class SendRequest(msgspec.Struct, gc=False):
         compressed = compress(self.body, kind, level)
         # A body that grew could be too large for the broker.
         if len(compressed) < len(self.body):
-            self.body, self.sys_flag = (
-                compressed,
-                self.sys_flag | COMPRESSED | COMPRESSION_BITS[kind],
-            )
+            self.body = compressed
+            self.sys_flag |= COMPRESSED | COMPRESSION_BITS[kind]
 
     def frame(self, opaque: int) -> tuple[bytes, bytes]:
         """Return head and body of a prepared frame."""
@@ -150,7 +148,7 @@ def make_request(
     """
     body, kind = message.body, config.compression
     if len(body) > config.max_message_bytes:
-        raise _too_large(message, config)
+        raise too_large(message.topic, "the body", len(body), config.max_message_bytes)
     properties = encode_properties(message, message_id, extra)
     request = SendRequest(
         target, message.topic, message_id, body, properties, 0, message.flag, born_ms
@@ -169,14 +167,13 @@ def check_sizes(message: Message, config: ProducerConfig) -> None:
     :raises InvalidMessageError: body or properties are too large
     """
     if len(message.body) > config.max_message_bytes:
-        raise _too_large(message, config)
+        raise too_large(message.topic, "the body", len(message.body), config.max_message_bytes)
     encode_properties(message, PLACEHOLDER_ID)
 
 
-def _too_large(message: Message, config: ProducerConfig) -> InvalidMessageError:
-    size, most = len(message.body), config.max_message_bytes
-    reason = f"the body has {size} bytes, max_message_bytes is {most}"
-    return InvalidMessageError(message.topic, reason)
+def too_large(topic: str, what: str, size: int, max_bytes: int) -> InvalidMessageError:
+    """Return the error for *what* is too large for the broker."""
+    return InvalidMessageError(topic, f"{what} has {size} bytes, max_message_bytes is {max_bytes}")
 
 
 def encode_properties(message: Message, message_id: str, extra: str = "") -> bytes:
@@ -185,18 +182,8 @@ def encode_properties(message: Message, message_id: str, extra: str = "") -> byt
     :raises InvalidMessageError: they are too long for the stored record
     """
     encoded = f"{message.encoded_properties}UNIQ_KEY\x01{message_id}\x02{extra}".encode()
-    check_properties(message.topic, encoded)
-    return encoded
-
-
-def check_properties(topic: str, encoded: bytes) -> None:
-    """Validate the size of *encoded* properties.
-
-    :raises InvalidMessageError: they are too long for the stored record
-    """
     if len(encoded) > MAX_PROPERTIES - PROPERTIES_SPARE:
-        reason = (
-            f"keys, tags and properties take {len(encoded)} bytes, "
-            f"at most {MAX_PROPERTIES - PROPERTIES_SPARE} fit"
-        )
-        raise InvalidMessageError(topic, reason)
+        most = MAX_PROPERTIES - PROPERTIES_SPARE
+        reason = f"keys, tags and properties take {len(encoded)} bytes, at most {most} fit"
+        raise InvalidMessageError(message.topic, reason)
+    return encoded

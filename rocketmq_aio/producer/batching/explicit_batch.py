@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import chain, count, repeat
 from time import time_ns
 from typing import Any, Final
@@ -56,67 +56,60 @@ class Batch(msgspec.Struct, gc=False):
         return zip(self.positions, results_of(whole, self.ids), strict=True)
 
 
-class ExplicitBatches:
-    """Sends the batches of `Producer.send_batch`."""
+async def send_batch(
+    sender: Sender, messages: Sequence[Message], queue: MessageQueue | None, deadline: float
+) -> list[SendResult]:
+    """Send *messages*; see `Producer.send_batch`."""
+    now_ms = time_ns() // 1_000_000
+    made = batches(messages, sender.ids, now_ms, sender.config, in_order=queue is not None)
+    check_targets(messages, made, queue)
 
-    def __init__(self, sender: Sender) -> None:
-        self._sender = sender
+    def send_one(index: int) -> Coroutine[Any, Any, SendResult]:
+        batch = made[index]
 
-    async def send(
-        self, messages: Sequence[Message], queue: MessageQueue | None, deadline: float
-    ) -> list[SendResult]:
-        """Send *messages*; see `Producer.send_batch`."""
-        sender, now_ms = self._sender, time_ns() // 1_000_000
-        made = batches(messages, sender.ids, now_ms, sender.config, in_order=queue is not None)
-        check_targets(messages, made, queue)
-        if len(made) == 1:
-            whole = await self._send_one(made[0], queue, now_ms, deadline)
-            return [result for _, result in made[0].results(whole)]
-        outcomes = await self._send_all(made, queue, now_ms, deadline)
-        by_position: dict[int, SendResult | RocketMQError] = {}
-        for batch, outcome in zip(made, outcomes, strict=True):
-            if isinstance(outcome, RocketMQError):
-                by_position |= dict.fromkeys(batch.positions, outcome)
-            else:
-                by_position |= batch.results(outcome)
-        in_order = [by_position[position] for position in range(len(messages))]
-        results = [each for each in in_order if isinstance(each, SendResult)]
-        if len(results) < len(in_order):
-            raise BatchError(in_order)
-        return results
-
-    async def _send_all(
-        self, made: list[Batch], queue: MessageQueue | None, now_ms: int, deadline: float
-    ) -> list[SendResult | RocketMQError]:
-        """Send *made*: concurrently, or in order to *queue* until one fails."""
-        if queue is None:
-            gathered = await gather_limited(
-                lambda index: self._send_one(made[index], None, now_ms, deadline),
-                range(len(made)),
-                MAX_CONCURRENT,
-            )
-            by_index = gathered.results | gathered.failures
-            return [by_index[index] for index in range(len(made))]
-        outcomes: list[SendResult | RocketMQError] = []
-        for batch in made:
-            try:
-                outcome = await self._send_one(batch, queue, now_ms, deadline)
-            except RocketMQError as error:
-                cause = NotConnectedError("-", "an earlier request of the batch failed")
-                unsent = [never_sent(each.topic, cause) for each in made[len(outcomes) + 1 :]]
-                return [*outcomes, error, *unsent]
-            outcomes.append(outcome)
-        return outcomes
-
-    def _send_one(
-        self, batch: Batch, queue: MessageQueue | None, now_ms: int, deadline: float
-    ) -> Coroutine[Any, Any, SendResult]:
         def send(publish: TopicPublishInfo) -> Coroutine[Any, Any, SendResult]:
             target = publish.target(queue) if queue else publish.next_target()
             request = batch.request(target, now_ms, fixed=queue is not None)
-            return self._sender.attempts.run(request, publish, deadline)
+            return sender.attempts.run(request, publish, deadline)
 
-        return self._sender.with_route(batch.topic, batch.size, deadline, send)
+        return sender.with_route(batch.topic, batch.size, deadline, send)
+
+    if len(made) == 1:
+        return [result for _, result in made[0].results(await send_one(0))]
+    if queue is None:
+        gathered = await gather_limited(send_one, range(len(made)), MAX_CONCURRENT)
+        outcomes = gathered.results | gathered.failures
+    else:
+        outcomes = await _send_in_order(send_one, made)
+    by_position: dict[int, SendResult | RocketMQError] = {}
+    for index, outcome in outcomes.items():
+        if isinstance(outcome, RocketMQError):
+            by_position |= dict.fromkeys(made[index].positions, outcome)
+        else:
+            by_position |= made[index].results(outcome)
+    in_order = [by_position[position] for position in range(len(messages))]
+    results = [each for each in in_order if isinstance(each, SendResult)]
+    if len(results) < len(in_order):
+        raise BatchError(in_order)
+    return results
+
+
+async def _send_in_order(
+    send_one: Callable[[int], Awaitable[SendResult]], made: Sequence[Batch]
+) -> dict[int, SendResult | RocketMQError]:
+    """Return the outcomes of batches that are sent one after another, until one fails."""
+    outcomes: dict[int, SendResult | RocketMQError] = {}
+    failed = False
+    for index, batch in enumerate(made):
+        if failed:
+            cause = NotConnectedError("-", "an earlier request of the batch failed")
+            outcomes[index] = never_sent(batch.topic, cause)
+            continue
+        try:
+            outcomes[index] = await send_one(index)
+        except RocketMQError as error:
+            outcomes[index], failed = error, True
+    return outcomes
 
 
 def results_of(whole: SendResult, ids: Iterable[str]) -> Iterator[SendResult]:
@@ -165,7 +158,11 @@ def batches(
             raise InvalidMessageError(message.topic, f"{reason} {config.max_message_bytes}")
         key = (message.topic, message.properties[WAIT])
         batch = growing.get(key)
-        if batch is None or _is_full(batch, size, config):
+        if (
+            batch is None
+            or batch.size + size > config.max_message_bytes
+            or len(batch.positions) >= MAX_BATCH_MESSAGES
+        ):
             if in_order:
                 growing.clear()  # no later message may join an earlier batch
             batch = growing[key] = Batch(*key, [], [], [])
@@ -175,12 +172,6 @@ def batches(
         batch.parts += encode_batch_entry(message.body, properties, message.flag)
         batch.size += size
     return made
-
-
-def _is_full(batch: Batch, size: int, config: ProducerConfig) -> bool:
-    return (
-        batch.size + size > config.max_message_bytes or len(batch.positions) >= MAX_BATCH_MESSAGES
-    )
 
 
 def message_list(messages: object) -> list[Message]:

@@ -13,7 +13,7 @@ from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.delayed import delayed_target
 from rocketmq_aio.producer.queue_selection import ANY_QUEUE, Routing, checked_key
-from rocketmq_aio.producer.send_request import SendRequest
+from rocketmq_aio.producer.send_request import SendRequest, too_large
 from rocketmq_aio.producer.sender import Sender
 from rocketmq_aio.producer.topic_publish_info import TopicPublishInfo
 
@@ -43,7 +43,11 @@ async def send_encoded(
     sender: Sender, encoded: Encoded, queue: MessageQueue | None, key: str | None, deadline: float
 ) -> SendResult:
     """Send *encoded*; see `Producer.send_encoded`."""
-    check_size(encoded, sender.config.max_message_bytes)
+    topic, size, max_bytes = encoded.topic, len(encoded.body), sender.config.max_message_bytes
+    if size > max_bytes:
+        raise too_large(topic, "the batch" if encoded.batch else "the body", size, max_bytes)
+    if encoded.batch and topic.startswith(RETRY_PREFIX):
+        raise InvalidMessageError(topic, "a retry topic takes no batches")
 
     async def send(publish: TopicPublishInfo) -> SendResult:
         routing = ANY_QUEUE
@@ -56,30 +60,16 @@ async def send_encoded(
             target, fixed = await delayed_target(sender.instance, publish, target, fixed, deadline)
         request = SendRequest(
             target,
-            encoded.topic,
+            topic,
             encoded.message_id,
             encoded.body,
             encoded.properties,
-            0,
-            encoded.flag,
-            time_ns() // 1_000_000,
-            encoded.batch,
-            fixed,
+            sys_flag=0,
+            flag=encoded.flag,
+            born_ms=time_ns() // 1_000_000,
+            batch=encoded.batch,
+            fixed=fixed,
         )
         return await sender.attempts.run(request, publish, deadline)
 
-    return await sender.with_route(encoded.topic, len(encoded.body), deadline, send)
-
-
-def check_size(encoded: Encoded, max_bytes: int) -> None:
-    """Validate the size and kind of *encoded*.
-
-    :raises InvalidMessageError: it is too large, or a batch to a retry topic
-    """
-    size = len(encoded.body)
-    if size > max_bytes:
-        what = "batch" if encoded.batch else "body"
-        reason = f"the {what} has {size} bytes, max_message_bytes is {max_bytes}"
-        raise InvalidMessageError(encoded.topic, reason)
-    if encoded.batch and encoded.topic.startswith(RETRY_PREFIX):
-        raise InvalidMessageError(encoded.topic, "a retry topic takes no batches")
+    return await sender.with_route(topic, size, deadline, send)

@@ -290,6 +290,21 @@ async def test_probing_restarts_with_the_next_fault(watch: Watch, clock: list[fl
     assert watch.excluded == set()
 
 
+async def test_brokers_dropped_before_their_probe_are_not_probed() -> None:
+    probed = []
+
+    async def probe(fault: BrokerFault) -> None:
+        probed.append(fault.address)
+        faults.forget(set())
+
+    faults = FaultStrategy(lambda _: None, probe, lambda: None)
+    for address in (A, B):
+        faults.failed(target(address), LATE, NOW - 1, NOW)
+    await faults.probe_while_excluded()
+
+    assert len(probed) == 1
+
+
 async def test_a_probe_that_times_out_is_a_failure(
     clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
