@@ -149,7 +149,7 @@ def make_request(
     body, kind = message.body, config.compression
     if len(body) > config.max_message_bytes:
         raise too_large(message.topic, "the body", len(body), config.max_message_bytes)
-    properties = encode_properties(message, message_id, extra)
+    properties = encode_with_id(message, message_id, extra)
     request = SendRequest(
         target, message.topic, message_id, body, properties, 0, message.flag, born_ms
     )
@@ -168,7 +168,7 @@ def check_sizes(message: Message, config: ProducerConfig) -> None:
     """
     if len(message.body) > config.max_message_bytes:
         raise too_large(message.topic, "the body", len(message.body), config.max_message_bytes)
-    encode_properties(message, PLACEHOLDER_ID)
+    encode_with_id(message, PLACEHOLDER_ID)
 
 
 def too_large(topic: str, what: str, size: int, max_bytes: int) -> InvalidMessageError:
@@ -176,7 +176,7 @@ def too_large(topic: str, what: str, size: int, max_bytes: int) -> InvalidMessag
     return InvalidMessageError(topic, f"{what} has {size} bytes, max_message_bytes is {max_bytes}")
 
 
-def encode_properties(message: Message, message_id: str, extra: str = "") -> bytes:
+def encode_with_id(message: Message, message_id: str, extra: str = "") -> bytes:
     """Return all properties of *message* with its id and *extra* ones, in wire form.
 
     :raises InvalidMessageError: they are too long for the stored record

@@ -35,7 +35,7 @@ from rocketmq_aio.producer.batching.explicit_batch import ENTRY_BYTES, Batch, re
 from rocketmq_aio.producer.send_request import (
     SendRequest,
     check_sizes,
-    encode_properties,
+    encode_with_id,
     make_request,
 )
 from rocketmq_aio.producer.sender import Sender
@@ -132,7 +132,7 @@ class BatchAccumulator:
         try:
             if alone:
                 check_sizes(message, self._config)
-            properties = encode_properties(message, message_id)
+            properties = encode_with_id(message, message_id)
         except BaseException:
             self._sender.in_flight.release(length)
             raise

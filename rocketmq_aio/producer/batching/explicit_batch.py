@@ -22,7 +22,7 @@ from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import WAIT
 from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.retry import never_sent
-from rocketmq_aio.producer.send_request import SendRequest, encode_properties, not_a_message
+from rocketmq_aio.producer.send_request import SendRequest, encode_with_id, not_a_message
 from rocketmq_aio.producer.sender import Sender
 from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
@@ -151,7 +151,7 @@ def batches(
     for position, message in enumerate(messages):
         check_batchable(message)
         message_id = ids.next_id(born_ms)
-        properties = encode_properties(message, message_id)
+        properties = encode_with_id(message, message_id)
         size = ENTRY_BYTES + len(message.body) + len(properties)
         if size > config.max_message_bytes:
             reason = f"{size} bytes with its properties, max_message_bytes is"
