@@ -59,10 +59,7 @@ NEW_GROUP: Final = {  # fields that all releases support
 
 
 def check_settings(settings: GroupSettings) -> None:
-    """Validate *settings*.
-
-    :raises ConfigError: a setting is unknown, or its value invalid
-    """
+    """Raise ConfigError if a setting is unknown, or its value invalid."""
     for name, value in settings.items():
         if name not in WIRE_NAMES:
             raise ConfigError(name, value, "a group has no such setting")
@@ -88,10 +85,7 @@ def new_body(group: str, settings: GroupSettings) -> dict[str, Any]:
 
 
 def config_of(broker_name: str, group: str, body: Mapping[str, Any]) -> GroupConfig:
-    """Return the settings in the JSON *body* of a group.
-
-    :raises CodecError: a field has another type
-    """
+    """Return the settings in the JSON *body* of a group; CodecError if it is invalid."""
     read = msgspec.to_builtins(read_body(msgspec.json.encode(body), SubscriptionGroupBody))
     settings = {name: read[wire] for name, wire in WIRE_NAMES.items()}
     settings["attributes"] = settings["attributes"] or {}

@@ -130,10 +130,7 @@ class MessageAdmin:
 
 
 def read_offset_id(text: str) -> tuple[str, int]:
-    """Return the address of the broker and the offset in its commit log.
-
-    :raises ConfigError: *text* is not an offset message id
-    """
+    """Return the broker's address and the commit log offset; ConfigError if *text* is no id."""
     try:
         data = binascii.unhexlify(text)
     except (ValueError, TypeError):
@@ -194,10 +191,7 @@ def _millis(setting: str, when: datetime | None, default: int) -> int:
 
 
 def records(body: bytes) -> Iterator[bytes]:
-    """Yield the stored records in *body*, which may be of several queues.
-
-    :raises CodecError: the sizes of the records are inconsistent
-    """
+    """Yield the stored records in *body*, of any queues; CodecError if a size is invalid."""
     at = 0
     while at < len(body):
         size = _SIZE.unpack_from(body, at)[0] if len(body) - at >= _SIZE.size else 0

@@ -55,10 +55,7 @@ class OffsetSearch:
     async def _stored(
         self, queue: MessageQueue, offset: int, most: int, count: int
     ) -> list[tuple[int, int]]:
-        """Return offsets and store times of the next messages below *most*, if any.
-
-        :raises BrokerError: the queue ends before *most*
-        """
+        """Return offsets and store times of the next messages; BrokerError if it ends early."""
         while offset < most:
             body, answer = await self._pull(queue, offset, count)
             delta = answer.offset_delta or 0

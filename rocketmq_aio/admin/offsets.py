@@ -223,10 +223,7 @@ class OffsetAdmin:
 
 
 def _millis(to: Target) -> int | None:
-    """Return *to* as a timestamp of brokers; None for offsets.
-
-    :raises ConfigError: *to* is invalid
-    """
+    """Return *to* as a timestamp of brokers, None for offsets; ConfigError if it is invalid."""
     if isinstance(to, Mapping):
         return None
     if isinstance(to, datetime) and to.tzinfo is not None:

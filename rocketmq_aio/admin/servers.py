@@ -78,10 +78,7 @@ class Servers:
         return await self.instance.name_servers.ask(header)
 
     async def route(self, topic: str) -> TopicRouteData:
-        """Return the current route of *topic*.
-
-        :raises RouteNotFoundError: there is no such topic
-        """
+        """Return the current route of *topic*; RouteNotFoundError if there is no such topic."""
         self.check_running()
         return await self.instance.name_servers.route(topic)
 
@@ -152,10 +149,7 @@ class Servers:
         return masters if brokers is None else _named(masters, brokers)
 
     async def masters_of(self, topic: str) -> Masters:
-        """Return the masters of the brokers that have *topic*.
-
-        :raises RouteNotFoundError: there is no such topic
-        """
+        """Return the masters that have *topic*; RouteNotFoundError if there is no such topic."""
         self.check_running()
         routes = await self.instance.name_servers.routes(topic)
         brokers = _merged(each for route in routes for each in route.broker_datas)

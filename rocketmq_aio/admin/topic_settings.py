@@ -38,10 +38,7 @@ class TopicSettings(TypedDict, total=False):
 
 
 def checked(settings: TopicSettings) -> TopicSettings:
-    """Return valid *settings*, with ``queues`` replaced.
-
-    :raises ConfigError: a setting is unknown, or its value invalid
-    """
+    """Return *settings* with ``queues`` replaced; ConfigError if a setting is invalid."""
     for name, value in settings.items():
         if name not in TopicSettings.__annotations__:
             raise ConfigError(name, value, "a topic has no such setting")

@@ -72,10 +72,7 @@ class LifecycleHook(Protocol):
 def bind_hooks(
     hooks: Iterable[object], instance: MQClientInstance, group: str
 ) -> tuple[list[object], list[LifecycleHook]]:
-    """Return the hooks of a client in the order given, and the lifecycle hooks among them.
-
-    :raises ConfigError: *hooks* is not a list
-    """
+    """Return the hooks in the order given, and the lifecycle hooks; ConfigError if not a list."""
     if not isinstance(hooks, Iterable):
         raise ConfigError("hooks", hooks, "expected a list of hooks")
     bound: list[object] = []
@@ -90,10 +87,7 @@ def bind_hooks(
 
 
 def check_hook(hook: object, kinds: Any, methods: Iterable[str]) -> None:  # noqa: ANN401 - types
-    """Check that *hook* is one of *kinds*, and that none of its *methods* is a coroutine.
-
-    :raises ConfigError: with the reason
-    """
+    """Raise ConfigError if *hook* is not one of *kinds*, or a method of it is a coroutine."""
     if isinstance(hook, type) or not isinstance(hook, kinds):
         names = ", ".join(f"{name}()" for name in methods)
         raise ConfigError("hooks", hook, f"expected objects with some of {names}")

@@ -268,10 +268,7 @@ class RouteTable:
         return next(((address, each) for each, address in addresses.items()), None)
 
     def master_of(self, queue: MessageQueue) -> str:
-        """Return the address of the master of *queue*; for a logical queue, of its owner.
-
-        :raises NotConnectedError: no route has one
-        """
+        """Return the address of the master of *queue*; NotConnectedError if no route has one."""
         broker = self.broker_of(queue)
         address = self.master(broker)
         if address is None:

@@ -21,9 +21,6 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     """Base of all bodies."""
 
 
-# --- routes -------------------------------------------------------------------------------------
-
-
 class QueueData(Body, frozen=True):
     """Numbers of queues of a topic on a broker, and their permissions."""
 
@@ -63,19 +60,16 @@ class TopicRouteData(Body, frozen=True):
 
 
 def read_route(body: bytes) -> TopicRouteData:
-    """Decode and validate a route.
-
-    :raises CodecError: it cannot be decoded, or exceeds the limits
-    """
+    """Decode a route; CodecError if it is invalid or exceeds the limits."""
     route = read_body(body, TopicRouteData)
     if len(route.broker_datas) > MAX_BROKERS or len(route.queue_datas) > MAX_BROKERS:
         raise CodecError("TopicRouteData", 0, f"more than {MAX_BROKERS} brokers")
+    reads = writes = 0
     for each in route.queue_datas:
         counts = (each.read_queue_nums, each.write_queue_nums)
-        if not all(0 <= count <= MAX_QUEUES for count in counts):
+        if min(counts) < 0:
             raise CodecError("TopicRouteData", 0, f"{counts} queues on {each.broker_name!r}")
-    reads = sum(each.read_queue_nums for each in route.queue_datas)
-    writes = sum(each.write_queue_nums for each in route.queue_datas)
+        reads, writes = reads + counts[0], writes + counts[1]
     mappings = (route.topic_queue_mapping_by_broker or {}).values()
     most = max(reads, writes, *(each.total_queues for each in mappings))
     if most > MAX_QUEUES:
@@ -269,14 +263,10 @@ class ConsumerStatusBody(Body, frozen=True):
 
 def queue_table(table: Mapping[MessageQueue, object]) -> msgspec.Raw:
     """Encode *table* in the only form that all brokers decode: with objects as keys."""
+    encode = msgspec.json.encode
     entries = [
         b'{"brokerName":%b,"queueId":%d,"topic":%b}:%b'
-        % (
-            msgspec.json.encode(queue.broker_name),
-            queue.queue_id,
-            msgspec.json.encode(queue.topic),
-            msgspec.json.encode(value),
-        )
+        % (encode(queue.broker_name), queue.queue_id, encode(queue.topic), encode(value))
         for queue, value in table.items()
     ]
     return msgspec.Raw(b"{" + b",".join(entries) + b"}")
@@ -286,10 +276,7 @@ class _ResetOffsetTable(Body, frozen=True):
     offset_table: dict[str, int]
 
 
-class _ResetOffsetEntry(Body, frozen=True):
-    topic: str
-    broker_name: str
-    queue_id: int
+class _ResetOffsetEntry(MessageQueueBody, frozen=True):
     offset: int
 
 
@@ -298,21 +285,15 @@ class _ResetOffsetList(Body, frozen=True):
 
 
 def read_reset_offsets(body: bytes) -> dict[MessageQueue, int]:
-    """Decode the offsets of a RESET_CONSUMER_CLIENT_OFFSET request, in either form.
-
-    :raises CodecError: the body is invalid
-    """
+    """Decode the offsets of a reset, in either form; CodecError if the body is invalid."""
     try:
         listed = msgspec.json.decode(body, type=_ResetOffsetList)
     except READ_ERRORS:
         table = read_body(body, _ResetOffsetTable).offset_table
         return {queue_key(key): offset for key, offset in table.items()}
-    return {MessageQueue(e.topic, e.broker_name, e.queue_id): e.offset for e in listed.offset_table}
+    return {each.queue(): each.offset for each in listed.offset_table}
 
 
 def queue_key(key: str) -> MessageQueue:
-    """Decode a queue that is a key of a table.
-
-    :raises CodecError: it is not a queue
-    """
+    """Decode a queue that is a key of a table; CodecError if it is not one."""
     return read_body(key.encode(), MessageQueueBody).queue()

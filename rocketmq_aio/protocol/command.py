@@ -72,10 +72,7 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def decode_command(encoding: int, header: bytes, body: bytes) -> Command:
-    """Return the command in a frame.
-
-    :raises CodecError: the header cannot be decoded
-    """
+    """Return the command in a frame; CodecError if the header cannot be decoded."""
     if encoding == JSON_HEADER:
         try:
             command: Command = _decode_json(header)
@@ -178,19 +175,25 @@ def _encode_json_header(command: Command, ext: Mapping[str, str], version: int) 
 
 def _encode_binary_header(command: Command, ext: Mapping[str, str], version: int) -> bytes:
     remark = _remark(command)
-    head = FIXED.pack(
-        command.code, LanguageCode.PYTHON, version, command.opaque, command.flag, len(remark)
-    )
-    fields = b"".join([binary_field(name, value) for name, value in ext.items() if value])
+    code, opaque, flag = command.code, command.opaque, command.flag
+    head = FIXED.pack(code, LanguageCode.PYTHON, version, opaque, flag, len(remark))
+    fields = binary_fields(ext)
     return b"".join((head, remark, FIELD_VALUE.pack(len(fields)), fields))
 
 
 def _remark(command: Command) -> bytes:
-    # The text of an exception, which may not be valid Unicode.
+    # May be the text of an exception, and not be valid Unicode.
     return command.remark.encode("utf-8", "replace") if command.remark else b""
 
 
-def binary_field(name: str, value: str) -> bytes:
-    """Return one ext field of a binary header."""
-    key, text = name.encode(), value.encode()
-    return b"".join((FIELD_KEY.pack(len(key)), key, FIELD_VALUE.pack(len(text)), text))
+def binary_fields(ext: Mapping[str, str]) -> bytes:
+    """Return ext fields for a binary header, without empty ones.
+
+    Brokers drop empty fields and reject signatures over them.
+    """
+    parts: list[bytes] = []
+    for name, value in ext.items():
+        if value:
+            key, text = name.encode(), value.encode()
+            parts += (FIELD_KEY.pack(len(key)), key, FIELD_VALUE.pack(len(text)), text)
+    return b"".join(parts)

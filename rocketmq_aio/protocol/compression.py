@@ -15,6 +15,7 @@ from rocketmq_aio.protocol.codes import COMPRESSION_BITS, COMPRESSION_MASK
 
 MAX_INFLATED: Final = 32 * 1024 * 1024  # per message: protects against decompression bombs
 MIN_WINDOW: Final = 8 * 1024 * 1024  # minimum window of decoders, by the zstd format
+COMPRESSION_KINDS: Final = {0: "zlib"} | {bits: kind for kind, bits in COMPRESSION_BITS.items()}
 EXTRA: Final = missing_extra("compression")
 
 
@@ -23,10 +24,7 @@ class InflationLimitError(CodecError):
 
 
 def compress(body: bytes, kind: str, level: int) -> bytes:
-    """Return *body* compressed in the format of Java clients.
-
-    :raises ConfigError: the library for *kind* is not installed
-    """
+    """Return *body* in the format of Java clients; ConfigError if the library is missing."""
     if kind == "zlib":
         packed: bytes = fastest_zlib().compress(body, level)
         return packed
@@ -49,26 +47,18 @@ def inflate(data: bytes, sys_flag: int, *, limit: int = MAX_INFLATED) -> bytes:
     :raises CodecError: the data is damaged or truncated, or would exceed *limit*
     """
     bits = sys_flag & COMPRESSION_MASK
+    kind = COMPRESSION_KINDS.get(bits)
+    if kind is None:
+        raise CodecError("body", 0, f"unknown compression type {bits >> 8}")
     try:
-        if bits in (0, COMPRESSION_BITS["zlib"]):
-            whole, inflated = _inflate_zlib(data, limit)
-        elif bits == COMPRESSION_BITS["lz4"]:
-            whole, inflated = _inflate_lz4(data, limit)
-        elif bits == COMPRESSION_BITS["zstd"]:
-            whole, inflated = _inflate_zstd(data, limit)
-        else:
-            raise CodecError("body", 0, f"unknown compression type {bits >> 8}")
+        whole, inflated = INFLATERS[kind](data, limit)
     except ImportError as error:
-        raise CodecError("body", 0, f"it is compressed with {_name_of(bits)}; {EXTRA}") from error
+        raise CodecError("body", 0, f"it is compressed with {kind}; {EXTRA}") from error
     if len(inflated) > limit:
         raise InflationLimitError("body", 0, f"it inflates to more than {limit} bytes")
     if not whole:
         raise CodecError("body", 0, "the compressed data is cut short")
     return inflated
-
-
-def _name_of(bits: int) -> str:
-    return next(name for name, each in COMPRESSION_BITS.items() if each == bits)
 
 
 @cache  # imported with the first body: it takes milliseconds
@@ -118,3 +108,6 @@ def _inflate_zstd(data: bytes, limit: int) -> tuple[bool, bytes]:
     except zstandard.ZstdError as error:
         raise CodecError("body", 0, f"zstd: {error}") from error
     return whole, inflated
+
+
+INFLATERS: Final = {"zlib": _inflate_zlib, "lz4": _inflate_lz4, "zstd": _inflate_zstd}

@@ -24,10 +24,7 @@ READ_ERRORS: Final = (msgspec.MsgspecError, RecursionError, UnicodeError)
 
 
 def read_body(body: bytes, kind: type[T]) -> T:
-    """Return a JSON body, standard or fastjson, as *kind*.
-
-    :raises CodecError: it is neither, or does not match *kind*
-    """
+    """Return a JSON body, standard or fastjson, as *kind*; CodecError if it is neither."""
     try:
         return msgspec.json.decode(body, type=kind, strict=False)
     except READ_ERRORS:
@@ -45,15 +42,17 @@ def to_standard(text: bytes) -> bytes:
     """
     whole = _Standardizer(text)
     standard = whole.object_or_value()
-    if text[whole.end :].strip(SPACE):
-        raise CodecError("JSON body", whole.end, "there is more after its end")
+    if text[whole.at :].strip(SPACE):
+        raise CodecError("JSON body", whole.at, "there is more after its end")
     return standard
 
 
 class _Standardizer:
+    """Converts the value at position *at*, and moves *at* behind it."""
+
     def __init__(self, text: bytes, at: int = 0, depth: int = 0) -> None:
         self._text = text
-        self._at = at
+        self.at = at
         self._depth = depth  # nesting of the key that starts at *at*; 0 for the whole text
         self._out = bytearray()
         self._open = bytearray()  # open brackets
@@ -61,8 +60,8 @@ class _Standardizer:
     def object_or_value(self) -> bytes:
         """Return the outermost value, converted."""
         text, end = self._text, len(self._text)
-        while self._at < end:
-            byte = text[self._at]
+        while self.at < end:
+            byte = text[self.at]
             if byte == 0x22:
                 self._copy_string()
             elif byte in b"{[":
@@ -77,62 +76,57 @@ class _Standardizer:
             else:
                 self._copy_byte()
         if self._open:
-            raise CodecError("JSON body", self._at, "it ends before its brackets are closed")
+            raise CodecError("JSON body", self.at, "it ends before its brackets are closed")
         return bytes(self._out)
 
-    @property
-    def end(self) -> int:
-        """Position after the outermost value."""
-        return self._at
-
     def _copy_byte(self) -> None:
-        self._out.append(self._text[self._at])
-        self._at += 1
+        self._out.append(self._text[self.at])
+        self.at += 1
 
     def _copy_string(self) -> None:
-        start, text, end = self._at, self._text, len(self._text)
+        start, text, end = self.at, self._text, len(self._text)
         at = start + 1
         while at < end and text[at] != 0x22:
             at += 2 if text[at] == 0x5C else 1
         if at >= end:
             raise CodecError("JSON body", start, "a string has no end")
-        self._at = at + 1
-        self._out += text[start : self._at]
+        self.at = at + 1
+        self._out += text[start : self.at]
 
     def _enter(self, byte: int) -> None:
         if len(self._open) + self._depth >= MAX_DEPTH:
-            raise CodecError("JSON body", self._at, f"nested deeper than {MAX_DEPTH}")
+            raise CodecError("JSON body", self.at, f"nested deeper than {MAX_DEPTH}")
         self._open.append(byte)
         self._copy_byte()
         self._key()
 
     def _leave(self, byte: int) -> None:
         if not self._open or self._open.pop() != (0x7B if byte == 0x7D else 0x5B):
-            raise CodecError("JSON body", self._at, "its brackets do not match")
+            raise CodecError("JSON body", self.at, "its brackets do not match")
         self._copy_byte()
 
     def _key(self) -> None:
         """Quote the key at the current position if it is bare or an object."""
         text, end = self._text, len(self._text)
-        while self._at < end and text[self._at] in SPACE:
-            self._at += 1
-        if not self._open or self._open[-1] != 0x7B or self._at >= end:
+        while self.at < end and text[self.at] in SPACE:
+            self.at += 1
+        if not self._open or self._open[-1] != 0x7B or self.at >= end:
             return
-        if text[self._at] == 0x7B:
+        if text[self.at] == 0x7B:
             self._object_key()
-        elif text[self._at] in BARE_KEY:
-            start = self._at
-            while self._at < end and text[self._at] in BARE_KEY:
-                self._at += 1
-            self._out += b'"' + text[start : self._at] + b'"'
+        elif text[self.at] in BARE_KEY:
+            start = self.at
+            while self.at < end and text[self.at] in BARE_KEY:
+                self.at += 1
+            self._out += b'"' + text[start : self.at] + b'"'
 
     def _object_key(self) -> None:
         if self._depth:
-            raise CodecError("JSON body", self._at, "an object key inside an object key")
-        inner = _Standardizer(self._text, self._at, len(self._open))
+            raise CodecError("JSON body", self.at, "an object key inside an object key")
+        inner = _Standardizer(self._text, self.at, len(self._open))
         try:
             key = inner.object_or_value().decode()
         except UnicodeError as error:
-            raise CodecError("JSON body", self._at, f"an object key: {error}") from error
-        self._at = inner.end
+            raise CodecError("JSON body", self.at, f"an object key: {error}") from error
+        self.at = inner.at
         self._out += msgspec.json.encode(key)

@@ -44,15 +44,14 @@ from rocketmq_aio.protocol.receipt import RETRY_JOINTS
 from rocketmq_aio.protocol.record import decode_messages
 
 NAME_FIELDS: Final = (
-    *("topic", "consumerGroup", "producerGroup", "group", "originTopic"),
-    "groupName",
+    "topic", "consumerGroup", "producerGroup", "group", "originTopic", "groupName"),
 )
 SEND_FIELDS: Final = ("a", "b", "c")  # group, topic and template topic of a send
 PROPERTIES_FIELD: Final = "i"
 SENDS: Final = frozenset(
     {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
 )
-POP_ACKS: Final = frozenset({RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME})
+POP_ACKS: Final = (RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
 # Requests and responses, of both directions, whose JSON bodies contain names.
 JSON_BODIES: Final = frozenset(
     {
@@ -106,13 +105,14 @@ class Namespace:
 
     def request(self, code: int, ext: MutableMapping[str, str], body: bytes) -> bytes:
         """Convert the names in *ext*, in place, and return *body* with its names converted."""
+        is_send = code in SENDS
         stored = self._stored_topic(ext) if code in POP_ACKS else None
-        for field in SEND_FIELDS if code in SENDS else NAME_FIELDS:
+        for field in SEND_FIELDS if is_send else NAME_FIELDS:
             if field in ext:
                 ext[field] = self.outer(ext[field])
         if stored is not None:
             ext["topic"] = stored
-        if code in SENDS:
+        if is_send:
             ext[PROPERTIES_FIELD] = self._outer_properties(ext.get(PROPERTIES_FIELD, ""))
         return self.outer_json(code, body)
 
@@ -177,7 +177,7 @@ class Namespace:
         self, body: bytes, queue: MessageQueue, *, limit: int = MAX_INFLATED
     ) -> tuple[list[MessageExt], CodecError | None]:
         """Decode as `decode_messages` does, with the application's names."""
-        stored = MessageQueue(self.outer(queue.topic), queue.broker_name, queue.queue_id)
+        stored = replace(queue, topic=self.outer(queue.topic))
         messages, fault = decode_messages(body, stored, limit=limit)
         for message in messages:
             self._rename(message, queue)
@@ -186,8 +186,7 @@ class Namespace:
     def received(self, message: MessageExt) -> None:
         """Convert the names in *message*, decoded with `decode_message`."""
         queue = message.queue
-        inner = MessageQueue(self.inner(queue.topic), queue.broker_name, queue.queue_id)
-        self._rename(message, inner)
+        self._rename(message, replace(queue, topic=self.inner(queue.topic)))
 
     def _rename(self, message: MessageExt, queue: MessageQueue) -> None:
         message.topic, message.queue = queue.topic, queue

@@ -54,17 +54,14 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
         """Whether it was popped in order."""
         return self.revive_queue_id == ORDER_REVIVE_QUEUE
 
-    def changed(self, answer: ChangeInvisibleTimeResponse) -> Receipt:
+    def changed(self, response: ChangeInvisibleTimeResponse) -> Receipt:
         """Return the new receipt after a change of the invisible time."""
-        return Receipt(
-            self.offset,
-            answer.pop_time,
-            answer.invisible_time,
-            answer.revive_queue_id,
-            self.marker,
-            self.broker_name,
-            self.queue_id,
-            self.offset,
+        return msgspec.structs.replace(
+            self,
+            start_offset=self.offset,
+            pop_time=response.pop_time,
+            invisible_time=response.invisible_time,
+            revive_queue_id=response.revive_queue_id,
         )
 
     def stored_topic(self, group: str, topic: str) -> str:
@@ -74,10 +71,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse_receipt(text: str) -> Receipt:
-    """Return the receipt in *text*.
-
-    :raises CodecError: it does not have eight valid parts
-    """
+    """Return the receipt in *text*; CodecError if it does not have eight valid parts."""
     parts = text.split(" ")
     if len(parts) != 8:
         raise CodecError("receipt", 0, f"{len(parts)} parts instead of 8: {text!r}")
@@ -89,9 +83,6 @@ def parse_receipt(text: str) -> Receipt:
         raise CodecError("receipt", 0, f"{error}: {text!r}") from None
 
 
-# --- receipts of a response ---------------------------------------------------------------------
-
-
 class PopInfo(NamedTuple):
     """The tables in a response."""
 
@@ -100,26 +91,20 @@ class PopInfo(NamedTuple):
     counts: Mapping[tuple[str, str], int]  # marker, queue id or "qo<queue id>%<offset>"
 
 
-def read_info(answer: PopMessageResponse) -> PopInfo:
-    """Return the three texts in *answer* as tables.
-
-    :raises CodecError: one of them is invalid
-    """
+def read_info(response: PopMessageResponse) -> PopInfo:
+    """Return the three texts in *response* as tables; CodecError if one is invalid."""
     try:
-        starts = {
-            (marker, int(queue)): int(offset)
-            for marker, queue, offset in _items(answer.start_offset_info)
-        }
-        offsets = {
-            (marker, int(queue)): [int(each) for each in listed.split(",")]
-            for marker, queue, listed in _items(answer.msg_offset_info)
-        }
-        counts = {
-            (marker, where): int(count) for marker, where, count in _items(answer.order_count_info)
-        }
+        starts, offsets, counts = map(
+            _items,
+            (response.start_offset_info, response.msg_offset_info, response.order_count_info),
+        )
+        return PopInfo(
+            {(marker, int(queue)): int(offset) for marker, queue, offset in starts},
+            {(marker, int(queue)): [*map(int, o.split(","))] for marker, queue, o in offsets},
+            {(marker, where): int(count) for marker, where, count in counts},
+        )
     except ValueError as error:
         raise CodecError("offset info of a pop", 0, str(error)) from None
-    return PopInfo(starts, offsets, counts)
 
 
 def _items(text: str | None) -> list[list[str]]:
@@ -127,31 +112,27 @@ def _items(text: str | None) -> list[list[str]]:
 
 
 def receipts(
-    messages: Iterable[MessageExt], answer: PopMessageResponse, broker_name: str
+    messages: Iterable[MessageExt], response: PopMessageResponse, broker_name: str
 ) -> list[Receipt]:
-    """Return the receipts of *messages*, in their order.
-
-    :raises CodecError: *answer* lacks the data of a message, or is invalid
-    """
-    info = read_info(answer)
-    seen: dict[QueueKey, int] = defaultdict(int)  # messages before this one, by queue
+    """Return the receipts of *messages*; CodecError if data is missing or invalid."""
+    info = read_info(response)
+    positions: dict[QueueKey, int] = defaultdict(int)  # of the next message, by queue
     first: dict[QueueKey, int] = {}
-    made: list[Receipt] = []
+    result: list[Receipt] = []
     for message in messages:
-        written = find_property(message.raw_properties, POP_CK)
-        if written is not None:
-            receipt = parse_receipt(written)
-            seen[receipt.marker, receipt.queue_id] += 1
-            made.append(receipt)
+        if (text := find_property(message.raw_properties, POP_CK)) is not None:
+            receipt = parse_receipt(text)
+            positions[receipt.marker, receipt.queue_id] += 1
+            result.append(receipt)
             continue
         key = (NORMAL, message.queue.queue_id)
         # Early 5.x brokers send no tables: each queue starts at its first message.
         start = info.starts.get(key, first.setdefault(key, message.queue_offset))
-        offset = _offset(info, key, seen[key], message.queue_offset)
-        seen[key] += 1
-        answered = (answer.pop_time, answer.invisible_time, answer.revive_queue_id)
-        made.append(Receipt(start, *answered, NORMAL, broker_name, key[1], offset))
-    return made
+        offset = _offset(info, key, positions[key], message.queue_offset)
+        positions[key] += 1
+        response_fields = (response.pop_time, response.invisible_time, response.revive_queue_id)
+        result.append(Receipt(start, *response_fields, NORMAL, broker_name, key[1], offset))
+    return result
 
 
 def _offset(info: PopInfo, key: QueueKey, position: int, own: int) -> int:
@@ -160,7 +141,7 @@ def _offset(info: PopInfo, key: QueueKey, position: int, own: int) -> int:
     if not info.starts and listed is None:
         return own
     if listed is None or key not in info.starts:
-        raise CodecError("offset info of a pop", 0, f"nothing is said of queue {key[1]}")
+        raise CodecError("offset info of a pop", 0, f"there is none of queue {key[1]}")
     # A batch that is stored as one record is listed once.
     return own if own in listed else listed[min(position, len(listed) - 1)]
 
@@ -170,9 +151,6 @@ def order_count(info: PopInfo, receipt: Receipt) -> int:
     counts, marker = info.counts, receipt.marker
     own = counts.get((marker, f"qo{receipt.queue_id}%{receipt.offset}"))
     return own if own is not None else counts.get((marker, str(receipt.queue_id)), 0)
-
-
-# --- batch acknowledgement ----------------------------------------------------------------------
 
 
 def bit_set(offsets: Iterable[int], start: int) -> str:

@@ -67,7 +67,7 @@ def decode_messages(
             properties_at = topic_at + data[topic_at - 1] + 2
             next_at = at + size
             if data[topic_at : properties_at - 2] != plain_topic:
-                raise CodecError("topic", topic_at, f"the answer holds another topic than {topic}")
+                raise CodecError("topic", topic_at, f"a message of another topic than {topic}")
             length = data[properties_at - 2] << 8 | data[properties_at - 1]
             if properties_at + length != next_at or next_at > end or body_length < 0:
                 raise CodecError("message size", at, f"{size} does not fit its parts")
@@ -92,10 +92,7 @@ def decode_messages(
 
 
 def decode_message(data: bytes, broker_name: str) -> MessageExt:
-    """Return the only message in *data*, a record of the named broker.
-
-    :raises CodecError: it cannot be decoded, or is a batch
-    """
+    """Return the only message in *data*, a record; CodecError if it is invalid or a batch."""
     messages = decode_record(data, stored_message(data, broker_name).queue)
     if len(messages) != 1:
         raise CodecError("message", 0, f"expected one, found {len(messages)}")
@@ -103,10 +100,7 @@ def decode_message(data: bytes, broker_name: str) -> MessageExt:
 
 
 def decode_record(data: bytes, queue: MessageQueue) -> list[MessageExt]:
-    """Return the messages in *data*, one record of *queue*: a batch has several.
-
-    :raises CodecError: they cannot be decoded
-    """
+    """Return the message or batch in *data*, a record of *queue*; CodecError if it is invalid."""
     messages, fault = decode_messages(data, queue)
     if fault is not None:
         raise fault
@@ -114,8 +108,7 @@ def decode_record(data: bytes, queue: MessageQueue) -> list[MessageExt]:
 
 
 def stored_message(data: bytes, broker_name: str) -> MessageExt:
-    """Return the record *data* of the named broker with its body as stored: maybe compressed, or a
-    batch.
+    """Return the record *data* with its body as stored, perhaps compressed or a batch.
 
     :raises CodecError: it is not a record
     """
@@ -125,7 +118,7 @@ def stored_message(data: bytes, broker_name: str) -> MessageExt:
         queue = MessageQueue(topic, broker_name, _QUEUE_ID.unpack_from(data, _QUEUE_ID_AT)[0])
         (offset,) = _OFFSET.unpack_from(data, _QUEUE_OFFSET_AT)
     except (struct_error, UnicodeError) as cause:
-        raise CodecError("message", 0, "the record is no message") from cause
+        raise CodecError("message", 0, "the record is not a message") from cause
     head, properties = data[:body_at], data[properties_at:]
     return MessageExt(topic, data[body_at:body_end], queue, offset, head, properties)
 
@@ -136,15 +129,15 @@ def _decode_unusual(data: bytes, at: int, queue: MessageQueue, limit: int) -> li
     body_at, body_end, topic_at, properties_at = _bounds(data, at)
     end = at + size
     if data[topic_at : properties_at - 2] != queue.topic.encode():
-        raise CodecError("topic", topic_at, f"the answer holds another topic than {queue.topic}")
+        raise CodecError("topic", topic_at, f"a message of another topic than {queue.topic}")
     if properties_at + int.from_bytes(data[properties_at - 2 : properties_at], "big") != end:
         raise CodecError("properties length", properties_at - 2, "it does not end the record")
     body = data[body_at:body_end]
     if sys_flag & _GROWS:  # cheap compared to what follows
         (stored,) = _CRC.unpack_from(data, at + _CRC_AT)
         _check_sum(body, stored, body_at)
-    if sys_flag & _GROWS and limit <= 0:
-        raise InflationLimitError("body", at, "the answer inflates to more than fits at once")
+        if limit <= 0:
+            raise InflationLimitError("body", at, "the response inflates to more than the limit")
     if sys_flag & COMPRESSED:
         body = _inflated(body, sys_flag, body_at, limit)
     (offset,) = _OFFSET.unpack_from(data, at + _QUEUE_OFFSET_AT)
@@ -169,7 +162,7 @@ def checksum_fault(message: MessageExt) -> CodecError | None:
 
 def _check_sum(body: bytes, stored: int, at: int) -> None:
     if stored and crc32(body) & CRC_MASK != stored:  # 0: no checksum
-        raise CodecError("body", at, "it does not have the checksum that it was stored with")
+        raise CodecError("body", at, "its checksum differs from the stored one")
 
 
 def _grown(messages: list[MessageExt]) -> int:
@@ -181,7 +174,7 @@ def _bounds(data: bytes, at: int) -> tuple[int, int, int, int]:
     """Return the positions of body, body end, topic and properties of the record at *at*."""
     size, magic, _, sys_flag, _ = _PLAIN.unpack_from(data, at)
     if magic not in (MAGIC_V1, MAGIC_V2):
-        raise CodecError("magic", at + 4, f"{magic & 0xFFFFFFFF:#x} begins no message")
+        raise CodecError("magic", at + 4, f"{magic & 0xFFFFFFFF:#x} is not that of a message")
     if not SHORTEST <= size <= len(data) - at:
         raise CodecError("message size", at, f"{size} of {len(data) - at} bytes left")
     body_at = at + IPV4_HEAD + 12 * bool(sys_flag & BORN_IPV6) + 12 * bool(sys_flag & STORE_IPV6)
@@ -215,7 +208,7 @@ def _unwrap(outer: MessageExt, at: int, limit: int) -> list[MessageExt]:
                 raise CodecError("entry", 0, f"there are more than {MAX_INNER}")
             if index >= most:
                 raise InflationLimitError(
-                    "inner batch", at, "it has more messages than fit at once"
+                    "inner batch", at, "it has more messages than the limit allows"
                 )
             offset = outer.queue_offset + index
             head = bytearray(outer.head)
@@ -239,10 +232,7 @@ def encode_batch_entry(body: bytes, properties: bytes, flag: int) -> tuple[bytes
 
 
 def decode_batch(data: bytes) -> Iterable[tuple[int, bytes, bytes]]:
-    """Yield (flag, body, properties) of every entry of a batch body.
-
-    :raises CodecError: an entry does not fit its parts
-    """
+    """Yield (flag, body, properties) per entry of a batch; CodecError if one is invalid."""
     at, end = 0, len(data)
     while at < end:
         try:

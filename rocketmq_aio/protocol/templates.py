@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Final
 
 from rocketmq_aio.protocol.codes import BINARY_HEADER, CLIENT_VERSION, LanguageCode
-from rocketmq_aio.protocol.command import FIELD_VALUE, binary_field
+from rocketmq_aio.protocol.command import FIELD_VALUE, binary_fields
 from rocketmq_aio.protocol.header import to_ext_fields
 from rocketmq_aio.protocol.requests.pull import PullMessage
 from rocketmq_aio.protocol.requests.send import SendMessage
@@ -20,14 +20,7 @@ _HEAD: Final = Struct(">iIhBhiiii")
 _HEADER_FIXED: Final = 21  # bytes of a header that are not ext fields
 _BINARY: Final = BINARY_HEADER << 24
 _LANGUAGE: Final = int(LanguageCode.PYTHON)
-_PYTHON_VERSION: Final = CLIENT_VERSION
-
-
-def _binary_fields(fields: dict[str, str]) -> bytes:
-    # Without empty ones: brokers drop them and reject signatures over them.
-    return b"".join([binary_field(name, value) for name, value in fields.items() if value])
-
-
+_VERSION: Final = CLIENT_VERSION
 # The same, field g (born time, 13 digits until the year 2286) and the length of field i.
 _SEND_HEAD: Final = Struct(">iIhBhiiii7s13s3si")
 _SEND_FIELDS: Final = 27  # bytes of those two
@@ -44,7 +37,7 @@ class SendTemplate:
         fixed = to_ext_fields(like)
         for name in ("e", "f", "g", "h", "i"):
             fixed.pop(name, None)
-        self._constant = _binary_fields(fixed)
+        self._constant = binary_fields(fixed)
         self._fixed: dict[tuple[int, int, int], bytes] = {}
         self._born_ms = -1
         self._born = b""
@@ -65,7 +58,7 @@ class SendTemplate:
             _BINARY | length,
             self._code,
             _LANGUAGE,
-            _PYTHON_VERSION,
+            _VERSION,
             opaque,
             0,
             0,
@@ -81,7 +74,7 @@ class SendTemplate:
         if len(self._fixed) > MAX_REMEMBERED:
             self._fixed.clear()
         texts = dict(zip("efh", map(str, numbers), strict=True))
-        fixed = self._fixed[numbers] = self._constant + _binary_fields(texts)
+        fixed = self._fixed[numbers] = self._constant + binary_fields(texts)
         return fixed
 
 
@@ -92,7 +85,7 @@ class PullTemplate:
         self.code = int(like.code)
         fixed = to_ext_fields(like)
         del fixed["queueOffset"]
-        self._constant = _binary_fields(fixed)
+        self._constant = binary_fields(fixed)
 
     def frame(self, opaque: int, queue_offset: int) -> bytes:
         """Return the frame."""
@@ -100,17 +93,7 @@ class PullTemplate:
         size = FIELD_VALUE.pack(len(offset))
         fields = b"%b\x00\x0bqueueOffset%b%b" % (self._constant, size, offset)
         length = len(fields) + _HEADER_FIXED
-        return (
-            _HEAD.pack(
-                4 + length,
-                _BINARY | length,
-                self.code,
-                _LANGUAGE,
-                _PYTHON_VERSION,
-                opaque,
-                0,
-                0,
-                length - _HEADER_FIXED,
-            )
-            + fields
+        head = _HEAD.pack(
+            4 + length, _BINARY | length, self.code, _LANGUAGE, _VERSION, opaque, 0, 0, len(fields)
         )
+        return head + fields

@@ -172,10 +172,7 @@ class RemotingClient:
         return await connection.roundtrip(code, frame, left)
 
     async def oneway(self, address: str, header: RequestHeader, body: bytes = b"") -> None:
-        """Send a oneway request.
-
-        :raises NotConnectedError: it was not sent
-        """
+        """Send a oneway request; NotConnectedError if it was not sent."""
         timeout = self._config.request_timeout_seconds
         connection, timeout = await self._connected_within(address, timeout)
         opaque = connection.next_opaque()

@@ -157,10 +157,7 @@ class Connection(asyncio.BufferedProtocol):
         return command
 
     async def send_oneway(self, code: int, frame: Frame, timeout: float) -> None:
-        """Send *frame* without waiting for a response.
-
-        :raises NotConnectedError: it was not sent
-        """
+        """Send *frame* without a response; NotConnectedError if it was not sent."""
         if self._writable is not None:
             await self._wait_for_space(code, timeout)
         if self.loss is not None:
