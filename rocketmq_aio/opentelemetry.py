@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from opentelemetry import context as current, propagate
@@ -70,17 +71,14 @@ class OpenTelemetryHook:
         self._consumed = meter.create_counter(
             "messaging.client.consumed.messages", "{message}", "Messages given to a handler"
         )
-        self._sending = meter.create_histogram(
-            "messaging.client.operation.duration",
-            "s",
-            "How long sends took",
-            explicit_bucket_boundaries_advisory=SECONDS,
+        histogram = partial(
+            meter.create_histogram, unit="s", explicit_bucket_boundaries_advisory=SECONDS
         )
-        self._handling = meter.create_histogram(
-            "messaging.process.duration",
-            "s",
-            "How long handlers took",
-            explicit_bucket_boundaries_advisory=SECONDS,
+        self._sending = histogram(
+            "messaging.client.operation.duration", description="How long sends took"
+        )
+        self._handling = histogram(
+            "messaging.process.duration", description="How long handlers took"
         )
 
     # --- sending --------------------------------------------------------------------------------
@@ -191,8 +189,6 @@ class OpenTelemetryHook:
         """
         return self._carried(message.properties)
 
-    # --- both -----------------------------------------------------------------------------------
-
     def _textmap(self) -> TextMapPropagator:
         return self._propagator or propagate.get_global_textmap()
 
@@ -232,7 +228,6 @@ def _end(span: Span, error: BaseException | None) -> None:
 
 
 def _operation(context: ConsumeContext) -> tuple[str, str]:
-    """Return name and type of the operation."""
     return ("process", "process") if context.mode == HANDLE else (context.mode, "receive")
 
 

@@ -228,5 +228,4 @@ def _parts(info: Any) -> Iterable[Any]:  # noqa: ANN401 - any of msgspec's descr
 
 
 def _can_be(kind: type) -> bool:
-    """Whether a decoded value can be an instance of the abstract class *kind*."""
     return any(issubclass(each, kind) for each in BUILT_OF)

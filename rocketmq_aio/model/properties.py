@@ -105,7 +105,6 @@ def join_keys(topic: str, keys: object) -> str:
 
 
 def split_keys(joined: str) -> tuple[str, ...]:
-    """Return the keys in *joined*."""
     # As in the broker only a space separates keys; other white space is part of a key.
     return tuple([key for key in joined.split(" ") if key])
 

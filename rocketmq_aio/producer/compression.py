@@ -76,8 +76,6 @@ class CompressionPool:
         self._no_threads_logged = not self._threads
         return self._threads > 0
 
-    # --- in the threads -------------------------------------------------------------------------
-
     def _run_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         with suppress(RuntimeError):  # the loop is closed
             while (job := self._jobs.get()) is not None:
@@ -94,8 +92,6 @@ class CompressionPool:
         except Exception as raised:  # noqa: BLE001 - raised in the sender's task
             error = raised
         self._done.append((done, error))
-
-    # --- in the loop ----------------------------------------------------------------------------
 
     def _set_results(self) -> None:
         self._woken = False  # first: results from now on wake the loop again

@@ -58,7 +58,6 @@ class BrokerFault(msgspec.Struct):
 
     @property
     def is_active(self) -> bool:
-        """Whether the broker is excluded."""
         return self.ended == inf
 
 
@@ -91,7 +90,7 @@ class FaultStrategy:
         self._probing = False
         self._faults: dict[str, BrokerFault] = {}
 
-    def answered(self, target: SendTarget, started: float, now: float) -> None:
+    def on_response(self, target: SendTarget, started: float, now: float) -> None:
         """Record a response to an attempt begun at *started*, which took longer than `bound`."""
         if now - started > SLOW_SECONDS:
             self._fault(target, started, now, f"answered after {now - started:.3f} s", False)
@@ -100,13 +99,12 @@ class FaultStrategy:
         if fault is not None and fault.is_active and started >= fault.since:
             self._restore(fault, now, "a send")
 
-    def failed(self, target: SendTarget, cause: RocketMQError, started: float, now: float) -> None:
+    def on_failure(self, target: SendTarget, cause: RocketMQError, started: float, now: float) -> None:
         """Record that an attempt begun at *started* failed."""
         if self.bound < inf and _is_fault(cause):
             self._fault(target, started, now, str(cause), isinstance(cause, BrokerError))
 
     async def probe_while_excluded(self) -> None:
-        """Probe the excluded brokers until there are none."""
         pause = FIRST_PROBE_SECONDS
         try:
             while self.excluded:

@@ -65,7 +65,6 @@ class SendHooks:
         return bool(self._before or self._checks)
 
     def context(self, mode: str, message: Message, queue: MessageQueue | None) -> SendContext:
-        """Return the context of a send of one message."""
         return SendContext(group=self._group, mode=mode, messages=(message,), queue=queue)
 
     def around_message(

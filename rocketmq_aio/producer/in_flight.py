@@ -63,7 +63,6 @@ class InFlightLimiter:
         self._waiters.fail_all(lambda: copy(error))
 
     async def wait_until_empty(self) -> None:
-        """Return when nothing is in flight."""
         if self.count:
             self._empty = asyncio.get_running_loop().create_future()
             await self._empty

@@ -14,7 +14,6 @@ class KeyedLock:
         self._held: dict[OrderKey, WaiterQueue | None] = {}
 
     def try_acquire(self, key: OrderKey) -> bool:
-        """Acquire *key* unless it is held."""
         if key in self._held:
             return False
         self._held[key] = None

@@ -396,8 +396,6 @@ class Producer(ClientBase, Generic[V]):
         self._infos.pop(topic, None)
         self._sender.faults.forget(self._instance.send_addresses())
 
-    # --- inside ---------------------------------------------------------------------------------
-
     async def _open(self) -> None:
         self._ids.renew()
         self._instance.register_producer(self)

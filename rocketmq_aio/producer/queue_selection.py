@@ -60,8 +60,6 @@ NO_CHOICE: Final = QueueChoice()
 
 
 class QueueSelection:
-    """Makes the `Routing` of messages; keeps the queues of sharding keys."""
-
     def __init__(self) -> None:
         self.sharded: dict[str, ShardedTopic] = {}
         self.by_key = lru_cache(KEYS_CACHED)(self._routing_of_key)
@@ -157,7 +155,6 @@ class ShardedTopic:
         return found
 
     def last_address(self, queue: MessageQueue) -> str | None:
-        """Return the last known master of the broker of *queue*."""
         return self._addresses.get(queue.broker_name)
 
 
@@ -178,7 +175,6 @@ def chosen_target(
     queue: MessageQueue | None,
     selector: QueueSelector | None,
 ) -> SendTarget:
-    """Return the target that the caller chose for *message*."""
     if selector is None:
         assert queue is not None
         return publish.target(queue)

@@ -91,8 +91,6 @@ class RequestReply:
 
 
 class PendingRequest:
-    """One request, until `close`."""
-
     def __init__(self, instance: MQClientInstance, message: Message, deadline: float) -> None:
         self._replies = instance.replies
         self._topic = message.topic

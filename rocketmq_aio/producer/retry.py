@@ -79,7 +79,6 @@ class RetryState:
 
 
 def is_retryable(error: RocketMQError) -> bool:
-    """Whether another attempt can end differently."""
     if isinstance(error, BrokerError):
         final = isinstance(error, FINAL_KINDS) or is_about_account(error)
         return error.code in RETRYABLE_CODES and not final

@@ -83,7 +83,7 @@ class SendAttempts:
                 seconds /= 2  # so that a broker that hangs leaves time for another one
             result = request.result(await self._request(request, publish, seconds))
             if (now := monotonic()) - started > self._faults.bound:
-                self._faults.answered(request.target, started, now)
+                self._faults.on_response(request.target, started, now)
             if result.status is OK or not self._retries_weaker:
                 for stored in self._stored:
                     stored(request, result, now - started)
@@ -138,7 +138,7 @@ class SendAttempts:
     ) -> bool:
         now = monotonic()
         if not isinstance(outcome, SendResult):
-            self._faults.failed(state.request.target, outcome, started, now)
+            self._faults.on_failure(state.request.target, outcome, started, now)
         should_retry = state.should_retry(outcome, started) and not self._closed
         return should_retry and deadline - now > LEAST_SECONDS
 
@@ -153,7 +153,7 @@ class SendAttempts:
         except RocketMQError as cause:
             return cause
         if (now := monotonic()) - started > self._faults.bound:
-            self._faults.answered(request.target, started, now)
+            self._faults.on_response(request.target, started, now)
         return result
 
     def _request(
@@ -201,5 +201,4 @@ def _select_next(request: SendRequest, publish: TopicPublishInfo) -> bool:
 
 
 def _has_moved(outcome: RocketMQError | SendResult) -> bool:
-    """Whether a logical queue has moved to another broker."""
     return isinstance(outcome, BrokerError) and outcome.code == ResponseCode.NOT_LEADER_FOR_QUEUE

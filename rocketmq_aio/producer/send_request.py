@@ -39,7 +39,6 @@ _decode_response = msgspec.json.Decoder(SendMessageResponse, strict=False).decod
 
 
 def not_a_message(given: object) -> InvalidMessageError:
-    """Return the error for an argument that is not a `Message`."""
     return InvalidMessageError(None, f"expected Message(topic, body), got {type(given).__name__}")
 
 
@@ -84,7 +83,6 @@ class SendRequest(msgspec.Struct, gc=False):
         return template.frame_head(opaque, numbers, self.born_ms, self.properties, size), body
 
     def header(self, publish: TopicPublishInfo) -> SendMessage:
-        """Return the typed header, for signed requests and hooks."""
         header = publish.header(self.target.queue, batch=self.batch)
         if self.is_reply:
             header = reply_header(header)
@@ -98,7 +96,6 @@ class SendRequest(msgspec.Struct, gc=False):
 
     @property
     def code(self) -> int:
-        """The request code of the frame."""
         if self.is_reply:
             return SEND_REPLY
         return SEND_BATCH if self.batch else SEND
@@ -172,7 +169,6 @@ def check_sizes(message: Message, config: ProducerConfig) -> None:
 
 
 def too_large(topic: str, what: str, size: int, max_bytes: int) -> InvalidMessageError:
-    """Return the error for *what* is too large for the broker."""
     return InvalidMessageError(topic, f"{what} has {size} bytes, max_message_bytes is {max_bytes}")
 
 

@@ -73,7 +73,6 @@ class Sender:
         return self.with_route(message.topic, message, deadline, send, key=routing.key)
 
     async def send_oneway(self, message: Message, routing: Routing, deadline: float) -> None:
-        """Send *message* without a response."""
         topic = message.topic
         if topic not in self.table.infos:  # before it is in flight: `close` does not wait for this
             check_sizes(message, self.config)
@@ -154,7 +153,6 @@ class Sender:
             raise
 
     def request_to(self, target: SendTarget, message: Message, routing: Routing) -> SendRequest:
-        """Return the request that sends *message* to *target*."""
         now_ms = time_ns() // 1_000_000
         message_id = self.ids.next_id(now_ms)
         request = make_request(message, target, message_id, now_ms, self.config, routing.extra)
@@ -189,8 +187,6 @@ class Sender:
 
 
 class BrokerRegistration:
-    """The brokers that got a heartbeat with this producer over their current connections."""
-
     def __init__(self, instance: MQClientInstance) -> None:
         self._instance = instance
         self._registered: dict[str, int] = {}  # number of the connection, by address

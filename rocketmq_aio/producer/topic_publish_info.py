@@ -79,7 +79,6 @@ class TopicPublishInfo:
         self._next = random.randrange(len(self._targets))
 
     def next_target(self) -> SendTarget:
-        """Return the next queue of the round-robin."""
         self._next = index = (self._next + 1) % len(self._targets)
         return self._targets[index]
 
@@ -131,7 +130,6 @@ class TopicPublishInfo:
         return SendTarget(queue, broker, self.send_address(master), master, *templates)
 
     def send_address(self, master: str) -> str:
-        """Return the address to send to for the broker at *master*."""
         return vip_address(master) if self._vip and has_port(master) else master
 
     def is_closed(self, queue: MessageQueue) -> bool:
@@ -159,14 +157,12 @@ class TopicPublishInfo:
 
 
 def not_of_topic(queue: object, topic: str) -> ConfigError:
-    """Return the error for a queue that messages of *topic* cannot go to."""
     if isinstance(queue, MessageQueue):
         return ConfigError("queue", queue, f"it does not belong to topic {topic!r}")
     return ConfigError("queue", queue, f"expected one of await producer.publish_queues({topic!r})")
 
 
 def reply_header(header: SendMessage) -> SendReplyMessage:
-    """Return *header* as the header of a reply."""
     return SendReplyMessage(**msgspec.structs.asdict(header))
 
 
@@ -181,7 +177,6 @@ class TopicPublishTable:
         self._excluded: frozenset[str] = frozenset()
 
     def drop_unused(self) -> None:
-        """Drop the topics that were not sent to for `UNUSED_SECONDS`."""
         now = monotonic()
         unused = [t for t, each in self.infos.items() if now - each.used_at > UNUSED_SECONDS]
         for topic in unused:
@@ -284,7 +279,6 @@ async def _known_route(routes: RouteTable, topic: str, config: ProducerConfig) -
 
 
 def _created_route(template: TopicRoute, topic: str, config: ProducerConfig) -> TopicRoute:
-    """Return the route of a topic that its first message will create."""
 
     def of_topic(queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
         return tuple(

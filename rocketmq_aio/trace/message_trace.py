@@ -72,7 +72,6 @@ class MessageTrace:
         self.dropped = 0
 
     def count(self, sent: int, dropped: int) -> None:
-        """Add to the counts of stored and dropped records."""
         self.sent += sent
         self.dropped += dropped
 
@@ -133,7 +132,6 @@ class ClientTrace:
             yield records.TraceBatch(trace_topic, *columns)
 
     def end_transaction(self, context: EndTransactionContext) -> None:
-        """Record the end of a transaction."""
         message, region = context.message, DEFAULT_REGION
         if isinstance(message, MessageExt):
             region = message.property("MSG_REGION") or region
@@ -144,7 +142,6 @@ class ClientTrace:
         self._add((self._trace_topic(region), message.topic, record, context.message_id, keys))
 
     def recalled(self, topic: str, message_id: str) -> None:
-        """Record a recall."""
         now_ms = time_ns() // 1_000_000
         record = records.recalled(self._group, topic, message_id, DEFAULT_REGION, now_ms)
         self._add((self._trace_topic(DEFAULT_REGION), topic, record, message_id, ""))
@@ -152,7 +149,6 @@ class ClientTrace:
     # --- consumers ------------------------------------------------------------------------------
 
     def before(self, context: ConsumeContext) -> None:
-        """Record the messages for a handler."""
         now_ms = time_ns() // 1_000_000
         request_id = self._ids.next_id(now_ms)
         noted: list[tuple[MessageExt, str, str, str]] = []
@@ -167,7 +163,6 @@ class ClientTrace:
         context.notes[NOTE] = request_id, noted
 
     def after(self, context: ConsumeContext) -> None:
-        """Record the outcome of the handler."""
         request_id, noted = context.notes.pop(NOTE, ("", ()))
         outcome = _outcome(context.error)
         cost_ms = int((context.seconds or 0.0) * 1000) // max(1, len(context.messages))

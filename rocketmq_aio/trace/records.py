@@ -121,7 +121,6 @@ def _kind(out: SendRequest) -> int:
 def consume_before(
     group: str, message: MessageExt, request_id: str, region: str, keys: str, now_ms: int
 ) -> str:
-    """Return the record written before a handler runs."""
     return (
         f"SubBefore\x01{now_ms}\x01{region}\x01{group}\x01{request_id}\x01{message.message_id}"
         f"\x01{message.reconsume_times}\x01{keys or NOTHING}\x02"
@@ -146,7 +145,6 @@ def consume_after(
 
 
 def transaction_ended(context: EndTransactionContext, region: str, keys: str, now_ms: int) -> str:
-    """Return the record of the end of a transaction."""
     message = context.message
     return (
         f"EndTransaction\x01{now_ms}\x01{region}\x01{context.group}\x01{message.topic}"
@@ -157,5 +155,4 @@ def transaction_ended(context: EndTransactionContext, region: str, keys: str, no
 
 
 def recalled(group: str, topic: str, message_id: str, region: str, now_ms: int) -> str:
-    """Return the record of a recall."""
     return f"Recall\x01{now_ms}\x01{region}\x01{group}\x01{topic}\x01{message_id}\x01true\x02"

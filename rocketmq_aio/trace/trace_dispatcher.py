@@ -79,7 +79,6 @@ class TraceDispatcher:
         self._dropped = 0
 
     def add(self, traced: TraceEntry) -> None:
-        """Buffer an entry, or drop it."""
         waiting = self._waiting
         if len(waiting) >= self._max_waiting or self._loop is None:
             self._drop(1, "more is traced than can be sent")

@@ -98,7 +98,7 @@ class BatchAccumulator:
         # By queue, where one was chosen; else by topic and what the messages have in common.
         self._open: dict[object, PendingBatch] = {}
         self._lines: dict[MessageQueue, deque[PendingBatch]] = {}  # the first is being sent
-        self._unsettled: set[PendingBatch] = set()
+        self._unfinished: set[PendingBatch] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def takes(self, message: Message) -> bool:
@@ -162,20 +162,19 @@ class BatchAccumulator:
         return future
 
     def close_all(self) -> None:
-        """Send all open batches."""
         for batch in list(self._open.values()):
             self._close(batch)
 
     async def flush(self) -> None:
         """Send all open batches; return when all messages added before have their results."""
         self.close_all()
-        futures = [entry[0] for each in self._unsettled for entry in each.unresolved]
+        futures = [entry[0] for each in self._unfinished for entry in each.unresolved]
         if futures:
             await asyncio.wait(futures)
 
     def _begin(self, batch: PendingBatch) -> PendingBatch:
         self._open[batch.key] = batch
-        self._unsettled.add(batch)
+        self._unfinished.add(batch)
         assert self._loop is not None
         if self._linger:
             # Half of the time is for the request, whatever the linger time is.
@@ -207,7 +206,7 @@ class BatchAccumulator:
                 self._spawn(self._deliver_line, batch.queue)
                 self._lines[batch.queue] = deque([batch])
         except NotRunningError as error:
-            self._settle(batch, error)
+            self._finish(batch, error)
 
     def _line_up(self, batch: PendingBatch) -> None:
         """Queue *batch* behind others to its queue, until the deadline of its messages."""
@@ -243,7 +242,7 @@ class BatchAccumulator:
             for batch in line:  # cancelled: the client was closed
                 if self._open.get(queue) is batch:
                     del self._open[queue]
-                self._settle(batch, ClosedError("the client was closed"))
+                self._finish(batch, ClosedError("the client was closed"))
 
     async def _deliver(self, batch: PendingBatch) -> None:
         assert batch.timer is not None
@@ -253,7 +252,7 @@ class BatchAccumulator:
                 batch.may_be_sent = True
                 await self._send(unresolved, batch)
         finally:
-            self._settle(batch, ClosedError("the client was closed"))
+            self._finish(batch, ClosedError("the client was closed"))
 
     async def _send(self, entries: Sequence[Entry], batch: PendingBatch) -> None:
         try:
@@ -287,13 +286,13 @@ class BatchAccumulator:
         request = request_of(entries, target, born_ms, self._config, fixed=queue is not None)
         return await sender.attempts.run(request, publish, deadline)
 
-    def _settle(self, batch: PendingBatch, error: RocketMQError) -> None:
+    def _finish(self, batch: PendingBatch, error: RocketMQError) -> None:
         """End *batch*, once; messages without a result get *error*."""
-        if batch not in self._unsettled:
+        if batch not in self._unfinished:
             return
         if batch.timer is not None:
             batch.timer.cancel()
-        self._unsettled.discard(batch)
+        self._unfinished.discard(batch)
         self._sender.in_flight.release(batch.body_bytes, len(batch.entries))
         unresolved = batch.unresolved
         if unresolved and batch.may_be_sent:
@@ -342,7 +341,6 @@ def request_of(
 
 
 def set_results(entries: Sequence[Entry], whole: SendResult) -> None:
-    """Give the future of each entry its result."""
     ids = [entry[2] for entry in entries]
     results = results_of(whole, ids) if len(entries) > 1 else (whole,)
     for entry, result in zip(entries, results, strict=True):

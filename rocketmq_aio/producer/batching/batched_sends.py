@@ -88,7 +88,6 @@ class BatchedSends:
 
 
 def _with_key(message: Message, routing: Routing) -> Message:
-    """Return *message* with the key that was passed as an argument."""
     changed = copy(message)
     changed.sharding_key = routing.key
     changed.properties = message.properties | {SHARDING_KEY: str(routing.key)}

@@ -44,7 +44,6 @@ class Batch(msgspec.Struct, gc=False):
     size: int = 0
 
     def request(self, target: SendTarget, born_ms: int, *, fixed: bool) -> SendRequest:
-        """Return the request, under the id of the first message."""
         properties = f"{WAIT}\x01{self.wait}\x02".encode()
         body = b"".join(self.parts)
         return SendRequest(

@@ -200,7 +200,6 @@ class EndTransactionSender:
         return None
 
     def _address(self, half: HalfMessage, location: HalfMessageLocation) -> str:
-        """Return the current master of the broker."""
         route = self._instance.routes.known(half.topic)
         if route is None or location.broker_name is None:
             return location.address

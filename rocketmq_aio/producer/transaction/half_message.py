@@ -92,11 +92,9 @@ class TransactionLog:
         self._idle: asyncio.Future[None] | None = None
 
     def begin(self, half: HalfMessage) -> None:
-        """Record a half message that is about to be sent."""
         self._in_progress[half.message_id] = half
 
     def decide(self, half: HalfMessage, state: TransactionState) -> None:
-        """Record a decision that is about to be sent."""
         half.state = state
         self._decided[half.message_id] = half
         if len(self._decided) > self._max_decisions:
@@ -110,11 +108,9 @@ class TransactionLog:
             self._idle.set_result(None)
 
     def find(self, message_id: str) -> HalfMessage | None:
-        """Return the half message, if its transaction was begun or decided here."""
         return self._in_progress.get(message_id) or self._decided.get(message_id)
 
     async def wait_until_idle(self) -> None:
-        """Return when no transaction is in progress."""
         if self._in_progress:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
@@ -148,7 +144,6 @@ def make_half(request: SendRequest, group: str) -> None:
 
 
 def location_of(request: SendRequest, result: SendResult) -> HalfMessageLocation:
-    """Return where the broker stored a half message."""
     log_offset = int(result.offset_message_id[-OFFSET_DIGITS:], 16)
     target = request.target
     return HalfMessageLocation(target.master, target.broker_name, result.queue_offset, log_offset)

@@ -156,8 +156,6 @@ class TransactionProducer(Producer[V]):
         message.codec = self._config.codec
         self._checks.receive(address, header, message)
 
-    # --- inside ---------------------------------------------------------------------------------
-
     async def _open(self) -> None:
         await super()._open()
         for topic in self._half_sender.topics:

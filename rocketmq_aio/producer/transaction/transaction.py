@@ -238,7 +238,6 @@ class HalfMessageSender:
         return error
 
     def leave(self, half: HalfMessage) -> None:
-        """Leave the decision to the check."""
         self._end_transaction.leave(half)
         self._log.end(half)
 

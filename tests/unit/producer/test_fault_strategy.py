@@ -64,10 +64,10 @@ class Watch:
         self.starts += 1
 
     def fail(self, cause: RocketMQError = LATE, *, at: float = NOW, address: str = A) -> None:
-        self.faults.failed(target(address), cause, at - 1, at)
+        self.faults.on_failure(target(address), cause, at - 1, at)
 
     def answer(self, seconds: float = 0.01, *, at: float = NOW, address: str = A) -> None:
-        self.faults.answered(target(address), at - seconds, at)
+        self.faults.on_response(target(address), at - seconds, at)
 
     @property
     def excluded(self) -> set[str]:
@@ -186,7 +186,7 @@ def test_the_exclusion_time_is_reset_after_a_while(watch: Watch) -> None:
 def test_a_failure_begun_before_the_restore_is_ignored(watch: Watch) -> None:
     watch.fail()
     watch.answer(at=NOW + 2)
-    watch.faults.failed(target(), LATE, NOW + 1, NOW + 2.5)
+    watch.faults.on_failure(target(), LATE, NOW + 1, NOW + 2.5)
 
     assert watch.excluded == set()
 
@@ -203,7 +203,7 @@ def test_while_a_broker_is_excluded_every_response_is_recorded(watch: Watch) -> 
 
 def test_a_response_begun_before_the_exclusion_does_not_restore(watch: Watch) -> None:
     watch.fail()
-    watch.faults.answered(target(), NOW - 0.1, NOW + 0.1)
+    watch.faults.on_response(target(), NOW - 0.1, NOW + 0.1)
 
     assert watch.excluded == {A}
 
@@ -299,7 +299,7 @@ async def test_brokers_dropped_before_their_probe_are_not_probed() -> None:
 
     faults = FaultStrategy(lambda _: None, probe, lambda: None)
     for address in (A, B):
-        faults.failed(target(address), LATE, NOW - 1, NOW)
+        faults.on_failure(target(address), LATE, NOW - 1, NOW)
     await faults.probe_while_excluded()
 
     assert len(probed) == 1
@@ -319,7 +319,7 @@ async def test_a_probe_that_times_out_is_a_failure(
             await hanging.wait()
 
     faults = FaultStrategy(lambda _: None, probe, lambda: None)
-    faults.failed(target(), LATE, NOW - 1, NOW)
+    faults.on_failure(target(), LATE, NOW - 1, NOW)
     await faults.probe_while_excluded()
 
     assert probes == 3
