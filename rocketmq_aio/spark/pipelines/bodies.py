@@ -15,6 +15,7 @@ from pyspark.sql import (
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.spark.pipelines.formats import check_choice
 
 KINDS: Final = ("json", "avro", "protobuf")
 VALUE: Final = "value"
@@ -39,8 +40,7 @@ class BodySchema:
     message: str | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ConfigError("kind", self.kind, f"expected one of {', '.join(KINDS)}")
+        check_choice("kind", self.kind, KINDS)
         if not self.schema.strip():
             raise ConfigError("schema", self.schema, "is empty: give the schema of the bodies")
         if (self.kind == "protobuf") != (self.message is not None):
@@ -59,11 +59,11 @@ def parse_bodies(messages: DataFrame, schema: BodySchema) -> DataFrame:
             raise
     except PySparkException as error:
         if "NOT_LOADED" not in (error.getCondition() or ""):
-            reason = f"not a schema for {schema.kind}: {first_line(error)}"
+            first_line = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = f"not a schema for {schema.kind}: {first_line}"
             raise ConfigError("schema", schema.schema, reason) from error
-    raise ConfigError(
-        "kind", schema.kind, f"Spark lacks the jar: add {reader_package(schema.kind)}"
-    )
+    reason = f"Spark lacks the jar: add {reader_package(schema.kind)}"
+    raise ConfigError("kind", schema.kind, reason)
 
 
 def reader_package(kind: str) -> str:
@@ -71,17 +71,11 @@ def reader_package(kind: str) -> str:
     return f"org.apache.spark:spark-{kind}_2.13:{pyspark.__version__}"
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of the message of *error*."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 def _json(messages: DataFrame, schema: BodySchema) -> DataFrame:
     schema_text = f"{schema.schema}, {CORRUPT} string"
     options = {**PERMISSIVE, "columnNameOfCorruptRecord": CORRUPT}
-    read = messages.withColumn(
-        VALUE, F.from_json(F.col("body").cast("string"), schema_text, options)
-    )
+    value = F.from_json(F.col("body").cast("string"), schema_text, options)
+    read = messages.withColumn(VALUE, value)
     bad = F.col(VALUE).isNull() | F.col(VALUE)[CORRUPT].isNotNull()
     return read.withColumn(BAD, bad).withColumn(VALUE, F.col(VALUE).dropFields(CORRUPT))
 
@@ -95,10 +89,8 @@ def _avro(messages: DataFrame, schema: BodySchema) -> DataFrame:
 def _protobuf(messages: DataFrame, schema: BodySchema) -> DataFrame:
     from pyspark.sql.protobuf.functions import from_protobuf
 
-    message = str(schema.message)
-    return _or_null(
-        messages, from_protobuf(F.col("body"), message, schema.schema, options=PERMISSIVE)
-    )
+    body, message = F.col("body"), str(schema.message)
+    return _or_null(messages, from_protobuf(body, message, schema.schema, options=PERMISSIVE))
 
 
 def _or_null(messages: DataFrame, value: Column) -> DataFrame:

@@ -17,7 +17,6 @@ from pyspark.sql import (
 )
 
 from rocketmq_aio.config.validation import settings
-from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
 from rocketmq_aio.model.properties import RETRY_TOPIC
@@ -61,10 +60,10 @@ class DeadLetterSettings:
 
     :param group: the consumer group that the dead letters belong to
     :param start: ``earliest``, a time, or offsets as JSON; *end* likewise
-    :param target: where dead letters are written; None: they are only counted
+    :param target: None: dead letters are only counted
     :param resend: send each to its original topic, unless its copy is already there
-    :param fail_on_data_loss: False continues where dead letters have been deleted, or messages of
-        the original topics, so that earlier copies may not be found
+    :param fail_on_data_loss: False continues where dead letters or messages of the original topics
+        have been deleted: earlier copies may then be sent again
     """
 
     connection: Connection
@@ -86,18 +85,13 @@ class DeadLetterSettings:
     @property
     def selection(self) -> Selection:
         """Selection of the dead letters."""
+        fail = self.fail_on_data_loss
         return Selection(
-            topics=(self.topic,),
-            start=self.start,
-            end=self.end,
-            fail_on_data_loss=self.fail_on_data_loss,
+            topics=(self.topic,), start=self.start, end=self.end, fail_on_data_loss=fail
         )
 
     def origin_options(self, topics: list[str], since: int) -> dict[str, str]:
-        """Return the options that read the copies in *topics* of dead letters stored *since*.
-
-        :param since: milliseconds since 1970
-        """
+        """Return the options that read the copies of dead letters stored since a time in ms."""
         options = {
             "subscribe": ",".join(topics),
             "startingTimestamp": str(since - CLOCK_SECONDS * 1000),
@@ -182,12 +176,8 @@ def has_route(connection: Connection, topic: str) -> bool:
     :raises RocketMQError: no name server answered
     """
     runtime = Runtime.get(connection)
-    return runtime.call(_has_route, runtime.pull_consumer(), topic)
-
-
-async def _has_route(consumer: PullConsumer, topic: str) -> bool:
     try:
-        await consumer.message_queues(topic)
+        runtime.call(runtime.pull_consumer().message_queues, topic)
     except RouteNotFoundError:
         return False
     return True
@@ -219,7 +209,9 @@ class _Job:
         summary = DeadLetterSummary(dry_run=dry_run, group=settings.group, target=name)
         try:
             summary = replace(summary, tags=self.count_tags())
-            counts = self.count_queues()
+            with self.watch("counting"):
+                counts = count_rows(self.rows, self.ranges)
+            counts = explain_gaps(settings.connection, counts)
             problems = tuple(count_problems(counts, filtered=False))
             summary = replace(summary, queues=tuple(counts), problems=problems)
             if target is not None and not dry_run:
@@ -236,13 +228,8 @@ class _Job:
     def count_tags(self) -> tuple[TagCount, ...]:
         groups = self.rows.groupBy(ORIGIN, "tags").count().orderBy(ORIGIN, "tags")
         with self.watch("reading"):
-            found = groups.collect()
-        return tuple(TagCount(topic=row[0], tag=row[1], letters=row[2]) for row in found)
-
-    def count_queues(self) -> list[QueueCount]:
-        with self.watch("counting"):
-            counted = count_rows(self.rows, self.ranges)
-        return explain_gaps(self.settings.connection, counted)
+            rows = groups.collect()
+        return tuple(TagCount(topic=row[0], tag=row[1], letters=row[2]) for row in rows)
 
     def resend(self, summary: DeadLetterSummary) -> DeadLetterSummary:
         """Return *summary* with the numbers of dead letters resent now and before."""
@@ -287,17 +274,13 @@ class _Job:
     def not_resent(self, topics: list[str]) -> DataFrame:
         """Return the dead letters of *topics* whose copies are not there."""
         rows = self.rows.where(F.col(ORIGIN).isin(topics)).withColumn("position", origin_path())
-        return rows.join(self._copied_positions(topics), "position", "left_anti")
-
-    def _copied_positions(self, topics: list[str]) -> DataFrame:
-        """Return the positions of dead letters whose copies are in *topics*."""
         since = self.rows.agg(F.unix_millis(F.min("storeTimestamp"))).collect()[0][0]
         reader = self.rows.sparkSession.read.format(FORMAT)
         reader = reader.schema("properties map<string,string>")
         stored = reader.options(**self.settings.origin_options(topics, since)).load()
         position = F.col("properties")[COPIED_FROM].alias("position")
         own = F.col("position").startswith(self.settings.topic + PATH_SEPARATOR)
-        return stored.select(position).where(own).distinct()
+        return rows.join(stored.select(position).where(own), "position", "left_anti")
 
     def send(self, rows: DataFrame) -> CopyCounts:
         with self.watch("resending"):

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from rocketmq_aio.config.validation import settings
-from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.arrow.columns import COLUMNS
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options.source_options import Connection
+from rocketmq_aio.spark.pipelines.formats import check_columns
 from rocketmq_aio.spark.pipelines.progress import StoppedError, watch_jobs
 from rocketmq_aio.spark.pipelines.row_counts import count_problems, count_rows, explain_gaps
 from rocketmq_aio.spark.pipelines.selection import Selection, plan_ranges, read_ranges
@@ -41,10 +41,7 @@ class ExportSettings:
     columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in self.columns:
-            if name not in COLUMNS:
-                reason = f"messages have no such column; they have {', '.join(COLUMNS)}"
-                raise ConfigError("columns", name, reason)
+        check_columns(self.columns, COLUMNS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +80,7 @@ def export(
     :raises PySparkException: Spark could not read or write
     """
     began = time.monotonic()
+    filtered = settings.selection.filtered
     ranges = plan_ranges(settings.connection, settings.selection)
     counts, stopped = [QueueCount.of(each) for each in ranges], []
     if not dry_run and any(each.size for each in ranges):
@@ -94,10 +92,10 @@ def export(
         dry_run=dry_run,
         interrupted=bool(stopped),
         target=settings.target.name,
-        filtered=settings.selection.filtered,
+        filtered=filtered,
         queues=tuple(counts),
         seconds=time.monotonic() - began,
-        problems=(*stopped, *count_problems(counts, filtered=settings.selection.filtered)),
+        problems=(*stopped, *count_problems(counts, filtered=filtered)),
     )
 
 
@@ -115,7 +113,10 @@ def _write_and_count(
     stop: Callable[[], bool],
 ) -> list[QueueCount]:
     messages = read_ranges(spark, settings.connection, settings.selection, ranges)
-    rows = prepare_rows(_select_columns(messages, settings), settings.target)
+    if settings.columns:
+        kept = dict.fromkeys([*COORDINATES, "storeTimestamp", *settings.columns])
+        messages = messages.select(*kept)
+    rows = prepare_rows(messages, settings.target)
     with watch_jobs(spark, "writing", report, stop):
         write_rows(rows, settings.target)
     with watch_jobs(spark, "counting", report, stop):
@@ -123,10 +124,3 @@ def _write_and_count(
     if settings.selection.filtered:
         return [replace(each, gaps=()) for each in counts]
     return explain_gaps(settings.connection, counts)
-
-
-def _select_columns(messages: DataFrame, settings: ExportSettings) -> DataFrame:
-    if not settings.columns:
-        return messages
-    kept = [*COORDINATES, "storeTimestamp", *settings.columns]
-    return messages.select(*dict.fromkeys(kept))

@@ -1,7 +1,8 @@
-"""Names of file and table formats, checked before a Spark session exists."""
+"""Names of formats, columns and choices, checked before a Spark session exists."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
@@ -43,3 +44,23 @@ def check_built_in(name: str) -> None:
 def _is_known(name: str) -> bool:
     known = {each.lower() for each in (*KNOWN, *OTHERS)}
     return name.lower() in known or "." in name  # a name with a dot is a class
+
+
+def check_columns(names: Iterable[str], known: Iterable[str]) -> None:
+    """Reject columns that messages do not have.
+
+    :raises ConfigError: one of *names* is not *known*
+    """
+    for name in names:
+        if name not in known:
+            reason = f"messages have no such column; they have {', '.join(known)}"
+            raise ConfigError("columns", name, reason)
+
+
+def check_choice(setting: str, value: str, allowed: Iterable[str]) -> None:
+    """Reject a *value* that is not *allowed*.
+
+    :raises ConfigError: names *setting* and what is allowed
+    """
+    if value not in allowed:
+        raise ConfigError(setting, value, f"expected one of {', '.join(allowed)}")

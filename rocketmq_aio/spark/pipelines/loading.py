@@ -22,7 +22,7 @@ from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.properties import SHARDING_KEY
 from rocketmq_aio.spark.options import values as values
 from rocketmq_aio.spark.options.source_options import Connection
-from rocketmq_aio.spark.pipelines.formats import check_format
+from rocketmq_aio.spark.pipelines.formats import check_choice, check_columns, check_format
 from rocketmq_aio.spark.pipelines.progress import StoppedError, watch_jobs
 from rocketmq_aio.spark.pipelines.sending import (
     ANY_TAGS,
@@ -44,13 +44,8 @@ TYPES: Final = {
     **dict.fromkeys(("flag", "delayLevel", "queueId"), "int"),
     "deliverTimestamp": "timestamp",
 }
-EXPORTED: Final = (
-    "body",
-    "tags",
-    "keys",
-    "properties",
-    "flag",
-)  # properties include the sharding key
+# The columns of an export that are sent; properties include the sharding key.
+EXPORTED: Final = ("body", "tags", "keys", "properties", "flag")
 DELAYS: Final = frozenset({"delayLevel", "deliverTimestamp"})  # store messages later
 
 
@@ -82,12 +77,8 @@ class LoadSettings:
     def __post_init__(self) -> None:
         values.topic("topic", self.topic)
         check_format(self.format)
-        if self.body not in BODIES:
-            raise ConfigError("body", self.body, f"expected one of {', '.join(BODIES)}")
-        for name in self.columns:
-            if name not in COLUMNS:
-                reason = f"messages have no such column; they have {', '.join(COLUMNS)}"
-                raise ConfigError("columns", name, reason)
+        check_choice("body", self.body, BODIES)
+        check_columns(self.columns, COLUMNS)
         if self.columns and "body" not in self.columns:
             raise ConfigError("columns", dict(self.columns), 'body is not given: add body="*"')
 
@@ -96,8 +87,7 @@ class LoadSettings:
 class LoadSummary(Summary):
     """Result of `load`.
 
-    :ivar rows: number of rows in the files
-    :ivar sent: number of messages sent
+    :ivar rows: number of rows in the files; *sent*: number of messages sent
     """
 
     pipeline: str = "load"
@@ -134,9 +124,8 @@ def load(
         with watch_jobs(spark, "counting", report, stop):
             summary = replace(summary, rows=files.count())
         if not dry_run:
-            summary = _send(
-                summary, settings, rows, options, partial(watch_jobs, report=report, stop=stop)
-            )
+            watch = partial(watch_jobs, spark, "sending", report, stop)
+            summary = _send(summary, settings, rows, options, watch)
     except StoppedError as error:
         summary = replace(summary, interrupted=True, problems=(f"{error}: nothing is sent",))
     return replace(summary, seconds=time.monotonic() - began)
@@ -147,11 +136,11 @@ def _send(
     settings: LoadSettings,
     rows: DataFrame,
     options: Mapping[str, str],
-    watch: Callable[[SparkSession, str], AbstractContextManager[None]],
+    watch: Callable[[], AbstractContextManager[None]],
 ) -> LoadSummary:
     growth = TopicGrowth(settings.connection, [settings.topic])
     try:
-        with watch(rows.sparkSession, "sending"):
+        with watch():
             sent = send_rows(rows, settings.connection, options)
     except StoppedError as error:
         if not error.started:
@@ -184,9 +173,8 @@ def map_columns(files: DataFrame, columns: Mapping[str, str]) -> DataFrame:
         return _map_export(files)
     chosen = dict(columns) or {name: name for name in files.columns if name in COLUMNS}
     if "body" not in chosen:
-        reason = (
-            f'the files have no column body; they have {", ".join(files.columns)}: give body="*"'
-        )
+        names = ", ".join(files.columns)
+        reason = f'the files have no column body; they have {names}: give body="*"'
         raise ConfigError("columns", None, reason)
     return files.select(*(_column(files, to, name).alias(to) for to, name in chosen.items()))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, fields
+from itertools import chain
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -75,22 +76,21 @@ def stream_options(connection: Connection, selection: Selection) -> dict[str, st
 
 
 def _filter_options(selection: Selection) -> dict[str, str]:
-    found = {} if selection.fail_on_data_loss else {"failOnDataLoss": "false"}
+    options = {} if selection.fail_on_data_loss else {"failOnDataLoss": "false"}
     if selection.sql is not None:
-        found |= {"subExpression": selection.sql, "expressionType": "SQL92"}
+        options |= {"subExpression": selection.sql, "expressionType": "SQL92"}
     elif selection.filtered:
-        found["subExpression"] = selection.expression
-    return merge_options(found, selection.options)
+        options["subExpression"] = selection.expression
+    return merge_options(options, selection.options)
 
 
 def connection_options(connection: Connection) -> dict[str, str]:
     """Return *connection* as options, without those that have their default."""
-    given = {f.name: getattr(connection, f.name) for f in fields(connection)}
-    defaults = {f.name: f.default for f in fields(connection)}
+    given = {f.name: (getattr(connection, f.name), f.default) for f in fields(connection)}
     return {
         OPTIONS[name].name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in given.items()
-        if value != defaults[name]
+        for name, (value, default) in given.items()
+        if value != default
     }
 
 
@@ -108,10 +108,9 @@ def end_options(text: str) -> dict[str, str]:
 
 
 def _position(kind: str, text: str, words: Sequence[str]) -> dict[str, str]:
-    plain = text.strip()
+    plain, option = text.strip(), f"{kind}Timestamp"
     if plain.lower() in words or plain.startswith("{"):
         return {f"{kind}Offsets": plain}
-    option = f"{kind}Timestamp"
     try:
         return {option: str(values.instant(option, plain))}
     except ConfigError:
@@ -137,14 +136,13 @@ def merge_options(*options: Mapping[str, str]) -> dict[str, str]:
 
     :raises ConfigError: an option is given twice
     """
-    found: dict[str, str] = {}
-    for group in options:
-        for name, text in group.items():
-            if name.lower() in {each.lower() for each in found}:
-                reason = "is set by the pipeline: leave it out of the further options"
-                raise ConfigError(name, "...", reason)
-            found[name] = text
-    return found
+    merged: dict[str, str] = {}
+    for name, text in chain.from_iterable(each.items() for each in options):
+        if name.lower() in map(str.lower, merged):
+            reason = "is set by the pipeline: leave it out of the further options"
+            raise ConfigError(name, "...", reason)
+        merged[name] = text
+    return merged
 
 
 def plan_ranges(connection: Connection, selection: Selection) -> list[Range]:
@@ -153,8 +151,7 @@ def plan_ranges(connection: Connection, selection: Selection) -> list[Range]:
     :raises ConfigError: an option is invalid
     :raises RocketMQError: a request to a broker failed
     """
-    options = read_options(batch_options(connection, selection), streaming=False)
-    ranges = batch_ranges(options)
+    ranges = batch_ranges(read_options(batch_options(connection, selection), streaming=False))
     return [each._replace(end=max(each.start, each.end)) for each in ranges]
 
 

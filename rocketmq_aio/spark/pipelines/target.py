@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType, StructType
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.pipelines.formats import check_format
+from rocketmq_aio.spark.pipelines.formats import check_choice, check_format
 
 TEXT_FORMATS: Final = frozenset({"csv", "json"})
 MODES: Final = ("error", "append", "overwrite")
@@ -38,9 +38,7 @@ CSV: Final = {
 CSV_WRITTEN: Final = {**CSV, "lineSep": "\n", "nullValue": "", "emptyValue": '""'}
 CSV_READ: Final = {**CSV, "lineSep": "\n"}
 DATE: Final = "storeDate"
-NO_NUL: Final = (
-    "a text holds U+0000, which is lost in csv: use another format, or base64 for bodies"
-)
+NO_NUL: Final = "a text holds U+0000, which is lost in csv: use another format, or base64 bodies"
 NO_TEXT: Final = "a body is not UTF-8: write bodies with --body base64"
 COORDINATES: Final = ("topic", "brokerName", "queueId", "queueOffset")
 
@@ -70,10 +68,9 @@ class Target:
         if (self.path is None) == (self.table is None):
             raise ConfigError("target", self.path, "give a path or a table, one of them")
         check_format(self.format)
-        if self.mode not in MODES:
-            raise ConfigError("mode", self.mode, f"expected one of {', '.join(MODES)}")
-        if self.body is not None and self.body not in BODIES:
-            raise ConfigError("body", self.body, f"expected one of {', '.join(BODIES)}")
+        check_choice("mode", self.mode, MODES)
+        if self.body is not None:
+            check_choice("body", self.body, BODIES)
         if self.body == "binary" and self.format == "csv":
             raise ConfigError("body", self.body, "csv holds text only: use base64 or text")
 
@@ -89,7 +86,8 @@ def prepare_rows(messages: DataFrame, target: Target) -> DataFrame:
     if "storeTimestamp" in messages.columns and DATE in target.partition_by:
         changed[DATE] = F.to_date("storeTimestamp")
     if "body" in messages.columns:
-        changed["body"] = _BODIES[_body_form(target)](F.col("body"))
+        form = target.body or ("base64" if target.format in TEXT_FORMATS else "binary")
+        changed["body"] = _BODIES[form](F.col("body"))
     if "properties" in messages.columns and target.format == "csv":
         changed["properties"] = F.to_json("properties")
     rows = messages.withColumns(changed) if changed else messages
@@ -98,17 +96,13 @@ def prepare_rows(messages: DataFrame, target: Target) -> DataFrame:
 
 def _reject_nul(rows: DataFrame) -> DataFrame:
     texts = [each.name for each in rows.schema if isinstance(each.dataType, StringType)]
-    refused = F.raise_error(F.lit(NO_NUL))
-    return rows.withColumns(
-        {
-            name: F.when(F.contains(name, F.lit("\0")), refused).otherwise(F.col(name))
-            for name in texts
-        }
-    )
+    checked = {name: F.when(F.contains(name, F.lit("\0")), _fail(NO_NUL)) for name in texts}
+    return rows.withColumns({name: c.otherwise(F.col(name)) for name, c in checked.items()})
 
 
-def _body_form(target: Target) -> str:
-    return target.body or ("base64" if target.format in TEXT_FORMATS else "binary")
+def _fail(message: str) -> Column:
+    """Return a column that fails the job."""
+    return F.raise_error(F.lit(message))
 
 
 _BODIES: Final[dict[str, Callable[[Column], Column]]] = {
@@ -120,8 +114,7 @@ _BODIES: Final[dict[str, Callable[[Column], Column]]] = {
 
 def _text(body: Column) -> Column:
     """Return *body*; bytes that are not UTF-8 fail the job."""
-    refused = F.raise_error(F.lit(NO_TEXT))
-    return F.when(body.isNull() | F.is_valid_utf8(body), body).otherwise(refused)
+    return F.when(body.isNull() | F.is_valid_utf8(body), body).otherwise(_fail(NO_TEXT))
 
 
 def write_rows(rows: DataFrame, target: Target) -> None:
@@ -142,8 +135,7 @@ def read_back(spark: SparkSession, target: Target, schema: StructType) -> DataFr
     """Return the rows in *target*; formats without a schema are read by *schema*."""
     if target.table is not None:
         return spark.read.table(target.table)
-    options = format_options(target, CSV_READ)
-    reader = spark.read.format(target.format).options(**options)
+    reader = spark.read.format(target.format).options(**format_options(target, CSV_READ))
     if target.format in TEXT_FORMATS:
         reader = reader.schema(schema)
     return reader.load(target.path)
