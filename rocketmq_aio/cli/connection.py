@@ -40,10 +40,7 @@ class ConnectionArguments:
     namespace: str | None = _option("Namespace of topics and groups.")
 
     def connection(self, environ: Mapping[str, str] = os.environ) -> Connection:
-        """Return the connection of the options and *environ*.
-
-        :raises ConfigError: an option or the file is invalid
-        """
+        """Return the connection of the options and *environ*; raise `ConfigError` if invalid."""
         servers = self.name_server or environ.get("ROCKETMQ_NAMESRV") or environ.get("NAMESRV_ADDR")
         given = {
             "nameServer": servers,

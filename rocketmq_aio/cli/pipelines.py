@@ -114,10 +114,7 @@ class RunArguments(OutputArguments, SparkArguments, ConnectionArguments):
 
 
 def read_value(text: str) -> str:
-    """Return the text of the file after an ``@``, otherwise *text* itself.
-
-    :raises ConfigError: the file cannot be read
-    """
+    """Return the text of the file after an ``@`` (`ConfigError` if unreadable), else *text*."""
     if not text.startswith("@"):
         return text
     try:

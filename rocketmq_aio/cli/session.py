@@ -53,10 +53,7 @@ class SparkArguments:
     packages: str | None = _option("Maven coordinates of jars, such as those of avro or delta.")
 
     def configuration(self) -> dict[str, str]:
-        """Return the configuration of Spark.
-
-        :raises ConfigError: a `--conf` is not a pair
-        """
+        """Return the configuration of Spark; raise `ConfigError` for a `--conf` without ``=``."""
         given = parse_pairs("--conf", self.conf)
         if self.packages is not None:
             given["spark.jars.packages"] = self.packages
@@ -143,10 +140,7 @@ def _has_session() -> bool:
 
 
 def _start_jvm(master: str | None, name: str, configuration: Mapping[str, str]) -> None:
-    """Start the context of the session in a JVM that gets no signals of this process group.
-
-    With Spark Connect or spark-submit, starts nothing: the JVM is external.
-    """
+    """Start the context in a JVM without signals of this process group, unless it is external."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 

@@ -63,10 +63,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
-        """Read the result of `to_json` of this or an older version.
-
-        :raises ConfigError: a newer version wrote it, or another source
-        """
+        """Read the result of `to_json` of this or an older version, else raise `ConfigError`."""
         if value.get("v") != VERSION:
             reason = f"a checkpoint of version {value.get('v')!r}; this package reads {VERSION}"
             raise ConfigError("checkpoint", dict(value), f"{reason}: use the newer package")
@@ -92,10 +89,7 @@ def nested(offsets: Mapping[Queue, int]) -> dict[str, dict[str, dict[str, int]]]
 
 
 def flattened(option: str, value: object, least: int = 0) -> Offsets:
-    """Return the offsets of the nested form.
-
-    :raises ConfigError: *value* has another form; names *option*
-    """
+    """Return the offsets of the nested form; a `ConfigError` names *option*."""
     found: Offsets = {}
     for topic, brokers in _items(option, value):
         for broker, queues in _items(option, brokers):

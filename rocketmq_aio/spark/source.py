@@ -52,10 +52,7 @@ class RocketMQDataSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the batch reader.
-
-        :raises ConfigError: an option or a column is invalid
-        """
+        """Return the batch reader; raise `ConfigError` if an option or a column is invalid."""
         from rocketmq_aio.spark.read.batch_reader import RocketMQBatchReader
 
         return RocketMQBatchReader(read_options(self.options, streaming=False), schema)
@@ -74,10 +71,7 @@ class RocketMQDataSource(DataSource):
             return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the batch writer.
-
-        :raises ConfigError: an option, a column or the mode is invalid
-        """
+        """Return the batch writer; raise `ConfigError` if option, column or mode is invalid."""
         from rocketmq_aio.spark.write.writer import RocketMQWriter
 
         return RocketMQWriter(write_options(self.options, streaming=False), schema, overwrite)
@@ -85,20 +79,14 @@ class RocketMQDataSource(DataSource):
     def streamWriter(  # noqa: N802 - Spark's
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        """Return the stream writer.
-
-        :raises ConfigError: an option, a column or the mode is invalid
-        """
+        """Return the stream writer; raise `ConfigError` as `writer` does."""
         from rocketmq_aio.spark.write.writer import RocketMQStreamWriter
 
         return RocketMQStreamWriter(write_options(self.options, streaming=True), schema, overwrite)
 
 
 def check_streams(version: str) -> None:
-    """Reject versions of Spark whose streams would lose messages at a restart.
-
-    :raises PySparkNotImplementedError: *version* is too old
-    """
+    """Reject versions of Spark whose streams would lose messages at a restart."""
     major, minor = (int(part) for part in version.split(".")[:2])
     if (major, minor) < STREAMS_SINCE:
         raise PySparkNotImplementedError(

@@ -69,10 +69,7 @@ BORN_IPV6, STORE_IPV6 = 0x10, 0x20
 
 
 def check_schema(schema: StructType) -> None:
-    """Reject a schema that is not a selection of the columns.
-
-    :raises ConfigError: a column is unknown, duplicate or of another type
-    """
+    """Raise `ConfigError` if a column is unknown, duplicate or of another type."""
     names = schema.fieldNames()
     if not names:
         raise _refused(schema.simpleString(), "it names no column")
@@ -114,10 +111,7 @@ _ARROW_TYPES: Final = {
 
 
 class ColumnBuilder:
-    """Collects messages for record batches.
-
-    :param schema: from `arrow_schema`; other columns are not built
-    """
+    """Collects messages for record batches with the columns of *schema*, from `arrow_schema`."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema

@@ -62,10 +62,7 @@ BY_LOWER: Final = {name.lower(): name for name in COLUMNS}  # column names are c
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Reject a schema whose rows cannot be sent.
-
-    :raises ConfigError: names the column and the expected type
-    """
+    """Raise `ConfigError`, with the column and the expected type, if rows cannot be sent."""
     given: dict[str, DataType] = {}
     for field in schema.fields:
         name = BY_LOWER.get(field.name.lower())

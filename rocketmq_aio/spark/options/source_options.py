@@ -197,10 +197,7 @@ KIND_NAMES: Final = {"B": "a batch read", "S": "a streaming read", "W": "a write
 
 
 def read_options(mapping: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """Return the options of a read.
-
-    :raises ConfigError: an option is unknown or invalid
-    """
+    """Return the options of a read; raise `ConfigError` if one is unknown or invalid."""
     found = _parsed(_with_alias(mapping), "S" if streaming else "B")
     connection = _connection(found)
     if streaming:
@@ -213,11 +210,9 @@ def read_options(mapping: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def check_table_options(mapping: Mapping[str, str]) -> None:
-    """Reject ``CREATE TABLE ... USING rocketmq OPTIONS (...)``: no later statement gets them.
+    """Raise `ConfigError` for ``CREATE TABLE ... USING rocketmq OPTIONS (...)``.
 
-    For a new table Spark passes each option twice, once with a prefix.
-
-    :raises ConfigError: *mapping* has options of a new table
+    No later statement gets them.  For a new table Spark passes each option twice, once prefixed.
     """
     if any(name.lower().startswith(TABLE_PREFIX) for name in mapping):
         reason = "CREATE TABLE keeps them, but Spark passes them to no later statement: leave them"
@@ -225,10 +220,7 @@ def check_table_options(mapping: Mapping[str, str]) -> None:
 
 
 def write_options(mapping: Mapping[str, str], *, streaming: bool) -> WriteOptions:
-    """Return the options of a write; options that Spark adds for a stream are ignored.
-
-    :raises ConfigError: an option is unknown or invalid
-    """
+    """Return the options of a write, without those of Spark; raise `ConfigError` if invalid."""
     mine = {name: text for name, text in mapping.items() if name.lower() not in SPARK_OWN}
     found = _parsed(mine if streaming else mapping, "W")
     return WriteOptions(connection=_connection(found), **found)
@@ -328,10 +320,7 @@ def _check_positions(read: ReadOptions, *, streaming: bool) -> None:
 
 
 def _check_order(kind: str, start: Offsets, end: Offsets) -> None:
-    """Reject queues that end before they start; -1 and -2 are resolved later.
-
-    :raises ConfigError: a queue ends before it starts
-    """
+    """Reject queues that end before they start; -1 and -2 are resolved later."""
     for queue, at in sorted(start.items()):
         if 0 <= (until := end.get(queue, LATEST)) < at:
             name = "/".join(map(str, queue))

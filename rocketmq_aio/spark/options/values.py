@@ -119,10 +119,7 @@ def pattern(option: str, value: str) -> str:
 
 
 def check_expression(expression: str, kind: ExpressionType) -> None:
-    """Reject an invalid filter.
-
-    :raises ConfigError: it names no tag, or cannot be sent
-    """
+    """Raise `ConfigError` if a filter names no tag or cannot be sent."""
     try:
         subscription("", MessageSelector(expression, kind), 0)
     except ConfigError as error:

@@ -171,10 +171,7 @@ def plan_dead_letters(settings: DeadLetterSettings) -> list[Range]:
 
 
 def has_route(connection: Connection, topic: str) -> bool:
-    """Return whether a name server knows *topic*; sends one request.
-
-    :raises RocketMQError: no name server answered
-    """
+    """Return whether a name server knows *topic*; raise `RocketMQError` if none answered."""
     runtime = Runtime.get(connection)
     try:
         runtime.call(runtime.pull_consumer().message_queues, topic)

@@ -18,19 +18,13 @@ def below(folder: str, name: str) -> str:
 
 
 def has_files(spark: SparkSession, path: str) -> bool:
-    """Return whether *path* is a file or has visible files below it.
-
-    :raises PySparkException: Spark cannot list it
-    """
+    """Return whether *path* is a file or has visible files below it."""
     found = _list_files(spark, path)
     return found is not None and bool(found.take(1))
 
 
 def has_sink_log(spark: SparkSession, path: str) -> bool:
-    """Return whether a stream has written batches, even empty ones, to the folder *path*.
-
-    :raises PySparkException: Spark cannot list it
-    """
+    """Return whether a stream has written batches, even empty ones, to the folder *path*."""
     return _list_files(spark, below(path, SINK_LOG)) is not None
 
 

@@ -17,10 +17,7 @@ OTHERS: Final = ("console", "image", "kafka", "libsvm", "memory", "noop")
 
 
 def check_format(name: str) -> None:
-    """Reject a misspelled format; other unknown formats pass, because jars can add them.
-
-    :raises ConfigError: *name* is close to the name of a known format
-    """
+    """Raise `ConfigError` for a misspelled format; jars can add other unknown formats."""
     known = {each.lower(): each for each in KNOWN}
     if _is_known(name):
         return
@@ -31,10 +28,7 @@ def check_format(name: str) -> None:
 
 
 def check_built_in(name: str) -> None:
-    """Reject a format that needs further jars.
-
-    :raises ConfigError: *name* is neither a known format nor the name of a class
-    """
+    """Raise `ConfigError` for a format that is neither known nor the name of a class."""
     if not _is_known(name):
         reason = f"unknown format; known are {', '.join(KNOWN)}: "
         way_out = "give --packages for the jar of another one, or the name of its class"
@@ -47,10 +41,7 @@ def _is_known(name: str) -> bool:
 
 
 def check_columns(names: Iterable[str], known: Iterable[str]) -> None:
-    """Reject columns that messages do not have.
-
-    :raises ConfigError: one of *names* is not *known*
-    """
+    """Raise `ConfigError` if one of the columns *names* is not *known*."""
     for name in names:
         if name not in known:
             reason = f"messages have no such column; they have {', '.join(known)}"
@@ -58,9 +49,6 @@ def check_columns(names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def check_choice(setting: str, value: str, allowed: Iterable[str]) -> None:
-    """Reject a *value* that is not *allowed*.
-
-    :raises ConfigError: names *setting* and what is allowed
-    """
+    """Raise `ConfigError` if *value* is not *allowed*."""
     if value not in allowed:
         raise ConfigError(setting, value, f"expected one of {', '.join(allowed)}")

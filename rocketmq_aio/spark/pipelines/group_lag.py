@@ -129,10 +129,7 @@ async def _members(runtime: Runtime, settings: LagSettings) -> set[str]:
 
 
 async def members_of(instance: MQClientInstance, group: str, topics: tuple[str, ...]) -> set[str]:
-    """Return the client ids of *group*'s members at the masters of *topics*.
-
-    :raises RocketMQError: a request to a broker failed
-    """
+    """Return the client ids of *group*'s members at the masters of *topics*."""
     routes = [await instance.routes.get(topic) for topic in topics]
     brokers = [addresses for route in routes for addresses in route.brokers.values()]
     masters = {addresses[MASTER_ID] for addresses in brokers if MASTER_ID in addresses}
@@ -152,10 +149,7 @@ async def _lags(
 async def lags_of(
     consumer: PullConsumer, reader: PullConsumer, topics: tuple[str, ...]
 ) -> list[QueueLag]:
-    """Return the lags of *consumer*'s group by queue; *reader* pulls the next messages.
-
-    :raises RocketMQError: a request to a broker failed
-    """
+    """Return the lags of *consumer*'s group by queue; *reader* pulls the next messages."""
 
     async def look_up(queue: MessageQueue) -> QueueLag:
         return await _lag(consumer, reader, queue)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import (
@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.offsets import LATEST, nested
+from rocketmq_aio.spark.offsets import LATEST, Queue, Range, StreamOffset, nested
 from rocketmq_aio.spark.options import values as values
 from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.bodies import BAD, VALUE, BodySchema, parse_bodies
@@ -35,7 +35,6 @@ from rocketmq_aio.spark.pipelines.folders import (
     read_text,
     write_text,
 )
-from rocketmq_aio.spark.pipelines.micro_batch_counts import BatchSums
 from rocketmq_aio.spark.pipelines.selection import FORMAT, Selection, plan_ranges, stream_options
 from rocketmq_aio.spark.pipelines.summary import QueueCount, Report, Summary, no_report
 from rocketmq_aio.spark.pipelines.target import Target, format_options, prepare_rows, read_back
@@ -47,6 +46,9 @@ BAD_NAME: Final = "bad"
 START_NAME: Final = "start"  # file next to the checkpoints: where both queries start
 OBSERVED: Final = "ingest"
 OWNER_DIGITS: Final = 16
+# A duration that only batches have; progress of an idle query has the id of the next batch.
+RAN: Final = "addBatch"
+NO_COUNTS: Final[Mapping[str, int]] = {}
 # Sinks that skip batches whose ids are in their log, even if another checkpoint wrote them.
 FILE_FORMATS: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 NOT_EMPTY: Final = (
@@ -184,12 +186,10 @@ def _is_offsets(start: str) -> bool:
 
 
 def check_targets(spark: SparkSession, settings: IngestSettings) -> None:
-    """Reject targets that are not empty if the checkpoint of their query is new.
+    """Raise `ConfigError` if the checkpoint of a query is new and its target is used or not empty.
 
     A folder of files has a log of the batches written to it.  Batches of a new checkpoint have
     the same ids, so that Spark would skip them.
-
-    :raises ConfigError: a target is not empty, or another checkpoint began to write to it
     """
     if _is_new(spark, settings, GOOD_NAME):
         _check_target(spark, settings)
@@ -382,3 +382,47 @@ def _summarize(
 
 def _count_problem(rows: int, offsets: int) -> str:
     return f"{rows} messages were read from {offsets} offsets: some are missing or repeated"
+
+
+class BatchSums:
+    """Adds up each batch once; call `add` often, because Spark drops the progress of old ones."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.counted: dict[str, int] = {}  # observed counts by name
+        self._last = -1
+        self._read: dict[Queue, list[Range]] = {}  # several for a queue that starts over
+
+    def add(self, progress: Iterable[Any], observed: str) -> None:
+        """Add the new batches in *progress*, Spark's objects in the order of their batches.
+
+        :param observed: the name under which the query observes its counts
+        """
+        for each in progress:
+            if RAN in each.durationMs and each.batchId > self._last and each.sources:
+                self._last = each.batchId
+                self._add_batch(each.sources[0], each.observedMetrics.get(observed))
+
+    def _add_batch(self, source: Any, counts: Any) -> None:  # noqa: ANN401 - Spark's objects
+        self.rows += source.numInputRows
+        for name, number in (counts.asDict() if counts is not None else NO_COUNTS).items():
+            self.counted[name] = self.counted.get(name, 0) + number
+        before, after = _stream_offset(source.startOffset), _stream_offset(source.endOffset)
+        for queue, end in after.end.items():
+            ranges = self._read.setdefault(queue, [])
+            if ranges and queue not in after.starts:
+                ranges[-1] = ranges[-1]._replace(end=end)
+            else:
+                start = after.start_of(queue, before)
+                ranges.append(Range(*queue, end if start is None else start, end))
+
+    @property
+    def ranges(self) -> list[Range]:
+        """Ranges sorted by queue; a queue that starts over has one for each log, in order."""
+        return [each for queue in sorted(self._read) for each in self._read[queue]]
+
+
+def _stream_offset(text: str | None) -> StreamOffset:
+    """Decode an offset of the progress; before the first batch there is none."""
+    found = json.loads(text) if text else None
+    return StreamOffset.from_json(found) if found else StreamOffset(at_start=True)

@@ -163,9 +163,7 @@ def _read_files(spark: SparkSession, settings: LoadSettings) -> DataFrame:
 
 
 def map_columns(files: DataFrame, columns: Mapping[str, str]) -> DataFrame:
-    """Return rows for the sink.
-
-    System properties in files of an export are not sent.
+    """Return rows for the sink, without the system properties in files of an export.
 
     :raises ConfigError: the files have no such column, or none for the body
     """

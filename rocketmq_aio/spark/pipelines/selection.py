@@ -95,10 +95,7 @@ def connection_options(connection: Connection) -> dict[str, str]:
 
 
 def start_options(text: str) -> dict[str, str]:
-    """Return the option for the start *text*: a word, a time or offsets as JSON.
-
-    :raises ConfigError: *text* is none of them
-    """
+    """Return the option for a start: a word, a time or offsets as JSON, else `ConfigError`."""
     return _position("starting", text, START_WORDS)
 
 
@@ -132,10 +129,7 @@ def range_options(ranges: Iterable[Range]) -> dict[str, str]:
 
 
 def merge_options(*options: Mapping[str, str]) -> dict[str, str]:
-    """Return all *options* in one dict.
-
-    :raises ConfigError: an option is given twice
-    """
+    """Return all *options* in one dict; raise `ConfigError` if one is given twice."""
     merged: dict[str, str] = {}
     for name, text in chain.from_iterable(each.items() for each in options):
         if name.lower() in map(str.lower, merged):

@@ -126,10 +126,7 @@ class CopyCounts:
 
 
 def send_rows(rows: DataFrame, connection: Connection, options: Mapping[str, str]) -> int:
-    """Send *rows* through the sink and return their number.
-
-    :raises PySparkException: some rows could not be sent; others may be stored
-    """
+    """Send *rows* and return their number; after a `PySparkException` some may be stored."""
     seen = Observation()
     counted = rows.observe(seen, F.count(F.lit(1)).alias("rows"))
     _save(counted, connection, options)
@@ -137,10 +134,7 @@ def send_rows(rows: DataFrame, connection: Connection, options: Mapping[str, str
 
 
 def send_copies(rows: DataFrame, connection: Connection, options: Mapping[str, str]) -> CopyCounts:
-    """Send *rows*, made by `copy_messages`; skip those that do not fit in a message.
-
-    :raises PySparkException: some rows could not be sent; others may be stored
-    """
+    """Send *rows* of `copy_messages` that fit in a message; see `send_rows`."""
     seen, fit = Observation(), properties_fit()
     origin = F.when(~fit, F.col("properties")[COPIED_FROM])
     counted = rows.observe(
@@ -194,11 +188,9 @@ def growth(before: Mapping[Queue, int], after: Mapping[Queue, int]) -> int:
 
 
 def end_offsets(connection: Connection, topics: Iterable[str]) -> dict[Queue, int]:
-    """Return the end offsets of the readable queues of *topics*; an unknown topic has no queues.
+    """Return the end offsets of the readable queues of *topics*; an unknown topic has none.
 
     Waits for the index of the queues, so that all messages stored before the call are counted.
-
-    :raises RocketMQError: a request to a broker failed
     """
     runtime = Runtime.get(connection)
     return runtime.call(

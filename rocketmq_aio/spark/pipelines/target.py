@@ -118,10 +118,7 @@ def _text(body: Column) -> Column:
 
 
 def write_rows(rows: DataFrame, target: Target) -> None:
-    """Write *rows*.
-
-    :raises PySparkException: Spark could not write
-    """
+    """Write *rows*."""
     writer = rows.write.format(target.format).mode(target.mode).options(**format_options(target))
     if target.partition_by:
         writer = writer.partitionBy(*target.partition_by)

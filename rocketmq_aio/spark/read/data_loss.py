@@ -94,20 +94,14 @@ def find_out_of_range(
 
 
 class LossPolicy:
-    """Raises or logs data loss found by the driver.
-
-    :param fail: raise, as ``failOnDataLoss=true`` requires
-    """
+    """Raises (*fail*, from ``failOnDataLoss``) or logs data loss found by the driver."""
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail
         self._warn_once = WarnOnce()
 
     def resume_offsets(self, found: Iterable[OffsetOutOfRange]) -> Offsets:
-        """Return the offsets at which the queues resume.
-
-        :raises DataLossError: *found* is not empty and losses are errors
-        """
+        """Return where the queues resume; raise `DataLossError` if losses are errors."""
         resume_at = {}
         for each in found:
             if self._fail:
@@ -120,10 +114,7 @@ class LossPolicy:
         return resume_at
 
     def check_gone(self, gone: Set[str]) -> None:
-        """Raise or log that no name server knows the topics *gone*.
-
-        :raises TopicGoneError: there is one and losses are errors
-        """
+        """Log the topics *gone*, or raise `TopicGoneError` if losses are errors."""
         self._warn_once.retain("topic_gone", gone)
         for topic in sorted(gone):
             if self._fail:

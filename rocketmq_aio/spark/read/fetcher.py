@@ -109,10 +109,7 @@ class Fetcher:
     # --- the loop ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Fetch all ranges.
-
-        :raises ReadError: a queue cannot be read; earlier results were delivered
-        """
+        """Fetch all ranges; `ReadError`, after the earlier results, if a queue cannot be read."""
         self._loop = asyncio.get_running_loop()
         # If foreign code cancels a worker, the group swallows it and cancels the rest.
         failure: BaseException | None = asyncio.CancelledError()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
@@ -24,8 +25,17 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.time_search import TimeSearch
 from rocketmq_aio.model.message import EPOCH, MessageExt
+from rocketmq_aio.model.names import is_internal_topic
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.namespaces import names_inside
+from rocketmq_aio.protocol.requests.admin import (
+    ClusterInfoBody,
+    GetAllTopics,
+    GetClusterInfo,
+    TopicList,
+)
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
 from rocketmq_aio.protocol.static_topics import LOGICAL_PREFIX
 from rocketmq_aio.remoting.gather import gather_limited
@@ -33,7 +43,6 @@ from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import Extent, WarnOnce, warn
 from rocketmq_aio.spark.read.queue_index import wait_indexed
-from rocketmq_aio.spark.read.topic_names import listed_topics, matching, registered_brokers
 from rocketmq_aio.spark.runtime import Runtime
 
 T = TypeVar("T")
@@ -41,6 +50,7 @@ K = TypeVar("K")
 
 MAX_CONCURRENT: Final = 16  # requests to one broker, and route requests
 NO_OFFSETS: Final[Mapping[Queue, int]] = MappingProxyType({})
+INCLUDES_INTERNAL: Final = "%"  # first character of patterns that match internal topics
 MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -211,10 +221,7 @@ class Metadata:
         return await self._query(instants, search)
 
     async def stored_at(self, places: Mapping[Queue, int]) -> QueueResults[int | None]:
-        """Return when the message at an offset of each queue was stored, in milliseconds.
-
-        None where the queue has no readable message at this offset.
-        """
+        """Return the store time in ms of an offset by queue; None without a readable message."""
 
         async def stored(queue: MessageQueue) -> int | None:
             offset = places[_queue_key(queue)]
@@ -268,10 +275,7 @@ class Metadata:
     # --- the group ------------------------------------------------------------------------------
 
     async def group_members(self, topics: Iterable[str]) -> set[str]:
-        """Return the client ids of the live members of the group.
-
-        :raises RocketMQError: a broker did not answer
-        """
+        """Return the client ids of the live members of the group."""
         group = self._options.connection.group
 
         async def member_ids(address: str) -> list[str]:
@@ -316,10 +320,7 @@ class Metadata:
     async def _query(
         self, queues: Iterable[Queue], request: Callable[[MessageQueue], Awaitable[T]]
     ) -> QueueResults[T]:
-        """Query the broker of each queue; an unavailable broker does not delay another.
-
-        :raises RocketMQError: a broker returned an error that is not temporary
-        """
+        """Query the broker of each queue; an unavailable broker does not delay another."""
         by_broker: dict[str, list[Queue]] = {}
         for queue in sorted(queues):
             by_broker.setdefault(queue[1], []).append(queue)
@@ -342,10 +343,7 @@ class Metadata:
 
 
 async def _gather(keys: Iterable[K], request: Callable[[K], Awaitable[T]]) -> dict[K, T]:
-    """Call *request* for all *keys*, some concurrently, and return the results.
-
-    :raises RocketMQError: the first failure, which cancels the others
-    """
+    """Call *request* for all *keys*, some concurrently; raise the first failure."""
     results, failures = await gather_limited(request, keys, MAX_CONCURRENT, fail_fast=True)
     for error in failures.values():
         raise error
@@ -366,3 +364,30 @@ def _queue_key(queue: MessageQueue) -> Queue:
 
 def _store_millis(message: MessageExt) -> int:
     return (message.store_time - EPOCH) // MILLISECOND
+
+
+async def listed_topics(instance: MQClientInstance, pattern: str) -> list[str]:
+    """Return the current topics whose whole name matches *pattern*."""
+    command = await instance.name_servers.ask(GetAllTopics())
+    names = names_inside(instance.remoting.namespace, read_body(command.body, TopicList).topic_list)
+    servers = await _cluster_info(instance)
+    # Brokers create topics named after themselves and their cluster.
+    return matching(names, pattern, {*servers.broker_addr_table, *servers.cluster_addr_table})
+
+
+async def registered_brokers(instance: MQClientInstance) -> set[str]:
+    """Return the names of the brokers that are registered now."""
+    return set((await _cluster_info(instance)).broker_addr_table)
+
+
+async def _cluster_info(instance: MQClientInstance) -> ClusterInfoBody:
+    command = await instance.name_servers.ask(GetClusterInfo())
+    return read_body(command.body, ClusterInfoBody)
+
+
+def matching(names: Iterable[str], pattern: str, servers: set[str]) -> list[str]:
+    """Return the sorted matches of *pattern*, without internal topics and names of *servers*."""
+    found = sorted(name for name in set(names) if re.fullmatch(pattern, name))
+    if pattern.startswith(INCLUDES_INTERNAL):
+        return found
+    return [name for name in found if not is_internal_topic(name) and name not in servers]

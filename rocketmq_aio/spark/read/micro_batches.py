@@ -21,7 +21,6 @@ from rocketmq_aio.spark.read.data_loss import (
     find_out_of_range,
 )
 from rocketmq_aio.spark.read.metadata import Metadata, TopicQueues, selects
-from rocketmq_aio.spark.read.rate_limits import backlog, split_limit
 from rocketmq_aio.spark.read.start_end import check_readable, complete, start_offsets
 
 ROUTES_SECONDS: Final = 1.0  # an idle stream calls `end_after` a hundred times a second
@@ -127,10 +126,7 @@ class MicroBatches:
         return topics
 
     async def _check_group_unused(self, topics: TopicQueues) -> None:
-        """Reject ``commitOffsets`` for a group with live members, whose offsets would move.
-
-        :raises ConfigError: it has live members
-        """
+        """Raise `ConfigError` for ``commitOffsets`` if live members of the group would be moved."""
         if self._group_is_unused:
             return
         members = await self._metadata.group_members({topic for topic, _, _ in topics.queues})
@@ -273,3 +269,26 @@ class MicroBatches:
 
 def _latest(positions: Offsets, extents: Mapping[Queue, Extent]) -> StreamOffset:
     return StreamOffset(end=positions | {queue: each.maximum for queue, each in extents.items()})
+
+
+def backlog(start: Mapping[Queue, int], latest: Mapping[Queue, int]) -> Offsets:
+    """Return the number of unread offsets by queue, without empty queues."""
+    return {
+        queue: latest[queue] - offset
+        for queue, offset in start.items()
+        if latest.get(queue, offset) > offset
+    }
+
+
+def split_limit(waiting: Mapping[Queue, int], most: int) -> Offsets:
+    """Split *most* over the queues in proportion to *waiting*; each gets at least one offset."""
+    total = sum(waiting.values())
+    if total <= most:
+        return dict(waiting)
+    rest, ones = max(0, most - len(waiting)), len(waiting)
+    spare = max(1, total - ones)  # beyond one for each; may be 0
+    exact = {queue: divmod(rest * (size - 1), spare) for queue, size in waiting.items()}
+    left = rest - sum(whole for whole, _ in exact.values())
+    first = sorted(exact, key=lambda queue: (-exact[queue][1], queue))[:left]
+    extra = dict.fromkeys(first, 1)
+    return {queue: 1 + whole + extra.get(queue, 0) for queue, (whole, _) in exact.items()}

@@ -24,10 +24,7 @@ class QueuePartition(InputPartition):
 
 
 def plan(ranges: Iterable[Range], options: ReadOptions) -> list[QueuePartition]:
-    """Return partitions that cover *ranges* exactly, without empty ranges.
-
-    ``maxPartitions`` takes precedence over ``maxRecordsPerPartition``.
-    """
+    """Return partitions that cover *ranges*; ``maxPartitions`` overrides the maximum of records."""
     pieces = sorted(each for each in ranges if each.size > 0)
     if not pieces:
         return []

@@ -88,10 +88,7 @@ class RangeCursor:
 
 
 class RetryingPuller:
-    """Pulls and retries errors that may be temporary.
-
-    :param registered: returns the names of the registered brokers
-    """
+    """Pulls and retries errors that may be temporary."""
 
     def __init__(self, pulls: RawPulls, options: ReadOptions, registered: Brokers) -> None:
         self._pulls = pulls

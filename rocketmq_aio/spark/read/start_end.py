@@ -59,9 +59,9 @@ async def resolve_ranges(metadata: Metadata, options: ReadOptions) -> list[Range
 async def start_offsets(
     metadata: Metadata, options: ReadOptions, topics: TopicQueues, extents: Mapping[Queue, Extent]
 ) -> Offsets:
-    """Return the start offset of each queue, which may be out of range.
+    """Return the start offset of each queue, and of queues that the options name without a route.
 
-    Includes queues that the options name and no route has now.
+    It may be out of range.
     """
     by_time = options.starting_offsets_by_timestamp
     instants = _instants(options.starting_timestamp, by_time, extents)
@@ -153,10 +153,7 @@ def _check_late_enough(
 
 
 def check_named(option: str, named: Iterable[Queue], topics: TopicQueues) -> None:
-    """Reject offsets of topics that are not read: a typo would be ignored.
-
-    :raises ConfigError: a queue belongs to such a topic
-    """
+    """Raise `ConfigError` for offsets of topics that are not read: a typo would be ignored."""
     read = {queue[0] for queue in topics.queues} | topics.gone
     for queue in sorted(named):
         if queue[0] not in read:
@@ -164,10 +161,7 @@ def check_named(option: str, named: Iterable[Queue], topics: TopicQueues) -> Non
 
 
 def check_readable(topics: TopicQueues, options: ReadOptions) -> None:
-    """Reject subscribed topics without queues; their brokers may be starting.
-
-    :raises RouteNotFoundError: a subscribed topic has no queue
-    """
+    """Raise `RouteNotFoundError` if a subscribed topic has no queue: are its brokers up?"""
     for topic in sorted(topics.empty):
         if options.subscribe_pattern is None:
             reason = "no queue of it can be read now (subscribe); are its brokers up?"
@@ -175,10 +169,7 @@ def check_readable(topics: TopicQueues, options: ReadOptions) -> None:
 
 
 def check_missing(named: Mapping[str, Iterable[Queue]], read: Set[Queue], *, fail: bool) -> None:
-    """Raise or log that options name queues that are not *read*.
-
-    :raises ConfigError: *fail* is set
-    """
+    """Log queues that options name and that are not *read*; raise `ConfigError` if *fail*."""
     for option, queues in named.items():
         for queue in sorted(set(queues) - read):
             name = "/".join(map(str, queue))
@@ -190,10 +181,7 @@ def check_missing(named: Mapping[str, Iterable[Queue]], read: Set[Queue], *, fai
 
 
 def complete(results: QueueResults[T]) -> dict[Queue, T]:
-    """Return the values of all queues.
-
-    :raises BrokerAwayError: a broker is unavailable
-    """
+    """Return the values of all queues; raise `BrokerAwayError` if a broker is unavailable."""
     for broker, cause in sorted(results.unavailable.items()):
         raise BrokerAwayError(broker, cause) from cause
     return results.values

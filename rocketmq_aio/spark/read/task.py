@@ -12,8 +12,8 @@ from rocketmq_aio.spark.offsets import Queue, Range
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import DataLossError, Extent, loss_values, warn
 from rocketmq_aio.spark.read.fetcher import FetchedMessages, Fetcher, FetchResult, MissingOffsets
+from rocketmq_aio.spark.read.metadata import registered_brokers
 from rocketmq_aio.spark.read.retrying_puller import ReadError, is_filtered, subscription_of
-from rocketmq_aio.spark.read.topic_names import registered_brokers
 from rocketmq_aio.spark.runtime import Runtime
 
 
@@ -125,10 +125,7 @@ class LossLog:
         self._by_queue: dict[Queue, tuple[int, Extent, int, str]] = {}
 
     def record(self, part: Range, wanted: int, extent: Extent, count: int, reason: str) -> None:
-        """Record *count* missing messages from *wanted* on.
-
-        :raises DataLossError: losses are errors
-        """
+        """Record *count* missing messages from *wanted*; `DataLossError` if losses are errors."""
         if self._fail:
             raise DataLossError(part.queue, wanted, extent, reason)
         first, _, before, _ = self._by_queue.get(part.queue, (wanted, extent, 0, reason))

@@ -76,10 +76,7 @@ class RequestSender:
         self._queue_locks: defaultdict[MessageQueue | None, anyio.Lock] = defaultdict(anyio.Lock)
 
     async def send(self, requests: Sequence[WriteRequest]) -> None:
-        """Send all *requests*; a later call sends behind them where the queue is the same.
-
-        :raises WriteError: a request failed; no further ones are sent
-        """
+        """Send *requests* behind earlier ones of their queues; `WriteError` ends the sending."""
         sent: list[WriteRequest] = []
         try:
             async with anyio.create_task_group() as tasks:
@@ -96,10 +93,7 @@ class RequestSender:
             raise asyncio.CancelledError
 
     async def queues_of_keys(self, topic: str, keys: Sequence[str]) -> list[MessageQueue]:
-        """Return the queue of each key.
-
-        :raises WriteError: the route of the topic is not available
-        """
+        """Return the queue of each key; raise `WriteError` without a route of the topic."""
         find_queues = partial(
             self._producer.queues_of_keys, topic, keys, timeout_seconds=self._seconds
         )

@@ -37,10 +37,7 @@ ENCODE_AHEAD: Final = 1  # record batches encoded while another one is sent
 
 
 def check_mode(*, overwrite: bool) -> None:
-    """Reject modes other than append.
-
-    :raises ConfigError: *overwrite* is set
-    """
+    """Raise `ConfigError` for modes other than append."""
     if overwrite:
         reason = 'messages are never replaced: use mode("append") or outputMode("append")'
         raise ConfigError("mode", "overwrite or complete", reason)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -13,7 +15,7 @@ from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines import ingesting
 from rocketmq_aio.spark.pipelines.bodies import BodySchema
-from rocketmq_aio.spark.pipelines.ingesting import IngestSettings
+from rocketmq_aio.spark.pipelines.ingesting import BatchSums, IngestSettings
 from rocketmq_aio.spark.pipelines.selection import Selection
 from rocketmq_aio.spark.pipelines.target import Target
 
@@ -217,3 +219,77 @@ def test_each_query_has_its_own_dataframe(
 def test_the_folder_of_bad_rows_must_not_overlap_the_target(path: str) -> None:
     with pytest.raises(ConfigError, match="overlaps the target"):
         replace(SETTINGS, bad_rows=path)
+
+
+# --- sums over micro-batches --------------------------------------------------------------------
+
+
+def progress(batch: int, start: object, end: object, rows: int, bad: int) -> SimpleNamespace:
+    """Return Spark's progress of a batch."""
+
+    def text(offset: object) -> str | None:
+        return None if offset is None else json.dumps(offset)
+
+    source = SimpleNamespace(startOffset=text(start), endOffset=text(end), numInputRows=rows)
+    counts = SimpleNamespace(asDict=lambda: {"rows": rows, "bad": bad})
+    return SimpleNamespace(
+        batchId=batch,
+        sources=[source],
+        observedMetrics={"ingest": counts},
+        durationMs={"addBatch": 5, "triggerExecution": 9},
+    )
+
+
+def idle(batch: int, end: object) -> SimpleNamespace:
+    """Return the progress of an idle query: its id is that of the next batch."""
+    found = progress(batch, end, end, 0, 0)
+    found.observedMetrics, found.durationMs = {}, {"latestOffset": 3, "triggerExecution": 3}
+    return found
+
+
+def at(offset: int) -> dict[str, dict[str, dict[str, int]]]:
+    return {"t": {"b": {"0": offset}}}
+
+
+def test_each_batch_is_added_once() -> None:
+    first = progress(0, {"v": 1, "at": "start"}, {"v": 1, "end": at(7), "from": at(2)}, 5, 1)
+    second = progress(1, {"v": 1, "end": at(7)}, {"v": 1, "end": at(9)}, 2, 0)
+    sums = BatchSums()
+
+    sums.add([first], "ingest")
+    sums.add([first, second], "ingest")
+
+    assert (sums.rows, sums.counted["bad"]) == (7, 1)
+    assert sums.ranges == [Range("t", "b", 0, 2, 9)]
+
+
+def test_a_batch_after_idle_progress_is_counted() -> None:
+    first = progress(0, {"v": 1, "at": "start"}, {"v": 1, "end": at(7), "from": at(2)}, 5, 1)
+    waited = idle(1, {"v": 1, "end": at(7)})
+    second = progress(1, {"v": 1, "end": at(7)}, {"v": 1, "end": at(9)}, 2, 0)
+    sums = BatchSums()
+
+    sums.add([first, waited], "ingest")
+    sums.add([first, waited, second], "ingest")
+
+    assert (sums.rows, sums.ranges) == (7, [Range("t", "b", 0, 2, 9)])
+
+
+def test_a_recreated_queue_has_a_range_for_each_log() -> None:
+    first = progress(0, {"v": 1, "at": "start"}, {"v": 1, "end": at(40), "from": at(30)}, 10, 0)
+    anew = progress(1, {"v": 1, "end": at(40)}, {"v": 1, "end": at(3), "from": at(0)}, 3, 0)
+    later = progress(2, {"v": 1, "end": at(3)}, {"v": 1, "end": at(9)}, 6, 0)
+    sums = BatchSums()
+
+    sums.add([first, anew, later], "ingest")
+
+    assert sums.ranges == [Range("t", "b", 0, 30, 40), Range("t", "b", 0, 0, 9)]
+    assert sum(each.size for each in sums.ranges) == sums.rows
+
+
+def test_a_first_batch_may_have_no_start_offset() -> None:
+    sums = BatchSums()
+
+    sums.add([progress(0, None, {"v": 1, "end": at(3), "from": at(3)}, 0, 0)], "ingest")
+
+    assert sums.ranges == [Range("t", "b", 0, 3, 3)]

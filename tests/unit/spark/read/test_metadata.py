@@ -15,8 +15,7 @@ from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.spark.options.source_options import read_options
 from rocketmq_aio.spark.read import metadata as metadata_module
 from rocketmq_aio.spark.read.data_loss import Extent
-from rocketmq_aio.spark.read.metadata import selects
-from rocketmq_aio.spark.read.topic_names import matching
+from rocketmq_aio.spark.read.metadata import matching, selects
 from tests.fakes.cluster import FakeCluster
 from tests.unit.spark.driving import TOPIC, driving, put, put_at, queue
 from tests.unit.spark.reading import pull_response

@@ -7,12 +7,14 @@ import logging
 from itertools import pairwise
 
 import pytest
+from hypothesis import given, strategies as st
 
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from rocketmq_aio.spark.offsets import StreamOffset
+from rocketmq_aio.spark.offsets import Queue, StreamOffset
 from rocketmq_aio.spark.read.data_loss import DataLossError, TopicGoneError
+from rocketmq_aio.spark.read.micro_batches import backlog, split_limit
 from rocketmq_aio.spark.read.start_end import BrokerAwayError
 from tests.fakes.cluster import FakeCluster
 from tests.unit.spark.driving import GROUP, START, TOPIC, driving, put, put_at, queue
@@ -627,3 +629,38 @@ async def test_commit_offsets_rejects_a_group_with_live_members() -> None:
         async with driving(cluster, commitOffsets="true") as driver:
             with pytest.raises(ConfigError, match=r"commitOffsets=True.*10\.0\.0\.1@worker"):
                 await driver.end_after(START)
+
+
+# --- rate limits --------------------------------------------------------------------------------
+
+QUEUES = st.tuples(st.sampled_from("AB"), st.just("a"), st.integers(0, 40))
+WAITING = st.dictionaries(QUEUES, st.integers(1, 10**12), max_size=30)
+
+
+@given(WAITING, st.integers(1, 10**9))
+def test_the_limit_is_used_up_and_every_queue_gets_a_share(
+    sizes: dict[Queue, int], most: int
+) -> None:
+    shares = split_limit(sizes, most)
+
+    assert sum(shares.values()) == min(sum(sizes.values()), max(most, len(sizes)))
+    assert all(1 <= share <= sizes[each] for each, share in shares.items())
+    assert shares.keys() == sizes.keys()
+
+
+def test_shares_follow_the_backlog() -> None:
+    shares = split_limit({queue(0): 901, queue(1): 101}, 102)
+
+    assert shares == {queue(0): 91, queue(1): 11}
+
+
+def test_each_queue_gets_one_message_even_beyond_the_limit() -> None:
+    waiting = dict.fromkeys(map(queue, range(3)), 1)
+
+    assert split_limit(waiting, 2) == waiting
+
+
+def test_a_queue_whose_end_is_not_beyond_its_start_has_no_backlog() -> None:
+    start = dict.fromkeys(map(queue, range(4)), 5)
+
+    assert backlog(start, {queue(0): 9, queue(1): 5, queue(2): 3}) == {queue(0): 4}
