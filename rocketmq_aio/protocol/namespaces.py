@@ -43,9 +43,7 @@ from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.receipt import RETRY_JOINTS
 from rocketmq_aio.protocol.record import decode_messages
 
-NAME_FIELDS: Final = (
-    "topic", "consumerGroup", "producerGroup", "group", "originTopic", "groupName"),
-)
+NAME_FIELDS: Final = "topic", "consumerGroup", "producerGroup", "group", "originTopic", "groupName"
 SEND_FIELDS: Final = ("a", "b", "c")  # group, topic and template topic of a send
 PROPERTIES_FIELD: Final = "i"
 SENDS: Final = frozenset(
