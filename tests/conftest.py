@@ -39,7 +39,9 @@ def fresh_cluster(rocketmq_backend: str, rocketmq_version: str) -> Iterator[Call
     with ExitStack() as running:
 
         def start(**options: Any) -> Cluster:  # noqa: ANN401 - those of Cluster.start
-            chosen = {"backend": rocketmq_backend, **options}
+            secured = "accounts" in options or "tls" in options
+            default = "jvm" if secured and rocketmq_backend != "embedded" else rocketmq_backend
+            chosen = {"backend": default, **options}
             return running.enter_context(Cluster.start(rocketmq_version, **chosen))
 
         yield start

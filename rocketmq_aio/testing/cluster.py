@@ -221,9 +221,6 @@ class Cluster:
     ) -> None:
         """Create or change a topic, on all *brokers* by default; return when its route is known."""
         chosen = self.brokers if brokers is None else list(brokers)
-        if (embedded := self._embedded) is not None:
-            embedded.create_topic(name, queues, [broker.name for broker in chosen])
-            return
         fields = {
             "topic": name,
             "defaultTopic": "TBW102",
@@ -241,9 +238,6 @@ class Cluster:
         )
 
     def delete_topic(self, name: str) -> None:
-        if (embedded := self._embedded) is not None:
-            embedded.delete_topic(name)
-            return
         fields = {"topic": name}
         for broker in self.brokers:
             self._ask(broker, probe.DELETE_TOPIC_IN_BROKER, fields)
@@ -252,9 +246,6 @@ class Cluster:
 
     def create_group(self, name: str) -> None:
         """Create a consumer group with the defaults of the broker."""
-        if (embedded := self._embedded) is not None:
-            embedded.create_group(name)
-            return
         body = json.dumps({"groupName": name}).encode()
         for broker in self.brokers:
             self._ask(broker, probe.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)

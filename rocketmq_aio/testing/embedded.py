@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -92,9 +92,10 @@ class EmbeddedBackend(Backend):
         if version not in VERSIONS:
             known = " and ".join(VERSIONS)
             raise NotSupportedError(f"the embedded backend has {known}, not {version!r}")
-        if security != Security():
-            raise NotSupportedError("the embedded backend has no accounts and no TLS yet")
+        if security.accounts:
+            raise NotSupportedError("the embedded backend has no accounts yet")
         self._version = version
+        self._security = security
         self._thread: LoopThread | None = None
         self._tool: AdminTool | None = None
         self.cluster: EmbeddedCluster
@@ -105,27 +106,17 @@ class EmbeddedBackend(Backend):
         """Start all servers; return name servers and brokers."""
         if namesrvs != 1:
             raise NotSupportedError("the embedded backend has one name server")
-        self.cluster = EmbeddedCluster(brokers, version=self._version, **_settings(properties))
-        for broker in self.cluster.brokers:
-            broker.create_topic(broker.name, 1)
+        tls = self._security.tls
+        self.cluster = EmbeddedCluster(
+            brokers,
+            version=self._version,
+            tls=None if tls is None else tls.server_context(),
+            **_settings(properties),
+        )
         self._thread = LoopThread()
         self._thread.run(self.cluster.__aenter__())
         names = [self._launched("namesrv-a", self.cluster.name_server)]
         return names, [self._launched(each.name, each) for each in self.cluster.brokers]
-
-    def create_topic(self, name: str, queues: int, brokers: Iterable[str]) -> None:
-        wanted = {*brokers}
-        for broker in self.cluster.brokers:
-            if broker.name in wanted:
-                broker.create_topic(name, queues)
-
-    def delete_topic(self, name: str) -> None:
-        for broker in self.cluster.brokers:
-            broker.topics.pop(name, None)
-
-    def create_group(self, name: str) -> None:
-        for broker in self.cluster.brokers:
-            broker.create_group(name)
 
     def namesrv(self, name: str) -> Launched:
         raise NotImplementedError("use launch")
@@ -136,7 +127,7 @@ class EmbeddedBackend(Backend):
     def mqadmin(self, arguments: Sequence[str]) -> str:
         """Run the tool of real servers, which needs Java and a download."""
         if self._tool is None:
-            self._tool = AdminTool(self._version)
+            self._tool = AdminTool(self._version, self._security)
         return self._tool.run(arguments, self.cluster.namesrv)
 
     def save_logs(self, folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from rocketmq_aio.config.client import Credentials
 from rocketmq_aio.testing import probe
-from rocketmq_aio.testing.errors import ClusterError
+from rocketmq_aio.testing.errors import ClusterError, NotSupportedError
 
 PROVIDERS: Final = "org.apache.rocketmq.auth"
 ACTIONS: Final = {"PUB": "Pub", "SUB": "Sub", "GET": "Get"}
@@ -97,6 +97,20 @@ class ServerTLS:
                 "server.trustCertPath": self.client_authority,
             }
         return [f"-Dtls.{name}={value}" for name, value in settings.items()]
+
+    def server_context(self) -> ssl.SSLContext:
+        """Return the context of the embedded servers.
+
+        :raises NotSupportedError: they should also accept connections without TLS
+        """
+        if self.plain:
+            raise NotSupportedError("embedded servers with TLS accept no plain connections")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, self.key)
+        if self.client_authority is not None:
+            context.load_verify_locations(self.client_authority)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
     def client_context(self) -> ssl.SSLContext:
         """Return a client context that trusts the servers and that they accept."""

@@ -7,6 +7,7 @@ server can be started the tests fail; they are never skipped.
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.testing import Cluster
+from rocketmq_aio.testing.plugin import backend_of
 
 HERE: Final = Path(__file__).parent
 LONG_TIMEOUT_SECONDS: Final = 15.0
@@ -25,18 +27,39 @@ LONG_TIMEOUTS: Final = (
     (ProducerConfig, "send_timeout_seconds"),
 )
 FREEZING_MODULES: Final = ("test_fault_isolation", "test_producer_faults", "test_restarts")
+REASONS: Final = pytest.StashKey[Counter[str]]()
 TEST_SECONDS: Final = 400  # reached only by a hanging test
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "needs_real_broker(reason): deselected with --rocketmq-backend embedded"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Set timeouts for tests only: a fixture may download RocketMQ and has its own deadlines."""
     for item in items:
         if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
+    if backend_of(config) == "embedded":
+        _deselect_for_real_brokers(config, items)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the figures that tests recorded, such as durations and duplicates."""
+def _deselect_for_real_brokers(config: pytest.Config, items: list[pytest.Item]) -> None:
+    marked = {item: item.get_closest_marker("needs_real_broker") for item in items}
+    reasons = Counter(mark.args[0] for mark in marked.values() if mark is not None)
+    config.stash[REASONS] = reasons
+    config.hook.pytest_deselected(items=[item for item, mark in marked.items() if mark])
+    items[:] = [item for item, mark in marked.items() if mark is None]
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Print why tests need a real broker, and figures such as durations and duplicates."""
+    for reason, count in config.stash.get(REASONS, Counter()).items():
+        terminalreporter.write_line(f"{count} tests need a real broker: {reason}")
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             terminalreporter.write_line(f"{report.nodeid}: {name} = {value}")

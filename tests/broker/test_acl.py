@@ -85,7 +85,7 @@ class Requests:
 @pytest.fixture(scope="module")
 def acl_cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
     """A cluster with access control."""
-    cluster = fresh_cluster(backend="jvm", accounts=[ADMIN, SHOP, READER])
+    cluster = fresh_cluster(accounts=[ADMIN, SHOP, READER])
     for topic in (TOPIC, FORBIDDEN):
         cluster.create_topic(topic, queues=2)
     for group in GROUPS:

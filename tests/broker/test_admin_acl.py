@@ -30,7 +30,7 @@ SECONDS: Final = 30.0
 @pytest.fixture(scope="module")
 def acl_cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
     """A cluster with access control."""
-    return fresh_cluster(backend="jvm", accounts=[ADMIN, SHOP])
+    return fresh_cluster(accounts=[ADMIN, SHOP])
 
 
 def config(cluster: Cluster, credentials: Credentials | None) -> ClientConfig:

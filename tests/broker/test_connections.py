@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.config.producer import ProducerConfig
@@ -44,6 +46,7 @@ async def test_a_wrong_length_prefix_is_recovered_from_within_seconds(
     assert len(proxy.connects) == 2
 
 
+@pytest.mark.needs_real_broker("it moves a broker to another address of the machine")
 async def test_consumers_use_the_new_address_of_a_broker_after_a_lost_connection(
     fresh_cluster: Callable[..., Cluster], rocketmq_group: str
 ) -> None:

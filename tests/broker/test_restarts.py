@@ -141,6 +141,7 @@ async def test_reading_resumes_when_a_frozen_broker_thaws(
     assert load.copies() == 0
 
 
+@pytest.mark.needs_real_broker("it replaces the files of a broker")
 async def test_reading_resumes_after_lost_messages_and_commits_only_processed_ones(
     fresh_cluster: Callable[..., Cluster], rocketmq_group: str, tmp_path: Path
 ) -> None:

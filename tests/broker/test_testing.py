@@ -69,6 +69,7 @@ def test_every_name_server_knows_the_broker(cluster: Cluster, broker: Broker) ->
     assert known == [{broker.name: broker.address}] * 2
 
 
+@pytest.mark.needs_real_broker("it kills processes of servers")
 def test_stored_messages_survive_a_kill(cluster: Cluster, broker: Broker) -> None:
     cluster.create_topic("survivor", queues=1)
     send_one(broker, "survivor")
@@ -81,6 +82,7 @@ def test_stored_messages_survive_a_kill(cluster: Cluster, broker: Broker) -> Non
     probe.wait_until(lambda: check_stored(broker, "survivor"), seconds=60, what="not stored")
 
 
+@pytest.mark.needs_real_broker("it kills processes of servers")
 def test_a_broker_stops_gracefully_and_restarts(cluster: Cluster, broker: Broker) -> None:
     before = broker.pid
 
@@ -118,6 +120,7 @@ def test_mqadmin_lists_the_cluster(cluster: Cluster, broker: Broker) -> None:
     assert broker.address in printed
 
 
+@pytest.mark.needs_real_broker("the embedded broker writes no logs")
 def test_server_logs_can_be_kept(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -131,6 +134,7 @@ def test_server_logs_can_be_kept(
     assert any(path.stat().st_size for path in folder.rglob("*.log"))
 
 
+@pytest.mark.needs_real_broker("the embedded broker writes no logs")
 def test_a_broker_that_fails_to_start_leaves_only_its_logs(
     fresh_cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -145,6 +149,7 @@ def test_a_broker_that_fails_to_start_leaves_only_its_logs(
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
+@pytest.mark.needs_real_broker("it kills processes of servers")
 def test_servers_do_not_outlive_a_killed_owner(orphans: list[Path]) -> None:
     assert len(orphans) == 2
 
@@ -180,6 +185,7 @@ def check_gone(processes: list[Path]) -> None:
         raise probe.ProbeError(str(left))
 
 
+@pytest.mark.needs_real_broker("it kills processes of servers")
 def test_an_exited_server_is_reported_with_its_output(cluster: Cluster) -> None:
     cluster.check_running()
     broker = cluster.brokers[0]

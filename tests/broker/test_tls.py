@@ -62,7 +62,7 @@ def mutual(fresh_cluster: Callable[..., Cluster], authority: Authority) -> Clust
 
 
 def started(start: Callable[..., Cluster], tls: ServerTLS) -> Cluster:
-    cluster = start(backend="jvm", tls=tls)
+    cluster = start(tls=tls)
     cluster.create_topic(TOPIC, queues=2)
     return cluster
 
@@ -177,6 +177,7 @@ def expired_namesrv(rocketmq_version: str, authority: Authority) -> Iterator[str
         yield launched.address
 
 
+@pytest.mark.needs_real_broker("it starts one Java name server")
 async def test_an_expired_certificate_is_named_in_the_error(
     expired_namesrv: str, authority: Authority
 ) -> None:
@@ -203,6 +204,7 @@ def plain_namesrv(rocketmq_version: str) -> Iterator[str]:
         yield launched.address
 
 
+@pytest.mark.needs_real_broker("it starts one Java name server")
 async def test_a_server_without_tls_is_named_in_the_error(
     plain_namesrv: str, authority: Authority
 ) -> None:
@@ -218,6 +220,7 @@ async def test_mutual_tls_connects(mutual: Cluster, authority: Authority, group:
     await used(ClientConfig(namesrv=mutual.namesrv, tls=trusting(authority, client)), group)
 
 
+@pytest.mark.needs_real_broker("asyncio servers send no TLS alert before they close")
 async def test_a_required_client_certificate_that_is_missing_is_an_error(
     mutual: Cluster, authority: Authority, stranger: Authority
 ) -> None:
