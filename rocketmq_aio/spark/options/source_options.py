@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, field, fields
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
-from rocketmq_aio.config.validation import SECRET_PARTS
+from rocketmq_aio.config.validation import SECRET_PARTS, settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import ExpressionType
 from rocketmq_aio.spark.offsets import LATEST, Offsets, Queue
@@ -18,22 +19,20 @@ EndingWord: TypeAlias = Literal["latest"]
 UnmatchedTimestamp: TypeAlias = Literal["latest", "error"]
 ReadFrom: TypeAlias = Literal["master", "suggested"]
 
-MIB: Final = 1024 * 1024
-SPARK_OWN: Final = frozenset(
-    {"checkpointlocation", "queryname"}
-)  # added to the options of sinks by Spark
+SPARK_OWN: Final = ("checkpointlocation", "queryname")  # added to the options of sinks by Spark
 HIDDEN: Final = "***"
 KAFKA: Final = {  # replacements for options of Spark's Kafka source
-    "kafka.bootstrap.servers": "use nameServer",
-    "kafka.group.id": "use group",
-    "groupidprefix": "use group",
-    "kafka.ssl.truststore.location": "use tlsCaFile",
-    "kafka.ssl.keystore.location": "use tlsCertFile and tlsKeyFile",
-    "kafka.security.protocol": "use tls, and accessKey with secretKey",
-    "kafka.sasl.jaas.config": "use accessKey and secretKey",
-    "kafkaconsumer.polltimeoutms": "use pullTimeoutMs",
-    "includeheaders": "select the column properties",
+    "kafka.bootstrap.servers": "; use nameServer",
+    "kafka.group.id": "; use group",
+    "groupidprefix": "; use group",
+    "kafka.ssl.truststore.location": "; use tlsCaFile",
+    "kafka.ssl.keystore.location": "; use tlsCertFile and tlsKeyFile",
+    "kafka.security.protocol": "; use tls, and accessKey with secretKey",
+    "kafka.sasl.jaas.config": "; use accessKey and secretKey",
+    "kafkaconsumer.polltimeoutms": "; use pullTimeoutMs",
+    "includeheaders": "; select the column properties",
 }
+NO_MEANING: Final = ", which has no meaning here: leave it out"
 TABLE_PREFIX: Final = "option."
 # Spark passes the OPTIONS of a table to no scan or write of a Python data source.
 IN_SQL: Final = (
@@ -42,23 +41,51 @@ IN_SQL: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+class Option(NamedTuple):
+    """One option: its name, its kinds (B batch read, S streaming read, W write) and its parser."""
+
+    name: str  # "": that of the field in camel case
+    kinds: str
+    parse: Callable[[str, str], Any]
+
+
+def option(
+    parse: Callable[[str, str], Any],
+    default: object = None,
+    *,
+    kinds: str = "BS",
+    name: str = "",
+    repr: bool = True,  # noqa: A002 - that of `field`
+) -> Any:  # noqa: ANN401 - the type of the field
+    """Return the field of an option; see `Option`."""
+    metadata = {"option": Option(name, kinds, parse)}
+    if isinstance(default, dict):
+        return field(default_factory=dict, repr=repr, metadata=metadata)
+    return field(default=default, repr=repr, metadata=metadata)
+
+
+_common = partial(option, kinds="BSW")
+_secret = partial(_common, values.text, repr=False)
+_write = partial(option, kinds="W")
+
+
+@settings
 class Connection:
     """Connection options; equal ones share a client in each process."""
 
-    name_server: str
-    group: str = "rocketmq-spark"
-    access_key: str | None = field(default=None, repr=False)
-    secret_key: str | None = field(default=None, repr=False)
-    security_token: str | None = field(default=None, repr=False)
-    tls: bool = False
-    tls_ca_file: str | None = None
-    tls_cert_file: str | None = None
-    tls_key_file: str | None = None
-    namespace: str | None = None
+    name_server: str = _common(values.name_servers, MISSING)
+    group: str = _common(values.group, "rocketmq-spark")
+    access_key: str | None = _secret()
+    secret_key: str | None = _secret()
+    security_token: str | None = _secret()
+    tls: bool = _common(values.flag, False)
+    tls_ca_file: str | None = _common(values.text)
+    tls_cert_file: str | None = _common(values.text)
+    tls_key_file: str | None = _common(values.text)
+    namespace: str | None = _common(values.namespace)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ReadOptions:
     """Options of a read; exactly one of *subscribe*, *subscribe_pattern* and *assign* is set.
 
@@ -69,36 +96,42 @@ class ReadOptions:
     """
 
     connection: Connection
-    subscribe: tuple[str, ...] = ()
-    subscribe_pattern: str | None = None
-    assign: tuple[Queue, ...] = ()
-    sub_expression: str = "*"
-    expression_type: ExpressionType = "TAG"
-    starting_offsets: StartingWord | Offsets = "earliest"
-    starting_timestamp: int | None = None
-    starting_offsets_by_timestamp: Offsets = field(default_factory=dict)
-    starting_offsets_by_timestamp_strategy: UnmatchedTimestamp = "latest"
-    ending_offsets: EndingWord | Offsets = "latest"
-    ending_timestamp: int | None = None
-    ending_offsets_by_timestamp: Offsets = field(default_factory=dict)
-    fail_on_data_loss: bool = True
-    max_offsets_per_trigger: int | None = None
-    min_offsets_per_trigger: int | None = None
-    max_trigger_delay: float = 900.0
-    min_partitions: int | None = None
-    max_records_per_partition: int | None = None
-    max_partitions: int | None = None
-    min_records_per_partition: int = 10_000
-    commit_offsets: bool = False
-    pull_batch_size: int = 1024
-    pull_window: int = 32
-    pull_timeout_ms: int = 120_000
-    read_from: ReadFrom = "master"
-    fetch_num_retries: int = 5
-    fetch_retry_interval_ms: int = 500
+    subscribe: tuple[str, ...] = option(values.topics, ())
+    subscribe_pattern: str | None = option(values.pattern)
+    assign: tuple[Queue, ...] = option(values.queues, ())
+    sub_expression: str = option(values.text, "*")
+    expression_type: ExpressionType = option(values.choice(*get_args(ExpressionType)), "TAG")
+    starting_offsets: StartingWord | Offsets = option(
+        values.offsets(*get_args(StartingWord)), "earliest"
+    )
+    starting_timestamp: int | None = option(values.instant)
+    starting_offsets_by_timestamp: Offsets = option(values.instants, {})
+    starting_offsets_by_timestamp_strategy: UnmatchedTimestamp = option(
+        values.choice(*get_args(UnmatchedTimestamp)), "latest"
+    )
+    ending_offsets: EndingWord | Offsets = option(
+        values.offsets(*get_args(EndingWord)), "latest", kinds="B"
+    )
+    ending_timestamp: int | None = option(values.instant, kinds="B")
+    ending_offsets_by_timestamp: Offsets = option(values.instants, {}, kinds="B")
+    fail_on_data_loss: bool = option(values.flag, True)
+    max_offsets_per_trigger: int | None = option(values.count(1), kinds="S")
+    min_offsets_per_trigger: int | None = option(values.count(1), kinds="S")
+    max_trigger_delay: float = option(values.duration, 900.0, kinds="S")
+    min_partitions: int | None = option(values.count(1))
+    max_records_per_partition: int | None = option(values.count(1))
+    max_partitions: int | None = option(values.count(1))
+    min_records_per_partition: int = option(values.count(1), 10_000)
+    commit_offsets: bool = option(values.flag, False, kinds="S")
+    pull_batch_size: int = option(values.count(1), 1024)
+    pull_window: int = option(values.count(1, 1024), 32)
+    pull_timeout_ms: int = option(values.count(1), 120_000)
+    read_from: ReadFrom = option(values.choice(*get_args(ReadFrom)), "master")
+    fetch_num_retries: int = option(values.count(0), 5, name="fetchOffset.numRetries")
+    fetch_retry_interval_ms: int = option(values.count(1), 500, name="fetchOffset.retryIntervalMs")
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class WriteOptions:
     """Options of a write.
 
@@ -106,92 +139,26 @@ class WriteOptions:
     """
 
     connection: Connection
-    topic: str | None = None
-    batch_bytes: int = MIB
-    batch_records: int = 256
-    send_window: int = 16
-    send_timeout_ms: int = 3000
-    retries: int = 3
-    check_tags: bool = True
+    topic: str | None = _write(values.topic)
+    batch_bytes: int = _write(values.count(1), 1024 * 1024)
+    batch_records: int = _write(values.count(1), 256)
+    send_window: int = _write(values.count(1), 16)
+    send_timeout_ms: int = _write(values.count(1), 3000)
+    retries: int = _write(values.count(0), 3)
+    check_tags: bool = _write(values.flag, True)
 
 
-class Option(NamedTuple):
-    """One option: its name, its kinds (B batch read, S streaming read, W write) and its parser."""
-
-    name: str
-    kinds: str
-    parse: Callable[[str, str], Any]
+def _named(each: Field[Any]) -> Option:
+    first, *rest = each.name.split("_")
+    made: Option = each.metadata["option"]
+    return made._replace(name=made.name or first + "".join(part.title() for part in rest))
 
 
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.title() for part in rest)
-
-
-def _options(kinds: str, **parsers: Callable[[str, str], Any]) -> dict[str, Option]:
-    return {name: Option(_camel(name), kinds, parse) for name, parse in parsers.items()}
-
-
-OPTIONS: Final[dict[str, Option]] = {
-    **_options(
-        "BSW",
-        name_server=values.name_servers,
-        group=values.group,
-        access_key=values.text,
-        secret_key=values.text,
-        security_token=values.text,
-        tls=values.flag,
-        tls_ca_file=values.text,
-        tls_cert_file=values.text,
-        tls_key_file=values.text,
-        namespace=values.namespace,
-    ),
-    **_options(
-        "BS",
-        subscribe=values.topics,
-        subscribe_pattern=values.pattern,
-        assign=values.queues,
-        sub_expression=values.text,
-        expression_type=values.choice(*get_args(ExpressionType)),
-        starting_offsets=values.offsets(*get_args(StartingWord)),
-        starting_timestamp=values.instant,
-        starting_offsets_by_timestamp=values.instants,
-        starting_offsets_by_timestamp_strategy=values.choice(*get_args(UnmatchedTimestamp)),
-        fail_on_data_loss=values.flag,
-        min_partitions=values.count(1),
-        max_records_per_partition=values.count(1),
-        max_partitions=values.count(1),
-        min_records_per_partition=values.count(1),
-        pull_batch_size=values.count(1),
-        pull_window=values.count(1, 1024),
-        pull_timeout_ms=values.count(1),
-        read_from=values.choice(*get_args(ReadFrom)),
-    ),
-    "fetch_num_retries": Option("fetchOffset.numRetries", "BS", values.count(0)),
-    "fetch_retry_interval_ms": Option("fetchOffset.retryIntervalMs", "BS", values.count(1)),
-    **_options(
-        "B",
-        ending_offsets=values.offsets(*get_args(EndingWord)),
-        ending_timestamp=values.instant,
-        ending_offsets_by_timestamp=values.instants,
-    ),
-    **_options(
-        "S",
-        max_offsets_per_trigger=values.count(1),
-        min_offsets_per_trigger=values.count(1),
-        max_trigger_delay=values.duration,
-        commit_offsets=values.flag,
-    ),
-    **_options(
-        "W",
-        topic=values.topic,
-        batch_bytes=values.count(1),
-        batch_records=values.count(1),
-        send_window=values.count(1),
-        send_timeout_ms=values.count(1),
-        retries=values.count(0),
-        check_tags=values.flag,
-    ),
+OPTIONS: Final = {  # by field
+    each.name: _named(each)
+    for kind in (Connection, ReadOptions, WriteOptions)
+    for each in fields(kind)
+    if each.metadata
 }
 KIND_NAMES: Final = {"B": "a batch read", "S": "a streaming read", "W": "a write"}
 
@@ -249,7 +216,8 @@ def _parsed(mapping: Mapping[str, str], kind: str) -> dict[str, Any]:
 
 
 def _unknown(given: str, text: str, kind: str) -> ConfigError:
-    if (advice := _kafka_advice(given)) is not None:
+    if given.lower() in KAFKA or given.lower().startswith("kafka"):
+        advice = KAFKA.get(given.lower(), NO_MEANING)
         return ConfigError(given, HIDDEN, f"an option of Kafka{advice}")  # often a secret
     names = [each.name for each in OPTIONS.values() if kind in each.kinds]
     by_lower = {name.lower(): name for name in names}
@@ -258,16 +226,6 @@ def _unknown(given: str, text: str, kind: str) -> ConfigError:
     hint = f"did you mean {known[0]}?" if close else f"known are {', '.join(known)}"
     secret = any(part in name.lower() for part in SECRET_PARTS for name in (given, *close))
     return ConfigError(given, HIDDEN if secret else text, f"unknown option; {hint}")
-
-
-def _kafka_advice(given: str) -> str | None:
-    """Return the advice for an option of Spark's Kafka source, or None."""
-    advice = KAFKA.get(given.lower())
-    if advice is not None:
-        return f"; {advice}"
-    return (
-        ", which has no meaning here: leave it out" if given.lower().startswith("kafka") else None
-    )
 
 
 def _connection(found: dict[str, Any]) -> Connection:
@@ -293,10 +251,9 @@ def _check_together(given: Mapping[str, Any], *names: str) -> None:
 
 
 def _check_topics(read: ReadOptions) -> None:
-    given = [read.subscribe, read.subscribe_pattern, read.assign]
-    if sum(map(bool, given)) != 1:
+    if sum(map(bool, (read.subscribe, read.subscribe_pattern, read.assign))) != 1:
         reason = "give one of subscribe, subscribePattern and assign"
-        raise ConfigError("subscribe", _shown(read.subscribe), reason)
+        raise ConfigError("subscribe", ",".join(read.subscribe) or None, reason)
     values.check_expression(read.sub_expression, read.expression_type)
 
 
@@ -305,7 +262,7 @@ def _check_positions(read: ReadOptions, *, streaming: bool) -> None:
     if not streaming and start == "latest":
         reason = "a batch read would be empty: use earliest, group, offsets or a timestamp"
         raise ConfigError("startingOffsets", start, reason)
-    if any(number < LATEST for number in _numbers(end)):
+    if isinstance(end, dict) and any(number < LATEST for number in end.values()):
         raise ConfigError("endingOffsets", end, "-2 is no end: use -1 (latest) or an offset")
     begin, until = read.starting_timestamp, read.ending_timestamp
     if begin is not None and until is not None and begin > until:
@@ -328,10 +285,6 @@ def _check_order(kind: str, start: Offsets, end: Offsets) -> None:
             raise ConfigError(f"starting{kind}", at, reason)
 
 
-def _numbers(offsets: str | Offsets) -> Iterable[int]:
-    return offsets.values() if isinstance(offsets, dict) else ()
-
-
 def _check_limits(read: ReadOptions) -> None:
     pairs = (
         ("min_offsets_per_trigger", "max_offsets_per_trigger"),
@@ -341,7 +294,3 @@ def _check_limits(read: ReadOptions) -> None:
         least, most = getattr(read, low), getattr(read, high)
         if least is not None and most is not None and least > most:
             raise ConfigError(OPTIONS[low].name, least, f"more than {OPTIONS[high].name} ({most})")
-
-
-def _shown(topics: tuple[str, ...]) -> str | None:
-    return ",".join(topics) or None

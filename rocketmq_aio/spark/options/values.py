@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rocketmq_aio.config.validation import bool_from
 from rocketmq_aio.errors import ConfigError
@@ -16,6 +16,8 @@ from rocketmq_aio.model.values import ExpressionType, MessageSelector
 from rocketmq_aio.protocol.subscription import subscription
 from rocketmq_aio.spark.offsets import EARLIEST, Offsets, Queue, flattened
 
+T = TypeVar("T")
+
 UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")
 MAX_COUNT: Final = 2**31 - 1
@@ -24,10 +26,7 @@ ASSIGN_FORM: Final = 'expected {"topic":{"broker-a":[0,1]}}'
 
 def name_servers(option: str, text: str) -> str:
     """Return the addresses joined by ``;``."""
-    try:
-        check_namesrv(text)
-    except ConfigError as error:
-        raise ConfigError(option, text, error.reason) from None
+    _checked(option, check_namesrv, text)
     return text if text.startswith("http://") else ";".join(parse_addresses(text))
 
 
@@ -77,12 +76,12 @@ def duration(option: str, value: str) -> float:
 
 def group(option: str, value: str) -> str:
     """Return a valid group name."""
-    return _named(option, check_group, value)
+    return _checked(option, check_group, value)
 
 
 def topic(option: str, value: str) -> str:
     """Return a valid topic name."""
-    return _named(option, check_topic, value.strip())
+    return _checked(option, check_topic, value.strip())
 
 
 def topics(option: str, value: str) -> tuple[str, ...]:
@@ -95,14 +94,12 @@ def topics(option: str, value: str) -> tuple[str, ...]:
 
 def namespace(option: str, value: str) -> str:
     """Return a valid namespace."""
-    try:
-        check_namespace(value)
-    except ConfigError as error:
-        raise ConfigError(option, value, error.reason) from None
+    _checked(option, check_namespace, value)
     return value
 
 
-def _named(option: str, check: Callable[[str], str], value: str) -> str:
+def _checked(option: str, check: Callable[[str], T], value: str) -> T:
+    """Return the result of *check*; its errors name *option*."""
     try:
         return check(value)
     except ConfigError as error:
