@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from rocketmq_aio.errors import BrokerError, RocketMQError
 from rocketmq_aio.log import get_logger
@@ -115,7 +116,7 @@ class Heartbeats:
 
     async def _send_data(self, address: str, data: HeartbeatData) -> None:
         fingerprint = _fingerprint(data) if self._short_form else 0
-        data = msgspec.structs.replace(data, heartbeat_fingerprint=fingerprint)
+        data = replace(data, heartbeat_fingerprint=fingerprint)
         known = address in self._v2 and self._accepted.get(address) == fingerprint != 0
         short = known and self._remoting.is_connected(address)
         body = msgspec.json.encode(_without_subscriptions(data) if short else data)
@@ -136,34 +137,17 @@ class Heartbeats:
 
 def _fingerprint(data: HeartbeatData) -> int:
     """Return a number that is stable while groups and subscriptions are; never 0."""
-    same = msgspec.structs.replace(
-        data,
-        client_id="",
-        heartbeat_fingerprint=0,
-        without_sub=False,
-        consumer_data_set=[
-            msgspec.structs.replace(
-                consumer,
-                subscription_data_set=[
-                    msgspec.structs.replace(each, sub_version=0)
-                    for each in consumer.subscription_data_set
-                ],
-            )
-            for consumer in data.consumer_data_set
-        ],
-    )
-    return java_hash(msgspec.json.encode(same).decode()) or 1
+    subscriptions = [
+        [replace(each, sub_version=0) for each in consumer.subscription_data_set]
+        for consumer in data.consumer_data_set
+    ]
+    groups = (data.producer_data_set, _without_subscriptions(data).consumer_data_set)
+    return java_hash(msgspec.json.encode((groups, subscriptions)).decode()) or 1
 
 
 def _without_subscriptions(data: HeartbeatData) -> HeartbeatData:
-    return msgspec.structs.replace(
-        data,
-        without_sub=True,
-        consumer_data_set=[
-            msgspec.structs.replace(consumer, subscription_data_set=[])
-            for consumer in data.consumer_data_set
-        ],
-    )
+    consumers = [replace(each, subscription_data_set=[]) for each in data.consumer_data_set]
+    return replace(data, without_sub=True, consumer_data_set=consumers)
 
 
 def check_accepted(failures: dict[str, RocketMQError]) -> None:

@@ -49,7 +49,6 @@ class HookMaker(Protocol):
 
     def made_for(self, instance: MQClientInstance, group: str) -> Any:  # noqa: ANN401 - a hook
         """Return the hook of *group* in *instance*; it is opened and closed with the client."""
-        ...
 
 
 AnyConsumeHook: TypeAlias = ConsumeHook | HookMaker
@@ -62,11 +61,9 @@ class LifecycleHook(Protocol):
 
     async def open(self) -> None:
         """Called while the client starts, after it has connected."""
-        ...
 
     async def close(self) -> None:
         """Called when the client closes, before it disconnects.  Bounded in time."""
-        ...
 
 
 def bind_hooks(

@@ -17,19 +17,15 @@ class InnerClient(Protocol):
     @property
     def group(self) -> str:
         """The group it is registered under."""
-        ...
 
     def topics(self) -> Iterable[str]:
         """Topics whose routes are to be refreshed."""
-        ...
 
     def on_route_changed(self, topic: str) -> None:
         """Called when the route of a topic has changed, appeared or gone."""
-        ...
 
     def on_failed(self, cause: BaseException) -> None:
         """Called when the instance has failed: every later call must raise."""
-        ...
 
 
 class InnerConsumer(InnerClient, Protocol):
@@ -37,27 +33,21 @@ class InnerConsumer(InnerClient, Protocol):
 
     def heartbeat_data(self) -> ConsumerData:
         """Return group and subscriptions for heartbeats."""
-        ...
 
     def on_members_changed(self) -> None:
         """Called when the members of the group have changed: rebalance soon."""
-        ...
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue at *offsets*; unassigned queues are ignored."""
-        ...
 
     async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return the positions of the assigned queues."""
-        ...
 
     def on_own_id_queried(self, check_id: str) -> None:
         """Called when another consumer with the same client id has asked for its owner."""
-        ...
 
     def running_info(self) -> ConsumerRunningInfo:
         """Return the state for administration tools."""
-        ...
 
 
 @runtime_checkable
@@ -68,7 +58,6 @@ class InnerTransactionProducer(Protocol):
         self, address: str, header: CheckTransactionState, message: MessageExt
     ) -> None:
         """Called with a half message; the decision is sent by a request to *address*."""
-        ...
 
 
 @runtime_checkable
@@ -83,4 +72,3 @@ class DirectConsumer(Protocol):
         An exception of the handler is part of the result.  The call is cancelled when the broker
         stops waiting.
         """
-        ...

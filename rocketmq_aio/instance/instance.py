@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError, RocketMQError
 from rocketmq_aio.instance.broker_client import BrokerClient
-from rocketmq_aio.instance.client_processor import ClientProcessor
 from rocketmq_aio.instance.heartbeats import Heartbeats
 from rocketmq_aio.instance.inner_clients import InnerClient, InnerConsumer
 from rocketmq_aio.instance.name_servers import NameServers
 from rocketmq_aio.instance.pending_replies import PendingReplies
+from rocketmq_aio.instance.requests_from_broker import BrokerRequestHandler
 from rocketmq_aio.instance.routes import RouteTable
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.address import parse_address, vip_address
@@ -72,13 +72,13 @@ class MQClientInstance:
         self._connections_made = 0
         self.tasks = BackgroundTasks(f"rocketmq:{self.address}", on_failure=self._fail)
         self.replies = PendingReplies()
-        processor = ClientProcessor(
+        handler = BrokerRequestHandler(
             self._consumers, self._producers, self.replies, namespace_of(config)
         )
         self.remoting = RemotingClient(
             config,
             self.tasks,
-            on_request=processor.process,
+            on_request=handler.handle,
             on_connected=self._connected,
             on_unreachable=self._unreachable,
             advice=self._advice,
@@ -118,15 +118,11 @@ class MQClientInstance:
             self._closed = True
             raise
         self.remoting.start()
-        config = self.config
-        refresh, heartbeat = (
-            config.route_refresh_interval_seconds,
-            config.heartbeat_interval_seconds,
-        )
+        config, spawn = self.config, self.tasks.spawn
         # Separate tasks: a slow name server must not delay heartbeats, nor the reverse.
-        self.tasks.spawn(self.routes.run, refresh, name="routes")
-        self.tasks.spawn(self.heartbeats.run, heartbeat, name="heartbeats")
-        self.tasks.spawn(self._keep_addresses, name="addresses")
+        spawn(self.routes.run, config.route_refresh_interval_seconds, name="routes")
+        spawn(self.heartbeats.run, config.heartbeat_interval_seconds, name="heartbeats")
+        spawn(self._keep_addresses, name="addresses")
 
     async def close(self) -> None:
         """Close all connections; may be called twice, concurrently and before `start`."""
@@ -285,9 +281,8 @@ class MQClientInstance:
     def _advice(self, address: str) -> str:
         """Return what the user can do about a broker that was never reachable."""
         advertised = {*self.routes.addresses(), *self.send_addresses()}
-        return (
-            ADVERTISED if address in advertised and address not in self._connection_numbers else ""
-        )
+        never_connected = address in advertised and address not in self._connection_numbers
+        return ADVERTISED if never_connected else ""
 
     def _describe(self) -> HeartbeatData | None:
         if not self._producers and not self._consumers:

@@ -16,8 +16,9 @@ from rocketmq_aio.log import get_logger
 
 logger = get_logger(__name__)
 
-CLOSE_SECONDS: Final = 5.0  # for the cleanup of cancelled tasks
+TaskFunction = Callable[..., Coroutine[Any, Any, Any]]
 
+CLOSE_SECONDS: Final = 5.0  # for the cleanup of cancelled tasks
 
 # True in background tasks and in the tasks that they make.
 _in_background: ContextVar[bool] = ContextVar("rocketmq_aio_in_background", default=False)
@@ -69,9 +70,7 @@ class BackgroundTasks:
             self._host.cancel()
             raise
 
-    def spawn(
-        self, function: Callable[..., Coroutine[Any, Any, Any]], *args: object, name: str
-    ) -> None:
+    def spawn(self, function: TaskFunction, *args: object, name: str) -> None:
         """Start *function* in the group; does nothing once the group is closing."""
         group, closing = self._group, self._closing
         if group is not None and closing is not None and not closing.done():
@@ -90,9 +89,7 @@ class BackgroundTasks:
         if not host.done():
             logger.error("tasks_did_not_end", host=self._name)
 
-    async def _guard(
-        self, function: Callable[..., Coroutine[Any, Any, Any]], args: tuple[object, ...], name: str
-    ) -> None:
+    async def _guard(self, function: TaskFunction, args: tuple[object, ...], name: str) -> None:
         """Run a task; raise an error for a foreign cancellation, which anyio would swallow."""
         _in_background.set(True)
         try:

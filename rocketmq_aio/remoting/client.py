@@ -193,11 +193,6 @@ class RemotingClient:
             return 0.0
         return max(0.0, until - asyncio.get_running_loop().time())
 
-    @property
-    def addresses(self) -> set[str]:
-        """The connected addresses."""
-        return set(self._connections)
-
     def forget(self, addresses: set[str]) -> None:
         """Close the connections to *addresses*, and reset their backoff."""
         for address in addresses:
@@ -238,7 +233,7 @@ class RemotingClient:
             if not all(isinstance(text, str) for pair in changed.items() for text in pair):
                 raise TypeError("it set ext fields that are not text")
         except APPLICATION_ERRORS as error:
-            self._log_hook_failure(hook, error)
+            self._hook_failures.log_once(id(hook), error, hook=type(hook).__qualname__)
             return ext
         return changed
 
@@ -247,10 +242,7 @@ class RemotingClient:
             try:
                 hook.after_response(address, code, command.code, dict(command.ext_fields()))
             except APPLICATION_ERRORS as error:
-                self._log_hook_failure(hook, error)
-
-    def _log_hook_failure(self, hook: RPCHook, error: BaseException) -> None:
-        self._hook_failures.log_once(id(hook), error, hook=type(hook).__qualname__)
+                self._hook_failures.log_once(id(hook), error, hook=type(hook).__qualname__)
 
     async def _resend(
         self, retired: Connection, code: int, frame: MakeFrame, timeout: float

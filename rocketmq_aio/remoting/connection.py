@@ -90,8 +90,6 @@ class Connection(asyncio.BufferedProtocol):
         self._stuck_at: int | None = None  # position of the incomplete frame at the last sweep
         self._stuck_since = 0.0
 
-    # --- public ---------------------------------------------------------------------------------
-
     @property
     def in_flight(self) -> int:
         """The number of unanswered requests."""
@@ -288,13 +286,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end_if_idle(self) -> None:
         """Close a retired connection once it is unused; written bytes are still sent."""
-        if (
-            self._pending
-            or self._waiters
-            or self._waiters.woken
-            or self._out
-            or self.loss is not None
-        ):
+        in_use = self._pending or self._waiters or self._waiters.woken or self._out
+        if in_use or self.loss is not None:
             return
         self.loss = "retired"
         if self._transport is not None:
@@ -401,14 +394,9 @@ def _tune(sock: socket.socket | None) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     # Not every system has all of them; macOS has the first one by another name.
     idle = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"
-    for name, value in (
-        (idle, 6),
-        ("TCP_KEEPINTVL", 3),
-        ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", 12_000),
-    ):
-        option = getattr(socket, name, None)
-        if option is not None:
+    options = {idle: 6, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 12_000}
+    for name, value in options.items():
+        if (option := getattr(socket, name, None)) is not None:
             with suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 

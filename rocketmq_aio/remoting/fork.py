@@ -18,7 +18,6 @@ class Started(Protocol):
         Runs first in the child, without a running event loop.  Must not call the loop, whose
         selector is shared with the parent.
         """
-        ...
 
 
 _started: WeakSet[Started] = WeakSet()

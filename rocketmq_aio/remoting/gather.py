@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 import anyio
@@ -60,15 +60,8 @@ async def gather_limited(
         # The group swallows a cancellation by foreign code.
         if len(outcomes) < len(items) and not scope.cancel_called:
             raise asyncio.CancelledError
-    return _by_item(items, outcomes)
-
-
-def _by_item(items: Iterable[K], outcomes: Mapping[K, tuple[V] | RocketMQError]) -> Gathered[K, V]:
-    gathered: Gathered[K, V] = Gathered({}, {})
-    for item in filter(outcomes.__contains__, items):
-        outcome = outcomes[item]
-        if isinstance(outcome, RocketMQError):
-            gathered.failures[item] = outcome
-        else:
-            gathered.results[item] = outcome[0]
-    return gathered
+    ordered = [(item, outcomes[item]) for item in items if item in outcomes]
+    return Gathered(
+        {item: each[0] for item, each in ordered if isinstance(each, tuple)},
+        {item: each for item, each in ordered if not isinstance(each, tuple)},
+    )

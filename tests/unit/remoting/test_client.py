@@ -227,7 +227,7 @@ async def test_a_forgotten_address_keeps_no_connection() -> None:
         opened.client.forget({broker.address})
 
         await broker.wait_for_connections(0)
-        assert opened.client.addresses == set()
+        assert opened.client._connections == {}
 
 
 async def test_a_forgotten_address_completes_its_pending_requests() -> None:

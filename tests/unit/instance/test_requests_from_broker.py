@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from rocketmq_aio.instance import client_processor as commands_module
-from rocketmq_aio.instance.client_processor import ClientProcessor
+from rocketmq_aio.instance import requests_from_broker
 from rocketmq_aio.instance.inner_clients import InnerClient, InnerConsumer
 from rocketmq_aio.instance.pending_replies import PendingReplies
+from rocketmq_aio.instance.requests_from_broker import BrokerRequestHandler
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import (
@@ -108,8 +108,8 @@ async def asking(
 ) -> AsyncIterator[Asking]:
     consumer = consumer or Consumer()
     owners: dict[str, InnerConsumer] = {"billing": consumer}
-    processor = ClientProcessor(owners, producers or {}, PendingReplies())
-    async with FakeBroker() as broker, open_client(on_request=processor.process) as opened:
+    handler = BrokerRequestHandler(owners, producers or {}, PendingReplies())
+    async with FakeBroker() as broker, open_client(on_request=handler.handle) as opened:
         await opened.ask(broker.address)
         yield Asking(broker, consumer)
 
@@ -245,7 +245,7 @@ async def test_a_handler_is_tried_with_one_message() -> None:
 async def test_a_direct_consume_that_does_not_end_is_cancelled_and_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(commands_module, "DIRECT_SECONDS", 0.01)
+    monkeypatch.setattr(requests_from_broker, "DIRECT_SECONDS", 0.01)
     consumer = HandlingConsumer()
     consumer.may_end.clear()
     async with asking(consumer) as made:

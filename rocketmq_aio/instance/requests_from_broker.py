@@ -1,4 +1,4 @@
-"""Client processor: dispatches requests of brokers to the client of the group."""
+"""Requests from brokers: dispatched to the producer or consumer of the group."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ DIRECT_SECONDS: Final = 9.0  # the broker waits 10 s
 
 logger = get_logger(__name__)
 
-Handler = Callable[[Command], Awaitable[Reply | None]]
+Handler = Callable[[Command], Awaitable[Reply]]
+OK: Final[Reply] = (ResponseCode.SUCCESS, None, b"")
 
 
-class ClientProcessor:
+class BrokerRequestHandler:
     """Dispatches each request of a broker to the producer or consumer of its group.
 
     Without such a client the request is rejected, or dropped if it is oneway.
@@ -78,7 +79,7 @@ class ClientProcessor:
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._deliver_reply,
         }
 
-    async def process(self, address: str, command: Command) -> Reply | None:
+    async def handle(self, address: str, command: Command) -> Reply | None:
         """Return the reply to *command* from the broker at *address*."""
         if command.code == RequestCode.CHECK_TRANSACTION_STATE:
             self._check_transaction(address, command)
@@ -90,10 +91,8 @@ class ClientProcessor:
         if self._namespace is None:
             return await handler(command)
         self._namespace.broker_request(command)
-        reply = await handler(command)
-        if reply is None:
-            return None
-        return *reply[:2], self._namespace.outer_json(command.code, reply[2])
+        code, text, body = await handler(command)
+        return code, text, self._namespace.outer_json(command.code, body)
 
     def _check_transaction(self, address: str, command: Command) -> None:
         header = read_header(command, CheckTransactionState)
@@ -108,14 +107,14 @@ class ClientProcessor:
     async def _deliver_reply(self, command: Command) -> Reply:
         header = read_header(command, PushReplyMessage)
         self._replies.deliver(reply_message(header, command.body))
-        return ResponseCode.SUCCESS, None, b""
+        return OK
 
     async def _members_changed(self, command: Command) -> Reply:
         header = read_header(command, NotifyConsumerIdsChanged)
-        # Brokers also notify of groups that are not (or no longer) registered here.
+        # Brokers also notify about groups that are not (or no longer) registered here.
         if (consumer := self._consumers.get(header.consumer_group)) is not None:
             consumer.on_members_changed()
-        return ResponseCode.SUCCESS, None, b""
+        return OK
 
     async def _reset_offsets(self, command: Command) -> Reply:
         header = read_header(command, ResetOffset)
@@ -125,7 +124,7 @@ class ClientProcessor:
             if queue.topic == header.topic and 0 <= offset <= MAX_OFFSET
         }
         await self._client(header.group).reset_offsets(header.topic, offsets)
-        return ResponseCode.SUCCESS, None, b""
+        return OK
 
     async def _consumer_status(self, command: Command) -> Reply:
         header = read_header(command, GetConsumerStatus)
