@@ -125,17 +125,11 @@ class SendContext(msgspec.Struct, kw_only=True, eq=False):
 
         :raises InvalidMessageError: a name or value is invalid
         """
-        changed = _with_properties(self.messages[place], properties)
-        self.messages = (*self.messages[:place], changed, *self.messages[place + 1 :])
-
-
-def _with_properties(message: Message, properties: Mapping[str, str]) -> Message:
-    added: dict[str, str] = {}
-    check_encoded(message.topic, take_properties(message.topic, properties, added), len(added))
-    changed = copy(message)
-    changed.properties = message.properties | added
-    changed.encoded_properties = encode_properties(changed.properties)
-    return changed
+        message, added = copy(self.messages[place]), dict[str, str]()
+        check_encoded(message.topic, take_properties(message.topic, properties, added), len(added))
+        message.properties = message.properties | added
+        message.encoded_properties = encode_properties(message.properties)
+        self.messages = (*self.messages[:place], message, *self.messages[place + 1 :])
 
 
 @runtime_checkable

@@ -28,17 +28,13 @@ def parse_address(text: str, *, setting: str = "address") -> tuple[str, int]:
         raise ConfigError(setting, text, f"the port must be a number from 1 to {MAX_PORT}")
     if len(host) > MAX_HOST or not host.isprintable() or any(c in host for c in NEVER_IN_HOSTS):
         raise ConfigError(setting, text, "the host holds characters that no host name has")
-    if (bracketed or ":" in host) and not _is_ipv6(host):
-        raise ConfigError(setting, text, "the host is written like an IPv6 address and is none")
+    if bracketed or ":" in host:
+        try:
+            IPv6Address(host)
+        except ValueError:
+            reason = "the host is written like an IPv6 address and is none"
+            raise ConfigError(setting, text, reason) from None
     return host, int(port)
-
-
-def _is_ipv6(host: str) -> bool:
-    try:
-        IPv6Address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def parse_addresses(text: str, *, setting: str = "namesrv") -> tuple[str, ...]:

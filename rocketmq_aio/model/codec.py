@@ -6,8 +6,9 @@ The built-in codecs never execute code from a body, and their memory use is boun
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from types import NoneType
 from typing import Any, Final, Generic, Protocol, cast, overload, runtime_checkable
 
@@ -198,9 +199,8 @@ def _check_kind(kind: object) -> None:
     except (TypeError, NameError) as error:
         raise ConfigError("kind", kind, str(error)) from error
     if unsupported is not None:
-        name = unsupported.__qualname__
-        reason = f"msgspec cannot read {name}: use a dataclass or msgspec.Struct"
-        raise ConfigError("kind", kind, reason)
+        reason = f"msgspec cannot read {unsupported.__qualname__}"
+        raise ConfigError("kind", kind, f"{reason}: use a dataclass or msgspec.Struct")
 
 
 def _first_custom(kind: object) -> type | None:
@@ -208,24 +208,14 @@ def _first_custom(kind: object) -> type | None:
     parts: list[Any] = [msgspec.inspect.type_info(kind)]
     seen: set[int] = set()
     for part in parts:
-        if id(part) in seen:
+        if id(part) in seen or not isinstance(part, msgspec.inspect.Type | msgspec.inspect.Field):
             continue
         seen.add(id(part))
-        if isinstance(part, msgspec.inspect.CustomType) and not _can_be(part.cls):
+        # A decoded value can be an instance of an abstract class.
+        if isinstance(part, msgspec.inspect.CustomType) and not any(
+            issubclass(each, part.cls) for each in BUILT_OF
+        ):
             return part.cls
-        parts += _parts(part)
+        values = [getattr(part, name) for name in part.__struct_fields__]
+        parts += chain.from_iterable(v if isinstance(v, tuple) else (v,) for v in values)
     return None
-
-
-def _parts(info: Any) -> Iterable[Any]:  # noqa: ANN401 - any of msgspec's descriptions
-    for name in info.__struct_fields__:
-        value = getattr(info, name)
-        yield from (
-            each
-            for each in (value if isinstance(value, tuple) else (value,))
-            if isinstance(each, msgspec.inspect.Type | msgspec.inspect.Field)
-        )
-
-
-def _can_be(kind: type) -> bool:
-    return any(issubclass(each, kind) for each in BUILT_OF)

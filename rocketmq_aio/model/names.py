@@ -38,14 +38,17 @@ INTERNAL_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX, "%SYS%", *SYSTEM_PREFIXES)
 
 def topic_fault(topic: object) -> str | None:
     """Return why *topic* is invalid, or None."""
-    if not isinstance(topic, str) or not topic.strip():
-        return f"a topic is a non-empty string, not {topic!r}"
     # Retry and dead-letter topics contain the name of the group.
-    of_group = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-    longest = len(RETRY_PREFIX) + MAX_GROUP if of_group else MAX_TOPIC
-    if len(topic) > longest:
-        return f"{len(topic)} characters, at most {longest} are allowed"
-    return None if NAME.fullmatch(topic) else NAME_RULE
+    of_group = isinstance(topic, str) and topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    return _name_fault("topic", topic, len(RETRY_PREFIX) + MAX_GROUP if of_group else MAX_TOPIC)
+
+
+def _name_fault(kind: str, name: object, longest: int) -> str | None:
+    if not isinstance(name, str) or not name.strip():
+        return f"a {kind} is a non-empty string, not {name!r}"
+    if len(name) > longest:
+        return f"{len(name)} characters, at most {longest} are allowed"
+    return None if NAME.fullmatch(name) else NAME_RULE
 
 
 def check_topic(topic: str, *, setting: str = "topic") -> str:
@@ -64,14 +67,11 @@ def is_internal_topic(topic: str) -> bool:
 
 def check_group(group: str) -> str:
     """Return *group*; raise ConfigError if it is invalid."""
-    if not isinstance(group, str) or not group.strip():
-        raise ConfigError("group", group, "a group is a non-empty string")
-    if len(group) > MAX_GROUP:
-        raise ConfigError("group", group, f"{len(group)} characters, at most {MAX_GROUP}")
-    if not NAME.fullmatch(group):
-        raise ConfigError("group", group, NAME_RULE)
-    if group in DEFAULT_GROUPS:
-        raise ConfigError("group", group, "this name is reserved; choose one for your application")
+    fault = _name_fault("group", group, MAX_GROUP)
+    if fault is None and group in DEFAULT_GROUPS:
+        fault = "this name is reserved; choose one for your application"
+    if fault is not None:
+        raise ConfigError("group", group, fault)
     return group
 
 

@@ -99,7 +99,9 @@ class FaultStrategy:
         if fault is not None and fault.is_active and started >= fault.since:
             self._restore(fault, now, "a send")
 
-    def on_failure(self, target: SendTarget, cause: RocketMQError, started: float, now: float) -> None:
+    def on_failure(
+        self, target: SendTarget, cause: RocketMQError, started: float, now: float
+    ) -> None:
         """Record that an attempt begun at *started* failed."""
         if self.bound < inf and _is_fault(cause):
             self._fault(target, started, now, str(cause), isinstance(cause, BrokerError))

@@ -128,24 +128,16 @@ class Sender:
 
         :raises SendError: there was none before *deadline*
         """
-        try:
-            async with asyncio.timeout(deadline - monotonic()):
-                await self.in_flight.wait_and_acquire(size)
-        except TimeoutError:
-            reason = "no room among the unanswered sends (max_in_flight, max_in_flight_bytes)"
-            raise never_sent(topic, NotConnectedError("-", reason)) from None
+        reason = "no room among the unanswered sends (max_in_flight, max_in_flight_bytes)"
+        await _within(deadline, self.in_flight.wait_and_acquire(size), topic, reason)
 
     async def wait_for_order(self, key: OrderKey, deadline: float) -> None:
         """Acquire *key* when all sends before have ended.
 
         :raises SendError: they had not before *deadline*
         """
-        try:
-            async with asyncio.timeout(deadline - monotonic()):
-                await self.order.wait_and_acquire(key)
-        except TimeoutError:
-            reason = "a send before it with the same sharding key has not ended"
-            raise never_sent(key[0], NotConnectedError("-", reason)) from None
+        reason = "a send before it with the same sharding key has not ended"
+        await _within(deadline, self.order.wait_and_acquire(key), key[0], reason)
         try:
             self.check_running()
         except RocketMQError:
@@ -184,6 +176,14 @@ class Sender:
     async def _probe(self, fault: BrokerFault) -> None:
         header = GetMaxOffset(**queue_fields(fault.queue))
         await self.instance.remoting.request(fault.address, header)
+
+
+async def _within(deadline: float, waiting: Awaitable[None], topic: str, reason: str) -> None:
+    try:
+        async with asyncio.timeout(deadline - monotonic()):
+            await waiting
+    except TimeoutError:
+        raise never_sent(topic, NotConnectedError("-", reason)) from None
 
 
 class BrokerRegistration:

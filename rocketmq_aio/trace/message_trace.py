@@ -83,10 +83,6 @@ class MessageTrace:
         return f"<MessageTrace {self.topic!r} sent={self.sent} dropped={self.dropped}>"
 
 
-def _send_destination(stored: records.StoredSend) -> tuple[str, str]:
-    return stored[0].topic, stored[1].region_id
-
-
 class ClientTrace:
     """The trace hooks of one client, which pass records to its dispatcher."""
 
@@ -123,7 +119,9 @@ class ClientTrace:
 
     def _make_batches(self, waiting: list[TraceEntry]) -> Iterator[records.TraceBatch]:
         sends = [each for each in waiting if len(each) == 4]
-        for (topic, region), some in group_rows(sends, _send_destination):
+        for (topic, region), some in group_rows(
+            sends, lambda row: (row[0].topic, row[1].region_id)
+        ):
             if not topic.startswith(self._topic):  # else traces would be traced
                 yield records.sent(self._trace_topic(region), self._group, some)
         made = [each for each in waiting if len(each) == 5] if len(sends) < len(waiting) else []

@@ -143,21 +143,15 @@ class TraceDispatcher:
         try:
             while traced := self._take():
                 try:
-                    await self._send_all(traced)
+                    for batch in self._make_batches(traced):
+                        for message, number in messages_of(batch, self.ids):
+                            await self._send(message, number)
                 except Exception as error:  # noqa: BLE001 - a trace must not stop the client
                     self._drop(len(traced), repr(error))
         finally:
             self._senders -= 1
             if not self._senders and self._empty is not None and not self._empty.done():
                 self._empty.set_result(None)
-
-    async def _send_all(self, traced: list[TraceEntry]) -> None:
-        for each in self._make_batches(traced):
-            for message, number in messages_of(each, self._next_id):
-                await self._send(message, number)
-
-    def _next_id(self) -> str:
-        return self.ids.next_id(time_ns() // 1_000_000)
 
     def _take(self) -> list[TraceEntry]:
         waiting, closing = self._waiting, self._close_by is not None
@@ -190,18 +184,18 @@ class TraceDispatcher:
             logger.warning("trace_dropped", group=self._group, records=number, reason=reason)
 
 
-def messages_of(batch: TraceBatch, next_id: Callable[[], str]) -> Iterator[tuple[Encoded, int]]:
+def messages_of(batch: TraceBatch, ids: MessageIdGenerator) -> Iterator[tuple[Encoded, int]]:
     """Yield messages with the records of *batch*, as few as fit, and the number of records."""
     body = "".join(batch.records)
     keys = " ".join(filter(None, dict.fromkeys(chain(batch.ids, batch.keys))))
     number = len(batch.records)
     if number > 1 and (len(body) > MAX_TEXT or len(keys) > MAX_KEYS):
         for half in batch.halves():
-            yield from messages_of(half, next_id)
+            yield from messages_of(half, ids)
         return
     if len(keys.encode()) > MOST_KEYS:  # of a single record
         keys = batch.ids[0]
-    message_id = next_id()
+    message_id = ids.next_id(time_ns() // 1_000_000)
     properties = f"KEYS\x01{keys}\x02WAIT\x01true\x02UNIQ_KEY\x01{message_id}\x02"
     message = Encoded(
         topic=batch.trace_topic,

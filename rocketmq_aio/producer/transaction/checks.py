@@ -113,8 +113,11 @@ class TransactionChecks:
             half = self._log.find(message_id)
             if half is None:
                 state = await self._call_check(self._latest[message_id].message)
-                # A repeated check may have arrived meanwhile, with a new location.
-                half = self._decide(message_id, state)
+                check = self._latest[message_id]  # maybe a repeated one, with a new location
+                topic = check.message.topic
+                half = HalfMessage(message_id, topic, check.transaction_id, check.location)
+                if state is not TransactionState.UNKNOWN:
+                    self._log.decide(half, state)
             elif (state := half.decision()) is TransactionState.COMMIT:
                 is_copy = await self._is_copy(half)
         finally:
@@ -139,13 +142,6 @@ class TransactionChecks:
         location = self._latest[half.message_id].location
         has_commit = await self._end_transaction.has_commit(half, location)
         return has_commit and self._latest[half.message_id].location.address == location.address
-
-    def _decide(self, message_id: str, state: TransactionState) -> HalfMessage:
-        check = self._latest[message_id]
-        half = HalfMessage(message_id, check.message.topic, check.transaction_id, check.location)
-        if state is not TransactionState.UNKNOWN:
-            self._log.decide(half, state)
-        return half
 
     async def _call_check(self, message: MessageExt) -> TransactionState:
         state: object = None
