@@ -17,9 +17,11 @@ class InnerClient(Protocol):
     @property
     def group(self) -> str:
         """The group it is registered under."""
+        ...
 
     def topics(self) -> Iterable[str]:
         """Topics whose routes are to be refreshed."""
+        ...
 
     def on_route_changed(self, topic: str) -> None:
         """Called when the route of a topic has changed, appeared or gone."""
@@ -33,6 +35,7 @@ class InnerConsumer(InnerClient, Protocol):
 
     def heartbeat_data(self) -> ConsumerData:
         """Return group and subscriptions for heartbeats."""
+        ...
 
     def on_members_changed(self) -> None:
         """Called when the members of the group have changed: rebalance soon."""
@@ -42,12 +45,14 @@ class InnerConsumer(InnerClient, Protocol):
 
     async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return the positions of the assigned queues."""
+        ...
 
     def on_own_id_queried(self, check_id: str) -> None:
         """Called when another consumer with the same client id has asked for its owner."""
 
     def running_info(self) -> ConsumerRunningInfo:
         """Return the state for administration tools."""
+        ...
 
 
 @runtime_checkable
@@ -72,3 +77,4 @@ class DirectConsumer(Protocol):
         An exception of the handler is part of the result.  The call is cancelled when the broker
         stops waiting.
         """
+        ...
