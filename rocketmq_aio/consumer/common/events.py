@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self, TypeAlias
+from typing import Final, Self, TypeAlias, TypeVar
 from weakref import WeakSet
 
 import msgspec
@@ -18,6 +18,8 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 
 logger = get_logger(__name__)
+
+E = TypeVar("E", bound="ConsumerEvent")
 
 MAX_UNREAD: Final = 1000  # per stream; then the oldest events are dropped
 
@@ -168,16 +170,6 @@ class MessageDeadLettered(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def dead_lettered(message: MessageExt, reason: str) -> MessageDeadLettered:
-    return MessageDeadLettered(
-        queue=message.queue,
-        offset=message.queue_offset,
-        message_id=message.message_id,
-        reconsume_times=message.reconsume_times,
-        reason=reason,
-    )
-
-
 class MessageDropped(msgspec.Struct, frozen=True, kw_only=True):
     """A broadcasting consumer dropped a message: it is not retried.
 
@@ -240,6 +232,17 @@ ConsumerEvent: TypeAlias = (
     | AckFailed
     | CorruptOffsetFile
 )
+
+
+def message_event(kind: Callable[..., E], message: MessageExt, **fields: object) -> E:
+    """Return an event of *kind* about *message*."""
+    queue, offset, message_id = message.queue, message.queue_offset, message.message_id
+    return kind(queue=queue, offset=offset, message_id=message_id, **fields)
+
+
+def dead_lettered(message: MessageExt, reason: str) -> MessageDeadLettered:
+    times = message.reconsume_times
+    return message_event(MessageDeadLettered, message, reconsume_times=times, reason=reason)
 
 
 class EventStream:

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.errors import RocketMQError, RouteNotFoundError
+from rocketmq_aio.errors import ConfigError, RocketMQError, RouteNotFoundError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
@@ -32,13 +32,10 @@ from rocketmq_aio.remoting.response_errors import broker_error
 logger = get_logger(__name__)
 
 DEAD_LETTER: Final = -1  # as a delay level
-FIRST_LEVEL: Final = (
-    3  # of the first retry (10 s by default); one level more for each further retry
-)
+MAX_DELAY_LEVEL: Final = 18
+FIRST_LEVEL: Final = 3  # of the first retry (10 s by default); each further one is a level higher
 COPY_ATTEMPTS: Final = 3  # brokers to try
-INNER_GROUP: Final = (
-    "CLIENT_INNER_PRODUCER"  # the producer group of such sends, as in the Java client
-)
+INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"  # of such sends, as in the Java client
 ANY_QUEUE: Final = -1
 COMPRESSION_LEVEL: Final = 5
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
@@ -54,6 +51,15 @@ STORED: Final = frozenset(
         ResponseCode.SLAVE_NOT_AVAILABLE,
     }
 )
+
+
+def check_delay_level(level: object) -> None:
+    """Validate the delay level of a retry: -1 is the dead-letter topic, 0 lets the broker choose.
+
+    :raises ConfigError: it is not a whole number from -1 to 18
+    """
+    if type(level) is not int or not DEAD_LETTER <= level <= MAX_DELAY_LEVEL:
+        raise ConfigError("delay_level", level, f"expected -1 to {MAX_DELAY_LEVEL}")
 
 
 def restore_topic(message: MessageExt) -> None:
@@ -98,8 +104,6 @@ class SendBack:
         await self.send_back(message, DEAD_LETTER)
         logger.warning("message_dead", group=self._group, **_named(message), reason=reason)
 
-    # --- by the broker that stored it -----------------------------------------------------------
-
     def _can_restore(self, message: MessageExt) -> bool:
         """Whether the broker of *message* would store exactly this message."""
         if message.local_retries or is_logical(message.queue):
@@ -124,10 +128,7 @@ class SendBack:
             unit_mode=self._instance.config.unit_mode,
             broker_name=message.queue.broker_name,
         )
-        address = self._instance.routes.master_of(message.queue)
-        await self._store(address, header, b"")
-
-    # --- as a copy --------------------------------------------------------------------------------
+        await self._store(message.queue, header, b"")
 
     async def _send_copy(self, message: MessageExt, delay_level: int) -> None:
         dead = delay_level < 0 or message.reconsume_times >= self._max_reconsume_times
@@ -140,10 +141,9 @@ class SendBack:
             addressed = msgspec.structs.replace(
                 header, broker_name=broker, unit_mode=self._instance.config.unit_mode
             )
+            queue = MessageQueue(self._retry_topic, broker, ANY_QUEUE)
             try:
-                queue = MessageQueue(self._retry_topic, broker, ANY_QUEUE)
-                address = self._instance.routes.master_of(queue)
-                await self._store(address, addressed, body)
+                await self._store(queue, addressed, body)
                 return
             except RocketMQError as error:
                 logger.warning("retry_not_sent", **_named(message), broker=broker)
@@ -163,7 +163,8 @@ class SendBack:
             writable.add(origin)
         return sorted(writable, key=lambda broker: (broker == origin, random.random()))
 
-    async def _store(self, address: str, header: RequestHeader, body: bytes) -> None:
+    async def _store(self, queue: MessageQueue, header: RequestHeader, body: bytes) -> None:
+        address = self._instance.routes.master_of(queue)
         command = await self._instance.remoting.request(address, header, body)
         if command.code not in STORED:
             raise broker_error(command, address)
@@ -199,9 +200,8 @@ def copy_of(message: MessageExt, retry_topic: str, level: int | None) -> tuple[S
 
 
 def _properties(message: MessageExt) -> dict[str, str]:
-    stored = parse_properties(
-        message.raw_properties
-    )  # as stored: a handler may have changed the others
+    # As stored: a handler may have changed the properties.
+    stored = parse_properties(message.raw_properties)
     kept = {name: value for name, value in stored.items() if name not in NOT_COPIED}
     kept.setdefault(RETRY_TOPIC, message.queue.topic)
     kept.setdefault(ORIGIN_MESSAGE_ID, message.offset_message_id)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
+from msgspec.structs import astuple
 
 from rocketmq_aio.protocol.bodies import ConsumeStatus
 
@@ -55,10 +59,10 @@ class ConsumeStatistics:
 
     def note_pull(self, topic: str, messages: int, seconds: float) -> None:
         """Count a pull with *messages* after *seconds*."""
-        counts = self._counts(topic)
-        counts.pulls += 1
-        counts.pulled += messages
-        counts.pull_seconds += seconds
+        sums = self._sums(topic)
+        sums.pulls += 1
+        sums.pulled += messages
+        sums.pull_seconds += seconds
 
     def note_consumed(
         self, topic: str, ok: int, failed: int, seconds: float, *, calls: int = 1
@@ -67,11 +71,11 @@ class ConsumeStatistics:
 
         :param seconds: of all *calls* together
         """
-        counts = self._counts(topic)
-        counts.calls += calls
-        counts.ok += ok
-        counts.failed += failed
-        counts.call_seconds += seconds
+        sums = self._sums(topic)
+        sums.calls += calls
+        sums.ok += ok
+        sums.failed += failed
+        sums.call_seconds += seconds
 
     def snapshot(self, topic: str) -> TopicStatistics:
         """Return the statistics of *topic*; zeros if nothing was counted."""
@@ -88,26 +92,26 @@ class ConsumeStatistics:
     def forget(self, topic: str) -> None:
         self._topics.pop(topic, None)
 
-    def _counts(self, topic: str) -> _Counts:
+    def _sums(self, topic: str) -> _Sums:
         counts = self._topics.get(topic)
         now = self._clock()
         if counts is None:
             counts = self._topics[topic] = _Counts(now)
         elif now >= counts.sample_due:
             counts.sample(now)
-        return counts
+        return counts.sums
 
 
-class _Sums(NamedTuple):
-    """The counts at one time."""
+class _Sums(msgspec.Struct):
+    """Counts of one topic."""
 
-    pulls: int
-    pulled: int
-    pull_seconds: float
-    calls: int
-    ok: int
-    failed: int
-    call_seconds: float
+    pulls: int = 0
+    pulled: int = 0
+    pull_seconds: float = 0.0
+    calls: int = 0
+    ok: int = 0
+    failed: int = 0
+    call_seconds: float = 0.0
 
 
 class _Window:
@@ -116,7 +120,7 @@ class _Window:
     def __init__(self, seconds: float, start: float) -> None:
         self._seconds = seconds
         self._slice = seconds / SAMPLES
-        self._samples: deque[tuple[int, _Sums]] = deque()
+        self._samples: deque[tuple[int, _Sums]] = deque()  # with the number of the slice
         self._start = start
 
     def note(self, now: float, sums: _Sums) -> None:
@@ -124,7 +128,7 @@ class _Window:
         number = int(now // self._slice)
         samples = self._samples
         if not samples or samples[-1][0] != number:
-            samples.append((number, sums))
+            samples.append((number, copy(sums)))
         while samples[0][0] <= number - SAMPLES:
             samples.popleft()
 
@@ -133,46 +137,32 @@ class _Window:
         first = int(now // self._slice) - SAMPLES + 1
         before = next((sample for number, sample in self._samples if number >= first), sums)
         since = max(first * self._slice, self._start)
-        counted = _Sums._make([last - early for last, early in zip(sums, before, strict=True)])
-        return counted, max(now - since, LEAST_SECONDS)
+        pairs = zip(astuple(sums), astuple(before), strict=True)
+        return _Sums(*[last - early for last, early in pairs]), max(now - since, LEAST_SECONDS)
 
 
 class _Counts:
-    """The sums of one topic since *start*."""
+    """The sums of one topic since *start*, with both windows."""
 
-    __slots__ = (
-        "_hour",
-        "_minute",
-        "call_seconds",
-        "calls",
-        "failed",
-        "ok",
-        "pull_seconds",
-        "pulled",
-        "pulls",
-        "sample_due",
-    )
+    __slots__ = ("_hour", "_minute", "sample_due", "sums")
 
     def __init__(self, start: float) -> None:
-        self.pulls = self.pulled = self.calls = self.ok = self.failed = 0
-        self.pull_seconds = self.call_seconds = 0.0
+        self.sums = _Sums()
         self._minute = _Window(MINUTE, start)
         self._hour = _Window(HOUR, start)
         self.sample(start)
 
     def sample(self, now: float) -> None:
         """Start a slice of the shorter window, and of the longer one if due."""
-        sums = self._sums()
-        self._minute.note(now, sums)
-        self._hour.note(now, sums)
+        self._minute.note(now, self.sums)
+        self._hour.note(now, self.sums)
         slice_seconds = MINUTE / SAMPLES
         self.sample_due = (now // slice_seconds + 1) * slice_seconds
 
     def read(self, now: float) -> TopicStatistics:
         """Return rates and averages at *now*."""
-        sums = self._sums()
-        minute, seconds = self._minute.read(now, sums)
-        hour, _ = self._hour.read(now, sums)
+        minute, seconds = self._minute.read(now, self.sums)
+        hour, _ = self._hour.read(now, self.sums)
         calls = minute if minute.calls else hour
         return TopicStatistics(
             pull_seconds=minute.pull_seconds / max(1, minute.pulls),
@@ -181,15 +171,4 @@ class _Counts:
             consumed_per_second=minute.ok / seconds,
             failed_per_second=minute.failed / seconds,
             failed_last_hour=hour.failed,
-        )
-
-    def _sums(self) -> _Sums:
-        return _Sums(
-            self.pulls,
-            self.pulled,
-            self.pull_seconds,
-            self.calls,
-            self.ok,
-            self.failed,
-            self.call_seconds,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Final, Generic, TypeVar
 
 import anyio
@@ -107,8 +107,6 @@ class GroupEngine(Generic[Q]):
     def is_broadcasting(self) -> bool:
         return self.config.message_model is MessageModel.BROADCASTING
 
-    # --- for `Assignments` ------------------------------------------------------------------------
-
     def make_queue(self, queue: MessageQueue) -> Q:
         raise NotImplementedError
 
@@ -122,8 +120,6 @@ class GroupEngine(Generic[Q]):
 
     async def on_released(self, released: list[Q]) -> None:
         """Clean up after the last commit of revoked queues."""
-
-    # --- for `Puller` -----------------------------------------------------------------------------
 
     def on_pulled(self, assigned: Q, messages: int, passed: int) -> None:
         topic = assigned.queue.topic
@@ -146,8 +142,6 @@ class GroupEngine(Generic[Q]):
 
     def on_recovered(self, assigned: Q) -> None:
         self.commits.invalidate(assigned)
-
-    # --- life -------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Join the group and start working."""
@@ -193,10 +187,8 @@ class GroupEngine(Generic[Q]):
         self.events.close()
         self.instance.drop_consumer(self)
 
-    # --- subscriptions ----------------------------------------------------------------------------
-
-    async def subscribe(self, topic: str, selector: str | MessageSelector, version: int) -> None:
-        wanted = subscription(topic, selector, version)
+    async def subscribe(self, topic: str, selector: str | MessageSelector) -> None:
+        wanted = subscription(topic, selector, time_ns() // 1_000_000)
         if not self._running:
             self._subscriptions[topic] = wanted
             return
@@ -251,8 +243,6 @@ class GroupEngine(Generic[Q]):
         except RouteNotFoundError:
             return
 
-    # --- queues -----------------------------------------------------------------------------------
-
     def _shared_topics(self) -> Collection[str]:
         return self._subscriptions
 
@@ -281,8 +271,6 @@ class GroupEngine(Generic[Q]):
             await assigned.started.wait()
             if not assigned.started.is_set() and assigned.start_error is not None:
                 raise assigned.start_error  # `fail_start` woke this caller
-
-    # --- for the instance -------------------------------------------------------------------------
 
     def topics(self) -> set[str]:
         return {*self._subscriptions, *(queue.topic for queue in self.table)}

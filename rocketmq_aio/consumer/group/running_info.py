@@ -114,9 +114,6 @@ def _clock() -> Callable[[float], int]:
     return lambda seconds: int((wall - monotonic + seconds) * 1000) if seconds else 0
 
 
-# --- settings under the names of the Java client -------------------------------------
-
-
 def _flag(value: bool) -> str:
     return "true" if value else "false"
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from threading import get_ident
-from time import monotonic, time_ns
+from time import monotonic
 from typing import Final, Generic, Self
 
 from rocketmq_aio.config.client import ClientConfig
@@ -92,7 +92,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         """
         self._check_usable()
         check_topic(topic)
-        await self._engine.subscribe(topic, selector, time_ns() // 1_000_000)
+        await self._engine.subscribe(topic, selector)
         if on_queues_changed is not None:
             await self._engine.listen(topic, on_queues_changed)
 
@@ -105,7 +105,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         :raises SubscriptionError: a broker does not accept the SQL expression
         """
         self._check_usable()
-        await self._engine.assign(queues, selector, time_ns() // 1_000_000)
+        await self._engine.assign(queues, selector)
 
     async def listen_queues(self, topic: str, listener: TopicQueuesListener) -> None:
         """Call *listener* with (topic, queues) when the queues of *topic* change."""
@@ -272,8 +272,6 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
             assigned.paused = False
             assigned.wake_puller()
             self._ready.add(assigned)
-
-    # --- inside ---------------------------------------------------------------------------------
 
     async def _shut(self) -> None:
         # Leaving `async with` in one task does not mark the batch of another task as processed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+from time import time_ns
 from typing import Final
 
 from rocketmq_aio.config.consumer import LitePullConfig
@@ -58,8 +59,6 @@ class LitePullEngine(GroupEngine[PolledQueue]):
     def make_queue(self, queue: MessageQueue) -> PolledQueue:
         return PolledQueue(queue, self._cache, auto_commit=self.config.auto_commit)
 
-    # --- life -----------------------------------------------------------------------------------
-
     async def open(self) -> None:
         await super().open()
         check = self.config.topic_check_interval_seconds
@@ -93,17 +92,16 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         self.ready.close()
         super().fail()
 
-    # --- subscriptions ----------------------------------------------------------------------------
-
-    async def subscribe(self, topic: str, selector: str | MessageSelector, version: int) -> None:
+    async def subscribe(self, topic: str, selector: str | MessageSelector) -> None:
         self._check_mode("topic", topic, manual=False)
-        await super().subscribe(topic, selector, version)
+        await super().subscribe(topic, selector)
 
     async def assign(
-        self, queues: Collection[MessageQueue], selector: str | MessageSelector, version: int
+        self, queues: Collection[MessageQueue], selector: str | MessageSelector
     ) -> None:
         self._check_mode("queues", queues, manual=True)
         chosen = _checked_queues(queues)
+        version = time_ns() // 1_000_000
         wanted = [subscription(t, selector, version) for t in {q.topic for q in chosen}]
         if not self._running:
             self._assign(chosen, wanted)
@@ -150,8 +148,6 @@ class LitePullEngine(GroupEngine[PolledQueue]):
             return [queue for queue in self._manual if queue.topic in shares]
         return super()._wanted(shares)
 
-    # --- queries -------------------------------------------------------------------------------
-
     async def wait_until_ready(self) -> None:
         if self._manual is None:
             await super().wait_until_ready()
@@ -165,8 +161,6 @@ class LitePullEngine(GroupEngine[PolledQueue]):
 
     async def start_of(self, queue: MessageQueue, start: str | datetime) -> int:
         return await self._starts.offset_of(queue, start)
-
-    # --- for the instance -----------------------------------------------------------------------
 
     def topics(self) -> set[str]:
         return {*super().topics(), *self._watch.topics()}

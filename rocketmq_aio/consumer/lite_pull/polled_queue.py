@@ -36,8 +36,6 @@ class PolledQueue(QueueState):
         self.is_ready = False  # in the `ReadyQueues`
         self.taken_in_turn = 0
 
-    # --- position -------------------------------------------------------------------------------
-
     @property
     def committable(self) -> int:
         return self._processed if self._auto_commit else self._explicit
@@ -113,8 +111,6 @@ class PolledQueue(QueueState):
             self._processed, self._explicit = processed, explicit
             self.commit_floor = floor
 
-    # --- messages -------------------------------------------------------------------------------
-
     def put(self, messages: list[MessageExt]) -> None:
         held = self.process_queue
         size = held.size_bytes
@@ -148,8 +144,6 @@ class PolledQueue(QueueState):
         if held.count:
             cache.wake_blocked()  # there is room for other queues without a poll
         return held.clear()
-
-    # --- the pull loop --------------------------------------------------------------------------
 
     def block(self) -> None:
         self._cache.blocked.add(self)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Final, Protocol
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from typing import Final, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
 import anyio
@@ -17,6 +18,7 @@ from rocketmq_aio.errors import (
     RocketMQError,
 )
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.remoting.gather import gather_limited
 
 SENDS_PER_BROKER: Final = 16  # concurrent commits to one broker
 NO_RESPONSE: Final = (NotConnectedError, ConnectionLostError, RequestTimeoutError)
@@ -42,6 +44,9 @@ def check_offset(offset: object) -> None:
         raise ConfigError("offset", offset, "expected a whole number, at least 0")
 
 
+_Topic: TypeAlias = tuple[str, str]  # a topic, and the name of a broker
+
+
 class _FirstCommit:
     """The first commit of a topic, which is sent alone."""
 
@@ -65,12 +70,8 @@ class RemoteOffsetStore:
         # A broker processes requests in any order: commits of one queue may not be concurrent.
         # Weak: a lock lives while a task holds it or waits for it.
         self._sending: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
-        self._known: set[tuple[str, str]] = (
-            set()
-        )  # topics and brokers that have an offset of the group
-        self._first_commits: WeakValueDictionary[tuple[str, str], _FirstCommit] = (
-            WeakValueDictionary()
-        )
+        self._known: set[_Topic] = set()  # where the group has an offset
+        self._first_commits: WeakValueDictionary[_Topic, _FirstCommit] = WeakValueDictionary()
         # Checked just before a commit is sent: the process may have stalled since `persist` began.
         self.may_send: Callable[[MessageQueue], bool] | None = None
 
@@ -95,12 +96,17 @@ class RemoteOffsetStore:
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
         """Send changed offsets to the brokers, and wait for all responses."""
+        brokers: defaultdict[str, list[MessageQueue]] = defaultdict(list)
+        for queue in sorted(set(queues)):
+            if self._is_changed(queue):
+                brokers[queue.broker_name].append(queue)
         lost: dict[MessageQueue, BaseException] = {}
-        async with anyio.create_task_group() as tasks:
-            for changed in self._changed_by_broker(queues):
-                waiting = iter(changed)
-                for _ in range(min(SENDS_PER_BROKER, len(changed))):
-                    tasks.start_soon(self._send_each, waiting, lost)
+
+        async def send_to(broker: str) -> None:
+            sent = await gather_limited(self._send, brokers[broker], SENDS_PER_BROKER)
+            lost.update(sent.failures)
+
+        await gather_limited(send_to, brokers)
         if lost:
             raise CommitError(dict(sorted(lost.items())))
 
@@ -121,22 +127,6 @@ class RemoteOffsetStore:
 
     def _is_changed(self, queue: MessageQueue) -> bool:
         return self._latest.get(queue) != self._stored.get(queue)
-
-    def _changed_by_broker(self, queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
-        brokers: dict[str, list[MessageQueue]] = {}
-        for queue in sorted(set(queues)):
-            if self._is_changed(queue):
-                brokers.setdefault(queue.broker_name, []).append(queue)
-        return list(brokers.values())
-
-    async def _send_each(
-        self, waiting: Iterator[MessageQueue], lost: dict[MessageQueue, BaseException]
-    ) -> None:
-        for queue in waiting:  # shared by the tasks of one broker
-            try:
-                await self._send(queue)
-            except RocketMQError as error:
-                lost[queue] = error
 
     async def _send(self, queue: MessageQueue) -> None:
         lock = self._sending.setdefault(queue, anyio.Lock())

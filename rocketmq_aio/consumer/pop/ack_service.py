@@ -49,8 +49,6 @@ class AckService:
         self._client = client
         self._max_reconsume_times = max_reconsume_times
 
-    # --- acknowledge ----------------------------------------------------------------------------
-
     async def ack(self, messages: Iterable[PoppedMessage]) -> None:
         """Acknowledge; messages that are acknowledged already are skipped.
 
@@ -129,8 +127,6 @@ class AckService:
             await anyio.sleep(pause)
         return lost
 
-    # --- change the invisible time --------------------------------------------------------------
-
     async def change(self, message: PoppedMessage, seconds: float) -> None:
         """Make *message* invisible for *seconds* from now on, under a new receipt.
 
@@ -196,8 +192,6 @@ class AckService:
         async with anyio.create_task_group() as tasks:
             for message in messages:
                 tasks.start_soon(give, message)
-
-    # --- dead letters ---------------------------------------------------------------------------
 
     def exceeds_retries(self, message: PoppedMessage) -> bool:
         """Whether it was delivered more often than allowed, without a `retry`."""

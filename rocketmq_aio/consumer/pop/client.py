@@ -176,8 +176,6 @@ class PopClient:
         name_servers = self._instance.name_servers.addresses
         return address in name_servers or READ_AS_PULL in (command.remark or "")
 
-    # --- popped messages -----------------------------------------------------------------------
-
     async def ack(self, messages: Sequence[PoppedMessage]) -> dict[PoppedMessage, RocketMQError]:
         """Acknowledge *messages*, all of one broker, in one request where that works.
 

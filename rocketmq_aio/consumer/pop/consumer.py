@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from threading import get_ident
-from time import time_ns
 from typing import Final, Generic, Self
 
 from rocketmq_aio.config.client import ClientConfig
@@ -69,7 +68,7 @@ class PopConsumer(ClientBase, Generic[V]):
         """
         self._check_usable()
         check_topic(topic)
-        await self._engine.subscribe(topic, selector, time_ns() // 1_000_000)
+        await self._engine.subscribe(topic, selector)
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop receiving *topic*; received messages can still be acknowledged."""
@@ -150,8 +149,6 @@ class PopConsumer(ClientBase, Generic[V]):
     def events(self) -> AsyncIterator[ConsumerEvent]:
         """Return a stream of events from now on: failures, dead letters."""
         return self._engine.events.open()
-
-    # --- inside ---------------------------------------------------------------------------------
 
     def on_failed(self, cause: BaseException) -> None:
         """Wake all waiting callers and leave the group: the instance has failed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from time import time_ns
 from typing import Final
 from weakref import WeakSet
 
@@ -14,7 +15,7 @@ from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.group.running_info import PASSIVELY, Kind, heartbeat_data, running_info
 from rocketmq_aio.consumer.pop.buffer import PopBuffer
 from rocketmq_aio.consumer.pop.client import PopRequest
-from rocketmq_aio.consumer.pop.intake import PopIntake, PopSettings
+from rocketmq_aio.consumer.pop.intake import PopIntake
 from rocketmq_aio.consumer.pop.loop import PopLoop
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
 from rocketmq_aio.consumer.pop.scheduler import PopScheduler
@@ -60,21 +61,11 @@ class PopEngine:
         # Brokers assign messages, not queues by client id: ids need not be unique.
         self.checks = SubscriptionCheck(context, unique_ids=False)
         self._missing = MissingTopics(context)
-        settings = PopSettings(
-            config.start_from,
-            config.invisible_seconds,
-            config.renew_seconds,
-            config.max_reconsume_times,
-            config.codec,
-            config.orderly,
-        )
-        self._intake = PopIntake(context, settings, in_use=self._in_use)
+        self._intake = PopIntake(context, config, in_use=self._in_use)
         self._buffer = PopBuffer(orderly=config.orderly, give_back=self._intake.give_back)
         self.scheduler = PopScheduler(
             self.loops, self._buffer, slack_seconds=context.instance.config.request_timeout_seconds
         )
-
-    # --- life -----------------------------------------------------------------------------------
 
     async def open(self) -> None:
         await self._tasks.start()
@@ -117,10 +108,8 @@ class PopEngine:
             loop.stop()
         self._buffer.notify()
 
-    # --- subscriptions -------------------------------------------------------------------------
-
-    async def subscribe(self, topic: str, selector: str | MessageSelector, version: int) -> None:
-        wanted = subscription(topic, selector, version)
+    async def subscribe(self, topic: str, selector: str | MessageSelector) -> None:
+        wanted = subscription(topic, selector, time_ns() // 1_000_000)
         if not self.running:
             self.subscriptions[topic] = wanted
             return
@@ -195,8 +184,6 @@ class PopEngine:
             on_idle=self._buffer.notify,
         )
 
-    # --- for the instance -----------------------------------------------------------------------
-
     def topics(self) -> Iterable[str]:
         return self.subscriptions.keys()
 
@@ -221,8 +208,6 @@ class PopEngine:
     async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return nothing: the broker keeps the offsets."""
         return {}
-
-    # --- messages -------------------------------------------------------------------------------
 
     async def next_for(self, worker: Worker, check_running: Callable[[], object]) -> PoppedMessage:
         """Return the next message for *worker*, whose last one is processed."""

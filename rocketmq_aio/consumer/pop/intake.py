@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
+from rocketmq_aio.config.consumer import PopConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import (
     AckFailed,
     MessageUnreadable,
     PullFailed,
     dead_lettered,
+    message_event,
 )
 from rocketmq_aio.consumer.pop.ack_service import AckService, BackgroundAcks
 from rocketmq_aio.consumer.pop.client import PopClient, Popped
@@ -18,22 +20,10 @@ from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.consumer.pop.renewal import Renewal
 from rocketmq_aio.errors import AckError, RocketMQError
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.model.codec import Codec
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.subscription import Subscription
 
 logger = get_logger(__name__)
-
-
-class PopSettings(NamedTuple):
-    """Settings of a consumer that pops; *renew_seconds* is the longest time of renewals."""
-
-    start_from: str
-    invisible_seconds: float
-    renew_seconds: float
-    max_reconsume_times: int
-    codec: Codec[Any] | None = None
-    orderly: bool = False
 
 
 class PopIntake:
@@ -46,7 +36,7 @@ class PopIntake:
     def __init__(
         self,
         context: ConsumerContext[object],
-        settings: PopSettings,
+        settings: PopConfig[Any],
         *,
         in_use: Callable[[], Iterable[PoppedMessage]],
         on_confirmed: Callable[[str], None] | None = None,
@@ -147,11 +137,4 @@ class PopIntake:
     def _on_lost(self, message: PoppedMessage, error: RocketMQError) -> None:
         """Log and publish that *message* is, or may be, redelivered."""
         logger.warning("ack_failed", queue=str(message.queue), reason=str(error))
-        self._publish(
-            AckFailed(
-                queue=message.queue,
-                offset=message.queue_offset,
-                message_id=message.message_id,
-                reason=str(error),
-            )
-        )
+        self._publish(message_event(AckFailed, message, reason=str(error)))

@@ -11,7 +11,7 @@ import anyio
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.validation import checked_count, checked_seconds
-from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack
+from rocketmq_aio.consumer.common.redelivery import SendBack, check_delay_level
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
 from rocketmq_aio.consumer.pull.result import PullResult, PullStatus, RawPull, pull_result
@@ -25,7 +25,6 @@ from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 
 MAX_INT: Final = 2**31 - 1
-MAX_DELAY_LEVEL: Final = 18
 MAX_RECONSUME_TIMES: Final = 16
 
 
@@ -57,7 +56,7 @@ class PullConsumer(ClientBase):
         self._send_back = SendBack(self._instance, group, max_reconsume_times=MAX_RECONSUME_TIMES)
         self._decoder = MessageDecoder(self._instance)
         self._pulls = RawPulls(self._instance, group, lite=False)
-        self._under_way: set[anyio.CancelScope] = set()
+        self._running_pulls: set[anyio.CancelScope] = set()
 
     # --- messages -------------------------------------------------------------------------------
 
@@ -167,8 +166,7 @@ class PullConsumer(ClientBase):
         """
         if not isinstance(message, MessageExt):
             raise ConfigError("message", message, "expected a message that was pulled")
-        if type(delay_level) is not int or not DEAD_LETTER <= delay_level <= MAX_DELAY_LEVEL:
-            raise ConfigError("delay_level", delay_level, f"expected -1 to {MAX_DELAY_LEVEL}")
+        check_delay_level(delay_level)
         await self._learn_route(message.queue)
         await self._send_back.send_back(message, delay_level)
 
@@ -196,8 +194,6 @@ class PullConsumer(ClientBase):
         super().on_failed(cause)
         self._end_pulls()
 
-    # --- inside ---------------------------------------------------------------------------------
-
     async def _open(self) -> None:
         self._instance.register_reader(self)
 
@@ -207,7 +203,7 @@ class PullConsumer(ClientBase):
         self._instance.unregister_reader(self)
 
     def _end_pulls(self) -> None:
-        for scope in self._under_way:
+        for scope in self._running_pulls:
             scope.cancel()
 
     async def _pull(
@@ -226,7 +222,7 @@ class PullConsumer(ClientBase):
             checked_count("max_bytes", max_bytes, most=MAX_INT)
         self._check_running()
         with anyio.CancelScope() as scope:
-            self._under_way.add(scope)
+            self._running_pulls.add(scope)
             try:
                 return await self._pulls.pull(
                     queue,
@@ -239,7 +235,7 @@ class PullConsumer(ClientBase):
                     max_bytes=max_bytes,
                 )
             finally:
-                self._under_way.discard(scope)
+                self._running_pulls.discard(scope)
         self._check_running()
         raise ClosedError(f"{self!r} was closed during a pull")
 

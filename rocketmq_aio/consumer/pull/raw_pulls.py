@@ -110,8 +110,6 @@ class RawPulls:
             await self._instance.routes.get(topic)
         self._topics.add(topic)
 
-    # --- for the instance -----------------------------------------------------------------------
-
     def topics(self) -> Iterable[str]:
         """Topics whose routes must be fresh: all that were read."""
         return self._topics
@@ -123,8 +121,6 @@ class RawPulls:
 
     def on_failed(self, cause: BaseException) -> None:
         """Do nothing: requests raise the failure."""
-
-    # --- inside ---------------------------------------------------------------------------------
 
     async def _check_filter(self, wanted: Subscription) -> None:
         """Have a broker check an SQL expression once: an invalid one would match everything."""

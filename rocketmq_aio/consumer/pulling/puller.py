@@ -174,8 +174,6 @@ class Puller(Generic[Q]):
             assigned.fail_start(error)
             self._on_messages(assigned)
 
-    # --- one pull -------------------------------------------------------------------------------
-
     async def _pull(self, assigned: Q) -> None:
         subscription = self._context.subscriptions.get(assigned.queue.topic)
         if subscription is None:
@@ -264,8 +262,6 @@ class Puller(Generic[Q]):
             for message in messages:
                 message.codec = codec
         return messages
-
-    # --- failures -------------------------------------------------------------------------------
 
     def _unreadable(self, assigned: Q, offset: int, fault: CodecError) -> None:
         """Report an undecodable message; skip it if the settings say so."""

@@ -69,8 +69,6 @@ class QueueState:
         self.last_pull = 0.0  # both in monotonic seconds, for administrators
         self.last_consume = 0.0
 
-    # --- implemented by each kind of queue ------------------------------------------------------
-
     @property
     def committable(self) -> int:
         """Offsets below may be committed; `UNKNOWN` before the start."""
@@ -126,8 +124,6 @@ class QueueState:
     def _stop_delivery(self) -> None:
         """Deliver no more messages."""
         raise NotImplementedError
-
-    # --- the pull loop --------------------------------------------------------------------------
 
     def move(self, offset: int) -> None:
         """Go on at *offset*: clear the cache, cancel the running pull."""

@@ -9,11 +9,10 @@ import anyio
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import dead_lettered
-from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER
+from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack
 from rocketmq_aio.consumer.push.consume_service import (
     TURN,
     ConsumeService,
-    SendsBack,
     log_failure,
     max_reconsume_times,
     reason_of,
@@ -32,7 +31,7 @@ LOCAL_RETRY_SECONDS: Final = 5.0  # after a message could not be sent back
 class ConcurrentService(ConsumeService):
     """Offers each queue to all workers at once; every queue has a turn of `TURN` calls."""
 
-    def __init__(self, context: ConsumerContext[PushConfig], send_back: SendsBack | None) -> None:
+    def __init__(self, context: ConsumerContext[PushConfig], send_back: SendBack | None) -> None:
         super().__init__(context, send_back)
         self._max_reconsume_times = max_reconsume_times(context.config)
 

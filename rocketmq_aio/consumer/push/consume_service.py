@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.consumer.common.context import ConsumerContext
-from rocketmq_aio.consumer.common.events import MessageDropped, MessageUndecodable
+from rocketmq_aio.consumer.common.events import MessageDropped, MessageUndecodable, message_event
+from rocketmq_aio.consumer.common.redelivery import SendBack
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryRequest
 from rocketmq_aio.errors import PayloadError
@@ -25,16 +26,6 @@ DEFAULT_RECONSUME_TIMES: Final = 16
 NOT_ACKNOWLEDGED: Final = "the handler did not acknowledge it"
 
 
-class SendsBack(Protocol):
-    """Returns failed messages to a broker."""
-
-    async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
-        """Let the broker redeliver *message* later, or store it in the dead-letter topic."""
-
-    async def dead_letter(self, message: MessageExt, reason: str) -> None:
-        """Store *message* in the group's dead-letter topic."""
-
-
 class ConsumeService:
     """Base of the concurrent and the orderly service.
 
@@ -46,7 +37,7 @@ class ConsumeService:
 
     may_take: Callable[[DispatchQueue], bool] | None = None
 
-    def __init__(self, context: ConsumerContext[PushConfig], send_back: SendsBack | None) -> None:
+    def __init__(self, context: ConsumerContext[PushConfig], send_back: SendBack | None) -> None:
         self._config = context.config
         self._tasks = context.tasks
         self._publish = context.publish
@@ -85,27 +76,13 @@ class ConsumeService:
         raise NotImplementedError
 
     def _note_undecodable(self, message: MessageExt, reason: PayloadError) -> None:
-        self._publish(
-            MessageUndecodable(
-                queue=message.queue,
-                offset=message.queue_offset,
-                message_id=message.message_id,
-                reason=str(reason),
-                policy=self._config.undecodable,
-            )
-        )
+        policy = self._config.undecodable
+        self._publish(message_event(MessageUndecodable, message, reason=str(reason), policy=policy))
 
     def _drop(self, assigned: DispatchQueue, message: MessageExt, reason: str) -> None:
         """Drop *message* of a broadcasting consumer without another try."""
         logger.warning("message_dropped", queue=str(message.queue), reason=reason)
-        self._publish(
-            MessageDropped(
-                queue=message.queue,
-                offset=message.queue_offset,
-                message_id=message.message_id,
-                reason=reason,
-            )
-        )
+        self._publish(message_event(MessageDropped, message, reason=reason))
         assigned.mark_done(message)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from time import time_ns
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import MAX_CONCURRENCY, PushConfig
@@ -106,7 +105,7 @@ class PushConsumer(GroupMember[PushEngine]):
         """
         self._check_usable()
         check_topic(topic)
-        await self._engine.subscribe(topic, selector, time_ns() // 1_000_000)
+        await self._engine.subscribe(topic, selector)
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop reading *topic*: running handlers finish, offsets are committed.
@@ -178,8 +177,6 @@ class PushConsumer(GroupMember[PushEngine]):
         finally:
             await self.close()
         self._raise_failure()
-
-    # --- inside -----------------------------------------------------------------------------------
 
     def _on_signal(self) -> None:
         loop = self._home

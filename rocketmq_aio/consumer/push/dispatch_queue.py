@@ -158,8 +158,6 @@ class DispatchQueue(QueueState):
         self.uncommitted: list[MessageExt] = []  # done, but not committed by the handler yet
         self._wake_at = 0
 
-    # --- position ---------------------------------------------------------------------------------
-
     @property
     def committable(self) -> int:
         first = self.process_queue.first_offset
@@ -214,8 +212,6 @@ class DispatchQueue(QueueState):
 
     def advance(self, offset: int) -> None:
         self.next_offset = offset
-
-    # --- messages ---------------------------------------------------------------------------------
 
     def put(self, messages: list[MessageExt]) -> None:
         new = self.process_queue.put(messages)
@@ -288,13 +284,9 @@ class DispatchQueue(QueueState):
         if not self.active and self.drained is not None:
             self.drained.set()
 
-    # --- the pull loop ----------------------------------------------------------------------------
-
     def block(self) -> None:
         count = self.process_queue.count
         self._wake_at = count - min(WAKE_AFTER, 1 + count // WAKE_AFTER)
-
-    # --- the end ----------------------------------------------------------------------------------
 
     def release(self) -> None:
         """Ignore late results from now on; free the cache."""

@@ -23,7 +23,6 @@ from rocketmq_aio.consumer.pulling.queue_state import QueueState
 from rocketmq_aio.consumer.push.concurrent import ConcurrentService
 from rocketmq_aio.consumer.push.consume_service import (
     ConsumeService,
-    SendsBack,
     max_reconsume_times,
     reason_of,
 )
@@ -83,7 +82,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
                 in_flight=lambda: self.workers.messages_in_flight(),
                 on_messages=lambda assigned: self._service.add(assigned),
             )
-        send_back = None if self.is_broadcasting else self._make_send_back()
+        send_back = self._make_send_back()
         self._service: ConsumeService
         if orderly:
             self._service = OrderlyService(context, send_back, holds=self._holds_lock)
@@ -113,10 +112,12 @@ class PushEngine(GroupEngine[DispatchQueue]):
             self._tasks, self.table, self.store, revoke=self._revoke_and_rebalance
         )
 
-    def _make_send_back(self) -> SendsBack:
+    def _make_send_back(self) -> SendBack | None:
+        if self.is_broadcasting:
+            return None
+        make = SendBack if self._pops is None else partial(PopSendBack, self._pops)
         limit = max_reconsume_times(self.config)
-        send_back = SendBack(self.instance, self.group, max_reconsume_times=limit)
-        return send_back if self._pops is None else PopSendBack(send_back, self._pops)
+        return make(self.instance, self.group, max_reconsume_times=limit)
 
     def make_queue(self, queue: MessageQueue) -> DispatchQueue:
         assigned: DispatchQueue
@@ -135,8 +136,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
             self._pops.begin(assigned)
         else:
             super().begin_pulling(assigned)
-
-    # --- life -------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         if not self.is_broadcasting:
@@ -178,8 +177,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
 
     async def _prepare(self, wanted: Subscription, *, note: bool = True) -> None:
         await super()._prepare(wanted, note=note and wanted.topic != self._retry_topic)
-
-    # --- assignment -------------------------------------------------------------------------------
 
     async def _apply(self, shares: dict[str, frozenset[MessageQueue]]) -> bool:
         popped = {queue for queues in self.rebalancer.popped.values() for queue in queues}
@@ -224,8 +221,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
         if isinstance(assigned, PoppedQueue):
             raise ConfigError("queue", queue, "it is popped: the broker keeps its offsets")
 
-    # --- suspending -------------------------------------------------------------------------------
-
     def suspend(self) -> None:
         self._service.suspended = True
         for assigned in self.table.values():
@@ -241,8 +236,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
     @property
     def suspended(self) -> bool:
         return self._service.suspended
-
-    # --- ownership of queues ----------------------------------------------------------------------
 
     def _holds_lock(self, queue: MessageQueue) -> bool:
         return self.locks is None or self.locks.holds(queue)
@@ -287,8 +280,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
 
     def _pulled(self) -> list[DispatchQueue]:
         return [each for each in self.table.values() if not isinstance(each, PoppedQueue)]
-
-    # --- for the instance -------------------------------------------------------------------------
 
     def _running_info(self) -> ConsumerRunningInfo:
         kind = Kind(self.consume_type, orderly=self.orderly, concurrency=self.workers.size)

@@ -6,23 +6,20 @@ import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from time import monotonic
-from typing import Final, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from rocketmq_aio.config.consumer import MAX_CONCURRENCY
 from rocketmq_aio.config.functions import check_function
 from rocketmq_aio.config.validation import checked_seconds
 from rocketmq_aio.consumer.common.hooks import ConsumeHooks
 from rocketmq_aio.consumer.common.listeners import is_async
-from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER
+from rocketmq_aio.consumer.common.redelivery import check_delay_level
 from rocketmq_aio.errors import ConfigError, PayloadError
 from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.model.codec import Codec, V
 from rocketmq_aio.model.message import MessageExt, decode_all
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.threads import run_in_thread
-
-MAX_DELAY_LEVEL: Final = 18
-
 
 MessageHandler: TypeAlias = Callable[[MessageExt[V]], Awaitable[object] | object]
 """`on_message`: takes a message; plain or async."""
@@ -47,8 +44,7 @@ class RetryLater(RetryRequest):
     """
 
     def __init__(self, delay_level: int = 0) -> None:
-        if type(delay_level) is not int or not DEAD_LETTER <= delay_level <= MAX_DELAY_LEVEL:
-            raise ConfigError("delay_level", delay_level, f"expected -1 to {MAX_DELAY_LEVEL}")
+        check_delay_level(delay_level)
         super().__init__(f"try again with delay level {delay_level}")
         self.delay_level = delay_level
 
@@ -101,12 +97,8 @@ class BatchContext:
     @property
     def says_more(self) -> bool:
         """Whether the handler changed anything: else the whole batch is done."""
-        return (
-            self.ack_index is not None
-            or self.auto_commit is not True
-            or self.committed
-            or self.rolled_back
-        )
+        chosen = self.ack_index is not None or self.auto_commit is not True
+        return chosen or self.committed or self.rolled_back
 
     def commit(self) -> None:
         """Of an orderly handler: commit this batch and the uncommitted ones before it."""
@@ -121,7 +113,7 @@ class BatchContext:
 
         :raises ConfigError: the handler set something other than numbers
         """
-        RetryLater(self.delay_level)  # checks it
+        check_delay_level(self.delay_level)
         if self.rolled_back:
             return 0
         last = self.ack_index
@@ -156,15 +148,14 @@ class Handler:
         if not is_async(handler):
             # The executor starts a thread only when a worker needs one.
             self.threads = ThreadPoolExecutor(MAX_CONCURRENCY, thread_name_prefix=name)
-        self.call: Call = (
-            _calling_one(on_message, self.threads)
-            if on_message is not None
-            else _calling_batch(cast(BatchHandler, on_batch), self.threads)
-        )
-
+        self.call: Call
         self.one: One | None = None
-        if on_message is not None and self.threads is None:
-            self.one = cast(One, on_message)
+        if on_message is None:
+            self.call = _calling_batch(cast(BatchHandler, on_batch), self.threads)
+        else:
+            self.call = _calling_one(on_message, self.threads)
+            if self.threads is None:
+                self.one = cast(One, on_message)
 
     def wrap(self, around: Callable[[Call], Call]) -> None:
         self.one = None

@@ -95,8 +95,6 @@ class QueueLocks:
                     self._renewing.add(broker)
                     tasks.start_soon(self._renew, broker)
 
-    # --- inside -----------------------------------------------------------------------------------
-
     def _due(self, interval_seconds: float) -> set[str]:
         """Return brokers whose locks are due for renewal, and brokers without a connection.
 

@@ -10,13 +10,8 @@ import anyio
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import dead_lettered
-from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER
-from rocketmq_aio.consumer.push.consume_service import (
-    ConsumeService,
-    SendsBack,
-    log_failure,
-    reason_of,
-)
+from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack
+from rocketmq_aio.consumer.push.consume_service import ConsumeService, log_failure, reason_of
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlight
 from rocketmq_aio.consumer.push.handlers import (
     BatchContext,
@@ -48,7 +43,7 @@ class OrderlyService(ConsumeService):
     def __init__(
         self,
         context: ConsumerContext[PushConfig],
-        send_back: SendsBack | None,
+        send_back: SendBack | None,
         *,
         holds: Callable[[MessageQueue], bool],
     ) -> None:
@@ -158,8 +153,6 @@ class OrderlyService(ConsumeService):
         # The handler may have run for an earlier assignment of the queue.
         if in_flight.current is not None:
             self.add(in_flight.current)
-
-    # --- failed messages --------------------------------------------------------------------------
 
     def _count_retries(
         self, assigned: DispatchQueue, failed: list[MessageExt], error: BaseException | None

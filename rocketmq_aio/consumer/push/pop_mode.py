@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
-from rocketmq_aio.config.consumer import PushConfig
+from rocketmq_aio.config.consumer import PopConfig, PushConfig, StartFrom
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack
 from rocketmq_aio.consumer.pop.ack_service import BackgroundAcks
 from rocketmq_aio.consumer.pop.client import PopRequest
-from rocketmq_aio.consumer.pop.intake import PopIntake, PopSettings
+from rocketmq_aio.consumer.pop.intake import PopIntake
 from rocketmq_aio.consumer.pop.loop import PopLoop
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
 from rocketmq_aio.consumer.push.consume_service import max_reconsume_times
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlight
 from rocketmq_aio.errors import AckError, ReceiptError
+from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
@@ -116,24 +117,20 @@ def _is_expired(message: MessageExt, now: float) -> bool:
     return isinstance(message, PoppedMessage) and message.is_expired(now)
 
 
-class PopSendBack:
+class PopSendBack(SendBack):
     """Sends failed messages back: popped ones by receipt, pulled ones as `SendBack` does."""
 
-    def __init__(self, pulled: SendBack, pops: PushPops) -> None:
-        self._pulled = pulled
+    def __init__(
+        self, pops: PushPops, instance: MQClientInstance, group: str, *, max_reconsume_times: int
+    ) -> None:
+        super().__init__(instance, group, max_reconsume_times=max_reconsume_times)
         self._pops = pops
 
     async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
         if isinstance(message, PoppedMessage):
             await self._pops.retry(message, delay_level)
         else:
-            await self._pulled.send_back(message, delay_level)
-
-    async def dead_letter(self, message: MessageExt, reason: str) -> None:
-        if isinstance(message, PoppedMessage):
-            await self._pops.retry(message, DEAD_LETTER)
-        else:
-            await self._pulled.dead_letter(message, reason)
+            await super().send_back(message, delay_level)
 
 
 class PushPops:
@@ -156,13 +153,13 @@ class PushPops:
         self._in_flight = in_flight
         self._on_messages = on_messages
         # Brokers can start at either end only; the earliest skips no message of a timestamp.
-        start = "latest" if config.start_from == "latest" else "earliest"
-        settings = PopSettings(
-            start,
-            config.pop_invisible_seconds,
-            config.consume_timeout_seconds,
-            max_reconsume_times(config),
-            config.codec,
+        start: StartFrom = "latest" if config.start_from == "latest" else "earliest"
+        settings: PopConfig[Any] = PopConfig(
+            start_from=start,
+            invisible_seconds=config.pop_invisible_seconds,
+            renew_seconds=config.consume_timeout_seconds,
+            max_reconsume_times=max_reconsume_times(config),
+            codec=config.codec,
         )
         self._intake = PopIntake(
             context, settings, in_use=self._in_use, on_confirmed=self._on_confirmed
@@ -184,8 +181,6 @@ class PushPops:
 
     def close(self) -> None:
         self._intake.close()
-
-    # --- queues -----------------------------------------------------------------------------------
 
     def make(self, queue: MessageQueue, in_flight: InFlight) -> PoppedQueue:
         return PoppedQueue(queue, in_flight, self._intake.acks, self._intake.give_back)
@@ -220,8 +215,6 @@ class PushPops:
             queue: PopProcessQueueInfo(wait_ack_count=each.unacknowledged, droped=each.dropped)
             for queue, each in self._queues.items()
         }
-
-    # --- messages ---------------------------------------------------------------------------------
 
     async def retry(self, message: PoppedMessage, delay_level: int) -> None:
         try:

@@ -9,7 +9,7 @@ from typing import Final
 
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
-from rocketmq_aio.consumer.common.events import HandlerStuck
+from rocketmq_aio.consumer.common.events import HandlerStuck, message_event
 from rocketmq_aio.consumer.push.consume_service import TURN, ConsumeService
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.consumer.push.handlers import (
@@ -231,8 +231,6 @@ class Workers:
             return ConsumeTimeoutError(f"the handler took longer than {self._timeout:g} s")
         return result if isinstance(result, RetryRequest) else error  # returned instead of raised
 
-    # --- time limits ------------------------------------------------------------------------------
-
     async def _watch(self) -> None:
         tick = min(LONGEST_WATCH_SECONDS, self._timeout / 4, self._stuck / 4)
         while True:
@@ -256,14 +254,8 @@ class Workers:
         worker.reported = True
         if worker.assigned is None or not worker.messages:
             return
-        first = worker.messages[0]
-        event = HandlerStuck(
-            queue=worker.assigned.queue,
-            offset=first.queue_offset,
-            message_id=first.message_id,
-            seconds=seconds,
-        )
+        first, queue = worker.messages[0], worker.assigned.queue
         logger.warning(
-            "handler_stuck", queue=str(event.queue), offset=event.offset, seconds=round(seconds)
+            "handler_stuck", queue=str(queue), offset=first.queue_offset, seconds=round(seconds)
         )
-        self._publish(event)
+        self._publish(message_event(HandlerStuck, first, seconds=seconds))

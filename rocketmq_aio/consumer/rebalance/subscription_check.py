@@ -217,8 +217,6 @@ class SubscriptionCheck:
         logger.warning(name, group=self._group, event_value=repr(event))
         self._publish(event)
 
-    # --- querying other members -------------------------------------------------------------------
-
     async def _query_peers(
         self, wanted: Mapping[str, Subscription], queryable: Collection[str], address: str
     ) -> list[SubscriptionsDiffer]:
@@ -274,8 +272,6 @@ class SubscriptionCheck:
     def _has_namesake(self) -> bool:
         proven = self._namesake_proven
         return proven is not None and self._clock() - proven <= PROOF_SECONDS
-
-    # --- answering other members ------------------------------------------------------------------
 
     @property
     def check_id(self) -> str:

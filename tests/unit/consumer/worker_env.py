@@ -10,6 +10,7 @@ from typing import Any, cast
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import ConsumerEvent
+from rocketmq_aio.consumer.common.redelivery import SendBack
 from rocketmq_aio.consumer.push.concurrent import ConcurrentService
 from rocketmq_aio.consumer.push.consume_service import ConsumeService
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlightTable
@@ -24,7 +25,7 @@ from tests.unit.consumer.parts import messages, queue
 from tests.unit.remoting.until import until
 
 
-class FakeSendBack:
+class FakeSendBack(SendBack):
     """Notes what is sent back; fails the next *down* calls."""
 
     def __init__(self) -> None:

@@ -489,7 +489,7 @@ async def test_a_pull_that_is_cancelled_leaves_nothing_behind(
         await waiting
     put(cluster, "one")
 
-    assert puller._under_way == set()
+    assert puller._running_pulls == set()
     assert bodies((await puller.pull(queue(), 0)).messages) == ["one"]
 
 

@@ -198,7 +198,7 @@ async def test_both_members_report_different_topics(cluster: FakeCluster) -> Non
     async with member(cluster) as one, member(cluster, name="b") as two:
         two.wanted = [*two.wanted, subscription("invoices", "*", 1)]
         engine = two._instance._consumers[GROUP]
-        await engine.subscribe("invoices", "*", 2**50)  # type: ignore[attr-defined]
+        await engine.subscribe("invoices", "*")  # type: ignore[attr-defined]
         reported = await differing(one, two)
 
     assert reported == [
@@ -443,6 +443,6 @@ async def test_pauses_are_short_while_members_join_and_faults_are_pending(
         async with member(cluster, "new", "b") as two:
             await one.checked(100)
             engine = two._instance._consumers[GROUP]
-            await engine.subscribe(TOPIC, "paid", 2**50)  # type: ignore[attr-defined]
+            await engine.subscribe(TOPIC, "paid")  # type: ignore[attr-defined]
             await one.checked(4)
             assert one._pause(60) <= PENDING_SECONDS
