@@ -24,14 +24,17 @@ from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
 from rocketmq_aio.consumer.rebalance.missing_topics import MissingTopics
 from rocketmq_aio.consumer.rebalance.rebalancer import Rebalancer
 from rocketmq_aio.consumer.rebalance.subscription_check import SubscriptionCheck
-from rocketmq_aio.errors import ConfigError, RouteNotFoundError
+from rocketmq_aio.errors import ConfigError, RequestTimeoutError, RouteNotFoundError
 from rocketmq_aio.instance.heartbeats import check_accepted
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.protocol.subscription import Subscription, subscription
+from rocketmq_aio.remoting.gather import gather_limited
 
 DEFAULT_INSTANCE: Final = "DEFAULT"  # in the path of the offset file, which has to be found again
+QUERIES_AT_ONCE: Final = 16
 TAKEOVER_DELAY_SECONDS: Final = 0.3  # enough for a notified member to commit
 
 Q = TypeVar("Q", bound=QueueState)
@@ -264,13 +267,48 @@ class GroupEngine(Generic[Q]):
         :raises AuthError: brokers do not know the account (any more)
         """
         await self.rebalancer.wait_until_complete()
-        await self._wait_until_started()
+        await self._wait_until_all_started()
 
-    async def _wait_until_started(self) -> None:
+    async def _wait_until_all_started(self) -> None:
         for assigned in list(self.table.values()):
             await assigned.started.wait()
             if not assigned.started.is_set() and assigned.start_error is not None:
                 raise assigned.start_error  # `fail_start` woke this caller
+
+    async def wait_until_started(self, assigned: QueueState) -> None:
+        """Return when the queue is started or dropped.
+
+        :raises RocketMQError: its start offset cannot be determined now
+        """
+        seconds = self.instance.config.request_timeout_seconds
+        with anyio.move_on_after(seconds):
+            await assigned.started.wait()
+        if not assigned.started.is_set():
+            code, broker = RequestCode.QUERY_CONSUMER_OFFSET, assigned.queue.broker_name
+            raise assigned.start_error or RequestTimeoutError(broker, code, seconds)
+
+    def _pulled(self) -> Collection[Q]:
+        """Return the queues that are pulled; others have no position here."""
+        return self.table.values()
+
+    async def lag(self) -> dict[MessageQueue, int]:
+        """Return the distance from the position to the end of each pulled queue.
+
+        :raises RocketMQError: a broker did not respond, or the start of a queue is unknown
+        """
+        lag: dict[MessageQueue, int] = {}
+
+        async def fetch(assigned: QueueState) -> None:
+            await self.wait_until_started(assigned)
+            end = await self.instance.broker.max_offset(assigned.queue)
+            if not assigned.dropped:
+                lag[assigned.queue] = max(0, end - assigned.position)
+
+        for error in (
+            await gather_limited(fetch, self._pulled(), QUERIES_AT_ONCE)
+        ).failures.values():
+            raise error
+        return dict(sorted(lag.items()))
 
     def topics(self) -> set[str]:
         return {*self._subscriptions, *(queue.topic for queue in self.table)}
@@ -291,10 +329,7 @@ class GroupEngine(Generic[Q]):
         self.checks.on_own_id_queried(check_id)
 
     async def check_in_range(self, queue: MessageQueue, offset: int) -> None:
-        """Validate the offset of a seek.
-
-        :raises ConfigError: *queue* has no such offset
-        """
+        """Validate the offset of a seek.  Raises ConfigError: *queue* has no such offset."""
         check_offset(offset)
         least = await self.instance.broker.min_offset(queue)
         largest = await self.instance.broker.max_offset(queue)

@@ -1,23 +1,130 @@
-"""Recovery from a stall: revokes all queues, for the rebalance to assign them anew."""
+"""Stalls of the event loop: detection, and what is committed and revoked after one."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
 import anyio
 
 from rocketmq_aio.config.consumer import OffsetStore
-from rocketmq_aio.consumer.common.stall_detector import STALL_SECONDS
-from rocketmq_aio.consumer.offsets.commit_fence import CommitFence
-from rocketmq_aio.consumer.pulling.queue_state import QueueState
+from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, UNVERIFIED, QueueState
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
+from rocketmq_aio.remoting.gather import gather_limited
 
+logger = get_logger(__name__)
+
+STALL_SECONDS: Final = 30.0  # as for locks; brokers drop a silent member after two minutes
+LOOK_SECONDS: Final = 1.0
 COMPARE_SECONDS: Final = 10.0  # for reading the committed offsets; then nothing is committed
 
 Q = TypeVar("Q", bound=QueueState)
+
+
+class StallDetector:
+    """Calls *on_stall* with the seconds when the event loop has not run for *limit_seconds*.
+
+    :param clock: seconds; runs on during a stall
+    """
+
+    def __init__(
+        self,
+        on_stall: Callable[[float], object],
+        *,
+        clock: Callable[[], float] = monotonic,
+        limit_seconds: float = STALL_SECONDS,
+    ) -> None:
+        self._on_stall = on_stall
+        self._clock = clock
+        self._limit = limit_seconds
+        self._seen = clock()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def watch(self) -> None:
+        """Check until cancelled; by a timer, which runs before any task that was waiting."""
+        self._seen = self._clock()
+        self._tick()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._tick)
+        self.look()
+
+    def look(self) -> None:
+        """Report a stall if the last look was too long ago."""
+        now = self._clock()
+        seconds, self._seen = now - self._seen, now
+        if seconds > self._limit:
+            self._on_stall(seconds)
+
+
+class CommitFence(Generic[Q]):
+    """Sets the commit floor of each queue: after a stall, the offset that is committed then.
+
+    A member that only worked long without yielding to the event loop still has its queues unless
+    the broker dropped it, so its own progress is usually committed.
+
+    :param table: the queues held now, by reference
+    :param on_stall: called with the queues held during a stall
+    """
+
+    def __init__(
+        self,
+        store: OffsetStore,
+        table: Mapping[MessageQueue, Q],
+        *,
+        on_stall: Callable[[list[Q]], object] | None = None,
+        clock: Callable[[], float] = monotonic,
+        limit_seconds: float = STALL_SECONDS,
+    ) -> None:
+        self.stalls = StallDetector(self._invalidate, clock=clock, limit_seconds=limit_seconds)
+        self._store = store
+        self._table = table
+        self._on_stall = on_stall
+        self._count = 0  # of stalls
+
+    def may_commit(self, assigned: QueueState) -> bool:
+        """Whether committing the queue keeps what other members committed."""
+        return assigned.committable >= assigned.commit_floor
+
+    async def refresh(self, queues: Iterable[QueueState]) -> dict[MessageQueue, BaseException]:
+        """Read the floors of those of *queues* that a stall invalidated; return what failed."""
+        self.stalls.look()  # the caller may have been woken before the timer
+        stale = [each for each in queues if each.commit_floor == UNVERIFIED]
+        _, failed = await gather_limited(self._refresh, stale)
+        return {assigned.queue: error for assigned, error in failed.items()}
+
+    def _invalidate(self, seconds: float) -> None:
+        self._count += 1
+        held = list(self._table.values())
+        if not held:
+            return
+        logger.warning("process_stood_still", seconds=round(seconds), queues=len(held))
+        for assigned in held:
+            assigned.commit_floor = UNVERIFIED
+        if self._on_stall is not None:
+            self._on_stall(held)
+
+    async def _refresh(self, assigned: QueueState) -> None:
+        count = self._count
+        try:
+            await self._store.remove(assigned.queue)  # its memory may be outdated
+            committed = await self._store.read(assigned.queue)
+        except RocketMQError as error:
+            logger.info("progress_unknown", queue=str(assigned.queue), reason=str(error))
+            raise
+        # Unchanged: since then there was no seek, and no other stall.
+        if assigned.commit_floor == UNVERIFIED and count == self._count:
+            assigned.commit_floor = UNKNOWN if committed is None else committed
 
 
 class StallRecovery(Generic[Q]):

@@ -228,15 +228,11 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on at the first message that is still stored."""
-        self._assigned(queue)
-        offset = await self._engine.start_of(queue, "earliest")
-        self._assigned(queue).seek(offset)
+        await self._seek_to(queue, "earliest")
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on after the last message."""
-        self._assigned(queue)
-        offset = await self._engine.start_of(queue, "latest")
-        self._assigned(queue).seek(offset)
+        await self._seek_to(queue, "latest")
 
     async def offset_for_time(self, queue: MessageQueue, when: datetime) -> int:
         """Return the first offset stored at or after *when*, which needs a time zone."""
@@ -277,6 +273,11 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         # Leaving `async with` in one task does not mark the batch of another task as processed.
         alone = self._reader is None or self._reader is self._left_by
         await self._engine.shut(last_batch_done=self._left_normally and alone)
+
+    async def _seek_to(self, queue: MessageQueue, start: str) -> None:
+        self._assigned(queue)
+        offset = await self._engine.start_of(queue, start)
+        self._assigned(queue).seek(offset)
 
     def _with_hooks(self, messages: list[MessageExt[V]]) -> list[MessageExt[V]]:
         if self._hooked and messages:

@@ -12,11 +12,10 @@ from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners, TopicQueuesListener
 from rocketmq_aio.consumer.group.engine import GroupEngine
 from rocketmq_aio.consumer.group.running_info import running_info
+from rocketmq_aio.consumer.group.stall_recovery import CommitFence
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
-from rocketmq_aio.consumer.offsets.commit_fence import CommitFence
-from rocketmq_aio.consumer.offsets.lag import fetch_lag, wait_until_started
 from rocketmq_aio.consumer.pulling.flow_control import Cache, CacheFlowControl
 from rocketmq_aio.consumer.rebalance.apply_assignment import DRAIN_SECONDS, Assignments
 from rocketmq_aio.consumer.rebalance.topic_queue_listener import TopicQueueListeners
@@ -151,13 +150,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
     async def wait_until_ready(self) -> None:
         if self._manual is None:
             await super().wait_until_ready()
-        await self._wait_until_started()
-
-    async def wait_until_started(self, assigned: PolledQueue) -> None:
-        await wait_until_started(self.instance, assigned)
-
-    async def lag(self) -> dict[MessageQueue, int]:
-        return await fetch_lag(self.instance, self.table.values())
+        await self._wait_until_all_started()
 
     async def start_of(self, queue: MessageQueue, start: str | datetime) -> int:
         return await self._starts.offset_of(queue, start)

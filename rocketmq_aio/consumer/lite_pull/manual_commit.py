@@ -7,8 +7,8 @@ from typing import Final
 
 from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.consumer.common.events import ConsumerEvent
+from rocketmq_aio.consumer.group.stall_recovery import CommitFence
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
-from rocketmq_aio.consumer.offsets.commit_fence import CommitFence
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.remote_store import check_offset
 from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState

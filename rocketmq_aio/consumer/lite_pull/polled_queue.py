@@ -17,13 +17,8 @@ class PolledQueue(QueueState):
     """
 
     __slots__ = (
-        "_auto_commit",
-        "_cache",
-        "_explicit",
-        "_processed",
-        "delivered",
-        "is_ready",
-        "taken_in_turn",
+        *("_auto_commit", "_cache", "_explicit", "_processed"),
+        *("delivered", "is_ready", "taken_in_turn"),
     )
 
     def __init__(self, queue: MessageQueue, cache: Cache, *, auto_commit: bool = True) -> None:
@@ -71,11 +66,6 @@ class PolledQueue(QueueState):
             self._explicit = min(explicit, offset)
 
     def step_back(self, offset: int) -> int:
-        """The queue ends at *offset*: clear the cache, and go on at what was not delivered yet.
-
-        A broker that lost its last messages still has those before them, cached here or not.
-        Returns how many messages were dropped.
-        """
         processed, explicit = self._processed, self._explicit
         dropped = self.restart(min(offset, self.delivered))
         self._processed = min(processed, self._processed)

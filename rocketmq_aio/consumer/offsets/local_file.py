@@ -40,22 +40,14 @@ NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # a pipe in place of the file must not block
 BINARY: Final = getattr(os, "O_BINARY", 0)
 
-logger = get_logger("rocketmq_aio.consumer.offsets.local_file")
+logger = get_logger(__name__)
 
 
 def encode_offsets(table: Mapping[MessageQueue, int]) -> bytes:
     """Return *table* as standard JSON, one queue a line."""
-    lines = [
-        msgspec.json.encode(
-            {
-                "topic": queue.topic,
-                "brokerName": queue.broker_name,
-                "queueId": queue.queue_id,
-                "offset": offset,
-            }
-        )
-        for queue, offset in sorted(table.items())
-    ]
+    names = ("topic", "brokerName", "queueId", "offset")
+    rows = [(q.topic, q.broker_name, q.queue_id, offset) for q, offset in sorted(table.items())]
+    lines = [msgspec.json.encode(dict(zip(names, row, strict=True))) for row in rows]
     return b'{"offsetTable":[\n' + b",\n".join(lines) + b"\n]}\n"
 
 
@@ -223,11 +215,9 @@ class OffsetFile:
         try:
             self._lock = self._disk.lock(self.folder / "offsets.lock")
         except BlockingIOError as error:
-            reason = (
-                f"another consumer of this client id keeps its offsets in {self.folder};"
-                " give each its own instance_name"
-            )
-            raise ConfigError("client_id", self._client_id, reason) from error
+            reason = f"another consumer of this client id keeps its offsets in {self.folder}"
+            hint = "give each its own instance_name"
+            raise ConfigError("client_id", self._client_id, f"{reason}; {hint}") from error
 
     def _read_newest(self) -> tuple[dict[MessageQueue, int], list[CorruptOffsetFile]]:
         offsets: dict[MessageQueue, int] | None = None

@@ -36,10 +36,7 @@ class OffsetCalls(Protocol):
 
 
 def check_offset(offset: object) -> None:
-    """Validate an offset.
-
-    :raises ConfigError: it is not a whole number, negative, or too large
-    """
+    """Validate an offset.  Raises ConfigError: it is not a whole number, negative, or too large."""
     if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
         raise ConfigError("offset", offset, "expected a whole number, at least 0")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import anyio
@@ -25,6 +26,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.backoff import Backoff
+from rocketmq_aio.remoting.gather import gather_limited
 
 logger = get_logger(__name__)
 
@@ -54,16 +56,13 @@ class AckService:
 
         :raises AckError: some messages will, or may, be redelivered
         """
-        lost: dict[PoppedMessage, RocketMQError] = {}
-        held: list[PoppedMessage] = []
-        for message in dict.fromkeys(messages):
-            if message.ack_state in (AckState.RETURNED, AckState.DEAD):
-                lost[message] = ReceiptError(
-                    message.message_id, f"it was {message.ack_state.value}"
-                )
-            elif message.ack_state is AckState.HELD:
-                held.append(message)
-        lost.update(await self.confirm(held))
+        given = dict.fromkeys(messages)
+        lost: dict[PoppedMessage, RocketMQError] = {
+            each: ReceiptError(each.message_id, f"it was {each.ack_state.value}")
+            for each in given
+            if each.ack_state in (AckState.RETURNED, AckState.DEAD)
+        }
+        lost |= await self.confirm(each for each in given if each.ack_state is AckState.HELD)
         if lost:
             raise AckError(lost.items())
 
@@ -103,7 +102,7 @@ class AckService:
             if message in failed:
                 continue
             message.ack_state = AckState.ACKED
-            if reason := EXPIRED if message.is_expired(now) else message.invalid_reason:
+            if reason := _invalid_reason(message, now):
                 lost[message] = ReceiptError(message.message_id, reason)
 
     async def _ack_with_retries(
@@ -139,11 +138,10 @@ class AckService:
             _end([message])
 
     async def _change(self, message: PoppedMessage, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
+        requested_at = asyncio.get_running_loop().time()
         _check_held(message)
-        if reason := EXPIRED if message.is_expired(loop.time()) else message.invalid_reason:
+        if reason := _invalid_reason(message, requested_at):
             raise ReceiptError(message.message_id, reason)
-        requested_at = loop.time()
         message.invalid_reason = LOST_RESPONSE  # until the response arrives, also if cancelled
         try:
             response = await self._client.change(message, seconds)
@@ -178,20 +176,17 @@ class AckService:
 
     async def give_back(self, messages: Iterable[PoppedMessage]) -> None:
         """Have *messages* redelivered soon; after an error, after their invisible time."""
-        limits: dict[str, anyio.CapacityLimiter] = defaultdict(
-            lambda: anyio.CapacityLimiter(GIVEN_BACK_AT_ONCE)
-        )
+        brokers: defaultdict[str, list[PoppedMessage]] = defaultdict(list)
+        for message in messages:
+            brokers[message.receipt.broker_name].append(message)
+        change = partial(self.change, seconds=GIVE_BACK_SECONDS)
 
-        async def give(message: PoppedMessage) -> None:
-            async with limits[message.receipt.broker_name]:
-                try:
-                    await self.change(message, GIVE_BACK_SECONDS)
-                except RocketMQError as error:
-                    logger.info("not_given_back", queue=str(message.queue), reason=str(error))
+        async def give_back_to(broker: str) -> None:
+            failed = (await gather_limited(change, brokers[broker], GIVEN_BACK_AT_ONCE)).failures
+            for message, error in failed.items():
+                logger.info("not_given_back", queue=str(message.queue), reason=str(error))
 
-        async with anyio.create_task_group() as tasks:
-            for message in messages:
-                tasks.start_soon(give, message)
+        await gather_limited(give_back_to, brokers)
 
     def exceeds_retries(self, message: PoppedMessage) -> bool:
         """Whether it was delivered more often than allowed, without a `retry`."""
@@ -300,6 +295,10 @@ class BackgroundAcks:
             self._changed.set()
             for message in (*acks.confirming, *acks.waiting):
                 self._on_lost(message, ReceiptError(message.message_id, CLOSED))
+
+
+def _invalid_reason(message: PoppedMessage, now: float) -> str:
+    return EXPIRED if message.is_expired(now) else message.invalid_reason
 
 
 def _check_held(message: PoppedMessage) -> None:

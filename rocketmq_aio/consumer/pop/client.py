@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -98,10 +98,7 @@ class PopClient:
         self._decoder.close()
 
     def check_version(self, broker_name: str) -> None:
-        """Check that the broker is not known to be too old.
-
-        :raises NotSupportedError: it is
-        """
+        """Check that the broker is not known to be too old.  Raises NotSupportedError: it is."""
         address = self._instance.routes.master(broker_name) or ""
         version = self._instance.heartbeats.broker_versions.get(address, V5_0_0)
         if version < V5_0_0:
@@ -203,7 +200,7 @@ class PopClient:
         failed: dict[PoppedMessage, RocketMQError] = {}
         for number, message in enumerate(messages):
             try:
-                await self._confirmed(address, self._ack_header(message))
+                await self._confirmed(address, AckMessage(**self._receipt_fields(message)))
             except PASSING as error:  # the others would fail too, each after its own timeout
                 return failed | dict.fromkeys(messages[number:], error)
             except RocketMQError as error:
@@ -212,16 +209,8 @@ class PopClient:
 
     async def change(self, message: PoppedMessage, seconds: float) -> ChangeInvisibleTimeResponse:
         address = self._master(message.receipt.broker_name).address
-        done = self._ack_header(message)
-        header = ChangeInvisibleTime(
-            consumer_group=done.consumer_group,
-            topic=done.topic,
-            queue_id=done.queue_id,
-            extra_info=done.extra_info,
-            offset=done.offset,
-            invisible_time=max(1, int(seconds * 1000)),
-            broker_name=done.broker_name,
-        )
+        millis = max(1, int(seconds * 1000))
+        header = ChangeInvisibleTime(**self._receipt_fields(message), invisible_time=millis)
         command = await self._confirmed(address, header)
         return read_header(command, ChangeInvisibleTimeResponse)
 
@@ -258,16 +247,16 @@ class PopClient:
             return False
         return True
 
-    def _ack_header(self, message: PoppedMessage) -> AckMessage:
+    def _receipt_fields(self, message: PoppedMessage) -> dict[str, Any]:
         receipt = message.receipt
-        return AckMessage(
-            consumer_group=self._group,
-            topic=receipt.stored_topic(self._group, message.topic),
-            queue_id=receipt.queue_id,
-            extra_info=str(receipt),
-            offset=receipt.offset,
-            broker_name=receipt.broker_name,
-        )
+        return {
+            "consumer_group": self._group,
+            "topic": receipt.stored_topic(self._group, message.topic),
+            "queue_id": receipt.queue_id,
+            "extra_info": str(receipt),
+            "offset": receipt.offset,
+            "broker_name": receipt.broker_name,
+        }
 
     async def _confirmed(self, address: str, header: RequestHeader, body: bytes = b"") -> Command:
         command = await self._instance.remoting.request(address, header, body)

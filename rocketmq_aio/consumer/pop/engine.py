@@ -169,20 +169,17 @@ class PopEngine:
                 self.scheduler.forget(loop)
                 loop.stop()
         for source in sorted(sources - self.loops.keys()):
-            loop = self.loops[source] = self._make_loop(source)
+            loop = self.loops[source] = PopLoop(
+                self._intake,
+                source,
+                next_request=self.scheduler.next_request,
+                deliver=self._buffer.add,
+                on_idle=self._buffer.notify,
+            )
             # A task of the instance: a request may end after the consumer, and its messages are
             # given back.
             self.instance.tasks.spawn(loop.run, name=f"pop-{source}")
         self._buffer.notify()
-
-    def _make_loop(self, source: MessageQueue) -> PopLoop:
-        return PopLoop(
-            self._intake,
-            source,
-            next_request=self.scheduler.next_request,
-            deliver=self._buffer.add,
-            on_idle=self._buffer.notify,
-        )
 
     def topics(self) -> Iterable[str]:
         return self.subscriptions.keys()

@@ -72,10 +72,7 @@ class ProcessQueue:
         return taken
 
     def take_one(self) -> MessageExt:
-        """Remove and return the first message.
-
-        :raises IndexError: *count* is 0
-        """
+        """Remove and return the first message.  Raises IndexError: *count* is 0."""
         message = self._messages.popleft()
         self.count -= 1
         self.size_bytes -= len(message.body)

@@ -26,25 +26,9 @@ class QueueState:
     """
 
     __slots__ = (
-        "broker_id",
-        "commit_due",
-        "commit_floor",
-        "drained",
-        "dropped",
-        "failure",
-        "generation",
-        "last_consume",
-        "last_pull",
-        "next_offset",
-        "paused",
-        "process_queue",
-        "pull_request",
-        "queue",
-        "released",
-        "scope",
-        "start_error",
-        "started",
-        "wake",
+        *("queue", "process_queue", "next_offset", "commit_due", "commit_floor", "generation"),
+        *("dropped", "released", "paused", "drained", "failure", "start_error", "started"),
+        *("broker_id", "pull_request", "scope", "wake", "last_pull", "last_consume"),
     )
 
     def __init__(self, queue: MessageQueue) -> None:
@@ -89,17 +73,13 @@ class QueueState:
         raise NotImplementedError
 
     def restart(self, offset: int) -> int:
-        """Clear the cache and go on at *offset*; called by the pull loop itself.
-
-        Returns how many messages were dropped.
-        """
+        """Clear the cache and go on at *offset*; return how many messages were dropped."""
         raise NotImplementedError
 
     def step_back(self, offset: int) -> int:
-        """The queue ends at *offset*: drop cached messages behind it, and go on from there.
+        """Drop cached messages behind *offset*, the end of the queue; return how many.
 
         A broker that lost its last messages still has those before them, cached here or not.
-        Returns how many messages were dropped.
         """
         raise NotImplementedError
 

@@ -16,7 +16,6 @@ from rocketmq_aio.consumer.group.engine import GroupEngine
 from rocketmq_aio.consumer.group.running_info import PASSIVELY, Kind, running_info
 from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
 from rocketmq_aio.consumer.offsets.commits import Commits
-from rocketmq_aio.consumer.offsets.lag import fetch_lag
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.pulling.flow_control import TopicFlowControl
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
@@ -273,10 +272,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
             await self._pops.release(each for each in released if isinstance(each, PoppedQueue))
         if self._unlocks is not None:
             await self._unlocks.release(released)
-
-    async def lag(self) -> dict[MessageQueue, int]:
-        """Return the lag of every pulled queue; popped queues have no position here."""
-        return await fetch_lag(self.instance, self._pulled())
 
     def _pulled(self) -> list[DispatchQueue]:
         return [each for each in self.table.values() if not isinstance(each, PoppedQueue)]

@@ -60,10 +60,7 @@ async def query_assignment(
 
 
 def broker_strategy(strategy: AllocateStrategy) -> str:
-    """Return the name of *strategy* at brokers.
-
-    :raises ConfigError: brokers do not support it
-    """
+    """Return the name of *strategy* at brokers.  Raises ConfigError: brokers do not support it."""
     name = strategy_name(strategy)
     if name not in BROKER_STRATEGIES:
         known = " or ".join(sorted(BROKER_STRATEGIES))

@@ -8,10 +8,8 @@ from collections.abc import AsyncIterator, Collection
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.consumer.common import stall_detector as detector_module
-from rocketmq_aio.consumer.common.stall_detector import STALL_SECONDS
 from rocketmq_aio.consumer.group import stall_recovery as recovery_module
-from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
+from rocketmq_aio.consumer.group.stall_recovery import STALL_SECONDS, StallRecovery
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.model.values import MessageQueue
@@ -145,7 +143,7 @@ async def test_a_stall_without_queues_changes_nothing(env: RecoveryEnv) -> None:
 async def test_the_watch_looks_before_waiting_tasks_go_on(
     env: RecoveryEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(detector_module, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(recovery_module, "LOOK_SECONDS", 0.001)
     env.now = 1.0
     watching = asyncio.create_task(env.recovery.fence.stalls.watch())
     await until(lambda: env.recovery.fence.stalls._seen == env.now, "the watch to begin")

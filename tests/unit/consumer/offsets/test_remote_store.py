@@ -315,9 +315,8 @@ async def test_an_unexpected_error_is_not_a_failed_commit(
 ) -> None:
     brokers.errors = {queue(0): [ZeroDivisionError()]}
 
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(ZeroDivisionError):
         await commit(store, {queue(0): 10})
-    assert caught.group_contains(ZeroDivisionError)
 
 
 @pytest.mark.parametrize("offset", [-1, MAX_OFFSET + 1, True, 1.0, "1", None])
