@@ -19,8 +19,6 @@ class ConsumerContext(Generic[C_co]):
     """The instance, group and settings of a consumer, and where its components report.
 
     :ivar on_failed: called when the consumer cannot go on
-    :ivar tasks: owns the background tasks of the consumer
-    :ivar publish: publishes an event to `events`
     :ivar subscriptions: the current subscriptions by topic; components read this dict
     """
 

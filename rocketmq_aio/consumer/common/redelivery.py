@@ -27,7 +27,6 @@ from rocketmq_aio.protocol.compression import compress
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack, SendMessage
 from rocketmq_aio.protocol.static_topics import is_logical
-from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)
 
@@ -43,13 +42,9 @@ ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 NOT_COPIED: Final = frozenset(
     {DELAY, "TRAN_MSG", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"}
 )
-STORED: Final = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-    }
+STORED: Final = (
+    *(ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT),
+    *(ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE),
 )
 
 
@@ -165,9 +160,7 @@ class SendBack:
 
     async def _store(self, queue: MessageQueue, header: RequestHeader, body: bytes) -> None:
         address = self._instance.routes.master_of(queue)
-        command = await self._instance.remoting.request(address, header, body)
-        if command.code not in STORED:
-            raise broker_error(command, address)
+        await self._instance.remoting.request_checked(address, header, body, accept=STORED)
 
 
 def copy_of(message: MessageExt, retry_topic: str, level: int | None) -> tuple[SendMessage, bytes]:

@@ -48,10 +48,7 @@ class TopicStatistics:
 
 
 class ConsumeStatistics:
-    """Counts pulls and handler calls by topic; a batch costs a few additions, a message nothing.
-
-    :param clock: monotonic seconds
-    """
+    """Counts pulls and handler calls by topic; a batch costs a few additions, a message nothing."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from time import monotonic, time_ns
 from typing import Final, Generic, TypeVar
 
@@ -15,8 +15,6 @@ from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
-from rocketmq_aio.consumer.pulling.flow_control import FlowControl
-from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.pulling.puller import Puller
 from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.consumer.rebalance.apply_assignment import Assignments
@@ -73,7 +71,6 @@ class GroupEngine(Generic[Q]):
         self.store = self._make_store()
         self._file: LocalFileOffsetStore | None = None  # once it is open
         self._running = False
-        self._decoder = MessageDecoder(context.instance)
         self._starts = StartPositions(context.instance, context.config, self.store)
         self.rebalancer = Rebalancer(
             context, assignment=assignment, topics=self._shared_topics, apply=self._apply
@@ -86,25 +83,6 @@ class GroupEngine(Generic[Q]):
         if store is None and self.is_broadcasting:
             store = LocalFileOffsetStore()
         return store or RemoteOffsetStore(self.instance.broker, self.group)
-
-    def _make_puller(
-        self,
-        flow_control: FlowControl,
-        *,
-        on_messages: Callable[[Q], None],
-        lite: bool = False,
-        interval_seconds: float = 0.0,
-    ) -> Puller[Q]:
-        return Puller(
-            self.context,
-            self,
-            self._starts,
-            flow_control,
-            self._decoder,
-            on_messages=on_messages,
-            lite=lite,
-            interval_seconds=interval_seconds,
-        )
 
     @property
     def is_broadcasting(self) -> bool:
@@ -173,7 +151,7 @@ class GroupEngine(Generic[Q]):
 
     async def _leave(self) -> None:
         self.events.close()
-        self._decoder.close()
+        self._puller.close()
         try:
             await self.instance.unregister_consumer(self)
         finally:

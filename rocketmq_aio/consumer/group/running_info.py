@@ -60,10 +60,7 @@ def running_info(
     is_locked: Callable[[MessageQueue], bool] = lambda queue: False,
     popped: Mapping[MessageQueue, PopProcessQueueInfo] | None = None,
 ) -> ConsumerRunningInfo:
-    """Return the response to GET_CONSUMER_RUNNING_INFO.
-
-    :param popped: queues that are popped, not pulled
-    """
+    """Return the response to GET_CONSUMER_RUNNING_INFO."""
     instance, config, statistics = context.instance, context.config, context.statistics
     wanted = [each.to_body() for each in subscriptions]
     topics = dict.fromkeys([*(each.topic for each in wanted), *statistics.topics()])

@@ -27,10 +27,7 @@ Q = TypeVar("Q", bound=QueueState)
 
 
 class StallDetector:
-    """Calls *on_stall* with the seconds when the event loop has not run for *limit_seconds*.
-
-    :param clock: seconds; runs on during a stall
-    """
+    """Calls *on_stall* with the seconds when the event loop has not run for *limit_seconds*."""
 
     def __init__(
         self,
@@ -72,9 +69,6 @@ class CommitFence(Generic[Q]):
 
     A member that only worked long without yielding to the event loop still has its queues unless
     the broker dropped it, so its own progress is usually committed.
-
-    :param table: the queues held now, by reference
-    :param on_stall: called with the queues held during a stall
     """
 
     def __init__(
@@ -131,9 +125,6 @@ class StallRecovery(Generic[Q]):
     """Revokes all queues after a stall, because other members may have them.
 
     Delivery stops at once; a queue is committed only if no other member has committed more.
-
-    :param table: the queues held now, by reference
-    :param revoke: revokes assignments: drain, commit, release
     """
 
     def __init__(

@@ -17,6 +17,7 @@ from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
 from rocketmq_aio.consumer.pulling.flow_control import Cache, CacheFlowControl
+from rocketmq_aio.consumer.pulling.puller import Puller
 from rocketmq_aio.consumer.rebalance.apply_assignment import DRAIN_SECONDS, Assignments
 from rocketmq_aio.consumer.rebalance.topic_queue_listener import TopicQueueListeners
 from rocketmq_aio.errors import ConfigError
@@ -51,7 +52,9 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         self._cache = Cache()
         self.ready = ReadyQueues(self._cache)
         flow_control = CacheFlowControl(config, self._cache)
-        self._puller = self._make_puller(flow_control, on_messages=self.ready.add, lite=True)
+        self._puller = Puller(
+            context, self, self._starts, flow_control, on_messages=self.ready.add, lite=True
+        )
         self._assignments = Assignments(self, self.commits, listeners)
         self._watch = TopicQueueListeners(self.instance.routes, self._tasks)
 

@@ -21,10 +21,8 @@ logger = get_logger(__name__)
 class Commits:
     """Moves offsets from the assigned queues to the store.
 
-    :param table: the queues held now, by reference
     :param automatic: whether processed messages are committed; else only queues whose commit is
         due are
-    :param may_commit: whether the queue may be committed now; None allows it always
     """
 
     def __init__(

@@ -162,7 +162,6 @@ class AckService:
     ) -> None:
         """Have *message* redelivered after *delay_seconds*, or send it to the DLQ.
 
-        :param delay_seconds: default: `RETRY_SECONDS`
         :param on_dead_letter: called when its retries are used up and it is in the DLQ
         """
         times = message.reconsume_times
@@ -229,9 +228,6 @@ class BackgroundAcks:
     """Acknowledges messages in the background, with one request per broker at a time.
 
     Messages added during a request share the next one.
-
-    :param on_lost: called with messages that are, or may be, redelivered all the same
-    :param on_confirmed: called with the name of a broker that confirmed acknowledgements
     """
 
     def __init__(

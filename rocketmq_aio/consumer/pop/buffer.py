@@ -15,7 +15,6 @@ class PopBuffer:
     """Messages in the order of their arrival; only `wait` awaits.
 
     :param orderly: deliver no message of a queue while another one is in flight
-    :param give_back: called with messages that must be redelivered before they are processed
     """
 
     def __init__(

@@ -25,7 +25,7 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import BatchAckRequest
 from rocketmq_aio.protocol.codes import V5_0_0, V5_1_3, ResponseCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.header import RequestHeader, read_header
+from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.receipt import batch_acks, fits_batch
 from rocketmq_aio.protocol.requests.pop import (
     AckMessage,
@@ -93,6 +93,7 @@ class PopClient:
         self._init_mode = FROM[start_from]
         self._masters: dict[str, _Master] = {}  # by broker name
         self._decoder = MessageDecoder(instance)
+        self._remoting = instance.remoting
 
     def close(self) -> None:
         self._decoder.close()
@@ -123,7 +124,7 @@ class PopClient:
         timeout = None
         if header.poll_time:
             timeout = request.wait_seconds + POP_SLACK_SECONDS
-        command = await self._instance.remoting.request(address, header, timeout=timeout)
+        command = await self._remoting.request(address, header, timeout=timeout)
         now = asyncio.get_running_loop().time()
         if command.code == ResponseCode.SUCCESS:
             response = read_header(command, PopMessageResponse)
@@ -200,7 +201,9 @@ class PopClient:
         failed: dict[PoppedMessage, RocketMQError] = {}
         for number, message in enumerate(messages):
             try:
-                await self._confirmed(address, AckMessage(**self._receipt_fields(message)))
+                await self._remoting.request_checked(
+                    address, AckMessage(**self._receipt_fields(message))
+                )
             except PASSING as error:  # the others would fail too, each after its own timeout
                 return failed | dict.fromkeys(messages[number:], error)
             except RocketMQError as error:
@@ -211,7 +214,7 @@ class PopClient:
         address = self._master(message.receipt.broker_name).address
         millis = max(1, int(seconds * 1000))
         header = ChangeInvisibleTime(**self._receipt_fields(message), invisible_time=millis)
-        command = await self._confirmed(address, header)
+        command = await self._remoting.request_checked(address, header)
         return read_header(command, ChangeInvisibleTimeResponse)
 
     async def send_to_dlq(self, message: PoppedMessage) -> None:
@@ -227,7 +230,7 @@ class PopClient:
             unit_mode=self._instance.config.unit_mode,
             broker_name=message.receipt.broker_name,
         )
-        await self._confirmed(address, header)
+        await self._remoting.request_checked(address, header)
 
     def _takes_batches(self, master: _Master) -> bool:
         version = self._instance.heartbeats.broker_versions.get(master.address, 0)
@@ -241,7 +244,7 @@ class PopClient:
         acks = batch_acks(self._group, [(each.topic, each.receipt) for each in messages])
         body = msgspec.json.encode(BatchAckRequest(broker_name=broker_name, acks=acks))
         try:
-            await self._confirmed(master.address, BatchAckMessage(), body)
+            await self._remoting.request_checked(master.address, BatchAckMessage(), body)
         except NotSupportedError:
             master.rejects_batches = True
             return False
@@ -257,12 +260,6 @@ class PopClient:
             "offset": receipt.offset,
             "broker_name": receipt.broker_name,
         }
-
-    async def _confirmed(self, address: str, header: RequestHeader, body: bytes = b"") -> Command:
-        command = await self._instance.remoting.request(address, header, body)
-        if command.code != ResponseCode.SUCCESS:
-            raise broker_error(command, address)
-        return command
 
     def _master(self, broker_name: str) -> _Master:
         address = self._instance.routes.master(broker_name)

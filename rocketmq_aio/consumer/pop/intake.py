@@ -27,11 +27,7 @@ logger = get_logger(__name__)
 
 
 class PopIntake:
-    """Sorts popped messages: delivers, acknowledges, gives back, or sends them to the DLQ.
-
-    :param in_use: returns the messages to renew
-    :param on_confirmed: called with the name of a broker that confirmed acknowledgements
-    """
+    """Sorts popped messages: delivers, acknowledges, gives back, or sends them to the DLQ."""
 
     def __init__(
         self,

@@ -31,7 +31,6 @@ class PopLoop:
     """Pops *source*, whose queue id -1 means all queues of its broker.
 
     :param next_request: returns the next request; None makes the loop wait for `wake`
-    :param deliver: called with the messages to deliver
     :param on_idle: called when the loop can serve another request, also after a failure
     """
 

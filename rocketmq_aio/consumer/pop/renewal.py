@@ -26,9 +26,6 @@ class Renewal:
     """Renews messages once half of their invisible time is over, for at most *longest_seconds*.
 
     One task does it for all messages.  Messages that are no longer renewed are redelivered.
-
-    :param in_use: returns the messages to keep invisible
-    :param invisible_seconds: the invisible time of messages
     """
 
     def __init__(

@@ -88,7 +88,6 @@ def pull_result(
 ) -> PullResult:
     """Return the messages of *raw* that match *wanted*.
 
-    :param decoded: the decoded body; None unless messages were found
     :raises CodecError: the message at *offset* cannot be decoded
     """
     status = raw.status

@@ -10,6 +10,7 @@ import msgspec
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
 from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.requests.offsets import queue_fields
 from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.protocol.templates import PullTemplate
@@ -51,8 +52,6 @@ class PullRequest:
             flags |= PULL_LITE
         self._header = (LitePullMessage if own_code else PullMessage)(
             consumer_group=group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
             queue_offset=0,
             max_msg_nums=max_messages,
             sys_flag=flags,
@@ -62,7 +61,7 @@ class PullRequest:
             sub_version=subscription.version,
             expression_type=subscription.kind,
             max_msg_bytes=max_bytes,
-            broker_name=queue.broker_name,
+            **queue_fields(queue),
         )
         self._template = PullTemplate(self._header)
 

@@ -22,7 +22,6 @@ def select_messages(
     After an error the next offset is that of the undecodable message: nothing is skipped.
 
     :param delta: added to the offsets (static topics: the broker's own offsets differ)
-    :param next_offset: as the broker returned it
     :raises CodecError: *next_offset* is before *offset*
     """
     messages, fault = decoded

@@ -95,9 +95,7 @@ class PullOwner(Protocol[Q_contra]):
 class Puller(Generic[Q]):
     """Keeps one pull running for every assigned queue that has room.
 
-    :param on_messages: called when a queue has messages to deliver, or an error
     :param lite: use the request code that brokers from 5.0 have for lite pull
-    :param interval_seconds: pause after each pull
     """
 
     def __init__(
@@ -106,7 +104,6 @@ class Puller(Generic[Q]):
         owner: PullOwner[Q],
         starts: StartOffsets,
         flow_control: FlowControl,
-        decoder: MessageDecoder,
         *,
         on_messages: Callable[[Q], None],
         lite: bool = False,
@@ -118,12 +115,16 @@ class Puller(Generic[Q]):
         self._owner = owner
         self._starts = starts
         self._flow_control = flow_control
-        self._decoder = decoder
+        self._decoder = MessageDecoder(context.instance)
         self._on_messages = on_messages
         self._lite = lite
         self._interval = interval_seconds
         self._timeout = context.config.long_poll_seconds + HOLD_SLACK_SECONDS
         self._last_heartbeat = float("-inf")
+
+    def close(self) -> None:
+        """Release the threads that decode large responses."""
+        self._decoder.close()
 
     async def run(self, assigned: Q, wait_seconds: float = 0.0) -> None:
         """Pull until the queue is revoked; a seek abandons the current pull and starts another.

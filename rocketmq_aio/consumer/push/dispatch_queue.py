@@ -141,8 +141,6 @@ class DispatchQueue(QueueState):
     """Messages that wait for a handler, are in flight, or are done behind one in flight.
 
     Everything below the first message that is not done is committable.
-
-    :param in_flight: shared by all assignments of the queue
     """
 
     __slots__ = ("_wake_at", "active", "in_flight", "is_ready", "turn", "uncommitted", "waiting")

@@ -18,6 +18,7 @@ from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.pulling.flow_control import TopicFlowControl
+from rocketmq_aio.consumer.pulling.puller import Puller
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
 from rocketmq_aio.consumer.push.concurrent import ConcurrentService
 from rocketmq_aio.consumer.push.consume_service import (
@@ -89,7 +90,10 @@ class PushEngine(GroupEngine[DispatchQueue]):
             self._service = ConcurrentService(context, send_back)
         self.workers = Workers(context, self._service, handler)
         self._in_flight = InFlightTable(withholds=not orderly, on_ready=self._service.add)
-        self._puller = self._make_puller(
+        self._puller = Puller(
+            context,
+            self,
+            self._starts,
             TopicFlowControl(config, self.table, orderly=orderly),
             on_messages=self._service.add,
             interval_seconds=config.pull_interval_seconds,

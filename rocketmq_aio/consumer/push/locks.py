@@ -17,13 +17,13 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import LockBatchRequest, LockBatchResponse, MessageQueueBody
-from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests.client import LockBatchMQ, UnlockBatchMQ
+from rocketmq_aio.protocol.requests.offsets import queue_fields
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
-from rocketmq_aio.remoting.response_errors import broker_error
+from rocketmq_aio.remoting.gather import gather_limited
 
 logger = get_logger(__name__)
 
@@ -39,7 +39,6 @@ class QueueLocks:
     a process that was stopped finds its leases expired at its first check.
 
     :param on_lost: called once with a queue whose lock was lost without `release`
-    :param clock: monotonic seconds
     """
 
     def __init__(
@@ -56,9 +55,8 @@ class QueueLocks:
         self._on_lost = on_lost
         self._clock = clock
         self._lease_seconds = lease_seconds
-        self._broker_of = (
-            instance.routes.broker_of
-        )  # logical queues of one name are on several brokers
+        # Logical queues of one broker name are on several brokers.
+        self._broker_of = instance.routes.broker_of
         self._leases: dict[MessageQueue, float] = {}  # until when each holds
         # Brokers process requests in any order: a renewal must not overtake an unlock.
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
@@ -130,9 +128,8 @@ class QueueLocks:
             command = await self._request(LockBatchMQ(), queues)
             locked = read_body(command.body, LockBatchResponse).locked
         except RocketMQError as error:
-            logger.warning(
-                "queues_not_locked", broker=broker, queues=len(queues), reason=str(error)
-            )
+            count = len(queues)
+            logger.warning("queues_not_locked", broker=broker, queues=count, reason=str(error))
             return
         granted = {each.queue() for each in locked}
         self._drop_ended()  # leases that expired meanwhile start anew
@@ -150,25 +147,17 @@ class QueueLocks:
             try:
                 await self._request(UnlockBatchMQ(), queues)
             except RocketMQError as error:
-                logger.info(
-                    "queues_not_unlocked", broker=broker, queues=len(queues), reason=str(error)
-                )
+                count = len(queues)
+                logger.info("queues_not_unlocked", broker=broker, queues=count, reason=str(error))
 
     async def _request(self, header: RequestHeader, queues: list[MessageQueue]) -> Command:
-        address = self._instance.routes.master_of(queues[0])
         request = LockBatchRequest(
             consumer_group=self._group,
             client_id=self._instance.client_id,
-            mq_set=[
-                MessageQueueBody(topic=q.topic, broker_name=q.broker_name, queue_id=q.queue_id)
-                for q in queues
-            ],
+            mq_set=[MessageQueueBody(**queue_fields(queue)) for queue in queues],
         )
-        body = msgspec.json.encode(request)
-        command = await self._instance.remoting.request(address, header, body)
-        if command.code != ResponseCode.SUCCESS:
-            raise broker_error(command, address)
-        return command
+        address, body = self._instance.routes.master_of(queues[0]), msgspec.json.encode(request)
+        return await self._instance.remoting.request_checked(address, header, body)
 
     def _drop_ended(self) -> None:
         now = self._clock()
@@ -193,16 +182,11 @@ class QueueLocks:
         by_broker: defaultdict[str, list[MessageQueue]] = defaultdict(list)
         for queue in queues:
             by_broker[self._broker_of(queue)].append(queue)
-        async with anyio.create_task_group() as tasks:
-            for broker, chosen in by_broker.items():
-                tasks.start_soon(act, broker, chosen)
+        await gather_limited(lambda broker: act(broker, by_broker[broker]), by_broker)
 
 
 class DeferredUnlocks:
-    """Unlocks revoked queues, each when the last handler of any assignment of it has ended.
-
-    :param exclusively: runs a function while no queue is being assigned or revoked
-    """
+    """Unlocks revoked queues, each when the last handler of any assignment of it has ended."""
 
     def __init__(
         self,

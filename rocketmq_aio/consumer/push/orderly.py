@@ -36,8 +36,6 @@ class OrderlyService(ConsumeService):
 
     A queue whose handler failed is suspended and then retried in place: the messages behind the
     failed one wait.
-
-    :param holds: whether this consumer holds the lock of a queue
     """
 
     def __init__(

@@ -134,11 +134,7 @@ class PopSendBack(SendBack):
 
 
 class PushPops:
-    """Keeps one pop under way for every popped queue that has room.
-
-    :param in_flight: returns the messages that handlers work on now
-    :param on_messages: called when a queue has messages to deliver
-    """
+    """Keeps one pop under way for every popped queue that has room."""
 
     def __init__(
         self,

@@ -35,10 +35,7 @@ class _Record:
 
 
 class FaultHistory(Generic[K]):
-    """The faults seen by samples of a group; methods take the time of the sample in seconds.
-
-    :param now: when this member joined
-    """
+    """The faults seen by samples of a group; methods take the time of the sample in seconds."""
 
     def __init__(self, now: float) -> None:
         self._members: frozenset[Hashable] | None = None

@@ -27,8 +27,6 @@ LEAST_SECONDS: Final = 0.1  # between rounds: a flood of notifications is one ro
 class Rebalancer:
     """Computes the assignment in rounds; a topic whose share is unknown keeps its queues.
 
-    :param assignment: lets brokers assign the queues, where they support it
-    :param topics: returns the topics to rebalance
     :param apply: assigns and revokes queues of the given topics; returns False when some cannot be
         assigned yet; one call at a time
     """

@@ -66,7 +66,6 @@ class SubscriptionCheck:
 
     :param subscriptions: what this consumer shares with its group; None: all its subscriptions
     :param unique_ids: whether members with one client id disturb each other
-    :param clock: monotonic seconds
     """
 
     def __init__(
@@ -287,10 +286,7 @@ class SubscriptionCheck:
             self.wake()
 
     def describe(self, info: ConsumerRunningInfo, *, leaving: bool) -> ConsumerRunningInfo:
-        """Return *info* with the properties that checks of other members read.
-
-        :param leaving: whether this member is closing
-        """
+        """Return *info* with the properties that checks of other members read."""
         properties = {**info.properties, CHECK_ID: self.check_id}
         history = self._history
         seconds = None if history is None else history.seconds_since_departure(self._clock())

@@ -14,12 +14,10 @@ from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
 from rocketmq_aio.consumer.pulling.flow_control import Cache, CacheFlowControl
-from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.pulling.puller import Puller
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Outcome, Response, resolve
 from rocketmq_aio.errors import ConnectionLostError, RocketMQError
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.properties import TAGS, encode_properties
 from rocketmq_aio.model.values import MessageQueue
@@ -128,13 +126,11 @@ class PullerEnv:
         self.started: list[tuple[PolledQueue, bool]] = []
         self.corrected: list[int] = []
         self.recovered: list[PolledQueue] = []
-        self.decoder = MessageDecoder(cast(MQClientInstance, self.wire))
         self.puller = Puller(
             cast(ConsumerContext[ConsumerConfig], self),
             self,
             cast(StartPositions, self.starts),
             CacheFlowControl(self.config, self.cache),
-            self.decoder,
             on_messages=self.ready.add,
             lite=True,
         )
@@ -202,7 +198,7 @@ class PullerEnv:
         for task in self._tasks:
             task.cancel()
         ended = await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.decoder.close()
+        self.puller.close()
         errors = [e for e in ended if isinstance(e, Exception)]
         assert errors == []
 

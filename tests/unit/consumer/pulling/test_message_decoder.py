@@ -246,7 +246,7 @@ async def test_a_pull_loop_inflates_in_the_loop_up_to_the_bound_only(
 @pytest.mark.usefixtures("threads", "impatient")
 async def test_a_seek_while_an_answer_is_decoded_wins(env: PullerEnv) -> None:
     held = Held()
-    env.decoder._decode = cast(Decode, held)
+    env.puller._decoder._decode = cast(Decode, held)
     env.put("a", "b", "c")
     env.answer(found(3, large(3)))
     assigned = env.begin()
@@ -273,7 +273,7 @@ async def test_closing_a_consumer_ends_its_threads(
     cluster: FakeCluster, threads: Callable[[], list[str]]
 ) -> None:
     async with consuming(cluster) as consumer:
-        await consumer._engine._decoder.decode(large(2), MessageQueue(TOPIC, "broker-a", 0))
+        await consumer._engine._puller._decoder.decode(large(2), MessageQueue(TOPIC, "broker-a", 0))
         assert threads()
 
     await until(lambda: not threads(), "the threads to end")
