@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hmac
 from base64 import b64encode
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 
 from rocketmq_aio.config.client import Credentials
 
@@ -25,7 +25,11 @@ def sign(ext_fields: MutableMapping[str, str], body: bytes, credentials: Credent
     if credentials.security_token:
         ext_fields[SECURITY_TOKEN] = credentials.security_token
     ext_fields.pop(SIGNATURE, None)
+    ext_fields[SIGNATURE] = signature_of(ext_fields, body, credentials.secret_key)
+
+
+def signature_of(signed_fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
+    """Return the signature of *signed_fields* and *body*."""
     # Java sorts by UTF-16 units: the same order for field names, which are ASCII.
-    signed = "".join([ext_fields[name] for name in sorted(ext_fields)]).encode() + body
-    digest = hmac.digest(credentials.secret_key.encode(), signed, "sha1")
-    ext_fields[SIGNATURE] = b64encode(digest).decode()
+    signed = "".join([signed_fields[name] for name in sorted(signed_fields)]).encode() + body
+    return b64encode(hmac.digest(secret_key.encode(), signed, "sha1")).decode()

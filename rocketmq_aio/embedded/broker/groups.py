@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -17,6 +17,19 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import Header, read_header
 from rocketmq_aio.protocol.requests.admin import DeleteGroup
+
+
+# Groups of every broker.
+SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_SYS_RMQ_TRANS",
+)
 
 
 class AllGroups(Header, frozen=True):
@@ -43,6 +56,8 @@ class GroupProcessor:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
+        for name in SYSTEM_GROUPS:
+            state.create_group(name)
 
     def handlers(self) -> Handlers:
         handlers: Handlers = {

@@ -1,0 +1,396 @@
+"""Access control of a broker: 1.0 as on 4.9 brokers, 2.0 as on 5.x."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from rocketmq_aio.embedded.broker.state import ErrorResponse, Handlers
+from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.embedded.server import Version
+from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.protocol.bodies import HeartbeatData, LockBatchRequest
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.requests.admin import BY_ID
+from rocketmq_aio.remoting.acl import ACCESS_KEY, SIGNATURE, signature_of
+
+ACL_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
+UNSIGNED_UP_TO: Final = 399  # client version whose queries do not sign `BY_ID` (5.x)
+SEND: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+LOCKS: Final = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ})
+ADMIN_CODES_4: Final = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        AdminCode.UPDATE_BROKER_CONFIG,
+        AdminCode.UPDATE_AND_CREATE_ACL_CONFIG,
+    }
+)
+GET_TOPIC: Final = (("Topic", "topic"),)
+GROUP: Final = (("Group", "consumerGroup"),)
+BOTH: Final = (("Group", "consumerGroup"), ("Topic", "topic"))
+OF_GROUP: Final = (("Group", "group"), ("Topic", "topic"))
+
+Fields = tuple[tuple[str, str], ...]
+
+# 5.x: the fields that name resources, and the actions of which one is needed.
+RULES_5: Final[Mapping[int, tuple[Fields, str]]] = {
+    RequestCode.END_TRANSACTION: (GET_TOPIC, "Pub"),
+    RequestCode.RECALL_MESSAGE: (GET_TOPIC, "Pub"),
+    RequestCode.CONSUMER_SEND_MSG_BACK: ((("Group", "group"),), "Sub"),
+    RequestCode.PULL_MESSAGE: (BOTH, "Sub"),
+    RequestCode.LITE_PULL_MESSAGE: (BOTH, "Sub"),
+    RequestCode.POP_MESSAGE: (BOTH, "Sub"),
+    RequestCode.ACK_MESSAGE: (BOTH, "Sub"),
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: (BOTH, "Sub"),
+    RequestCode.QUERY_MESSAGE: (GET_TOPIC, "Sub,Get"),
+    RequestCode.UNREGISTER_CLIENT: (GROUP, "Sub"),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: (GROUP, "Sub,Get"),
+    RequestCode.QUERY_CONSUMER_OFFSET: (BOTH, "Sub,Get"),
+    RequestCode.UPDATE_CONSUMER_OFFSET: (BOTH, "Sub,Update"),
+    RequestCode.GET_MAX_OFFSET: (GET_TOPIC, "Get"),
+    RequestCode.GET_MIN_OFFSET: (GET_TOPIC, "Get"),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: (GET_TOPIC, "Get"),
+    RequestCode.GET_EARLIEST_MSG_STORETIME: (GET_TOPIC, "Get"),
+    RequestCode.VIEW_MESSAGE_BY_ID: (GET_TOPIC, "Get"),
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: (GROUP, "Get"),
+    RequestCode.GET_CONSUMER_RUNNING_INFO: (GROUP, "Get"),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: (BOTH, "Sub"),
+    RequestCode.UPDATE_AND_CREATE_TOPIC: (GET_TOPIC, "Create"),
+    RequestCode.DELETE_TOPIC_IN_BROKER: (GET_TOPIC, "Delete"),
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: ((("Group", "groupName"),), "Delete"),
+    RequestCode.GET_TOPIC_CONFIG: (GET_TOPIC, "Get"),
+    RequestCode.GET_TOPIC_STATS_INFO: (GET_TOPIC, "Get"),
+    RequestCode.GET_CONSUME_STATS: (BOTH, "Get"),
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: (GET_TOPIC, "Get"),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: (OF_GROUP, "Update"),
+    AdminCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (OF_GROUP, "Get"),
+    AdminCode.CLONE_GROUP_OFFSET: ((("Group", "destGroup"), ("Topic", "topic")), "Update"),
+    AdminCode.QUERY_CONSUME_TIME_SPAN: (OF_GROUP, "Get"),
+    AdminCode.QUERY_SUBSCRIPTION_BY_CONSUMER: (OF_GROUP, "Get"),
+    AdminCode.QUERY_TOPICS_BY_CONSUMER: ((("Group", "group"),), "Get"),
+    AdminCode.GET_SUBSCRIPTIONGROUP_CONFIG: ((("Group", "group"),), "Get"),
+}
+# 5.x: codes that need an action on the cluster.
+CLUSTER_CODES_5: Final = frozenset(
+    {
+        RequestCode.GET_PRODUCER_CONNECTION_LIST,
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        AdminCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        AdminCode.GET_BROKER_CONSUME_STATS,
+        AdminCode.GET_ALL_PRODUCER_INFO,
+        AdminCode.VIEW_BROKER_STATS_DATA,
+        *(code for code in AdminCode if code.name.startswith("AUTH_")),
+    }
+)
+# 4.9: the fields that name resources, all read by the account.
+RULES_4: Final[Mapping[int, Fields]] = {
+    RequestCode.CONSUMER_SEND_MSG_BACK: (("Group", "group"),),
+    RequestCode.PULL_MESSAGE: BOTH,
+    RequestCode.QUERY_MESSAGE: GET_TOPIC,
+    RequestCode.UNREGISTER_CLIENT: GROUP,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: GROUP,
+    RequestCode.UPDATE_CONSUMER_OFFSET: BOTH,
+}
+
+
+class AccountLike(Protocol):
+    """An account: `rocketmq_aio.testing.Account`."""
+
+    @property
+    def access_key(self) -> str: ...
+    @property
+    def secret_key(self) -> str: ...
+    @property
+    def admin(self) -> bool: ...
+    @property
+    def topics(self) -> Mapping[str, str]: ...
+    @property
+    def groups(self) -> Mapping[str, str]: ...
+
+
+class Needed(NamedTuple):
+    """A resource of a request, and the actions of which one is needed."""
+
+    kind: str
+    name: str
+    actions: frozenset[str]
+
+
+class User:
+    """An account with its policies: decision and actions by resource, such as ``Topic:orders``."""
+
+    def __init__(self, name: str, secret: str, *, admin: bool = False) -> None:
+        self.name = name
+        self.secret = secret
+        self.admin = admin
+        self.enabled = True
+        self.policies: dict[str, tuple[str, frozenset[str]]] = {}
+
+    def allow(self, kind: str, rights: Mapping[str, str]) -> None:
+        for name, text in rights.items():
+            actions = frozenset(right.strip().capitalize() for right in text.split("|"))
+            self.policies[f"{kind}:{name}"] = ("Allow", actions)
+
+    def decision(self, needed: Needed) -> str | None:
+        """Return the decision of the most specific policy; None: no policy matches."""
+        resource = f"{needed.kind}:{needed.name}"
+        for pattern in sorted(self.policies, key=len, reverse=True):
+            exact = pattern in (resource, "*")
+            if exact or (pattern.endswith("*") and resource.startswith(pattern[:-1])):
+                decision, actions = self.policies[pattern]
+                if actions & (needed.actions | {"All", "Any"}):
+                    return decision
+        return None
+
+
+class AccessControl:
+    """Verifies signatures and permissions of requests; without accounts everything is allowed."""
+
+    def __init__(self, version: Version, cluster: str, accounts: Iterable[AccountLike]) -> None:
+        self._is_5 = version.is_5
+        self._cluster = cluster
+        self.users: dict[str, User] = {}
+        for each in accounts:
+            user = User(each.access_key, each.secret_key, admin=each.admin)
+            user.allow("Topic", each.topics)
+            user.allow("Group", each.groups)
+            self.users[each.access_key] = user
+        self.enabled = bool(self.users)
+
+    def handlers(self) -> Handlers:
+        if not self._is_5:
+            return {AdminCode.UPDATE_AND_CREATE_ACL_CONFIG: self.update_config}
+        return {
+            AdminCode.AUTH_CREATE_USER: self.put_user,
+            AdminCode.AUTH_UPDATE_USER: self.put_user,
+            AdminCode.AUTH_DELETE_USER: self.delete_user,
+            AdminCode.AUTH_GET_USER: self.get_user,
+            AdminCode.AUTH_LIST_USER: self.list_users,
+            AdminCode.AUTH_CREATE_ACL: self.put_acl,
+            AdminCode.AUTH_UPDATE_ACL: self.put_acl,
+            AdminCode.AUTH_DELETE_ACL: self.delete_acl,
+            AdminCode.AUTH_GET_ACL: self.get_acl,
+            AdminCode.AUTH_LIST_ACL: self.list_acls,
+        }
+
+    def check(self, command: Command, connection: ServerConnection) -> None:
+        """Verify the account of *command* and its permissions.
+
+        :raises ErrorResponse: one of them is missing
+        """
+        if not self.enabled:
+            return
+        user = self._authenticated(command)
+        if user.admin:
+            return
+        if not self._is_5 and command.code in ADMIN_CODES_4:
+            remark = f"Need admin permission for request code={command.code}"
+            raise self._error(f"{remark}, but accessKey={user.name} is not")
+        for needed in self._needed(command):
+            decision = user.decision(needed)
+            if decision != "Allow":
+                raise self._denied(user, needed, decision, connection)
+
+    # --- requests of administrators -------------------------------------------------------------
+
+    def update_config(self, command: Command, _connection: ServerConnection) -> Response:
+        """Create or change an account of a 4.9 broker."""
+        ext = command.ext_fields()
+        name, before = ext["accessKey"], self.users.get(ext["accessKey"])
+        secret = ext.get("secretKey") or (before.secret if before else "")
+        user = User(name, secret, admin=ext.get("admin") == "true")
+        user.policies = dict(before.policies) if before else {}
+        for kind, field in (("Topic", "topicPerms"), ("Group", "groupPerms")):
+            pairs = [text.partition("=") for text in ext.get(field, "").split(",") if text]
+            user.allow(kind, {name.strip(): rights for name, _, rights in pairs})
+        self.users[name] = user
+        return Response()
+
+    def put_user(self, command: Command, _connection: ServerConnection) -> Response:
+        self._check_enabled()
+        body = read_body(command.body, dict)
+        name = command.ext_fields().get("username") or body["username"]
+        user = self.users.get(name)
+        if user is None:
+            if command.code == AdminCode.AUTH_UPDATE_USER:
+                raise _not_found(f"User:{name}")
+            user = self.users[name] = User(name, "")
+        user.secret = body.get("password") or user.secret
+        user.admin = body.get("userType", "Super" if user.admin else "Normal") == "Super"
+        user.enabled = body.get("userStatus", "enable") == "enable"
+        return Response()
+
+    def delete_user(self, command: Command, _connection: ServerConnection) -> Response:
+        self._check_enabled()
+        self.users.pop(command.ext_fields().get("username", ""), None)
+        return Response()
+
+    def get_user(self, command: Command, _connection: ServerConnection) -> Response:
+        self._check_enabled()
+        user = self.users.get(command.ext_fields().get("username", ""))
+        return Response(body=b"" if user is None else msgspec.json.encode(_user_info(user)))
+
+    def list_users(self, command: Command, _connection: ServerConnection) -> Response:
+        self._check_enabled()
+        part = command.ext_fields().get("filter", "")
+        found = [_user_info(user) for user in self.users.values() if part in user.name]
+        return Response(body=msgspec.json.encode(found))
+
+    def put_acl(self, command: Command, _connection: ServerConnection) -> Response:
+        self._check_enabled()
+        body = read_body(command.body, dict)
+        user = self._subject(command.ext_fields().get("subject") or body["subject"])
+        for policy in body.get("policies") or ():
+            for entry in policy.get("entries") or ():
+                actions = frozenset(each.capitalize() for each in entry["actions"])
+                user.policies[entry["resource"]] = (entry.get("decision", "Allow"), actions)
+        return Response()
+
+    def delete_acl(self, command: Command, _connection: ServerConnection) -> Response:
+        self._check_enabled()
+        ext = command.ext_fields()
+        user = self._subject(ext.get("subject", ""))
+        if resource := ext.get("resource"):
+            user.policies.pop(resource, None)
+        else:
+            user.policies.clear()
+        return Response()
+
+    def get_acl(self, command: Command, _connection: ServerConnection) -> Response:
+        self._check_enabled()
+        user = self._subject(command.ext_fields().get("subject", ""))
+        return Response(body=msgspec.json.encode(_acl_info(user)) if user.policies else b"")
+
+    def list_acls(self, command: Command, _connection: ServerConnection) -> Response:
+        self._check_enabled()
+        part = command.ext_fields().get("subjectFilter", "")
+        found = [
+            _acl_info(user)
+            for user in self.users.values()
+            if user.policies and part in f"User:{user.name}"
+        ]
+        return Response(body=msgspec.json.encode(found))
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _authenticated(self, command: Command) -> User:
+        ext = command.ext_fields()
+        name = ext.get(ACCESS_KEY)
+        if name is None:
+            text = "username cannot be null." if self._is_5 else "No accessKey is configured"
+            raise self._error(text)
+        user = self.users.get(name)
+        if user is None:
+            text = f"User:{name} is not found." if self._is_5 else f"No acl config for {name}"
+            raise self._error(text)
+        if not user.enabled:
+            raise self._error(f"User:{name} is disabled.")
+        left_out = {SIGNATURE}
+        if command.code == RequestCode.QUERY_MESSAGE and (
+            not self._is_5 or command.version <= UNSIGNED_UP_TO
+        ):
+            left_out.add(BY_ID)
+        signed = {field: text for field, text in ext.items() if field not in left_out}
+        expected = signature_of(signed, command.body, user.secret)
+        if not hmac.compare_digest(expected.encode(), ext.get(SIGNATURE, "").encode()):
+            if self._is_5:
+                raise self._error("check signature failed.")
+            raise self._error(f"Check signature failed for accessKey={name}")
+        return user
+
+    def _needed(self, command: Command) -> Iterator[Needed]:
+        """Yield the resources of *command* with the actions that it needs."""
+        code, ext = command.code, command.ext_fields()
+        if code in SEND:
+            topic = ext.get("b", ext.get("topic", ""))
+            yield _topic(topic, "Sub" if topic.startswith(RETRY_PREFIX) else "Pub")
+        elif code == RequestCode.HEART_BEAT:
+            for group in read_body(command.body, HeartbeatData).consumer_data_set:
+                yield Needed("Group", group.group_name, frozenset({"Sub"}))
+                for each in group.subscription_data_set:
+                    yield _topic(each.topic, "Sub")
+        elif self._is_5 and code in LOCKS:
+            body = read_body(command.body, LockBatchRequest)
+            yield Needed("Group", body.consumer_group, frozenset({"Sub"}))
+            for topic in {queue.topic for queue in body.mq_set}:
+                yield _topic(topic, "Sub")
+        elif self._is_5 and code in CLUSTER_CODES_5:
+            yield Needed("Cluster", self._cluster, frozenset({"Get", "Update"}))
+        else:
+            yield from self._named_by_fields(code, ext)
+
+    def _named_by_fields(self, code: int, ext: Mapping[str, str]) -> Iterator[Needed]:
+        fields, actions = RULES_5.get(code, ((), "")) if self._is_5 else (RULES_4.get(code, ()), "Sub")
+        for kind, field in fields:
+            if name := ext.get(field):
+                is_topic = kind == "Topic"
+                wanted = frozenset(actions.split(","))
+                yield _topic(name, actions) if is_topic else Needed(kind, name, wanted)
+
+    def _denied(
+        self, user: User, needed: Needed, decision: str | None, connection: ServerConnection
+    ) -> ErrorResponse:
+        if not self._is_5:
+            return self._error(f"No default permission for {needed.kind.lower()}:{needed.name}")
+        reason = "no matched policies." if decision is None else "the decision is deny."
+        place = f"{needed.kind}:{needed.name} from {connection.client_address[0]}"
+        return self._error(f"User:{user.name} has no permission to access {place}, {reason}")
+
+    def _error(self, remark: str) -> ErrorResponse:
+        if self._is_5:
+            return ErrorResponse(ResponseCode.NO_PERMISSION, remark)
+        return ErrorResponse(ResponseCode.SYSTEM_ERROR, ACL_EXCEPTION + remark)
+
+    def _subject(self, subject: str) -> User:
+        try:
+            return self.users[subject.removeprefix("User:")]
+        except KeyError:
+            raise _not_found(subject) from None
+
+    def _check_enabled(self) -> None:
+        if not self.enabled:
+            remark = "An system error occurred, please try again later."
+            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def _topic(name: str, actions: str) -> Needed:
+    """Return what a topic needs; the retry topic of a group counts as the group."""
+    wanted = frozenset(actions.split(","))
+    if name.startswith(RETRY_PREFIX):
+        return Needed("Group", name.removeprefix(RETRY_PREFIX), wanted)
+    return Needed("Topic", name, wanted)
+
+
+def _not_found(subject: str) -> ErrorResponse:
+    return ErrorResponse(ResponseCode.SYSTEM_ERROR, f"The subject of {subject} is not exist.")
+
+
+def _user_info(user: User) -> dict[str, Any]:
+    return {
+        "username": user.name,
+        "password": user.secret,
+        "userType": "Super" if user.admin else "Normal",
+        "userStatus": "enable" if user.enabled else "disable",
+    }
+
+
+def _acl_info(user: User) -> dict[str, Any]:
+    entries = [
+        {"resource": resource, "actions": sorted(actions), "decision": decision}
+        for resource, (decision, actions) in user.policies.items()
+    ]
+    return {
+        "subject": f"User:{user.name}",
+        "policies": [{"policyType": "Custom", "entries": entries}],
+    }
