@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
+from rocketmq_aio.embedded.broker.acl import AccountLike
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
 from rocketmq_aio.embedded.broker.state import MAX_BYTES
 from rocketmq_aio.embedded.broker.store import READ_WRITE
@@ -36,13 +37,12 @@ class EmbeddedCluster:
         auto_create_topics: bool = True,
         auto_create_groups: bool = True,
         tls: ssl.SSLContext | None = None,
-        accounts: Sequence[object] = (),
+        accounts: Sequence[AccountLike] = (),
         max_bytes: int = MAX_BYTES,
         port: int = 0,
     ) -> None:
         self.clock = Clock()
         self.replicas = replicas
-        self.accounts = accounts
         self.name_server = EmbeddedNameServer(version=version, tls=tls, port=port)
         self.brokers = [
             EmbeddedBroker(
@@ -53,6 +53,7 @@ class EmbeddedCluster:
                 tls=tls,
                 clock=self.clock,
                 max_bytes=max_bytes,
+                accounts=accounts,
             )
             for letter in string.ascii_lowercase[:brokers]
         ]

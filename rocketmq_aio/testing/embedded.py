@@ -92,8 +92,6 @@ class EmbeddedBackend(Backend):
         if version not in VERSIONS:
             known = " and ".join(VERSIONS)
             raise NotSupportedError(f"the embedded backend has {known}, not {version!r}")
-        if security.accounts:
-            raise NotSupportedError("the embedded backend has no accounts yet")
         self._version = version
         self._security = security
         self._thread: LoopThread | None = None
@@ -111,6 +109,7 @@ class EmbeddedBackend(Backend):
             brokers,
             version=self._version,
             tls=None if tls is None else tls.server_context(),
+            accounts=self._security.accounts,
             **_settings(properties),
         )
         self._thread = LoopThread()

@@ -331,7 +331,9 @@ class AccessControl:
             yield from self._named_by_fields(code, ext)
 
     def _named_by_fields(self, code: int, ext: Mapping[str, str]) -> Iterator[Needed]:
-        fields, actions = RULES_5.get(code, ((), "")) if self._is_5 else (RULES_4.get(code, ()), "Sub")
+        fields, actions = (
+            RULES_5.get(code, ((), "")) if self._is_5 else (RULES_4.get(code, ()), "Sub")
+        )
         for kind, field in fields:
             if name := ext.get(field):
                 is_topic = kind == "Topic"

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Awaitable, Iterable
 from typing import Final
 
+from rocketmq_aio.embedded.broker.acl import AccessControl, AccountLike
 from rocketmq_aio.embedded.broker.admin import AdminProcessor
 from rocketmq_aio.embedded.broker.assignments import AssignmentProcessor
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
@@ -69,6 +70,7 @@ class EmbeddedBroker(EmbeddedServer):
         tls: ssl.SSLContext | None = None,
         clock: Clock | None = None,
         max_bytes: int = MAX_BYTES,
+        accounts: Iterable[AccountLike] = (),
     ) -> None:
         super().__init__(version, response_headers, tls)
         store = MessageStore(self.version, cluster)
@@ -95,6 +97,7 @@ class EmbeddedBroker(EmbeddedServer):
         sends = SendProcessor(self.state, self.delays, backs, self.transactions, self.timers)
         replies = ReplyProcessor(self.state, self.members, sends, self._push_to)
         groups = (self.members, self.assignments, self.locks)
+        self.acl = AccessControl(self.version, cluster, accounts)
         topics = TopicProcessor(self.state)
         admin = (
             topics,
@@ -102,6 +105,7 @@ class EmbeddedBroker(EmbeddedServer):
             StatisticsProcessor(self.state, self.members),
             ForwardingProcessor(self.state, self.members, self._push_to),
             AdminProcessor(self.state),
+            self.acl,
         )
         parts = (
             sends,
@@ -187,16 +191,18 @@ class EmbeddedBroker(EmbeddedServer):
     def process(
         self, command: Command, connection: ServerConnection
     ) -> Outcome | Awaitable[Outcome]:
-        handler = self._handlers.get(command.code)
-        if handler is None:
-            return self.not_supported(command)
+        handler = self._handlers.get(command.code, self._unknown)
         try:
+            self.acl.check(command, connection)
             return handler(command, connection)
         except ErrorResponse as error:
             return error.response
         except CodecError as error:  # brokers fail on missing fields like this
             remark = f"java.lang.NullPointerException: {error}"
             return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
+
+    def _unknown(self, command: Command, _connection: ServerConnection) -> Response:
+        return self.not_supported(command)
 
     def closed(self, connection: ServerConnection) -> None:
         super().closed(connection)

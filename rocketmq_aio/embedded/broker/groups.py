@@ -18,7 +18,6 @@ from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import Header, read_header
 from rocketmq_aio.protocol.requests.admin import DeleteGroup
 
-
 # Groups of every broker.
 SYSTEM_GROUPS: Final = (
     "TOOLS_CONSUMER",
