@@ -10,7 +10,7 @@ import msgspec
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.requests.offsets import queue_fields
+from rocketmq_aio.protocol.header import queue_fields
 from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.protocol.templates import PullTemplate

@@ -19,9 +19,8 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import LockBatchRequest, LockBatchResponse, MessageQueueBody
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.header import RequestHeader
+from rocketmq_aio.protocol.header import RequestHeader, queue_fields
 from rocketmq_aio.protocol.requests.client import LockBatchMQ, UnlockBatchMQ
-from rocketmq_aio.protocol.requests.offsets import queue_fields
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.gather import gather_limited
 
