@@ -1,11 +1,14 @@
 # Main commands; each target sets up its requirements.
 #
-#   make demo   a real broker, a producer, an `async for` consumer, and their rates
-#   make test   every test, on RocketMQ 4.9.7 and 5.5.0
-#   make check  formatting, lint, types, layers, documentation
+#   make demo         a broker, a producer, an `async for` consumer, and their rates; needs Python only
+#   make test-quick   the tests that need no Java, on the embedded broker
+#   make test         every test, on RocketMQ 4.9.7 and 5.5.0
+#   make check        formatting, lint, types, layers, documentation
 
 PYTHON ?= python3
 VERSIONS ?= 4.9.7 5.5.0
+# Of the demo: embedded, or a real broker by jvm, docker or external (ROCKETMQ_NAMESRV).
+BACKEND ?= embedded
 BIN := .venv/bin
 READY := .venv/.ready
 # Parallel test processes; each has its own servers, about 1 GB.
@@ -15,13 +18,29 @@ PYTEST := $(BIN)/pytest -n $(PARALLEL) --dist loadfile
 SPARK_PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 # Read, stream and write; the other Spark tests do not depend on the version.
 SPARK_ON_4 := tests/spark/test_read.py tests/spark/test_stream.py tests/spark/test_write.py
+define CHECK_PYTHON
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+  { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..."; exit 1; }
+@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+  { echo "The venv module is missing: apt-get install python3-venv"; exit 1; }
+endef
 
-.PHONY: demo test check test-unit test-faults test-broker test-spark test-containers bench docs format lock clean
+# The embedded demo needs four packages instead of all that is developed with.
+DEMO := $(if $(and $(filter embedded,$(BACKEND)),$(if $(wildcard $(READY)),,yes)),.venv-demo,.venv)
 
-demo: $(READY)
-	$(BIN)/python examples/demo.py
+# Conformance and examples; the other broker tests run on the embedded broker in test-embedded.
+QUICK_BROKER_TESTS := tests/broker/test_conformance.py tests/broker/test_examples.py tests/broker/test_transaction_conformance.py
 
-test: test-unit test-faults test-broker test-spark
+.PHONY: demo test test-quick check test-unit test-faults test-embedded test-broker test-spark test-containers bench docs format lock clean
+
+demo: $(DEMO)/.ready
+	PYTHONPATH=. $(DEMO)/bin/python examples/demo.py --backend $(BACKEND)
+
+test: test-unit test-faults test-embedded test-broker test-spark
+
+test-quick: $(READY)
+	$(PYTEST) tests/unit tests/faults
+	$(PYTEST) $(QUICK_BROKER_TESTS) examples/billing --rocketmq-backend embedded
 
 test-unit: $(READY)
 	$(PYTEST) tests/unit
@@ -29,9 +48,15 @@ test-unit: $(READY)
 test-faults: $(READY)
 	$(PYTEST) tests/faults
 
+# The broker tests on the embedded broker, except those that need a real one.
+test-embedded: $(READY)
+	set -e; for version in $(VERSIONS); do \
+	  $(PYTEST) tests/broker examples/billing --rocketmq-backend embedded --rocketmq-version $$version; \
+	done
+
 test-broker: $(READY)
 	set -e; for version in $(VERSIONS); do \
-	  $(PYTEST) tests/broker --rocketmq-version $$version; \
+	  $(PYTEST) tests/broker examples/billing --rocketmq-version $$version; \
 	done
 
 # Local Spark and a standalone cluster, against the same brokers.
@@ -71,16 +96,21 @@ lock:
 	uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --strip-extras \
 	  --extra uvloop --extra compression --extra testing --extra cli --extra otel --extra spark --group dev --python-version 3.11 \
 	  -o requirements/dev.lock pyproject.toml
+	uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-annotate \
+	  --constraints requirements/dev.lock --python-version 3.11 -o requirements/run.lock pyproject.toml
 
 clean:
-	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/results
+	rm -rf .venv .venv-demo site .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/results
 
 $(READY): requirements/dev.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..."; exit 1; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
-	  { echo "The venv module is missing: apt-get install python3-venv"; exit 1; }
+	$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $(READY)
+
+.venv-demo/.ready: requirements/run.lock
+	$(CHECK_PYTHON)
+	$(PYTHON) -m venv .venv-demo
+	.venv-demo/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.lock
+	touch .venv-demo/.ready

@@ -1,14 +1,16 @@
-"""Demo for `make demo`: a real broker, a producer and an `async for` consumer in one process.
+"""Demo for `make demo`: a broker, a producer and an `async for` consumer, and their rates.
 
-    python examples/demo.py --seconds 10 --version 5.5.0
+    python examples/demo.py --seconds 10 --version 5.5.0 --backend embedded
 
-The demo starts and stops its own broker, or uses the one of ROCKETMQ_NAMESRV. It ends with an error
-if a message was lost.
+The backend `embedded` is a broker in Python, in a thread of this process. `jvm` and `docker` start
+and stop a real one; `external` uses the one of ROCKETMQ_NAMESRV. The demo ends with an error if a
+message was lost.
 """
 
 import argparse
 import asyncio
 import logging
+import os
 import sys
 import time
 from dataclasses import dataclass, field
@@ -20,6 +22,13 @@ SENDERS = 64
 BODY = b"x" * 1016  # after eight bytes with the number of the message: 1 KiB
 STALL_TIMEOUT_SECONDS = 10.0  # without a new message, before missing ones count as lost
 LINE_SECONDS = 0.5
+BACKENDS = ("embedded", "jvm", "docker", "external", "auto")
+BROKERS = {
+    "embedded": "the embedded broker (Python, in memory, in a thread of this process)",
+    "jvm": "a real broker (Java process)",
+    "containers": "a real broker (container)",
+    "external": "the brokers of ROCKETMQ_NAMESRV",
+}
 
 
 @dataclass
@@ -116,34 +125,42 @@ async def run(namesrv: str, topic: str, seconds: float) -> Counts:
     return counts
 
 
-def main(seconds: float, version: str) -> int:
+def main(seconds: float, version: str, backend: str) -> int:
     logging.basicConfig(format="  %(message)s", stream=sys.stdout)
     logging.getLogger("rocketmq_aio.testing").setLevel(logging.INFO)  # logs downloads
-    print(f"Getting RocketMQ {version} ready ...", flush=True)
+    print(f"Getting RocketMQ {version} ready ({backend}) ...", flush=True)
     started = time.monotonic()
     try:
-        cluster = Cluster.start(version)
+        cluster = Cluster.start(version, backend=backend)
     except ClusterError as error:
         print(error, file=sys.stderr)
         return 1
     with cluster:
         took = time.monotonic() - started
-        print(f"Ready after {took:.0f} s: name server {cluster.namesrv} ({cluster.backend})")
+        print(
+            f"Ready after {took:.1f} s: name server {cluster.namesrv}, {BROKERS[cluster.backend]}"
+        )
         topic = f"demo-{time.time_ns()}"
         cluster.create_topic(topic, queues=8)
         print(f"Sending with {SENDERS} tasks, receiving with `async for`, for {seconds:g} s:")
         counts = asyncio.run(run(cluster.namesrv, topic, seconds))
         print(f"\n{counts.summary()}")
+        print(f"on {BROKERS[cluster.backend]}, {platform()}")
         cluster.delete_topic(topic)
     return counts.exit_code()
+
+
+def platform() -> str:
+    return f"Python {'.'.join(map(str, sys.version_info[:3]))}, {os.cpu_count()} processors"
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--version", default="5.5.0", help="of RocketMQ, such as 4.9.7")
+    parser.add_argument("--backend", choices=BACKENDS, default="embedded")
     arguments = parser.parse_args()
     try:
-        sys.exit(main(arguments.seconds, arguments.version))
+        sys.exit(main(arguments.seconds, arguments.version, arguments.backend))
     except KeyboardInterrupt:
         sys.exit("interrupted")

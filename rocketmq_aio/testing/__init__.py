@@ -9,6 +9,7 @@ _MODULES, __getattr__, __dir__ = lazy_names(
     {
         "cluster": "Broker Cluster NameServer",
         "errors": "ClusterError NotOwnedError NotSupportedError StartError UnavailableError",
+        "messages": "received_message",
         "security": "Account ServerTLS",
     },
 )

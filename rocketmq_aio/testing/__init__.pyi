@@ -10,5 +10,6 @@ from rocketmq_aio.testing.errors import NotOwnedError as NotOwnedError
 from rocketmq_aio.testing.errors import NotSupportedError as NotSupportedError
 from rocketmq_aio.testing.errors import StartError as StartError
 from rocketmq_aio.testing.errors import UnavailableError as UnavailableError
+from rocketmq_aio.testing.messages import received_message as received_message
 from rocketmq_aio.testing.security import Account as Account
 from rocketmq_aio.testing.security import ServerTLS as ServerTLS

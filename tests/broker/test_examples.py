@@ -235,8 +235,11 @@ def test_fastapi_app_sends_orders_and_consumes_them(
 
 
 @pytest.mark.timeout(300, func_only=True)
-def test_demo_starts_a_broker_and_loses_no_message(rocketmq_version: str) -> None:
-    output = run("demo", "--seconds", "2", "--version", rocketmq_version)
+def test_demo_starts_a_broker_and_loses_no_message(
+    rocketmq_backend: str, rocketmq_version: str
+) -> None:
+    options = ("--version", rocketmq_version, "--backend", rocketmq_backend)
+    output = run("demo", "--seconds", "2", *options)
 
     assert f"Getting RocketMQ {rocketmq_version} ready" in output
     assert re.search(r"sent +[\d,]+ \( *[\d,]+/s\)   received +[\d,]+ \(", output)

@@ -1,0 +1,1 @@
+"""An application with its test suite; docs/guide/testing.md explains it."""

@@ -1,0 +1,67 @@
+"""Received messages without a broker, for unit tests of handlers."""
+
+from __future__ import annotations
+
+import socket
+import time
+from struct import Struct
+from typing import Final, TypeVar
+from zlib import crc32
+
+from rocketmq_aio.model.codec import Codec
+from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.properties import UNIQ_KEY
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.record import CRC_MASK, MAGIC_V1
+
+HOST: Final = socket.inet_aton("127.0.0.1")
+BROKER_NAME: Final = "broker-a"
+MESSAGE_ID: Final = "7F000001000018B4AAC20000000000{:02X}"
+
+# The fixed fields of a stored message; protocol/README.md, "Stored message".
+_HEAD: Final = Struct(">iiIiiqqiq4siq4siiqi")
+
+V = TypeVar("V")
+
+
+def received_message(
+    sent: Message,
+    *,
+    codec: Codec[V] | None = None,
+    queue_id: int = 0,
+    queue_offset: int = 0,
+    reconsume_times: int = 0,
+    message_id: str | None = None,
+) -> MessageExt[V]:
+    """Return *sent* as a consumer would receive it, for a test that calls a handler.
+
+    :param codec: the codec of the consumer, which makes `MessageExt.value`
+    :param reconsume_times: how often it failed before
+    :param message_id: default: one that depends on *queue_offset*
+    """
+    properties = sent.encoded_properties
+    if UNIQ_KEY not in sent.properties:
+        properties += f"{UNIQ_KEY}\x01{message_id or MESSAGE_ID.format(queue_offset % 256)}\x02"
+    encoded = properties.encode()
+    topic, now = sent.topic.encode(), time.time_ns() // 1_000_000
+    head = _HEAD.pack(
+        _HEAD.size + len(sent.body) + 1 + len(topic) + 2 + len(encoded),
+        MAGIC_V1,
+        crc32(sent.body) & CRC_MASK,
+        queue_id,
+        sent.flag,
+        queue_offset,
+        0,  # offset in the commit log
+        0,  # system flag
+        now,
+        HOST,
+        0,
+        now,
+        HOST,
+        0,
+        reconsume_times,
+        0,  # offset of the half message
+        len(sent.body),
+    )
+    queue = MessageQueue(sent.topic, BROKER_NAME, queue_id)
+    return MessageExt(sent.topic, sent.body, queue, queue_offset, head, encoded, codec=codec)

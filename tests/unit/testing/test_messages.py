@@ -1,0 +1,58 @@
+"""Messages for unit tests of handlers equal those that a broker delivers."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketmq_aio import JSONCodec, LitePullConfig, LitePullConsumer, Message, Producer
+from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.protocol.record import decode_message
+from rocketmq_aio.testing import received_message
+
+CODEC = JSONCodec(dict[str, int])
+SENT = Message(
+    "orders", b'{"number": 42}', tags="new", keys=["42", "x"], properties={"a": "b"}, flag=7
+)
+
+
+def facts(message: MessageExt) -> list[object]:
+    names = ("topic", "body", "tags", "keys", "flag", "reconsume_times", "queue", "queue_offset")
+    return [*(getattr(message, name) for name in names), message.properties["a"]]
+
+
+async def test_it_equals_the_message_of_a_broker() -> None:
+    config = LitePullConfig(start_from="earliest")
+    async with (
+        EmbeddedCluster(topics={"orders": 1}) as cluster,
+        Producer("shop", namesrv=cluster.namesrv) as producer,
+        LitePullConsumer("billing", namesrv=cluster.namesrv, config=config) as consumer,
+    ):
+        await consumer.subscribe("orders")
+        await producer.send(SENT)
+        [real] = await consumer.poll(timeout_seconds=10)
+
+    assert facts(received_message(SENT)) == facts(real)
+
+
+def test_the_codec_decodes_its_value() -> None:
+    assert received_message(SENT, codec=CODEC).value == {"number": 42}
+
+
+@pytest.mark.parametrize("message_id", [None, "ABC"])
+def test_a_message_id_is_given_or_made(message_id: str | None) -> None:
+    made = received_message(SENT, message_id=message_id).message_id
+
+    assert made == (message_id or "7F000001000018B4AAC2000000000000")
+
+
+def test_its_head_is_the_begin_of_a_record() -> None:
+    message: MessageExt = received_message(SENT, queue_id=2, queue_offset=9, reconsume_times=3)
+    topic = message.topic.encode()
+    length = len(message.raw_properties).to_bytes(2, "big")
+    record = message.head + message.body + bytes([len(topic)]) + topic + length
+
+    decoded = decode_message(record + message.raw_properties, "broker-a")
+
+    assert facts(decoded) == facts(message)
+    assert (decoded.queue.queue_id, decoded.queue_offset, decoded.reconsume_times) == (2, 9, 3)
