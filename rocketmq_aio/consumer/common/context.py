@@ -9,8 +9,11 @@ from rocketmq_aio.consumer.common.events import ConsumerEvent, EventStreams
 from rocketmq_aio.consumer.common.hooks import FilterHooks
 from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
 from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
+
+logger = get_logger(__name__)
 
 C_co = TypeVar("C_co", covariant=True)  # the settings of the consumer
 
@@ -42,3 +45,8 @@ class ConsumerContext(Generic[C_co]):
         self.statistics = ConsumeStatistics()
         self.filters = filters or FilterHooks()
         self.subscriptions: dict[str, Subscription] = {}
+
+    def warn(self, name: str, event: ConsumerEvent, **fields: str) -> None:
+        """Log a warning with *event*, and publish it."""
+        logger.warning(name, **fields, event_value=repr(event))
+        self.publish(event)

@@ -97,12 +97,14 @@ class GroupEngine(Generic[Q]):
         self._tasks.spawn(self._puller.run, assigned, delay, name=f"pull-{assigned.queue}")
 
     async def admit(self, queues: tuple[MessageQueue, ...]) -> Collection[MessageQueue]:
+        """Return the queues that may be assigned now."""
         return queues
 
     async def on_released(self, released: list[Q]) -> None:
         """Clean up after the last commit of revoked queues."""
 
     def on_pulled(self, assigned: Q, messages: int, passed: int) -> None:
+        """Note a pull with progress: messages kept, and offsets passed."""
         topic = assigned.queue.topic
         if messages:
             self.statistics.note_pull(topic, messages, monotonic() - assigned.last_pull)
@@ -110,18 +112,20 @@ class GroupEngine(Generic[Q]):
             self.checks.matches.note(topic, passed, messages)
 
     def on_started(self, assigned: Q, *, new: bool) -> None:
-        """Commit a *new* start position, unless it is the earliest."""
+        """Commit a *new* start position, which is not committed yet, unless it is the earliest."""
         # "latest" must mean the same after a crash: messages that arrive now are for the group.
         if new and self.config.start_from != "earliest":
             assigned.commit_due = True
             self._tasks.spawn(self.commits.commit_progress, (assigned,), name="start-position")
 
     async def on_corrected(self, assigned: Q) -> None:
+        """Commit the position: pulling goes on at an earlier or reset offset."""
         self.commits.invalidate(assigned)  # a broker that lost messages may have lost commits, too
         assigned.commit_due = True
         await self.commits.commit_progress((assigned,))
 
     def on_recovered(self, assigned: Q) -> None:
+        """Commit again: the queue is pulled after failures."""
         self.commits.invalidate(assigned)
 
     async def open(self) -> None:

@@ -76,14 +76,12 @@ class CommitFence(Generic[Q]):
         store: OffsetStore,
         table: Mapping[MessageQueue, Q],
         *,
-        on_stall: Callable[[list[Q]], object] | None = None,
         clock: Callable[[], float] = monotonic,
         limit_seconds: float = STALL_SECONDS,
     ) -> None:
         self.stalls = StallDetector(self._invalidate, clock=clock, limit_seconds=limit_seconds)
         self._store = store
         self._table = table
-        self._on_stall = on_stall
         self._count = 0  # of stalls
 
     def may_commit(self, assigned: QueueState) -> bool:
@@ -105,8 +103,10 @@ class CommitFence(Generic[Q]):
         logger.warning("process_stood_still", seconds=round(seconds), queues=len(held))
         for assigned in held:
             assigned.commit_floor = UNVERIFIED
-        if self._on_stall is not None:
-            self._on_stall(held)
+        self._on_stall(held)
+
+    def _on_stall(self, held: list[Q]) -> None:
+        """Called with the queues held during a stall."""
 
     async def _refresh(self, assigned: QueueState) -> None:
         count = self._count
@@ -121,27 +121,25 @@ class CommitFence(Generic[Q]):
             assigned.commit_floor = UNKNOWN if committed is None else committed
 
 
-class StallRecovery(Generic[Q]):
-    """Revokes all queues after a stall, because other members may have them.
+class StallRecovery(CommitFence[Q]):
+    """Also revokes all queues after a stall, because other members may have them.
 
     Delivery stops at once; a queue is committed only if no other member has committed more.
     """
 
     def __init__(
         self,
-        tasks: BackgroundTasks,
-        table: Mapping[MessageQueue, Q],
         store: OffsetStore,
+        table: Mapping[MessageQueue, Q],
+        tasks: BackgroundTasks,
         *,
         revoke: Callable[[Collection[Q]], Awaitable[None]],
         clock: Callable[[], float] = monotonic,
         limit_seconds: float = STALL_SECONDS,
     ) -> None:
+        super().__init__(store, table, clock=clock, limit_seconds=limit_seconds)
         self._tasks = tasks
         self._revoke = revoke
-        self.fence: CommitFence[Q] = CommitFence(
-            store, table, on_stall=self._on_stall, clock=clock, limit_seconds=limit_seconds
-        )
 
     def _on_stall(self, held: list[Q]) -> None:
         for assigned in held:
@@ -150,5 +148,5 @@ class StallRecovery(Generic[Q]):
 
     async def _leave(self, held: list[Q]) -> None:
         with anyio.move_on_after(COMPARE_SECONDS):
-            await self.fence.refresh(held)
+            await self.refresh(held)
         await self._revoke(held)

@@ -62,34 +62,19 @@ DENIED: Final = (AuthError, PermissionDeniedError)
 
 
 class StartOffsets(Protocol):
-    """Determines where pulling starts."""
+    """Determines where pulling starts; see `StartPositions`."""
 
-    async def find(self, queue: MessageQueue) -> tuple[int, bool]:
-        """Return the start offset, and whether it is new rather than committed.
-
-        :raises RocketMQError: it cannot be determined now
-        """
-        ...
-
-    async def offset_of(self, queue: MessageQueue, start: str) -> int:
-        """Return the offset of a start position in *queue* now."""
-        ...
+    async def find(self, queue: MessageQueue) -> tuple[int, bool]: ...
+    async def offset_of(self, queue: MessageQueue, start: str) -> int: ...
 
 
 class PullOwner(Protocol[Q_contra]):
-    """Called by a `Puller` about its queues."""
+    """Called by a `Puller` about its queues; see `GroupEngine`."""
 
-    def on_pulled(self, assigned: Q_contra, messages: int, passed: int) -> None:
-        """Note a pull with progress: messages kept, and offsets passed."""
-
-    def on_started(self, assigned: Q_contra, *, new: bool) -> None:
-        """Note that a queue starts; *new*: at an offset that is not committed yet."""
-
-    async def on_corrected(self, assigned: Q_contra) -> None:
-        """Commit the position: pulling goes on at an earlier or reset offset."""
-
-    def on_recovered(self, assigned: Q_contra) -> None:
-        """Note that a queue is pulled again after failures."""
+    def on_pulled(self, assigned: Q_contra, messages: int, passed: int) -> None: ...
+    def on_started(self, assigned: Q_contra, *, new: bool) -> None: ...
+    async def on_corrected(self, assigned: Q_contra) -> None: ...
+    def on_recovered(self, assigned: Q_contra) -> None: ...
 
 
 class Puller(Generic[Q]):
@@ -303,8 +288,7 @@ class Puller(Generic[Q]):
             remark=remark,
             dropped=dropped,
         )
-        logger.warning("offset_corrected", queue=str(assigned.queue), event_value=repr(event))
-        self._context.publish(event)
+        self._context.warn("offset_corrected", event, queue=str(assigned.queue))
         if reset or corrected < requested:
             await self._owner.on_corrected(assigned)
 
@@ -313,8 +297,7 @@ class Puller(Generic[Q]):
         assigned.failure = error
         queue, remark = assigned.queue, error.remark or ""
         event = QueueHeld(queue=queue, requested=requested, suggested=suggested, remark=remark)
-        logger.warning("queue_held", queue=str(queue), event_value=repr(event))
-        self._context.publish(event)
+        self._context.warn("queue_held", event, queue=str(queue))
         self._on_messages(assigned)  # wakes a poll, which raises it
 
     async def _recover(

@@ -112,7 +112,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         if self.orderly:
             return QueueLocks(self.instance, self.group, on_lost=self._on_lost), None
         return None, StallRecovery(
-            self._tasks, self.table, self.store, revoke=self._revoke_and_rebalance
+            self.store, self.table, self._tasks, revoke=self._revoke_and_rebalance
         )
 
     def _make_send_back(self) -> SendBack | None:
@@ -151,7 +151,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         if self.locks is not None:
             self._tasks.spawn(self.locks.keep_renewing, name="locks")
         if self.stalls is not None:
-            self._tasks.spawn(self.stalls.fence.stalls.watch, name="stalls")
+            self._tasks.spawn(self.stalls.stalls.watch, name="stalls")
 
     async def shut(self) -> None:
         # After a failure no handler runs any more.
@@ -246,7 +246,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
     def _may_commit(self, assigned: QueueState) -> bool:
         if self.locks is not None:
             return self.locks.holds(assigned.queue)
-        return self.stalls is None or self.stalls.fence.may_commit(assigned)
+        return self.stalls is None or self.stalls.may_commit(assigned)
 
     def _may_send(self, queue: MessageQueue) -> bool:
         assigned = self.table.get(queue)

@@ -20,28 +20,16 @@ Q = TypeVar("Q", bound=QueueState)
 
 
 class AssignmentOwner(Protocol[Q]):
-    """The engine whose queues are assigned and revoked."""
+    """The engine whose queues are assigned and revoked; see `GroupEngine`."""
 
     table: dict[MessageQueue, Q]
 
     @property
-    def publish(self) -> Callable[[ConsumerEvent], None]:
-        """Publishes an event of the consumer."""
-        ...
-
-    def make_queue(self, queue: MessageQueue) -> Q:
-        """Return the state of a newly assigned queue."""
-        ...
-
-    def begin_pulling(self, assigned: Q) -> None:
-        """Start the pull loop of a newly assigned queue."""
-
-    async def admit(self, queues: tuple[MessageQueue, ...]) -> Collection[MessageQueue]:
-        """Return the queues that may be assigned now."""
-        ...
-
-    async def on_released(self, released: list[Q]) -> None:
-        """Clean up after the last commit of revoked queues."""
+    def publish(self) -> Callable[[ConsumerEvent], None]: ...
+    def make_queue(self, queue: MessageQueue) -> Q: ...
+    def begin_pulling(self, assigned: Q) -> None: ...
+    async def admit(self, queues: tuple[MessageQueue, ...]) -> Collection[MessageQueue]: ...
+    async def on_released(self, released: list[Q]) -> None: ...
 
 
 class Assignments(Generic[Q]):

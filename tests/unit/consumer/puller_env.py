@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, cast
 
 from rocketmq_aio.config.consumer import ConsumerConfig, LitePullConfig
@@ -123,6 +124,7 @@ class PullerEnv:
         self.filters = FilterHooks()
         self.events: list[ConsumerEvent] = []
         self.publish = self.events.append
+        self.warn = partial(ConsumerContext.warn, cast(ConsumerContext[ConsumerConfig], self))
         self.started: list[tuple[PolledQueue, bool]] = []
         self.corrected: list[int] = []
         self.recovered: list[PolledQueue] = []

@@ -54,11 +54,11 @@ class RecoveryEnv:
             assigned.begin(HERE)
         self.store = Store()
         self.recovery = StallRecovery(
-            host, self.table, self.store, revoke=self._revoke, clock=lambda: self.now
+            self.store, self.table, host, revoke=self._revoke, clock=lambda: self.now
         )
 
     def committable(self) -> dict[MessageQueue, bool]:
-        return {queue: self.recovery.fence.may_commit(each) for queue, each in self.table.items()}
+        return {queue: self.recovery.may_commit(each) for queue, each in self.table.items()}
 
     async def _revoke(self, held: Collection[DispatchQueue]) -> None:
         assert list(held) == list(self.table.values())
@@ -78,7 +78,7 @@ async def env() -> AsyncIterator[RecoveryEnv]:
 async def test_looks_in_time_change_nothing(env: RecoveryEnv) -> None:
     for _ in range(3):
         env.now += STALL_SECONDS
-        env.recovery.fence.stalls.look()
+        env.recovery.stalls.look()
 
     assert all(env.committable().values())
     assert not any(each.dropped for each in env.table.values())
@@ -86,7 +86,7 @@ async def test_looks_in_time_change_nothing(env: RecoveryEnv) -> None:
 
 async def test_after_a_stall_nothing_is_delivered_or_committed(env: RecoveryEnv) -> None:
     env.now += STALL_SECONDS + 1
-    env.recovery.fence.stalls.look()
+    env.recovery.stalls.look()
 
     assert all(each.dropped for each in env.table.values())
     assert not any(env.committable().values())
@@ -96,11 +96,11 @@ async def test_only_queues_above_the_commits_of_others_are_committed_on_revocati
     env: RecoveryEnv,
 ) -> None:
     env.now += STALL_SECONDS + 1
-    env.recovery.fence.stalls.look()
+    env.recovery.stalls.look()
     await until(lambda: env.left, "the queues to be revoked")
 
     assert env.left == {AHEAD: True, LEVEL: True, BEHIND: False, NONE: True, AWAY: False}
-    assert env.recovery.fence.may_commit(DispatchQueue(BEHIND)), "a later assignment"
+    assert env.recovery.may_commit(DispatchQueue(BEHIND)), "a later assignment"
 
 
 @pytest.mark.parametrize("moved", ["before", "after"])
@@ -108,7 +108,7 @@ async def test_offsets_reset_after_a_stall_are_committed(env: RecoveryEnv, moved
     """An administrator may set a queue back that is still being revoked."""
     assigned = env.table[LEVEL]
     env.now += STALL_SECONDS + 1
-    env.recovery.fence.stalls.look()
+    env.recovery.stalls.look()
     if moved == "before":  # the committed offsets are read
         assigned.move(HERE - 5)
     await until(lambda: env.left, "the queues to be revoked")
@@ -116,7 +116,7 @@ async def test_offsets_reset_after_a_stall_are_committed(env: RecoveryEnv, moved
         assigned.move(HERE - 5)
 
     assert assigned.committable == HERE - 5
-    assert env.recovery.fence.may_commit(assigned)
+    assert env.recovery.may_commit(assigned)
 
 
 async def test_a_store_that_hangs_after_a_stall_does_not_keep_the_queues(
@@ -126,7 +126,7 @@ async def test_a_store_that_hangs_after_a_stall_does_not_keep_the_queues(
     monkeypatch.setattr(recovery_module, "COMPARE_SECONDS", 0.01)
     monkeypatch.setattr(env.store, "read", lambda queue: asyncio.Event().wait())
     env.now += STALL_SECONDS + 1
-    env.recovery.fence.stalls.look()
+    env.recovery.stalls.look()
     await until(lambda: env.left, "the queues to be revoked")
 
     assert not any(env.left.values())
@@ -135,7 +135,7 @@ async def test_a_store_that_hangs_after_a_stall_does_not_keep_the_queues(
 async def test_a_stall_without_queues_changes_nothing(env: RecoveryEnv) -> None:
     env.table.clear()
     env.now += STALL_SECONDS + 1
-    env.recovery.fence.stalls.look()
+    env.recovery.stalls.look()
 
     assert env.left == {}
 
@@ -145,8 +145,8 @@ async def test_the_watch_looks_before_waiting_tasks_go_on(
 ) -> None:
     monkeypatch.setattr(recovery_module, "LOOK_SECONDS", 0.001)
     env.now = 1.0
-    watching = asyncio.create_task(env.recovery.fence.stalls.watch())
-    await until(lambda: env.recovery.fence.stalls._seen == env.now, "the watch to begin")
+    watching = asyncio.create_task(env.recovery.stalls.watch())
+    await until(lambda: env.recovery.stalls._seen == env.now, "the watch to begin")
     env.now += STALL_SECONDS + 1
     await until(lambda: env.left, "the stall to be noticed")
     watching.cancel()
