@@ -75,7 +75,7 @@ class Servers:
 
     async def request_name_server(self, header: RequestHeader) -> Command:
         self.check_running()
-        return await self.instance.name_servers.ask(header)
+        return await self.instance.name_servers.request(header)
 
     async def route(self, topic: str) -> TopicRouteData:
         """Return the current route of *topic*; RouteNotFoundError if there is no such topic."""
@@ -125,7 +125,7 @@ class Servers:
     async def cluster_info(self) -> ClusterInfo:
         self.check_running()
         # A restarted name server may lack some of the brokers.
-        responses = await self.instance.name_servers.ask_all(GetClusterInfo())
+        responses = await self.instance.name_servers.request_all(GetClusterInfo())
         tables = [read_body(each.body, ClusterInfoBody).broker_addr_table for each in responses]
         return ClusterInfo(brokers=tuple(_merged(b for table in tables for b in table.values())))
 

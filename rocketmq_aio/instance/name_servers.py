@@ -32,11 +32,9 @@ from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)
 
-HEDGE_SECONDS: Final = (
-    0.5  # without a response: the server is suspect, and the next one is requested too
-)
+HEDGE_SECONDS: Final = 0.5  # without a response: it is suspect, and the next server is tried too
 SUSPECT_SECONDS: Final = 30.0  # "no such topic" does not wait for suspects
-ANSWERS: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+LISTED_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
 REFUSALS: Final = (NotSupportedError, AuthError, PermissionDeniedError)  # of the request or account
 
 
@@ -69,10 +67,9 @@ class NameServers:
             raise ConfigError(
                 "namesrv", namesrv, "give namesrv=... or set ROCKETMQ_NAMESRV or NAMESRV_ADDR"
             )
-        if namesrv.startswith("http://"):
-            self._set_addresses(await self._fetch_list(namesrv))
-        else:
-            self._set_addresses(parse_addresses(namesrv))
+        from_page = namesrv.startswith("http://")
+        addresses = await self._fetch_list(namesrv) if from_page else parse_addresses(namesrv)
+        self._set_addresses(addresses)
 
     async def refresh(self) -> None:
         """Fetch the list from the address server again; keep the old one if it fails."""
@@ -89,14 +86,22 @@ class NameServers:
         :raises RouteNotFoundError: no reachable name server has such a topic
         :raises NameServerUnavailableError: no name server answered
         """
-        return _routes(topic, [await self.ask(_route_request(topic))])[0]
+        return (await self._routes(topic, every=False))[0]
 
     async def routes(self, topic: str) -> list[TopicRouteData]:
         """Return the route of *topic* from each reachable name server; errors as `route`.
 
         One that has just restarted may lack some of the brokers.
         """
-        return _routes(topic, await self.ask_all(_route_request(topic)))
+        return await self._routes(topic, every=True)
+
+    async def _routes(self, topic: str, *, every: bool) -> list[TopicRouteData]:
+        header = GetRouteInfo(topic=topic, accept_standard_json_only=True)
+        responses = await self._request(header, every=every)
+        routes = [read_route(each.body) for each in responses if each.code == ResponseCode.SUCCESS]
+        if not routes:
+            raise RouteNotFoundError(topic, "the name servers know no such topic")
+        return routes
 
     def _set_addresses(self, addresses: tuple[str, ...]) -> None:
         if set(addresses) == set(self._addresses):
@@ -108,27 +113,26 @@ class NameServers:
             self._suspects.pop(address, None)
         self._remoting.forget(gone)
 
-    async def ask(self, header: RequestHeader) -> Command:
+    async def request(self, header: RequestHeader) -> Command:
         """Return the first success, or "no such topic" if all reachable servers agree.
 
         :raises NameServerUnavailableError: no usable response
         :raises BrokerError: no usable response, and one rejected the request or the account
         """
-        return (await self._ask(header, every=False))[0]
+        return (await self._request(header, every=False))[0]
 
-    async def ask_all(self, header: RequestHeader) -> list[Command]:
+    async def request_all(self, header: RequestHeader) -> list[Command]:
         """Return the responses of all reachable servers, which do not replicate to each other.
 
-        :raises NameServerUnavailableError: no usable response
-        :raises BrokerError: no usable response, and one rejected the request or the account
+        Errors are those of `request`.
         """
-        return await self._ask(header, every=True)
+        return await self._request(header, every=True)
 
-    async def _ask(self, header: RequestHeader, *, every: bool) -> list[Command]:
+    async def _request(self, header: RequestHeader, *, every: bool) -> list[Command]:
         poll = _Poll()
 
-        async def ask(address: str) -> None:
-            command = await self._ask_one(address, header, poll.causes)
+        async def request(address: str) -> None:
+            command = await self._request_one(address, header, poll.causes)
             if command is not None:
                 self._suspects.pop(address, None)
             poll.end(address, command)
@@ -137,21 +141,21 @@ class NameServers:
             for address in self._addresses:  # a refresh may replace it meanwhile
                 if poll.unknown is None or not self._is_suspect(address):
                     poll.pending.add(address)
-                    tasks.start_soon(ask, address)
+                    tasks.start_soon(request, address)
                     if not every:
                         await self._wait(poll, HEDGE_SECONDS)
-                if poll.found and not every:
+                if poll.successes and not every:
                     break
             while self._should_wait(poll, every=every):
-                await self._wait(poll, HEDGE_SECONDS if poll.is_answered else None)
+                await self._wait(poll, HEDGE_SECONDS if poll.has_response else None)
             tasks.cancel_scope.cancel()
         return self._responses(poll)
 
     def _should_wait(self, poll: _Poll, *, every: bool) -> bool:
-        if poll.found and not every:
+        if poll.successes and not every:
             return False
         pending = poll.pending
-        return not all(map(self._is_suspect, pending)) if poll.is_answered else bool(pending)
+        return not all(map(self._is_suspect, pending)) if poll.has_response else bool(pending)
 
     async def _wait(self, poll: _Poll, seconds: float | None) -> None:
         """Wait for the next response; after *seconds*, pending servers become suspect."""
@@ -165,9 +169,9 @@ class NameServers:
         return self._suspects.get(address, 0.0) > monotonic()
 
     def _responses(self, poll: _Poll) -> list[Command]:
-        if answers := poll.found or ([poll.unknown] if poll.unknown is not None else []):
-            self._prefer(answers[0][0])
-            return [command for _, command in answers]
+        if responses := poll.successes or ([poll.unknown] if poll.unknown is not None else []):
+            self._prefer(responses[0][0])
+            return [command for _, command in responses]
         for cause in poll.causes.values():
             if isinstance(cause, REFUSALS):
                 raise cause
@@ -179,7 +183,7 @@ class NameServers:
             at = self._addresses.index(address)
             self._addresses = self._addresses[at:] + self._addresses[:at]
 
-    async def _ask_one(
+    async def _request_one(
         self, address: str, header: RequestHeader, causes: dict[str, BaseException]
     ) -> Command | None:
         try:
@@ -187,7 +191,7 @@ class NameServers:
         except RocketMQError as error:
             causes[address] = error
             return None
-        if command.code in ANSWERS:
+        if command.code in LISTED_OR_NOT:
             return command
         cause: RocketMQError = broker_error(command, address)  # also "name server not ready"
         if isinstance(cause, NotSupportedError) and isinstance(header, GetRouteInfo):
@@ -200,42 +204,31 @@ class NameServers:
         return await fetch_addresses(wanted, self._config.request_timeout_seconds)
 
 
-def _route_request(topic: str) -> GetRouteInfo:
-    return GetRouteInfo(topic=topic, accept_standard_json_only=True)
-
-
-def _routes(topic: str, answers: list[Command]) -> list[TopicRouteData]:
-    found = [read_route(each.body) for each in answers if each.code == ResponseCode.SUCCESS]
-    if not found:
-        raise RouteNotFoundError(topic, "the name servers know no such topic")
-    return found
-
-
 class _Poll:
     """The responses of name servers to one request so far.
 
-    :ivar found: successes, in order of arrival
+    :ivar successes: in order of arrival
     :ivar unknown: the first "no such topic"
-    :ivar pending: servers that have neither answered nor failed
+    :ivar pending: servers without a response or failure yet
     """
 
     def __init__(self) -> None:
-        self.found: list[tuple[str, Command]] = []
+        self.successes: list[tuple[str, Command]] = []
         self.unknown: tuple[str, Command] | None = None
         self.causes: dict[str, BaseException] = {}
         self.pending: set[str] = set()
-        self.changed = anyio.Event()  # replaced by each answer
+        self.changed = anyio.Event()  # replaced by each response
 
     @property
-    def is_answered(self) -> bool:
-        return bool(self.found) or self.unknown is not None
+    def has_response(self) -> bool:
+        return bool(self.successes) or self.unknown is not None
 
     def end(self, address: str, command: Command | None) -> None:
-        """Record that *address* has answered or failed."""
+        """Record the response of *address*; None if it failed."""
         self.pending.discard(address)
         if command is not None:
             if command.code == ResponseCode.SUCCESS:
-                self.found.append((address, command))
+                self.successes.append((address, command))
             elif self.unknown is None:
                 self.unknown = (address, command)
         changed, self.changed = self.changed, anyio.Event()

@@ -56,8 +56,27 @@ class TopicRoute:
 def read_route(topic: str, data: TopicRouteData) -> TopicRoute:
     """Return the route in *data*: writable queues need a master, readable ones do not."""
     brokers, malformed = _read_addresses(data)
-    if not data.order_topic_conf and (owners := logical_queues(topic, data)):
-        return _static_route(topic, owners, brokers, malformed)
+    owners = {} if data.order_topic_conf else logical_queues(topic, data)
+    if owners:
+        subscribe = ordered = sorted(owners)
+        publish = [q for q in ordered if MASTER_ID in brokers.get(owners[q], ())]
+    else:
+        publish, subscribe, ordered = _physical_queues(topic, data, brokers)
+    return TopicRoute(
+        topic=topic,
+        publish_queues=tuple(sorted(publish)),
+        subscribe_queues=tuple(sorted(subscribe)),
+        brokers=brokers,
+        owners=owners,
+        ordered_queues=tuple(sorted(ordered)),
+        malformed=malformed,
+    )
+
+
+def _physical_queues(
+    topic: str, data: TopicRouteData, brokers: dict[str, dict[int, str]]
+) -> tuple[list[MessageQueue], list[MessageQueue], list[MessageQueue]]:
+    """Return the queues to publish to, to subscribe to, and those of ordered sends."""
     publish: list[MessageQueue] = []
     subscribe: list[MessageQueue] = []
     ordered: list[MessageQueue] = []
@@ -74,32 +93,7 @@ def read_route(topic: str, data: TopicRouteData) -> TopicRoute:
     if conf := data.order_topic_conf:
         ordered = _ordered(topic, conf) or ordered
         publish = [q for q in ordered if MASTER_ID in brokers.get(q.broker_name, ())] or publish
-    return TopicRoute(
-        topic=topic,
-        publish_queues=tuple(sorted(publish)),
-        subscribe_queues=tuple(sorted(subscribe)),
-        brokers=brokers,
-        ordered_queues=tuple(sorted(ordered)),
-        malformed=malformed,
-    )
-
-
-def _static_route(
-    topic: str,
-    owners: dict[MessageQueue, str],
-    brokers: dict[str, dict[int, str]],
-    malformed: tuple[str, ...],
-) -> TopicRoute:
-    queues = sorted(owners)
-    return TopicRoute(
-        topic=topic,
-        publish_queues=tuple(q for q in queues if MASTER_ID in brokers.get(owners[q], ())),
-        subscribe_queues=tuple(queues),
-        brokers=brokers,
-        owners=owners,
-        ordered_queues=tuple(queues),
-        malformed=malformed,
-    )
+    return publish, subscribe, ordered
 
 
 def _read_addresses(data: TopicRouteData) -> tuple[dict[str, dict[int, str]], tuple[str, ...]]:
@@ -177,11 +171,11 @@ class RouteTable:
         """
         while (fetching := self._fetching.get(topic)) is not None:
             # Concurrent callers share one request; None if its caller was cancelled.
-            answer = await asyncio.shield(fetching)
-            if isinstance(answer, RocketMQError):
-                raise answer.with_traceback(None)
-            if answer is not None:
-                return answer
+            outcome = await asyncio.shield(fetching)
+            if isinstance(outcome, RocketMQError):
+                raise outcome.with_traceback(None)
+            if outcome is not None:
+                return outcome
         return await self._fetch(topic, may_lose_brokers)
 
     async def wait_for_newer(self, known: TopicRoute) -> TopicRoute:
@@ -200,16 +194,16 @@ class RouteTable:
     async def _fetch(self, topic: str, may_lose_brokers: bool) -> TopicRoute:
         fetching: asyncio.Future[TopicRoute | RocketMQError | None]
         fetching = self._fetching[topic] = asyncio.get_running_loop().create_future()
-        answer: TopicRoute | RocketMQError | None = None
+        outcome: TopicRoute | RocketMQError | None = None
         try:
-            answer = self._store(topic, await self._request(topic), may_lose_brokers)
-            return answer
+            outcome = self._store(topic, await self._request(topic), may_lose_brokers)
+            return outcome
         except RocketMQError as error:
-            answer = error
+            outcome = error
             raise
         finally:
             del self._fetching[topic]
-            fetching.set_result(answer)
+            fetching.set_result(outcome)
 
     async def _request(self, topic: str) -> TopicRoute:
         if topic in self._routes:
@@ -259,9 +253,9 @@ class RouteTable:
         """Return the address of a broker's master."""
         return self._addresses(broker_name).get(MASTER_ID)
 
-    def replica(self, broker_name: str, broker_id: int) -> tuple[str, int] | None:
-        """Return address and id of replica *broker_id*, or of another one if it is missing."""
-        addresses = self._addresses(broker_name)
+    def replica_of(self, queue: MessageQueue, broker_id: int) -> tuple[str, int] | None:
+        """Return address and id of a replica to read *queue* from: *broker_id* if there is one."""
+        addresses = self._addresses(self.broker_of(queue))
         for each in (broker_id, broker_id + 1 if broker_id != MASTER_ID else MASTER_ID):
             if each in addresses:
                 return addresses[each], each
@@ -275,10 +269,6 @@ class RouteTable:
             self.invalidate(queue.topic)
             raise NotConnectedError(broker, "no route names a master of this broker")
         return address
-
-    def replica_of(self, queue: MessageQueue, broker_id: int) -> tuple[str, int] | None:
-        """Return the `replica` to read *queue* from; for a logical queue, of its owner."""
-        return self.replica(self.broker_of(queue), broker_id)
 
     def broker_of(self, queue: MessageQueue) -> str:
         """Return the name of the broker of *queue* by the cached route."""

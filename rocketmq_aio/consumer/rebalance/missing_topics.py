@@ -77,7 +77,7 @@ class MissingTopics:
         names: set[str] = set()
         try:
             with anyio.move_on_after(LIST_SECONDS):
-                for response in await self._instance.name_servers.ask_all(GetAllTopics()):
+                for response in await self._instance.name_servers.request_all(GetAllTopics()):
                     names.update(read_body(response.body, TopicList).topic_list)
         except RocketMQError as error:  # only the hint is missing
             logger.debug("topics_not_listed", reason=str(error))

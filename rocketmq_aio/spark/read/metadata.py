@@ -368,7 +368,7 @@ def _store_millis(message: MessageExt) -> int:
 
 async def listed_topics(instance: MQClientInstance, pattern: str) -> list[str]:
     """Return the current topics whose whole name matches *pattern*."""
-    command = await instance.name_servers.ask(GetAllTopics())
+    command = await instance.name_servers.request(GetAllTopics())
     names = names_inside(instance.remoting.namespace, read_body(command.body, TopicList).topic_list)
     servers = await _cluster_info(instance)
     # Brokers create topics named after themselves and their cluster.
@@ -381,7 +381,7 @@ async def registered_brokers(instance: MQClientInstance) -> set[str]:
 
 
 async def _cluster_info(instance: MQClientInstance) -> ClusterInfoBody:
-    command = await instance.name_servers.ask(GetClusterInfo())
+    command = await instance.name_servers.request(GetClusterInfo())
     return read_body(command.body, ClusterInfoBody)
 
 

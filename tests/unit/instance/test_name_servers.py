@@ -246,7 +246,7 @@ async def test_a_refusal_of_the_request_is_not_an_outage() -> None:
             server.on(GetClusterInfo.code, server.not_supported(Command(GetClusterInfo.code, 0)))
 
         with pytest.raises(NotSupportedError, match="106 not supported"):
-            await name_servers.ask(GetClusterInfo())
+            await name_servers.request(GetClusterInfo())
 
 
 async def test_a_broker_given_as_name_server_is_named_as_such() -> None:

@@ -428,7 +428,7 @@ async def test_a_replica_that_is_missing_is_stood_in_for(
     table.names.known["orders"] = route(queues(), data)
     await table.routes.get("orders")
 
-    assert table.routes.replica("broker-a", asked) == found
+    assert table.routes.replica_of(MessageQueue("orders", "broker-a", 0), asked) == found
 
 
 LOGICAL = MessageQueue("orders", "__syslo__global__", 0)

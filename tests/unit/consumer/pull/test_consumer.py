@@ -27,7 +27,7 @@ from rocketmq_aio.errors import (
     SubscriptionError,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.model.values import MessageSelector
+from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
@@ -246,13 +246,13 @@ async def test_a_topic_that_does_not_exist_is_an_error(puller: PullConsumer) -> 
 def note_replicas(puller: PullConsumer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the list in which the broker ids of pulls will be noted."""
     asked: list[int] = []
-    replica = puller.client.routes.replica
+    replica_of = puller.client.routes.replica_of
 
-    def note(broker_name: str, broker_id: int) -> tuple[str, int] | None:
+    def note(queue: MessageQueue, broker_id: int) -> tuple[str, int] | None:
         asked.append(broker_id)
-        return replica(broker_name, broker_id)
+        return replica_of(queue, broker_id)
 
-    monkeypatch.setattr(puller.client.routes, "replica", note)
+    monkeypatch.setattr(puller.client.routes, "replica_of", note)
     return asked
 
 
