@@ -151,56 +151,55 @@ async def test_a_send_cancelled_at_any_step_does_not_affect_others(brokers: int)
         assert 5 < steps < STEPS - 1, "the sweep did not reach the end"
 
 
-async def test_after_many_cancelled_sends_the_next_hundred_succeed() -> None:
-    async with open_producer(brokers=2) as env:
-        for steps in range(100):
-            sending = [asyncio.create_task(env.producer.send(ORDER)) for _ in range(5)]
-            await turns(steps % 12)
-            for task in sending:
-                task.cancel()
-            await asyncio.wait(sending)
-        results = await asyncio.gather(*(env.producer.send(ORDER) for _ in range(100)))
+async def test_after_many_cancelled_sends_the_next_hundred_succeed(
+    two_brokers: ProducerEnv,
+) -> None:
+    for steps in range(100):
+        sending = [asyncio.create_task(two_brokers.producer.send(ORDER)) for _ in range(5)]
+        await turns(steps % 12)
+        for task in sending:
+            task.cancel()
+        await asyncio.wait(sending)
+    results = await asyncio.gather(*(two_brokers.producer.send(ORDER) for _ in range(100)))
 
-        assert all(each.ok for each in results)
-        assert [len(broker.connects) for broker in env.brokers] == [1, 1]
-        assert room_taken(env) == (0, 0)
-        connections = env.producer.client.remoting._connections.values()
-        assert {each.in_flight for each in connections} == {0}
+    assert all(each.ok for each in results)
+    assert [len(broker.connects) for broker in two_brokers.brokers] == [1, 1]
+    assert room_taken(two_brokers) == (0, 0)
+    connections = two_brokers.producer.client.remoting._connections.values()
+    assert {each.in_flight for each in connections} == {0}
 
 
-async def test_a_cancelled_retry_ends_the_send() -> None:
-    async with open_producer() as env:
-        env.broker.on(SEND, Close(), times=None)
-        sending = asyncio.create_task(env.producer.send(ORDER))
-        await env.broker.wait_for(SEND)
-        await turns()
-        sending.cancel()
-        await asyncio.wait([sending])
-        attempts = len(env.sends())
-        env.broker.off(SEND)
-        await env.producer.send(ORDER)
+async def test_a_cancelled_retry_ends_the_send(env: ProducerEnv) -> None:
+    env.broker.on(SEND, Close(), times=None)
+    sending = asyncio.create_task(env.producer.send(ORDER))
+    await env.broker.wait_for(SEND)
+    await turns()
+    sending.cancel()
+    await asyncio.wait([sending])
+    attempts = len(env.sends())
+    env.broker.off(SEND)
+    await env.producer.send(ORDER)
 
-        assert sending.cancelled()
-        assert len(env.sends()) == attempts + 1
+    assert sending.cancelled()
+    assert len(env.sends()) == attempts + 1
 
 
 # --- closing -------------------------------------------------------------------------------------
 
 
-async def test_close_waits_for_sends_in_flight() -> None:
-    async with open_producer() as env:
-        held = env.broker.hold(SEND)
-        sending = asyncio.create_task(env.producer.send(ORDER))
-        await held.wait(1)
-        closing = asyncio.create_task(env.producer.close())
-        await turns()
-        assert not closing.done()
-        with pytest.raises(ClosedError):
-            await env.producer.send(ORDER)
-        held.release()
+async def test_close_waits_for_sends_in_flight(env: ProducerEnv) -> None:
+    held = env.broker.hold(SEND)
+    sending = asyncio.create_task(env.producer.send(ORDER))
+    await held.wait(1)
+    closing = asyncio.create_task(env.producer.close())
+    await turns()
+    assert not closing.done()
+    with pytest.raises(ClosedError):
+        await env.producer.send(ORDER)
+    held.release()
 
-        assert (await sending).ok
-        await closing
+    assert (await sending).ok
+    await closing
 
 
 async def test_close_fails_sends_that_wait_for_a_place() -> None:
@@ -231,13 +230,12 @@ async def test_sends_that_outlast_close_raise_send_unknown(monkeypatch: pytest.M
             await sending
 
 
-async def test_closing_a_shared_instance_fails_sends_with_closed_error() -> None:
-    async with open_producer() as env:
-        await env.producer.publish_queues("orders")
-        await env.producer.client.close()
+async def test_closing_a_shared_instance_fails_sends_with_closed_error(env: ProducerEnv) -> None:
+    await env.producer.publish_queues("orders")
+    await env.producer.client.close()
 
-        with pytest.raises(ClosedError):
-            await env.producer.send(ORDER)
+    with pytest.raises(ClosedError):
+        await env.producer.send(ORDER)
 
 
 async def test_close_at_any_step_of_a_send_ends_both(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from rocketmq_aio.producer import send_request as outgoing
 from rocketmq_aio.producer.compression import CompressionPool
 from rocketmq_aio.protocol import compression
 from rocketmq_aio.protocol.compression import inflate
-from tests.unit.producer.producer_env import open_producer
+from tests.unit.producer.producer_env import ProducerEnv, open_producer
 from tests.unit.producer.test_send_request import made
 
 LARGE = b"orders and payments " * 5000
@@ -44,34 +44,34 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     return held
 
 
-async def test_compression_does_not_block_other_sends(held: Held) -> None:
-    async with open_producer() as env:
-        large = asyncio.ensure_future(env.producer.send(Message("orders", LARGE)))
-        await asyncio.to_thread(held.begun.wait, 10)
-        await env.producer.send(Message("orders", b"small"))
+async def test_compression_does_not_block_other_sends(held: Held, env: ProducerEnv) -> None:
+    large = asyncio.ensure_future(env.producer.send(Message("orders", LARGE)))
+    await asyncio.to_thread(held.begun.wait, 10)
+    await env.producer.send(Message("orders", b"small"))
 
-        assert not large.done()
-        assert held.thread.startswith("rocketmq-compress")
+    assert not large.done()
+    assert held.thread.startswith("rocketmq-compress")
 
-        held.go_on.set()
+    held.go_on.set()
+    await large
+    (packed,) = (each for each in env.bodies() if each != b"small")
+    *_, header = env.sends()
+
+    assert inflate(packed, header.sys_flag) == LARGE
+
+
+async def test_a_send_cancelled_during_compression_is_not_sent(
+    held: Held, env: ProducerEnv
+) -> None:
+    large = asyncio.ensure_future(env.producer.send(Message("orders", LARGE)))
+    await asyncio.to_thread(held.begun.wait, 10)
+    large.cancel()
+    held.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
         await large
-        (packed,) = (each for each in env.bodies() if each != b"small")
-        *_, header = env.sends()
+    await env.producer.send(Message("orders", b"small"))
 
-        assert inflate(packed, header.sys_flag) == LARGE
-
-
-async def test_a_send_cancelled_during_compression_is_not_sent(held: Held) -> None:
-    async with open_producer() as env:
-        large = asyncio.ensure_future(env.producer.send(Message("orders", LARGE)))
-        await asyncio.to_thread(held.begun.wait, 10)
-        large.cancel()
-        held.go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await large
-        await env.producer.send(Message("orders", b"small"))
-
-        assert env.bodies() == [b"small"]
+    assert env.bodies() == [b"small"]
 
 
 async def test_the_threads_end_with_the_producer() -> None:

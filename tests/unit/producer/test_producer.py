@@ -19,7 +19,7 @@ from rocketmq_aio.model.values import MessageQueue, SendStatus
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.queue_selectors import select_by_hash
 from rocketmq_aio.protocol.compression import inflate
-from tests.unit.producer.producer_env import ORDER, SEND, open_producer
+from tests.unit.producer.producer_env import ORDER, SEND, ProducerEnv, open_producer
 
 ANY_ENCODING = [
     ClientConfig(),
@@ -57,17 +57,16 @@ async def test_a_message_is_stored_as_it_was_sent(version: str, client: ClientCo
         assert header.default_topic == "TBW102"
 
 
-async def test_the_result_has_queue_offset_and_ids() -> None:
-    async with open_producer() as env:
-        results = [await env.producer.send(ORDER, queue=env.queue(2)) for _ in range(3)]
-        stored = env.broker.messages("orders", 2)
+async def test_the_result_has_queue_offset_and_ids(env: ProducerEnv) -> None:
+    results = [await env.producer.send(ORDER, queue=env.queue(2)) for _ in range(3)]
+    stored = env.broker.messages("orders", 2)
 
-        assert [each.queue_offset for each in results] == [0, 1, 2]
-        assert {each.queue for each in results} == {env.queue(2)}
-        assert [each.offset_message_id for each in results] == [each.message_id for each in stored]
-        assert {each.status for each in results} == {SendStatus.SEND_OK}
-        assert len({each.message_id for each in results}) == 3
-        assert all(each.ok for each in results)
+    assert [each.queue_offset for each in results] == [0, 1, 2]
+    assert {each.queue for each in results} == {env.queue(2)}
+    assert [each.offset_message_id for each in results] == [each.message_id for each in stored]
+    assert {each.status for each in results} == {SendStatus.SEND_OK}
+    assert len({each.message_id for each in results}) == 3
+    assert all(each.ok for each in results)
 
 
 async def test_round_robin_covers_all_brokers() -> None:
@@ -90,12 +89,11 @@ async def test_a_large_body_is_sent_compressed(kind: Compression) -> None:
         assert inflate(stored.body, header.sys_flag) == body
 
 
-async def test_the_same_message_can_be_sent_again_and_gets_another_id() -> None:
-    async with open_producer() as env:
-        results = await asyncio.gather(*(env.producer.send(ORDER) for _ in range(10)))
+async def test_the_same_message_can_be_sent_again_and_gets_another_id(env: ProducerEnv) -> None:
+    results = await asyncio.gather(*(env.producer.send(ORDER) for _ in range(10)))
 
-        assert len({each.message_id for each in results}) == 10
-        assert env.bodies() == [b"hello"] * 10
+    assert len({each.message_id for each in results}) == 10
+    assert env.bodies() == [b"hello"] * 10
 
 
 async def test_concurrent_sends_share_writes_and_all_arrive() -> None:
@@ -107,22 +105,20 @@ async def test_concurrent_sends_share_writes_and_all_arrive() -> None:
         assert len(env.broker.connects) == 1
 
 
-async def test_sends_of_one_task_to_one_queue_keep_their_order() -> None:
-    async with open_producer() as env:
-        for number in range(50):
-            await env.producer.send(Message("orders", b"%d" % number), queue=env.queue(1))
+async def test_sends_of_one_task_to_one_queue_keep_their_order(env: ProducerEnv) -> None:
+    for number in range(50):
+        await env.producer.send(Message("orders", b"%d" % number), queue=env.queue(1))
 
-        stored = env.broker.messages("orders", 1)
-        assert [each.body for each in stored] == [b"%d" % number for number in range(50)]
+    stored = env.broker.messages("orders", 1)
+    assert [each.body for each in stored] == [b"%d" % number for number in range(50)]
 
 
-async def test_the_queue_id_of_the_response_is_used() -> None:
-    async with open_producer() as env:
-        answer = {"msgId": "0A", "queueId": "3", "queueOffset": "9"}
-        env.broker.on(SEND, Response(ext=answer))
-        result = await env.producer.send(ORDER, queue=env.queue(1))
+async def test_the_queue_id_of_the_response_is_used(env: ProducerEnv) -> None:
+    answer = {"msgId": "0A", "queueId": "3", "queueOffset": "9"}
+    env.broker.on(SEND, Response(ext=answer))
+    result = await env.producer.send(ORDER, queue=env.queue(1))
 
-        assert (result.queue, result.queue_offset) == (env.queue(3), 9)
+    assert (result.queue, result.queue_offset) == (env.queue(3), 9)
 
 
 @pytest.mark.parametrize(
@@ -133,14 +129,13 @@ async def test_the_queue_id_of_the_response_is_used() -> None:
         (11, SendStatus.SLAVE_NOT_AVAILABLE),
     ],
 )
-async def test_a_weaker_status_is_a_result(code: int, status: SendStatus) -> None:
-    async with open_producer() as env:
-        answer = {"msgId": "0A", "queueId": "0", "queueOffset": "9"}
-        env.broker.on(SEND, Response(code, ext=answer))
-        result = await env.producer.send(ORDER)
+async def test_a_weaker_status_is_a_result(code: int, status: SendStatus, env: ProducerEnv) -> None:
+    answer = {"msgId": "0A", "queueId": "0", "queueOffset": "9"}
+    env.broker.on(SEND, Response(code, ext=answer))
+    result = await env.producer.send(ORDER)
 
-        assert (result.status, result.ok, result.queue_offset) == (status, False, 9)
-        assert len(env.sends()) == 1
+    assert (result.status, result.ok, result.queue_offset) == (status, False, 9)
+    assert len(env.sends()) == 1
 
 
 # --- the choice of the queue ---------------------------------------------------------------------
@@ -161,13 +156,12 @@ async def test_a_selector_chooses_the_queue() -> None:
         assert seen == [(4, ORDER)]
 
 
-async def test_one_key_goes_to_one_queue() -> None:
-    async with open_producer() as env:
-        results = [
-            await env.producer.send(ORDER, selector=select_by_hash("customer-7")) for _ in range(5)
-        ]
+async def test_one_key_goes_to_one_queue(env: ProducerEnv) -> None:
+    results = [
+        await env.producer.send(ORDER, selector=select_by_hash("customer-7")) for _ in range(5)
+    ]
 
-        assert len({each.queue for each in results}) == 1
+    assert len({each.queue for each in results}) == 1
 
 
 async def test_an_error_of_the_selector_is_raised_and_releases_the_place() -> None:
@@ -199,28 +193,26 @@ async def choose(queues: Sequence[MessageQueue], message: Message) -> MessageQue
 async def test_a_selector_without_a_queue_raises_config_error(
     selector: Any,  # noqa: ANN401 - what somebody may give
     words: str,
+    env: ProducerEnv,
 ) -> None:
-    async with open_producer() as env:
-        for send in (env.producer.send, env.producer.send_oneway):
-            with pytest.raises(ConfigError, match=words) as caught:
-                await send(ORDER, selector=selector)
-            assert caught.value.setting == "selector"
-        assert env.sends() == []
-        assert (env.producer._in_flight.count, env.producer._in_flight.bytes) == (0, 0)
+    for send in (env.producer.send, env.producer.send_oneway):
+        with pytest.raises(ConfigError, match=words) as caught:
+            await send(ORDER, selector=selector)
+        assert caught.value.setting == "selector"
+    assert env.sends() == []
+    assert (env.producer._in_flight.count, env.producer._in_flight.bytes) == (0, 0)
 
 
-async def test_queue_and_selector_exclude_each_other() -> None:
-    async with open_producer() as env:
-        with pytest.raises(ConfigError, match="either"):
-            await env.producer.send(ORDER, queue=env.queue(), selector=select_by_hash("x"))
+async def test_queue_and_selector_exclude_each_other(env: ProducerEnv) -> None:
+    with pytest.raises(ConfigError, match="either"):
+        await env.producer.send(ORDER, queue=env.queue(), selector=select_by_hash("x"))
 
 
-async def test_a_queue_of_another_topic_is_rejected() -> None:
-    async with open_producer() as env:
-        with pytest.raises(ConfigError, match="payments"):
-            await env.producer.send(ORDER, queue=MessageQueue("payments", "broker-a", 0))
+async def test_a_queue_of_another_topic_is_rejected(env: ProducerEnv) -> None:
+    with pytest.raises(ConfigError, match="payments"):
+        await env.producer.send(ORDER, queue=MessageQueue("payments", "broker-a", 0))
 
-        assert env.sends() == []
+    assert env.sends() == []
 
 
 async def test_the_broker_rejects_an_unknown_queue() -> None:
@@ -253,21 +245,19 @@ async def test_an_invalid_message_is_rejected_before_any_request(message: Messag
 
 
 @pytest.mark.parametrize("message", [None, b"bytes", "text", {"topic": "orders"}])
-async def test_anything_but_a_message_is_rejected(message: Message) -> None:
-    async with open_producer() as env:
-        for send in (env.producer.send, env.producer.send_oneway):
-            with pytest.raises(InvalidMessageError, match=r"expected Message\(topic, body\), got"):
-                await send(message)
+async def test_anything_but_a_message_is_rejected(message: Message, env: ProducerEnv) -> None:
+    for send in (env.producer.send, env.producer.send_oneway):
+        with pytest.raises(InvalidMessageError, match=r"expected Message\(topic, body\), got"):
+            await send(message)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, True, "3", float("nan"), float("inf")])
-async def test_an_invalid_timeout_is_rejected(seconds: float) -> None:
-    async with open_producer() as env:
-        with pytest.raises(ConfigError) as caught:
-            await env.producer.send(ORDER, timeout_seconds=seconds)
+async def test_an_invalid_timeout_is_rejected(seconds: float, env: ProducerEnv) -> None:
+    with pytest.raises(ConfigError) as caught:
+        await env.producer.send(ORDER, timeout_seconds=seconds)
 
-        assert caught.value.setting == "timeout_seconds"
-        assert env.sends() == []
+    assert caught.value.setting == "timeout_seconds"
+    assert env.sends() == []
 
 
 def test_invalid_arguments_are_rejected_by_the_constructor() -> None:
@@ -299,7 +289,6 @@ async def test_a_value_that_the_codec_rejects_is_not_sent() -> None:
         assert env.sends() == []
 
 
-async def test_send_value_needs_a_codec() -> None:
-    async with open_producer() as env:
-        with pytest.raises(ConfigError, match="ProducerConfig"):
-            await env.producer.send_value("orders", {"id": 7})
+async def test_send_value_needs_a_codec(env: ProducerEnv) -> None:
+    with pytest.raises(ConfigError, match="ProducerConfig"):
+        await env.producer.send_value("orders", {"id": 7})

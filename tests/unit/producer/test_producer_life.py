@@ -31,18 +31,25 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.cluster import FakeCluster
 from tests.unit.instance.client_env import nothing_left
-from tests.unit.producer.producer_env import ORDER, PATIENT, ROUTE, SEND, SEND_BATCH, open_producer
+from tests.unit.producer.producer_env import (
+    ORDER,
+    PATIENT,
+    ROUTE,
+    SEND,
+    SEND_BATCH,
+    ProducerEnv,
+    open_producer,
+)
 from tests.unit.remoting.until import until
 
 
-async def test_a_oneway_send_does_not_wait_for_a_response() -> None:
-    async with open_producer() as env:
-        await env.producer.send_oneway(ORDER)
-        (request,) = await env.broker.wait_for(SEND)
+async def test_a_oneway_send_does_not_wait_for_a_response(env: ProducerEnv) -> None:
+    await env.producer.send_oneway(ORDER)
+    (request,) = await env.broker.wait_for(SEND)
 
-        assert request.is_oneway
-        assert parse_properties(request.ext_fields()["i"].encode())["UNIQ_KEY"]
-        assert env.bodies() == [b"hello"]
+    assert request.is_oneway
+    assert parse_properties(request.ext_fields()["i"].encode())["UNIQ_KEY"]
+    assert env.bodies() == [b"hello"]
 
 
 async def test_close_does_not_lose_oneway_sends() -> None:
@@ -54,22 +61,20 @@ async def test_close_does_not_lose_oneway_sends() -> None:
         assert len(cluster.broker.messages("orders")) == 100
 
 
-async def test_a_oneway_send_to_a_dead_broker_raises() -> None:
-    async with open_producer() as env:
-        await env.producer.publish_queues("orders")
-        await env.broker.stop()
+async def test_a_oneway_send_to_a_dead_broker_raises(env: ProducerEnv) -> None:
+    await env.producer.publish_queues("orders")
+    await env.broker.stop()
 
-        with pytest.raises(NotConnectedError):
-            await env.producer.send_oneway(ORDER)
+    with pytest.raises(NotConnectedError):
+        await env.producer.send_oneway(ORDER)
 
 
-async def test_a_oneway_send_uses_the_chosen_queue() -> None:
-    async with open_producer() as env:
-        await env.producer.send_oneway(ORDER, queue=env.queue(3))
-        await env.producer.send_oneway(ORDER, selector=lambda queues, _: queues[2])
-        await env.broker.wait_for(SEND, 2)
+async def test_a_oneway_send_uses_the_chosen_queue(env: ProducerEnv) -> None:
+    await env.producer.send_oneway(ORDER, queue=env.queue(3))
+    await env.producer.send_oneway(ORDER, selector=lambda queues, _: queues[2])
+    await env.broker.wait_for(SEND, 2)
 
-        assert [len(env.broker.messages("orders", n)) for n in range(4)] == [0, 0, 1, 1]
+    assert [len(env.broker.messages("orders", n)) for n in range(4)] == [0, 0, 1, 1]
 
 
 async def test_calls_of_a_producer_that_does_not_run_raise() -> None:
@@ -127,13 +132,12 @@ async def test_two_producers_share_one_instance_and_its_connections() -> None:
         assert len(cluster.name_server.connects) == 1
 
 
-async def test_the_producer_registers_and_unregisters_with_brokers() -> None:
-    async with open_producer() as env:
-        await env.producer.send(ORDER)
-        await until(lambda: env.broker.members.producers.get("shop"))
-        await env.producer.close()
+async def test_the_producer_registers_and_unregisters_with_brokers(env: ProducerEnv) -> None:
+    await env.producer.send(ORDER)
+    await until(lambda: env.broker.members.producers.get("shop"))
+    await env.producer.close()
 
-        assert env.broker.members.producers["shop"] == {}
+    assert env.broker.members.producers["shop"] == {}
 
 
 async def test_message_ids_of_two_producers_are_distinct() -> None:

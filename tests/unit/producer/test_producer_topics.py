@@ -20,52 +20,51 @@ from tests.unit.remoting.until import until
 PRODUCER: Final = "rocketmq_aio.producer."
 
 
-async def test_a_topic_that_does_not_exist_is_created_by_the_first_send() -> None:
-    async with open_producer() as env:
-        result = await env.producer.send(Message("later", b"x"))
+async def test_a_topic_that_does_not_exist_is_created_by_the_first_send(env: ProducerEnv) -> None:
+    result = await env.producer.send(Message("later", b"x"))
 
-        assert result.queue.topic == "later"
-        assert len(env.broker.topics["later"].queues) == 4
-        assert env.bodies("later") == [b"x"]
-
-
-async def test_once_the_created_topic_is_known_its_own_route_is_used() -> None:
-    async with open_producer(brokers=2) as env:
-        await env.producer.send(Message("later", b"x"))
-        (holder,) = [each for each in env.brokers if "later" in each.topics]
-        topics = env.producer._infos
-        assert topics["later"].brokers == {"broker-a", "broker-b"}
-        await env.producer.client.routes.refresh(["later"])  # as happens every second
-
-        assert (await env.producer.send(Message("later", b"y"))).queue.broker_name == holder.name
-        assert topics["later"].brokers == {holder.name}
+    assert result.queue.topic == "later"
+    assert len(env.broker.topics["later"].queues) == 4
+    assert env.bodies("later") == [b"x"]
 
 
-async def test_a_topic_that_no_broker_creates_is_not_found() -> None:
-    async with open_producer() as env:
-        env.producer.client.routes._routes.clear()
-        del env.broker.topics["TBW102"]
-        for send in (env.producer.send, env.producer.send_oneway):
-            with pytest.raises(RouteNotFoundError, match="later"):
-                await send(Message("later", b"x"))
+async def test_once_the_created_topic_is_known_its_own_route_is_used(
+    two_brokers: ProducerEnv,
+) -> None:
+    await two_brokers.producer.send(Message("later", b"x"))
+    (holder,) = [each for each in two_brokers.brokers if "later" in each.topics]
+    topics = two_brokers.producer._infos
+    assert topics["later"].brokers == {"broker-a", "broker-b"}
+    await two_brokers.producer.client.routes.refresh(["later"])  # as happens every second
+
+    assert (
+        await two_brokers.producer.send(Message("later", b"y"))
+    ).queue.broker_name == holder.name
+    assert topics["later"].brokers == {holder.name}
 
 
-async def test_a_read_only_topic_raises_at_once() -> None:
-    async with open_producer() as env:
-        env.cluster.create_topic("archive", 4, perm=4)
+async def test_a_topic_that_no_broker_creates_is_not_found(env: ProducerEnv) -> None:
+    env.producer.client.routes._routes.clear()
+    del env.broker.topics["TBW102"]
+    for send in (env.producer.send, env.producer.send_oneway):
+        with pytest.raises(RouteNotFoundError, match="later"):
+            await send(Message("later", b"x"))
 
-        with pytest.raises(RouteNotFoundError, match="read-only"):
-            await env.producer.send(Message("archive", b"x"))
+
+async def test_a_read_only_topic_raises_at_once(env: ProducerEnv) -> None:
+    env.cluster.create_topic("archive", 4, perm=4)
+
+    with pytest.raises(RouteNotFoundError, match="read-only"):
+        await env.producer.send(Message("archive", b"x"))
 
 
-async def test_first_sends_to_a_topic_share_one_route_request() -> None:
-    async with open_producer() as env:
-        await asyncio.gather(*(env.producer.send(ORDER) for _ in range(200)))
-        topics = [
-            command.ext_fields()["topic"] for command in env.cluster.name_server.requests_of(ROUTE)
-        ]
+async def test_first_sends_to_a_topic_share_one_route_request(env: ProducerEnv) -> None:
+    await asyncio.gather(*(env.producer.send(ORDER) for _ in range(200)))
+    topics = [
+        command.ext_fields()["topic"] for command in env.cluster.name_server.requests_of(ROUTE)
+    ]
 
-        assert topics.count("orders") == 1
+    assert topics.count("orders") == 1
 
 
 async def test_a_hanging_name_server_fails_the_first_send_at_its_deadline() -> None:
@@ -75,12 +74,11 @@ async def test_a_hanging_name_server_fails_the_first_send_at_its_deadline() -> N
             await asyncio.wait_for(env.producer.send(ORDER, timeout_seconds=0.1), 15)
 
 
-async def test_known_routes_survive_without_a_name_server() -> None:
-    async with open_producer() as env:
-        await env.producer.send(ORDER)
-        await env.cluster.name_server.stop()
+async def test_known_routes_survive_without_a_name_server(env: ProducerEnv) -> None:
+    await env.producer.send(ORDER)
+    await env.cluster.name_server.stop()
 
-        assert (await env.producer.send(ORDER)).ok
+    assert (await env.producer.send(ORDER)).ok
 
 
 async def test_queues_added_to_a_topic_are_used_without_a_failed_send() -> None:
@@ -117,28 +115,26 @@ def route_of(env: ProducerEnv) -> set[str]:
     return set(route.brokers) if route is not None else set()
 
 
-async def test_unused_topics_are_dropped() -> None:
-    async with open_producer() as env:
-        await env.producer.send(ORDER)
-        assert set(env.producer.topics()) == {"TBW102", "orders"}
-        env.producer._infos["orders"].used_at -= UNUSED_SECONDS + 1
+async def test_unused_topics_are_dropped(env: ProducerEnv) -> None:
+    await env.producer.send(ORDER)
+    assert set(env.producer.topics()) == {"TBW102", "orders"}
+    env.producer._infos["orders"].used_at -= UNUSED_SECONDS + 1
 
-        assert set(env.producer.topics()) == {"TBW102"}
-        assert (await env.producer.send(ORDER)).ok
+    assert set(env.producer.topics()) == {"TBW102"}
+    assert (await env.producer.send(ORDER)).ok
 
 
-async def test_queues_of_keys_are_dropped_with_unused_topics() -> None:
-    async with open_producer() as env:
-        await env.producer.send(ORDER, sharding_key="order-42")
-        publish = env.producer._infos["orders"]
-        env.cluster.create_topic("orders", 8)
-        await env.producer.client.routes.fetch("orders")
-        env.producer.topics()
-        assert "orders" in env.producer._selection.sharded  # its keys may be sent to again
-        publish.used_at -= UNUSED_SECONDS + 1
-        env.producer.topics()
+async def test_queues_of_keys_are_dropped_with_unused_topics(env: ProducerEnv) -> None:
+    await env.producer.send(ORDER, sharding_key="order-42")
+    publish = env.producer._infos["orders"]
+    env.cluster.create_topic("orders", 8)
+    await env.producer.client.routes.fetch("orders")
+    env.producer.topics()
+    assert "orders" in env.producer._selection.sharded  # its keys may be sent to again
+    publish.used_at -= UNUSED_SECONDS + 1
+    env.producer.topics()
 
-        assert not env.producer._selection.sharded
+    assert not env.producer._selection.sharded
 
 
 @pytest.mark.parametrize("seconds", [-3600, 3600])

@@ -55,14 +55,15 @@ async def renewed(env: ProducerEnv) -> None:
 # --- which queue ---------------------------------------------------------------------------------
 
 
-async def test_a_key_of_the_call_and_of_the_message_select_the_same_queue() -> None:
-    async with open_producer(brokers=2) as env:
-        of_message = await queues_of_keys(env)
-        for key in KEYS:
-            result = await env.producer.send(ORDER, sharding_key=key)
+async def test_a_key_of_the_call_and_of_the_message_select_the_same_queue(
+    two_brokers: ProducerEnv,
+) -> None:
+    of_message = await queues_of_keys(two_brokers)
+    for key in KEYS:
+        result = await two_brokers.producer.send(ORDER, sharding_key=key)
 
-            assert result.queue == of_message[key]
-        assert len(set(of_message.values())) > 4
+        assert result.queue == of_message[key]
+    assert len(set(of_message.values())) > 4
 
 
 async def test_a_key_may_be_a_member_of_a_string_enum() -> None:
@@ -79,32 +80,29 @@ async def test_a_key_may_be_a_member_of_a_string_enum() -> None:
         assert found == {"order-3"}
 
 
-async def test_keys_beyond_the_cache_keep_their_queues() -> None:
-    async with open_producer() as env:
-        before = await env.producer.queues_of_keys("orders", KEYS)
-        many = [f"k{number}" for number in range(KEYS_CACHED + 1)]
-        await env.producer.queues_of_keys("orders", many)
+async def test_keys_beyond_the_cache_keep_their_queues(env: ProducerEnv) -> None:
+    before = await env.producer.queues_of_keys("orders", KEYS)
+    many = [f"k{number}" for number in range(KEYS_CACHED + 1)]
+    await env.producer.queues_of_keys("orders", many)
 
-        assert await env.producer.queues_of_keys("orders", KEYS) == before
-        assert env.producer._selection.by_key.cache_info().currsize == KEYS_CACHED
-
-
-async def test_a_sharding_key_selects_the_queue_of_java_clients() -> None:
-    async with open_producer(brokers=2) as env:
-        result = await env.producer.send(keyed("orders"))
-
-        # "orders".hashCode() is -1008770331, over 8 queues sorted by broker and number
-        assert result.queue == env.queue(3, "broker-a")
+    assert await env.producer.queues_of_keys("orders", KEYS) == before
+    assert env.producer._selection.by_key.cache_info().currsize == KEYS_CACHED
 
 
-async def test_the_key_is_stored_as_a_property() -> None:
-    async with open_producer() as env:
-        await env.producer.send(keyed("k 1"))
-        await env.producer.send(ORDER, sharding_key="k 1")
-        await env.producer.send(keyed("k 1"), sharding_key="k 1")
-        found = [each.properties["__SHARDINGKEY"] for each in env.broker.messages("orders")]
+async def test_a_sharding_key_selects_the_queue_of_java_clients(two_brokers: ProducerEnv) -> None:
+    result = await two_brokers.producer.send(keyed("orders"))
 
-        assert found == ["k 1"] * 3
+    # "orders".hashCode() is -1008770331, over 8 queues sorted by broker and number
+    assert result.queue == two_brokers.queue(3, "broker-a")
+
+
+async def test_the_key_is_stored_as_a_property(env: ProducerEnv) -> None:
+    await env.producer.send(keyed("k 1"))
+    await env.producer.send(ORDER, sharding_key="k 1")
+    await env.producer.send(keyed("k 1"), sharding_key="k 1")
+    found = [each.properties["__SHARDINGKEY"] for each in env.broker.messages("orders")]
+
+    assert found == ["k 1"] * 3
 
 
 async def test_keys_stay_with_a_broker_that_leaves_the_route() -> None:
@@ -147,64 +145,60 @@ async def test_removing_a_queue_redistributes_the_keys() -> None:
         assert {queue.queue_id for queue in (await queues_of_keys(env)).values()} == {0, 1}
 
 
-async def test_keys_of_a_read_only_broker_raise_and_do_not_move() -> None:
-    async with open_producer(brokers=2) as env:
-        before = await queues_of_keys(env)
-        env.brokers[1].create_topic("orders", 4, READ_ONLY)
-        await renewed(env)
-        stored = len(env.brokers[1].messages("orders"))
-        key = next(key for key in KEYS if before[key].broker_name == "broker-b")
+async def test_keys_of_a_read_only_broker_raise_and_do_not_move(two_brokers: ProducerEnv) -> None:
+    before = await queues_of_keys(two_brokers)
+    two_brokers.brokers[1].create_topic("orders", 4, READ_ONLY)
+    await renewed(two_brokers)
+    stored = len(two_brokers.brokers[1].messages("orders"))
+    key = next(key for key in KEYS if before[key].broker_name == "broker-b")
 
-        with pytest.raises(RouteNotFoundError, match="may not be written to"):
-            await env.producer.send(keyed(key))
-        assert len(env.brokers[1].messages("orders")) == stored
+    with pytest.raises(RouteNotFoundError, match="may not be written to"):
+        await two_brokers.producer.send(keyed(key))
+    assert len(two_brokers.brokers[1].messages("orders")) == stored
 
 
-async def test_a_keyed_retry_keeps_the_queue() -> None:
-    async with open_producer(brokers=2) as env:
-        before = await queues_of_keys(env)
-        key = KEYS[0]
-        broker = next(b for b in env.brokers if b.name == before[key].broker_name)
-        broker.on(SEND, Response(2, remark="busy"), times=2)
+async def test_a_keyed_retry_keeps_the_queue(two_brokers: ProducerEnv) -> None:
+    before = await queues_of_keys(two_brokers)
+    key = KEYS[0]
+    broker = next(b for b in two_brokers.brokers if b.name == before[key].broker_name)
+    broker.on(SEND, Response(2, remark="busy"), times=2)
 
-        assert (await env.producer.send(keyed(key))).queue == before[key]
+    assert (await two_brokers.producer.send(keyed(key))).queue == before[key]
 
 
 # --- one after another ---------------------------------------------------------------------------
 
 
-async def test_sends_of_one_key_are_sequential_and_keys_are_concurrent() -> None:
-    async with open_producer() as env:
-        await connected(env)
-        held = env.broker.hold(SEND)
-        first = [asyncio.create_task(env.producer.send(keyed("a", b"%d" % n))) for n in range(3)]
-        other = asyncio.create_task(env.producer.send(keyed("b", b"b")))
-        await held.wait(2)
+async def test_sends_of_one_key_are_sequential_and_keys_are_concurrent(env: ProducerEnv) -> None:
+    await connected(env)
+    held = env.broker.hold(SEND)
+    first = [asyncio.create_task(env.producer.send(keyed("a", b"%d" % n))) for n in range(3)]
+    other = asyncio.create_task(env.producer.send(keyed("b", b"b")))
+    await held.wait(2)
 
-        assert sorted(env.bodies()[1:]) == [b"0", b"b"]
-        for _ in range(3):
-            await held.wait(1)
-            held.release()
-        await asyncio.gather(*first, other)
-        assert [body for body in env.bodies()[1:] if body != b"b"] == [b"0", b"1", b"2"]
-        assert len(env.producer._order) == 0
+    assert sorted(env.bodies()[1:]) == [b"0", b"b"]
+    for _ in range(3):
+        await held.wait(1)
+        held.release()
+    await asyncio.gather(*first, other)
+    assert [body for body in env.bodies()[1:] if body != b"b"] == [b"0", b"1", b"2"]
+    assert len(env.producer._order) == 0
 
 
-async def test_keys_keep_their_order_with_reordered_responses() -> None:
-    async with open_producer(brokers=2) as env:
-        sends = [
-            env.producer.send(keyed(f"k{key}", b"%d/%d" % (key, number)))
-            for number in range(5)
-            for key in range(64)
-        ]
-        await asyncio.gather(*sends)
-        seen = defaultdict(list)
-        for body in env.bodies():
-            key, number = body.split(b"/")
-            seen[key].append(int(number))
+async def test_keys_keep_their_order_with_reordered_responses(two_brokers: ProducerEnv) -> None:
+    sends = [
+        two_brokers.producer.send(keyed(f"k{key}", b"%d/%d" % (key, number)))
+        for number in range(5)
+        for key in range(64)
+    ]
+    await asyncio.gather(*sends)
+    seen = defaultdict(list)
+    for body in two_brokers.bodies():
+        key, number = body.split(b"/")
+        seen[key].append(int(number))
 
-        assert len(seen) == 64
-        assert all(numbers == [0, 1, 2, 3, 4] for numbers in seen.values())
+    assert len(seen) == 64
+    assert all(numbers == [0, 1, 2, 3, 4] for numbers in seen.values())
 
 
 async def test_a_failed_send_does_not_block_its_key() -> None:
@@ -236,21 +230,20 @@ async def test_a_key_waits_for_an_unknown_outcome() -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-async def test_a_cancelled_send_releases_its_key(which: int) -> None:
-    async with open_producer() as env:
-        await connected(env)
-        held = env.broker.hold(SEND)
-        tasks = [asyncio.create_task(env.producer.send(keyed("a", b"%d" % n))) for n in range(3)]
-        await held.wait(1)
-        tasks[which].cancel()
-        await asyncio.wait([tasks[which]])
-        env.broker.off(SEND)
-        held.release()
-        await asyncio.gather(*tasks, return_exceptions=True)
+async def test_a_cancelled_send_releases_its_key(which: int, env: ProducerEnv) -> None:
+    await connected(env)
+    held = env.broker.hold(SEND)
+    tasks = [asyncio.create_task(env.producer.send(keyed("a", b"%d" % n))) for n in range(3)]
+    await held.wait(1)
+    tasks[which].cancel()
+    await asyncio.wait([tasks[which]])
+    env.broker.off(SEND)
+    held.release()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
-        assert [task.cancelled() for task in tasks] == [n == which for n in range(3)]
-        assert len(env.producer._order) == 0
-        assert env.producer._in_flight.count == 0
+    assert [task.cancelled() for task in tasks] == [n == which for n in range(3)]
+    assert len(env.producer._order) == 0
+    assert env.producer._in_flight.count == 0
 
 
 async def test_a_key_acquired_in_the_step_of_a_cancellation_is_passed_on() -> None:
@@ -268,57 +261,53 @@ async def test_a_key_acquired_in_the_step_of_a_cancellation_is_passed_on() -> No
     assert len(turns) == 0
 
 
-async def test_waiting_for_a_key_ends_at_the_deadline() -> None:
-    async with open_producer() as env:
-        await connected(env)
-        held = env.broker.hold(SEND)
-        first = asyncio.create_task(env.producer.send(keyed("a")))
-        await held.wait(1)
-        with pytest.raises(SendError, match="same sharding key") as caught:
-            await env.producer.send(keyed("a"), timeout_seconds=0.05)
-        held.release()
-        await first
+async def test_waiting_for_a_key_ends_at_the_deadline(env: ProducerEnv) -> None:
+    await connected(env)
+    held = env.broker.hold(SEND)
+    first = asyncio.create_task(env.producer.send(keyed("a")))
+    await held.wait(1)
+    with pytest.raises(SendError, match="same sharding key") as caught:
+        await env.producer.send(keyed("a"), timeout_seconds=0.05)
+    held.release()
+    await first
 
-        assert not isinstance(caught.value, SendUnknownError)
+    assert not isinstance(caught.value, SendUnknownError)
 
 
-async def test_close_fails_sends_that_wait_for_their_key() -> None:
-    async with open_producer() as env:
-        await connected(env)
-        held = env.broker.hold(SEND, times=1)
-        tasks = [asyncio.create_task(env.producer.send(keyed("a", b"%d" % n))) for n in range(3)]
-        await held.wait(1)
-        closing = asyncio.create_task(env.producer.close())
-        await until(env.producer._is_closed)
-        held.release()
-        await closing
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+async def test_close_fails_sends_that_wait_for_their_key(env: ProducerEnv) -> None:
+    await connected(env)
+    held = env.broker.hold(SEND, times=1)
+    tasks = [asyncio.create_task(env.producer.send(keyed("a", b"%d" % n))) for n in range(3)]
+    await held.wait(1)
+    closing = asyncio.create_task(env.producer.close())
+    await until(env.producer._is_closed)
+    held.release()
+    await closing
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
 
-        assert [type(each) for each in outcomes[1:]] == [ClosedError] * 2
-        assert env.bodies()[1:] == [b"0"]
+    assert [type(each) for each in outcomes[1:]] == [ClosedError] * 2
+    assert env.bodies()[1:] == [b"0"]
 
 
 # --- arguments -----------------------------------------------------------------------------------
 
 
-async def test_queue_and_selector_override_the_key_of_the_message() -> None:
-    async with open_producer() as env:
-        for number in range(4):
-            queue = env.queue(number)
-            by_queue = await env.producer.send(keyed("a"), queue=queue)
-            by_selector = await env.producer.send(keyed("a"), selector=lambda _q, _m, at=queue: at)  # type: ignore[misc]  # a bound loop variable
+async def test_queue_and_selector_override_the_key_of_the_message(env: ProducerEnv) -> None:
+    for number in range(4):
+        queue = env.queue(number)
+        by_queue = await env.producer.send(keyed("a"), queue=queue)
+        by_selector = await env.producer.send(keyed("a"), selector=lambda _q, _m, at=queue: at)  # type: ignore[misc]  # a bound loop variable
 
-            assert (by_queue.queue, by_selector.queue) == (queue, queue)
+        assert (by_queue.queue, by_selector.queue) == (queue, queue)
 
 
-async def test_queue_selector_and_key_exclude_each_other() -> None:
-    async with open_producer() as env:
-        with pytest.raises(ConfigError):
-            await env.producer.send(ORDER, sharding_key="a", queue=env.queue())
-        with pytest.raises(ConfigError):
-            await env.producer.send(ORDER, sharding_key="a", selector=SelectByRandom())
-        with pytest.raises(ConfigError, match="another one"):
-            await env.producer.send(keyed("a"), sharding_key="b")
+async def test_queue_selector_and_key_exclude_each_other(env: ProducerEnv) -> None:
+    with pytest.raises(ConfigError):
+        await env.producer.send(ORDER, sharding_key="a", queue=env.queue())
+    with pytest.raises(ConfigError):
+        await env.producer.send(ORDER, sharding_key="a", selector=SelectByRandom())
+    with pytest.raises(ConfigError, match="another one"):
+        await env.producer.send(keyed("a"), sharding_key="b")
 
 
 @pytest.mark.parametrize("key", ["", " ", 5, "a\x01b", "a\x02", b"a"])
@@ -330,29 +319,26 @@ async def test_an_invalid_key_is_rejected(key: str) -> None:
             await env.producer.send(ORDER, sharding_key=key)
 
 
-async def test_a_key_too_long_for_the_properties_is_rejected() -> None:
-    async with open_producer() as env:
-        with pytest.raises(InvalidMessageError, match="bytes"):
-            await env.producer.send(ORDER, sharding_key="k" * 33_000)
+async def test_a_key_too_long_for_the_properties_is_rejected(env: ProducerEnv) -> None:
+    with pytest.raises(InvalidMessageError, match="bytes"):
+        await env.producer.send(ORDER, sharding_key="k" * 33_000)
 
 
-async def test_values_and_oneway_sends_take_a_key() -> None:
-    async with open_producer() as env:
-        expected = (await env.producer.send(keyed("a"))).queue
-        await env.producer.send_oneway(ORDER, sharding_key="a")
-        await until(lambda: len(env.broker.messages("orders", expected.queue_id)) == 2)
+async def test_values_and_oneway_sends_take_a_key(env: ProducerEnv) -> None:
+    expected = (await env.producer.send(keyed("a"))).queue
+    await env.producer.send_oneway(ORDER, sharding_key="a")
+    await until(lambda: len(env.broker.messages("orders", expected.queue_id)) == 2)
 
-        frames = env.broker.requests_of(RequestCode.SEND_MESSAGE_V2)
-        assert len(frames) == 2
+    frames = env.broker.requests_of(RequestCode.SEND_MESSAGE_V2)
+    assert len(frames) == 2
 
 
-async def test_a_batch_with_keys_needs_a_queue() -> None:
-    async with open_producer() as env:
-        with pytest.raises(InvalidMessageError, match="queue="):
-            await env.producer.send_batch([keyed("a"), keyed("b")])
-        await env.producer.send_batch([keyed("a"), keyed("b")], queue=env.queue(1))
+async def test_a_batch_with_keys_needs_a_queue(env: ProducerEnv) -> None:
+    with pytest.raises(InvalidMessageError, match="queue="):
+        await env.producer.send_batch([keyed("a"), keyed("b")])
+    await env.producer.send_batch([keyed("a"), keyed("b")], queue=env.queue(1))
 
-        assert len(env.broker.messages("orders", 1)) == 2
+    assert len(env.broker.messages("orders", 1)) == 2
 
 
 # --- selectors -----------------------------------------------------------------------------------

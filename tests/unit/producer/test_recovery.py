@@ -52,36 +52,35 @@ async def test_a_restarted_broker_is_used_within_seconds() -> None:
         await until_done(lambda: succeeds(env.producer.send(ORDER)))
 
 
-async def test_a_restart_between_sends_fails_none() -> None:
-    async with open_producer() as env:
-        await connected(env)
-        await stopped(env, env.broker)
-        await env.broker.start()
+async def test_a_restart_between_sends_fails_none(env: ProducerEnv) -> None:
+    await connected(env)
+    await stopped(env, env.broker)
+    await env.broker.start()
 
-        assert (await env.producer.send(ORDER)).ok
-
-
-async def test_new_brokers_are_tried_when_all_known_ones_fail() -> None:
-    async with open_producer(brokers=2) as env:
-        known, late = env.brokers
-        env.cluster.name_server.unregister(late)
-        await env.producer.send(ORDER)
-        env.cluster.name_server.register(late)
-        await stopped(env, known)
-        results = [await env.producer.send(ORDER) for _ in range(20)]
-
-        assert {each.queue.broker_name for each in results} == {late.name}
+    assert (await env.producer.send(ORDER)).ok
 
 
-async def test_a_chosen_queue_is_followed_to_the_new_address_of_its_broker() -> None:
-    async with open_producer() as env:
-        queue = env.queue(1)
-        await env.producer.send(ORDER, queue=queue)
-        await stopped(env, env.broker)
-        env.broker.port = 0  # it comes back elsewhere
-        await env.broker.start()
+async def test_new_brokers_are_tried_when_all_known_ones_fail(two_brokers: ProducerEnv) -> None:
+    known, late = two_brokers.brokers
+    two_brokers.cluster.name_server.unregister(late)
+    await two_brokers.producer.send(ORDER)
+    two_brokers.cluster.name_server.register(late)
+    await stopped(two_brokers, known)
+    results = [await two_brokers.producer.send(ORDER) for _ in range(20)]
 
-        assert (await env.producer.send(ORDER, queue=queue)).queue == queue
+    assert {each.queue.broker_name for each in results} == {late.name}
+
+
+async def test_a_chosen_queue_is_followed_to_the_new_address_of_its_broker(
+    env: ProducerEnv,
+) -> None:
+    queue = env.queue(1)
+    await env.producer.send(ORDER, queue=queue)
+    await stopped(env, env.broker)
+    env.broker.port = 0  # it comes back elsewhere
+    await env.broker.start()
+
+    assert (await env.producer.send(ORDER, queue=queue)).queue == queue
 
 
 async def test_many_failing_sends_share_route_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,28 +96,26 @@ async def test_many_failing_sends_share_route_requests(monkeypatch: pytest.Monke
         assert len(env.cluster.name_server.requests) - asked <= 1
 
 
-async def test_a_hanging_name_server_leaves_time_for_a_retry() -> None:
-    async with open_producer() as env:
-        await connected(env)
-        env.cluster.name_server.on(ROUTE, None, times=None)
-        env.broker.on(SEND, BUSY)
+async def test_a_hanging_name_server_leaves_time_for_a_retry(env: ProducerEnv) -> None:
+    await connected(env)
+    env.cluster.name_server.on(ROUTE, None, times=None)
+    env.broker.on(SEND, BUSY)
 
-        assert (await env.producer.send(ORDER, timeout_seconds=0.6)).ok
+    assert (await env.producer.send(ORDER, timeout_seconds=0.6)).ok
 
 
-async def test_a_retry_waits_for_the_broker_that_was_not_tried() -> None:
+async def test_a_retry_waits_for_the_broker_that_was_not_tried(two_brokers: ProducerEnv) -> None:
     """Brokers restart one after the other: the first is back, but still left alone."""
-    async with open_producer(brokers=2) as env:
-        await connected(env)
-        back, gone = env.brokers
-        await stopped(env, *env.brokers)
-        remoting = env.producer.client.remoting
-        for _ in range(3):  # so that its backoff is almost a second
-            remoting._count_failure(back.address, "it was down")
-        await back.start()
+    await connected(two_brokers)
+    back, gone = two_brokers.brokers
+    await stopped(two_brokers, *two_brokers.brokers)
+    remoting = two_brokers.producer.client.remoting
+    for _ in range(3):  # so that its backoff is almost a second
+        remoting._count_failure(back.address, "it was down")
+    await back.start()
 
-        assert (await env.producer.send(ORDER)).queue.broker_name == back.name
-        assert gone.requests == [] or not remoting.is_connected(gone.address)
+    assert (await two_brokers.producer.send(ORDER)).queue.broker_name == back.name
+    assert gone.requests == [] or not remoting.is_connected(gone.address)
 
 
 async def test_an_attempt_without_a_request_is_not_counted() -> None:
@@ -131,16 +128,15 @@ async def test_an_attempt_without_a_request_is_not_counted() -> None:
         assert (await env.producer.send(ORDER)).ok  # although the broker is in backoff at first
 
 
-async def test_a_send_to_a_dead_broker_ends_at_its_deadline() -> None:
-    async with open_producer() as env:
-        await connected(env)
-        await stopped(env, env.broker)
-        remoting = env.producer.client.remoting
-        for _ in range(2):
-            late = asyncio.get_running_loop().time() + 60
-            remoting._retry_at[env.broker.address] = late, "it was down"
-            sending = env.producer.send(ORDER, timeout_seconds=0.4)
-            assert not await asyncio.wait_for(succeeds(sending), 14)
+async def test_a_send_to_a_dead_broker_ends_at_its_deadline(env: ProducerEnv) -> None:
+    await connected(env)
+    await stopped(env, env.broker)
+    remoting = env.producer.client.remoting
+    for _ in range(2):
+        late = asyncio.get_running_loop().time() + 60
+        remoting._retry_at[env.broker.address] = late, "it was down"
+        sending = env.producer.send(ORDER, timeout_seconds=0.4)
+        assert not await asyncio.wait_for(succeeds(sending), 14)
 
 
 # --- failovers ------------------------------------------------------------------------------------
@@ -160,48 +156,49 @@ async def new_master(env: ProducerEnv) -> None:
 
 
 @pytest.mark.parametrize("chosen", [False, True], ids=["any queue", "one queue"])
-async def test_a_send_waits_for_a_master_within_its_deadline(chosen: bool) -> None:
-    async with open_producer() as env:
-        await connected(env)
+async def test_a_send_waits_for_a_master_within_its_deadline(
+    chosen: bool, env: ProducerEnv
+) -> None:
+    await connected(env)
+    await fail_over(env)
+    asked = len(env.cluster.name_server.requests)
+    queue = env.queue(1) if chosen else None
+    sending = asyncio.create_task(env.producer.send(ORDER, queue=queue))
+    await until(lambda: len(env.cluster.name_server.requests) > asked + 1)
+    await new_master(env)
+
+    assert (await sending).ok
+
+
+async def test_a_pinned_route_does_not_delay_sends(env: ProducerEnv) -> None:
+    """A consumer of the topic keeps its route known, also without a master."""
+    await connected(env)
+    client = env.producer.client
+    async with LitePullConsumer("billing", client=client) as consumer:
+        await consumer.subscribe("orders")
         await fail_over(env)
-        asked = len(env.cluster.name_server.requests)
-        queue = env.queue(1) if chosen else None
-        sending = asyncio.create_task(env.producer.send(ORDER, queue=queue))
-        await until(lambda: len(env.cluster.name_server.requests) > asked + 1)
+        await client.routes.fetch("orders")
+        with pytest.raises(RouteNotFoundError, match=r"\(broker-a\) have no master now"):
+            await env.producer.send(ORDER, timeout_seconds=0.3)
+        sending = asyncio.create_task(env.producer.send(ORDER))
         await new_master(env)
 
         assert (await sending).ok
 
 
-async def test_a_pinned_route_does_not_delay_sends() -> None:
-    """A consumer of the topic keeps its route known, also without a master."""
-    async with open_producer() as env:
-        await connected(env)
-        client = env.producer.client
-        async with LitePullConsumer("billing", client=client) as consumer:
-            await consumer.subscribe("orders")
-            await fail_over(env)
-            await client.routes.fetch("orders")
-            with pytest.raises(RouteNotFoundError, match=r"\(broker-a\) have no master now"):
-                await env.producer.send(ORDER, timeout_seconds=0.3)
-            sending = asyncio.create_task(env.producer.send(ORDER))
-            await new_master(env)
+async def test_a_new_producer_waits_for_the_master_of_a_chosen_queue(
+    two_brokers: ProducerEnv,
+) -> None:
+    two_brokers.cluster.name_server.headless = {"broker-b"}
+    queue = two_brokers.queue(1, "broker-b")
+    with pytest.raises(SendError, match="broker-b: no route names a master"):
+        await two_brokers.producer.send(ORDER, queue=queue, timeout_seconds=0.4)
+    with pytest.raises(NotConnectedError, match="no route names a master"):
+        await two_brokers.producer.send_oneway(ORDER, queue=queue)
+    sending = asyncio.create_task(two_brokers.producer.send(ORDER, queue=queue))
+    two_brokers.cluster.name_server.headless = set()
 
-            assert (await sending).ok
-
-
-async def test_a_new_producer_waits_for_the_master_of_a_chosen_queue() -> None:
-    async with open_producer(brokers=2) as env:
-        env.cluster.name_server.headless = {"broker-b"}
-        queue = env.queue(1, "broker-b")
-        with pytest.raises(SendError, match="broker-b: no route names a master"):
-            await env.producer.send(ORDER, queue=queue, timeout_seconds=0.4)
-        with pytest.raises(NotConnectedError, match="no route names a master"):
-            await env.producer.send_oneway(ORDER, queue=queue)
-        sending = asyncio.create_task(env.producer.send(ORDER, queue=queue))
-        env.cluster.name_server.headless = set()
-
-        assert (await sending).queue == queue
+    assert (await sending).queue == queue
 
 
 async def test_many_sends_without_a_master_share_route_requests(

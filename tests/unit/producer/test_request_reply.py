@@ -89,16 +89,15 @@ async def test_a_reply_reaches_the_requester(version: str) -> None:
         assert len(env.producer.client.replies) == 0
 
 
-async def test_a_request_has_reply_properties_and_ttl() -> None:
-    async with open_producer() as env:
-        await reached(env)
-        with pytest.raises(ReplyTimeoutError):
-            await env.producer.request(ORDER, 0.2)
-        (request,) = await asked(env)
+async def test_a_request_has_reply_properties_and_ttl(env: ProducerEnv) -> None:
+    await reached(env)
+    with pytest.raises(ReplyTimeoutError):
+        await env.producer.request(ORDER, 0.2)
+    (request,) = await asked(env)
 
-        assert request.property("REPLY_TO_CLIENT") == env.producer.client.client_id
-        assert 0 < int(request.property("TTL") or "") <= 200
-        assert len(request.property("CORRELATION_ID") or "") == 32
+    assert request.property("REPLY_TO_CLIENT") == env.producer.client.client_id
+    assert 0 < int(request.property("TTL") or "") <= 200
+    assert len(request.property("CORRELATION_ID") or "") == 32
 
 
 async def test_a_large_reply_is_sent_compressed() -> None:
@@ -136,13 +135,12 @@ async def test_replies_go_to_the_broker_that_has_the_request() -> None:
         assert [len(each.requests_of(REPLY)) for each in env.brokers] == [1, 1]
 
 
-async def test_a_heartbeat_precedes_the_request() -> None:
-    async with open_producer() as env:
-        with pytest.raises(ReplyTimeoutError):
-            await env.producer.request(ORDER, 0.1)
-        codes = [frame.command.code for frame in env.broker.requests]
+async def test_a_heartbeat_precedes_the_request(env: ProducerEnv) -> None:
+    with pytest.raises(ReplyTimeoutError):
+        await env.producer.request(ORDER, 0.1)
+    codes = [frame.command.code for frame in env.broker.requests]
 
-        assert codes.index(RequestCode.HEART_BEAT) < codes.index(SEND)
+    assert codes.index(RequestCode.HEART_BEAT) < codes.index(SEND)
 
 
 async def test_a_heartbeat_precedes_requests_over_shared_connections() -> None:
@@ -173,16 +171,15 @@ async def test_requests_take_a_sharding_key() -> None:
 # --- no reply ------------------------------------------------------------------------------------
 
 
-async def test_a_request_without_a_reply_times_out() -> None:
-    async with open_producer() as env:
-        with pytest.raises(ReplyTimeoutError, match="may have been worked on") as caught:
-            await env.producer.request(ORDER, 0.1)
-        (request,) = await asked(env)
+async def test_a_request_without_a_reply_times_out(env: ProducerEnv) -> None:
+    with pytest.raises(ReplyTimeoutError, match="may have been worked on") as caught:
+        await env.producer.request(ORDER, 0.1)
+    (request,) = await asked(env)
 
-        assert isinstance(caught.value, TimeoutError)
-        assert caught.value.message_id == request.message_id
-        assert len(env.producer.client.replies) == 0
-        assert env.producer._request_reply._limiter.count == 0
+    assert isinstance(caught.value, TimeoutError)
+    assert caught.value.message_id == request.message_id
+    assert len(env.producer.client.replies) == 0
+    assert env.producer._request_reply._limiter.count == 0
 
 
 async def test_a_late_reply_is_dropped_and_counted() -> None:
@@ -206,16 +203,15 @@ async def test_the_second_reply_is_dropped() -> None:
         assert env.producer.dropped_replies == 1
 
 
-async def test_a_cancelled_request_is_forgotten() -> None:
-    async with open_producer() as env:
-        asking = asyncio.create_task(env.producer.request(ORDER, 30))
-        await asked(env)
-        asking.cancel()
-        await asyncio.wait([asking])
+async def test_a_cancelled_request_is_forgotten(env: ProducerEnv) -> None:
+    asking = asyncio.create_task(env.producer.request(ORDER, 30))
+    await asked(env)
+    asking.cancel()
+    await asyncio.wait([asking])
 
-        assert asking.cancelled()
-        assert len(env.producer.client.replies) == 0
-        assert env.producer._request_reply._limiter.count == 0
+    assert asking.cancelled()
+    assert len(env.producer.client.replies) == 0
+    assert env.producer._request_reply._limiter.count == 0
 
 
 async def test_a_failed_request_raises_the_error_of_a_send() -> None:
@@ -276,17 +272,16 @@ async def test_close_fails_pending_requests(monkeypatch: pytest.MonkeyPatch) -> 
 # --- replying ------------------------------------------------------------------------------------
 
 
-async def test_reply_rejects_messages_that_are_not_requests() -> None:
-    async with open_producer() as env:
-        await env.producer.send(ORDER)
-        (plain,) = requests_in(env)
-        wrong: list[Callable[[], Awaitable[object]]] = [
-            lambda: env.producer.reply(plain, b"x"),
-            lambda: env.producer.reply(ORDER, b"x"),  # type: ignore[arg-type]
-        ]
-        for call in wrong:
-            with pytest.raises(ConfigError, match="request"):
-                await call()
+async def test_reply_rejects_messages_that_are_not_requests(env: ProducerEnv) -> None:
+    await env.producer.send(ORDER)
+    (plain,) = requests_in(env)
+    wrong: list[Callable[[], Awaitable[object]]] = [
+        lambda: env.producer.reply(plain, b"x"),
+        lambda: env.producer.reply(ORDER, b"x"),  # type: ignore[arg-type]
+    ]
+    for call in wrong:
+        with pytest.raises(ConfigError, match="request"):
+            await call()
 
 
 async def test_a_reply_to_a_closed_requester_fails() -> None:
@@ -300,27 +295,26 @@ async def test_a_reply_to_a_closed_requester_fails() -> None:
             await answers.reply(request, b"pong")
 
 
-async def test_an_unexpected_reply_is_acknowledged() -> None:
-    async with open_producer() as env:
-        await env.producer.send(ORDER)
-        fields = {
-            "producerGroup": "g",
-            "topic": "DefaultCluster_REPLY_TOPIC",
-            "defaultTopic": "TBW102",
-            "defaultTopicQueueNums": "4",
-            "queueId": "0",
-            "sysFlag": "0",
-            "bornTimestamp": "1",
-            "flag": "0",
-            "properties": "CORRELATION_ID\x01guessed\x02",
-            "bornHost": "nowhere",
-            "storeHost": "[::1]:10911",
-            "storeTimestamp": "1",
-        }
-        push = Command(PUSH, 0, body=b"pong")
-        push.ext = fields
-        answer = await env.broker.push(push)
+async def test_an_unexpected_reply_is_acknowledged(env: ProducerEnv) -> None:
+    await env.producer.send(ORDER)
+    fields = {
+        "producerGroup": "g",
+        "topic": "DefaultCluster_REPLY_TOPIC",
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "queueId": "0",
+        "sysFlag": "0",
+        "bornTimestamp": "1",
+        "flag": "0",
+        "properties": "CORRELATION_ID\x01guessed\x02",
+        "bornHost": "nowhere",
+        "storeHost": "[::1]:10911",
+        "storeTimestamp": "1",
+    }
+    push = Command(PUSH, 0, body=b"pong")
+    push.ext = fields
+    answer = await env.broker.push(push)
 
-        assert answer is not None
-        assert answer.code == 0
-        assert env.producer.dropped_replies == 1
+    assert answer is not None
+    assert answer.code == 0
+    assert env.producer.dropped_replies == 1

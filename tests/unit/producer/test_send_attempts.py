@@ -29,6 +29,7 @@ from rocketmq_aio.remoting.backoff import Backoff
 from tests.unit.producer.producer_env import (
     ORDER,
     SEND,
+    ProducerEnv,
     connected,
     open_producer,
     reached,
@@ -58,86 +59,79 @@ def causes(error: SendError) -> list[type[BaseException]]:
 # --- other brokers -------------------------------------------------------------------------------
 
 
-async def test_with_one_of_two_brokers_dead_no_send_fails() -> None:
-    async with open_producer(brokers=2) as env:
-        await connected(env)
-        dead, alive = env.brokers
-        await stopped(env, dead)
-        results = [await env.producer.send(ORDER) for _ in range(100)]
+async def test_with_one_of_two_brokers_dead_no_send_fails(two_brokers: ProducerEnv) -> None:
+    await connected(two_brokers)
+    dead, alive = two_brokers.brokers
+    await stopped(two_brokers, dead)
+    results = [await two_brokers.producer.send(ORDER) for _ in range(100)]
 
-        assert {each.queue.broker_name for each in results} == {alive.name}
-
-
-async def test_a_retry_goes_to_another_broker_under_the_same_id() -> None:
-    async with open_producer(brokers=2) as env:
-        for broker in env.brokers:
-            broker.on(SEND, Close(reset=True))
-        result = await env.producer.send(ORDER)
-
-        tried = [str(each.broker_name) for each in env.sends()]
-        assert sorted(tried[:2]) == ["broker-a", "broker-b"]
-        assert len(tried) == 3
-        assert env.ids() == {result.message_id}
+    assert {each.queue.broker_name for each in results} == {alive.name}
 
 
-async def test_a_hanging_broker_leaves_time_for_another() -> None:
-    async with open_producer(brokers=2) as env:
-        await reached(env)
-        env.brokers[0].on(SEND, None, times=None)
-        given = time_out_sends(env, env.brokers[0])
-        results = [await env.producer.send(ORDER, timeout_seconds=20) for _ in range(8)]
+async def test_a_retry_goes_to_another_broker_under_the_same_id(two_brokers: ProducerEnv) -> None:
+    for broker in two_brokers.brokers:
+        broker.on(SEND, Close(reset=True))
+    result = await two_brokers.producer.send(ORDER)
 
-        assert {each.queue.broker_name for each in results} == {"broker-b"}
-        assert given
-        assert all(5 < each <= 10 for each in given)
-
-
-async def test_copies_of_a_hanging_broker_have_the_same_id() -> None:
-    async with open_producer(brokers=2) as env:
-        await connected(env)
-        sent = env.ids()
-        held = [broker.hold(SEND, times=1) for broker in env.brokers]
-        time_out_sends(env, *env.brokers, times=2)
-        result = await env.producer.send(ORDER)
-
-        assert len(env.bodies()) == 2 + 3  # stored twice without an answer, then with one
-        assert env.ids() - sent == {result.message_id}
-        for each in held:
-            each.release()
+    tried = [str(each.broker_name) for each in two_brokers.sends()]
+    assert sorted(tried[:2]) == ["broker-a", "broker-b"]
+    assert len(tried) == 3
+    assert two_brokers.ids() == {result.message_id}
 
 
-async def test_retryable_errors_go_to_another_broker() -> None:
-    async with open_producer(brokers=2) as env:
-        env.brokers[0].on(SEND, BUSY, times=None)
-        results = [await env.producer.send(ORDER) for _ in range(10)]
+async def test_a_hanging_broker_leaves_time_for_another(two_brokers: ProducerEnv) -> None:
+    await reached(two_brokers)
+    two_brokers.brokers[0].on(SEND, None, times=None)
+    given = time_out_sends(two_brokers, two_brokers.brokers[0])
+    results = [await two_brokers.producer.send(ORDER, timeout_seconds=20) for _ in range(8)]
 
-        assert {each.queue.broker_name for each in results} == {"broker-b"}
+    assert {each.queue.broker_name for each in results} == {"broker-b"}
+    assert given
+    assert all(5 < each <= 10 for each in given)
+
+
+async def test_copies_of_a_hanging_broker_have_the_same_id(two_brokers: ProducerEnv) -> None:
+    await connected(two_brokers)
+    sent = two_brokers.ids()
+    held = [broker.hold(SEND, times=1) for broker in two_brokers.brokers]
+    time_out_sends(two_brokers, *two_brokers.brokers, times=2)
+    result = await two_brokers.producer.send(ORDER)
+
+    assert len(two_brokers.bodies()) == 2 + 3  # stored twice without an answer, then with one
+    assert two_brokers.ids() - sent == {result.message_id}
+    for each in held:
+        each.release()
+
+
+async def test_retryable_errors_go_to_another_broker(two_brokers: ProducerEnv) -> None:
+    two_brokers.brokers[0].on(SEND, BUSY, times=None)
+    results = [await two_brokers.producer.send(ORDER) for _ in range(10)]
+
+    assert {each.queue.broker_name for each in results} == {"broker-b"}
 
 
 # --- the same broker -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [1, 2, 14, 17, 215, 16])
-async def test_a_retryable_error_is_retried(code: int) -> None:
-    async with open_producer() as env:
-        env.broker.on(SEND, Response(code, remark="not now"), times=2)
-        result = await env.producer.send(ORDER)
+async def test_a_retryable_error_is_retried(code: int, env: ProducerEnv) -> None:
+    env.broker.on(SEND, Response(code, remark="not now"), times=2)
+    result = await env.producer.send(ORDER)
 
-        assert result.ok
-        assert len(env.sends()) == 3
-        assert env.ids() == {result.message_id}
+    assert result.ok
+    assert len(env.sends()) == 3
+    assert env.ids() == {result.message_id}
 
 
 @pytest.mark.parametrize("code", [13, 3, 26, 28, 31999])
-async def test_a_final_error_is_raised_as_it_is(code: int) -> None:
-    async with open_producer() as env:
-        env.broker.on(SEND, Response(code, remark="never"))
-        with pytest.raises(BrokerError) as caught:
-            await env.producer.send(ORDER)
+async def test_a_final_error_is_raised_as_it_is(code: int, env: ProducerEnv) -> None:
+    env.broker.on(SEND, Response(code, remark="never"))
+    with pytest.raises(BrokerError) as caught:
+        await env.producer.send(ORDER)
 
-        assert (caught.value.code, caught.value.remark) == (code, "never")
-        assert caught.value.address == env.broker.address
-        assert len(env.sends()) == 1
+    assert (caught.value.code, caught.value.remark) == (code, "never")
+    assert caught.value.address == env.broker.address
+    assert len(env.sends()) == 1
 
 
 @pytest.mark.parametrize(
@@ -168,46 +162,43 @@ async def test_a_read_only_topic_raises_permission_denied() -> None:
         assert causes(caught.value) == [PermissionDeniedError]
 
 
-async def test_a_chosen_queue_is_kept_over_all_attempts() -> None:
-    async with open_producer(brokers=2) as env:
-        env.brokers[1].on(SEND, BUSY, times=2)
-        queue = env.queue(2, "broker-b")
-        by_queue = await env.producer.send(ORDER, queue=queue)
-        env.brokers[1].on(SEND, Close(), times=2)
-        by_selector = await env.producer.send(ORDER, selector=lambda queues, _: queue)
+async def test_a_chosen_queue_is_kept_over_all_attempts(two_brokers: ProducerEnv) -> None:
+    two_brokers.brokers[1].on(SEND, BUSY, times=2)
+    queue = two_brokers.queue(2, "broker-b")
+    by_queue = await two_brokers.producer.send(ORDER, queue=queue)
+    two_brokers.brokers[1].on(SEND, Close(), times=2)
+    by_selector = await two_brokers.producer.send(ORDER, selector=lambda queues, _: queue)
 
-        assert by_queue.queue == by_selector.queue == queue
-        assert {(each.broker_name, each.queue_id) for each in env.sends()} == {("broker-b", 2)}
-        assert len(env.sends()) == 6
+    assert by_queue.queue == by_selector.queue == queue
+    assert {(each.broker_name, each.queue_id) for each in two_brokers.sends()} == {("broker-b", 2)}
+    assert len(two_brokers.sends()) == 6
 
 
-async def test_a_chosen_queue_on_a_dead_broker_fails() -> None:
-    async with open_producer(brokers=2) as env:
-        await connected(env)
-        await stopped(env, env.brokers[0])
-        before = len(env.bodies())
-        with pytest.raises(SendError) as caught:
-            await env.producer.send(ORDER, queue=env.queue(0, "broker-a"))
+async def test_a_chosen_queue_on_a_dead_broker_fails(two_brokers: ProducerEnv) -> None:
+    await connected(two_brokers)
+    await stopped(two_brokers, two_brokers.brokers[0])
+    before = len(two_brokers.bodies())
+    with pytest.raises(SendError) as caught:
+        await two_brokers.producer.send(ORDER, queue=two_brokers.queue(0, "broker-a"))
 
-        assert type(caught.value) is SendError
-        assert len(env.bodies()) == before
+    assert type(caught.value) is SendError
+    assert len(two_brokers.bodies()) == before
 
 
 # --- how it ends ---------------------------------------------------------------------------------
 
 
-async def test_without_any_broker_a_send_raises_send_error() -> None:
-    async with open_producer(brokers=2) as env:
-        await connected(env)
-        await stopped(env, *env.brokers)
-        with pytest.raises(SendError) as caught:
-            await env.producer.send(ORDER)
+async def test_without_any_broker_a_send_raises_send_error(two_brokers: ProducerEnv) -> None:
+    await connected(two_brokers)
+    await stopped(two_brokers, *two_brokers.brokers)
+    with pytest.raises(SendError) as caught:
+        await two_brokers.producer.send(ORDER)
 
-        assert type(caught.value) is SendError
-        assert all(issubclass(each, NotConnectedError) for each in causes(caught.value))
-        assert len(caught.value.attempts) >= 3
-        tried = {attempt.address for attempt in caught.value.attempts}
-        assert tried == {broker.address for broker in env.brokers}
+    assert type(caught.value) is SendError
+    assert all(issubclass(each, NotConnectedError) for each in causes(caught.value))
+    assert len(caught.value.attempts) >= 3
+    tried = {attempt.address for attempt in caught.value.attempts}
+    assert tried == {broker.address for broker in two_brokers.brokers}
 
 
 @pytest.mark.parametrize(
@@ -241,23 +232,21 @@ async def test_a_send_without_a_clear_response_raises_send_unknown(
         assert (await env.producer.send(ORDER)).ok
 
 
-async def test_one_unknown_attempt_makes_the_send_unknown() -> None:
-    async with open_producer() as env:
-        env.broker.on(SEND, Close())
-        env.broker.on(SEND, DOWN, times=2)
-        with pytest.raises(SendUnknownError) as caught:
-            await env.producer.send(ORDER)
+async def test_one_unknown_attempt_makes_the_send_unknown(env: ProducerEnv) -> None:
+    env.broker.on(SEND, Close())
+    env.broker.on(SEND, DOWN, times=2)
+    with pytest.raises(SendUnknownError) as caught:
+        await env.producer.send(ORDER)
 
-        assert causes(caught.value) == [ConnectionLostError, BrokerError, BrokerError]
+    assert causes(caught.value) == [ConnectionLostError, BrokerError, BrokerError]
 
 
-async def test_a_final_error_after_an_unknown_attempt_stays_unknown() -> None:
-    async with open_producer() as env:
-        env.broker.on(SEND, Close())
-        env.broker.on(SEND, ILLEGAL)
+async def test_a_final_error_after_an_unknown_attempt_stays_unknown(env: ProducerEnv) -> None:
+    env.broker.on(SEND, Close())
+    env.broker.on(SEND, ILLEGAL)
 
-        with pytest.raises(SendUnknownError):
-            await env.producer.send(ORDER)
+    with pytest.raises(SendUnknownError):
+        await env.producer.send(ORDER)
 
 
 async def test_retries_limits_the_attempts() -> None:
@@ -269,13 +258,12 @@ async def test_retries_limits_the_attempts() -> None:
         assert len(env.sends()) == len(caught.value.attempts) == 5
 
 
-async def test_a_busy_broker_is_retried_until_the_deadline() -> None:
-    async with open_producer() as env:
-        env.broker.on(SEND, BUSY, times=6)
-        result = await env.producer.send(ORDER)
+async def test_a_busy_broker_is_retried_until_the_deadline(env: ProducerEnv) -> None:
+    env.broker.on(SEND, BUSY, times=6)
+    result = await env.producer.send(ORDER)
 
-        assert result.ok
-        assert len(env.sends()) == 7
+    assert result.ok
+    assert len(env.sends()) == 7
 
 
 async def test_without_retries_a_busy_broker_fails_the_send() -> None:
@@ -304,15 +292,14 @@ async def test_the_deadline_covers_all_attempts_and_pauses(monkeypatch: pytest.M
         assert len(env.sends()) < 10  # a busy broker is not hammered
 
 
-async def test_a_send_with_its_own_deadline_keeps_it() -> None:
-    async with open_producer() as env:
-        await connected(env)
-        env.broker.on(SEND, None, times=None)
-        given = record_timeouts(env)
-        with pytest.raises(SendUnknownError):
-            await asyncio.wait_for(env.producer.send(ORDER, timeout_seconds=0.2), 14)
+async def test_a_send_with_its_own_deadline_keeps_it(env: ProducerEnv) -> None:
+    await connected(env)
+    env.broker.on(SEND, None, times=None)
+    given = record_timeouts(env)
+    with pytest.raises(SendUnknownError):
+        await asyncio.wait_for(env.producer.send(ORDER, timeout_seconds=0.2), 14)
 
-        assert all(each <= 0.2 for each in given)
+    assert all(each <= 0.2 for each in given)
 
 
 # --- weaker guarantees ---------------------------------------------------------------------------

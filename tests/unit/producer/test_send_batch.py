@@ -25,7 +25,7 @@ from rocketmq_aio.model.values import MessageQueue, SendResult, SendStatus
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import SendMessage
-from tests.unit.producer.producer_env import ORDER, SEND_BATCH, open_producer
+from tests.unit.producer.producer_env import ORDER, SEND_BATCH, ProducerEnv, open_producer
 
 STEPS = 200  # turns of the loop, far more than a send takes to leave
 ONCE = ProducerConfig(retries=0)
@@ -63,14 +63,13 @@ async def test_a_batch_is_one_request_and_one_result_per_message(
         assert [each.properties["KEYS"] for each in stored] == ["k0", "k1", "k2", "k3", "k4"]
 
 
-async def test_each_topic_gets_its_own_request_and_results_keep_the_order() -> None:
-    async with open_producer() as env:
-        env.cluster.create_topic("payments", 2)
-        mixed = [Message(topic, b"x") for topic in ("orders", "payments", "orders", "payments")]
-        results = await env.producer.send_batch(mixed)
+async def test_each_topic_gets_its_own_request_and_results_keep_the_order(env: ProducerEnv) -> None:
+    env.cluster.create_topic("payments", 2)
+    mixed = [Message(topic, b"x") for topic in ("orders", "payments", "orders", "payments")]
+    results = await env.producer.send_batch(mixed)
 
-        assert [each.queue.topic for each in results] == [each.topic for each in mixed]
-        assert len(env.broker.requests_of(SEND_BATCH)) == 2
+    assert [each.queue.topic for each in results] == [each.topic for each in mixed]
+    assert len(env.broker.requests_of(SEND_BATCH)) == 2
 
 
 async def test_a_large_batch_is_split_by_size() -> None:
@@ -95,54 +94,52 @@ async def test_batches_are_sent_round_robin_or_to_the_chosen_queue() -> None:
         assert {each.queue for each in chosen} == {env.queue(2)}
 
 
-async def test_an_empty_list_sends_nothing() -> None:
-    async with open_producer() as env:
-        assert await env.producer.send_batch([]) == []
-        assert env.sends() == []
+async def test_an_empty_list_sends_nothing(env: ProducerEnv) -> None:
+    assert await env.producer.send_batch([]) == []
+    assert env.sends() == []
 
 
 @pytest.mark.parametrize("given", [ORDER, "text", b"bytes", None, 5])
-async def test_send_batch_rejects_anything_but_a_list_of_messages(given: Any) -> None:  # noqa: ANN401
-    async with open_producer() as env:
-        with pytest.raises(ConfigError, match=r"send_batch\(\[message\]\)"):
-            await env.producer.send_batch(given)
-        assert env.sends() == []
+async def test_send_batch_rejects_anything_but_a_list_of_messages(
+    given: Any,  # noqa: ANN401
+    env: ProducerEnv,
+) -> None:
+    with pytest.raises(ConfigError, match=r"send_batch\(\[message\]\)"):
+        await env.producer.send_batch(given)
+    assert env.sends() == []
 
 
-async def test_one_invalid_message_sends_nothing() -> None:
-    async with open_producer() as env:
-        for bad in (Message("orders", b"x", delay_level=1), Message("%RETRY%g", b"x"), None):
-            with pytest.raises(InvalidMessageError):
-                await env.producer.send_batch([*orders(3), bad])  # type: ignore[list-item]
+async def test_one_invalid_message_sends_nothing(env: ProducerEnv) -> None:
+    for bad in (Message("orders", b"x", delay_level=1), Message("%RETRY%g", b"x"), None):
+        with pytest.raises(InvalidMessageError):
+            await env.producer.send_batch([*orders(3), bad])  # type: ignore[list-item]
 
-        assert env.broker.requests == []
-
-
-async def test_a_chosen_queue_must_belong_to_every_message() -> None:
-    async with open_producer() as env:
-        env.cluster.create_topic("payments", 2)
-        for given, queue in (
-            ([*orders(1), *orders(1, "payments")], env.queue()),
-            (orders(2), MessageQueue("payments", "broker-a", 0)),
-            (orders(1), "orders/broker-a/0"),
-        ):
-            with pytest.raises(ConfigError) as caught:
-                await env.producer.send_batch(given, queue=queue)  # type: ignore[arg-type]
-            assert caught.value.setting == "queue"
-
-        assert env.sends() == []
+    assert env.broker.requests == []
 
 
-async def test_an_unknown_topic_fails_its_own_messages_only() -> None:
-    async with open_producer() as env:
-        env.producer.client.routes._routes.clear()
-        del env.broker.topics["TBW102"]
-        with pytest.raises(BatchError) as caught:
-            await env.producer.send_batch([*orders(1, "nowhere"), *orders(1)])
+async def test_a_chosen_queue_must_belong_to_every_message(env: ProducerEnv) -> None:
+    env.cluster.create_topic("payments", 2)
+    for given, queue in (
+        ([*orders(1), *orders(1, "payments")], env.queue()),
+        (orders(2), MessageQueue("payments", "broker-a", 0)),
+        (orders(1), "orders/broker-a/0"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            await env.producer.send_batch(given, queue=queue)  # type: ignore[arg-type]
+        assert caught.value.setting == "queue"
 
-        lost, stored = caught.value.outcomes
-        assert isinstance(lost, RouteNotFoundError)
-        assert isinstance(stored, SendResult)
+    assert env.sends() == []
+
+
+async def test_an_unknown_topic_fails_its_own_messages_only(env: ProducerEnv) -> None:
+    env.producer.client.routes._routes.clear()
+    del env.broker.topics["TBW102"]
+    with pytest.raises(BatchError) as caught:
+        await env.producer.send_batch([*orders(1, "nowhere"), *orders(1)])
+
+    lost, stored = caught.value.outcomes
+    assert isinstance(lost, RouteNotFoundError)
+    assert isinstance(stored, SendResult)
 
 
 async def test_a_failed_single_batch_raises_the_error_of_a_send() -> None:
@@ -242,20 +239,17 @@ async def test_a_failed_request_to_a_chosen_queue_stops_the_later_ones(
         assert len(env.broker.messages("orders", 1)) == len(first) + len(stored)
 
 
-async def test_a_retried_batch_keeps_the_ids_of_its_messages() -> None:
-    async with open_producer() as env:
-        held = env.broker.hold(SEND_BATCH, times=1)
-        sending = asyncio.create_task(env.producer.send_batch(orders(3), timeout_seconds=5))
-        await held.wait(1)
-        for connection in list(env.broker.connections.values()):
-            connection.reset()
-        results = await sending
-        stored = env.broker.messages("orders")
+async def test_a_retried_batch_keeps_the_ids_of_its_messages(env: ProducerEnv) -> None:
+    held = env.broker.hold(SEND_BATCH, times=1)
+    sending = asyncio.create_task(env.producer.send_batch(orders(3), timeout_seconds=5))
+    await held.wait(1)
+    for connection in list(env.broker.connections.values()):
+        connection.reset()
+    results = await sending
+    stored = env.broker.messages("orders")
 
-        assert len(stored) == 6
-        assert {each.properties["UNIQ_KEY"] for each in stored} == {
-            each.message_id for each in results
-        }
+    assert len(stored) == 6
+    assert {each.properties["UNIQ_KEY"] for each in stored} == {each.message_id for each in results}
 
 
 async def test_batches_count_as_in_flight() -> None:

@@ -10,7 +10,7 @@ from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.static_topics import give_up, share_out
-from tests.unit.producer.producer_env import ORDER, SEND, ProducerEnv, open_producer
+from tests.unit.producer.producer_env import ORDER, SEND, ProducerEnv
 from tests.unit.remoting.until import until_done
 
 HALVES: Final = ["broker-a", "broker-a", "broker-b", "broker-b"]
@@ -31,53 +31,50 @@ def where(env: ProducerEnv) -> list[tuple[str, int, str]]:
     ]
 
 
-async def test_a_message_is_sent_to_the_owner_of_its_logical_queue() -> None:
-    async with open_producer(brokers=2) as env:
-        share_out(env.cluster, "orders", HALVES)
-        queues = await env.producer.publish_queues("orders")
-        results = [await env.producer.send(ORDER, queue=queue) for queue in queues]
+async def test_a_message_is_sent_to_the_owner_of_its_logical_queue(
+    two_brokers: ProducerEnv,
+) -> None:
+    share_out(two_brokers.cluster, "orders", HALVES)
+    queues = await two_brokers.producer.publish_queues("orders")
+    results = [await two_brokers.producer.send(ORDER, queue=queue) for queue in queues]
 
-        assert [result.queue for result in results] == queues == [logical(n) for n in range(4)]
-        assert where(env) == [(owner, n, owner) for n, owner in enumerate(HALVES)]
-
-
-async def test_typed_headers_name_the_owner_too() -> None:
-    async with open_producer(brokers=2) as env:
-        share_out(env.cluster, "orders", HALVES)
-        await env.producer.send_oneway(ORDER, queue=logical(3))
-
-        async def arrived() -> bool:
-            return where(env) == [("broker-b", 3, "broker-b")]
-
-        await until_done(arrived)
+    assert [result.queue for result in results] == queues == [logical(n) for n in range(4)]
+    assert where(two_brokers) == [(owner, n, owner) for n, owner in enumerate(HALVES)]
 
 
-async def test_a_failed_owner_is_avoided_by_retries() -> None:
-    async with open_producer(brokers=2) as env:
-        share_out(env.cluster, "orders", HALVES)
-        await env.brokers[0].stop()
-        results = [await env.producer.send(ORDER) for _ in range(8)]
+async def test_typed_headers_name_the_owner_too(two_brokers: ProducerEnv) -> None:
+    share_out(two_brokers.cluster, "orders", HALVES)
+    await two_brokers.producer.send_oneway(ORDER, queue=logical(3))
 
-        assert {result.queue.queue_id for result in results} <= {2, 3}
+    async def arrived() -> bool:
+        return where(two_brokers) == [("broker-b", 3, "broker-b")]
+
+    await until_done(arrived)
+
+
+async def test_a_failed_owner_is_avoided_by_retries(two_brokers: ProducerEnv) -> None:
+    share_out(two_brokers.cluster, "orders", HALVES)
+    await two_brokers.brokers[0].stop()
+    results = [await two_brokers.producer.send(ORDER) for _ in range(8)]
+
+    assert {result.queue.queue_id for result in results} <= {2, 3}
 
 
 @pytest.mark.parametrize("fixed", [True, False])
-async def test_a_moved_logical_queue_is_followed(fixed: bool) -> None:
-    async with open_producer(brokers=2) as env:
-        share_out(env.cluster, "orders", ["broker-a"])
-        await env.producer.send(ORDER)
-        share_out(env.cluster, "orders", ["broker-b"], epoch=2)
-        give_up(env.brokers[0], SEND, 0, field="e")
-        result = await env.producer.send(ORDER, queue=logical(0) if fixed else None)
+async def test_a_moved_logical_queue_is_followed(fixed: bool, two_brokers: ProducerEnv) -> None:
+    share_out(two_brokers.cluster, "orders", ["broker-a"])
+    await two_brokers.producer.send(ORDER)
+    share_out(two_brokers.cluster, "orders", ["broker-b"], epoch=2)
+    give_up(two_brokers.brokers[0], SEND, 0, field="e")
+    result = await two_brokers.producer.send(ORDER, queue=logical(0) if fixed else None)
 
-        assert result.queue == logical(0)
-        assert where(env)[-1] == ("broker-b", 0, "broker-b")
+    assert result.queue == logical(0)
+    assert where(two_brokers)[-1] == ("broker-b", 0, "broker-b")
 
 
-async def test_a_logical_queue_without_an_owner_raises() -> None:
-    async with open_producer(brokers=2) as env:
-        share_out(env.cluster, "orders", ["broker-a", "nobody"])
+async def test_a_logical_queue_without_an_owner_raises(two_brokers: ProducerEnv) -> None:
+    share_out(two_brokers.cluster, "orders", ["broker-a", "nobody"])
 
-        assert await env.producer.publish_queues("orders") == [logical(0)]
-        with pytest.raises(RouteNotFoundError, match="__syslo__none__"):
-            await env.producer.send(Message("orders", b"x"), queue=logical(1))
+    assert await two_brokers.producer.publish_queues("orders") == [logical(0)]
+    with pytest.raises(RouteNotFoundError, match="__syslo__none__"):
+        await two_brokers.producer.send(Message("orders", b"x"), queue=logical(1))

@@ -22,7 +22,7 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
-from tests.unit.producer.producer_env import open_producer, stopped
+from tests.unit.producer.producer_env import ProducerEnv, open_producer, stopped
 
 LATER = Message("orders", b"later", delay_seconds=3600)
 
@@ -82,16 +82,15 @@ def test_an_invalid_delivery_time_is_rejected(fields: dict[str, object]) -> None
 # --- sends ---------------------------------------------------------------------------------------
 
 
-async def test_a_delayed_message_is_delivered_at_its_time() -> None:
-    async with open_producer() as env:
-        env.broker.timers.delay_divisor = 1000
-        result = await env.producer.send(Message("orders", b"later", delay_seconds=30))
-        kept = env.bodies()
-        await env.broker.state.store.changed.until(lambda: env.bodies() != [], "the message")
+async def test_a_delayed_message_is_delivered_at_its_time(env: ProducerEnv) -> None:
+    env.broker.timers.delay_divisor = 1000
+    result = await env.producer.send(Message("orders", b"later", delay_seconds=30))
+    kept = env.bodies()
+    await env.broker.state.store.changed.until(lambda: env.bodies() != [], "the message")
 
-        assert kept == []
-        assert result.recall_handle is not None
-        assert env.bodies() == [b"later"]
+    assert kept == []
+    assert result.recall_handle is not None
+    assert env.bodies() == [b"later"]
 
 
 @pytest.mark.parametrize("when", ["delay_seconds", "deliver_at"])
@@ -111,63 +110,61 @@ async def test_brokers_before_5_get_no_delayed_messages(when: str) -> None:
         assert env.bodies() == []
 
 
-async def test_among_mixed_versions_only_brokers_from_5_get_delayed_messages() -> None:
-    async with open_producer(brokers=2) as env:
-        env.brokers[0].version = VERSIONS["4.9.7"]
-        results = await asyncio.gather(*(env.producer.send(LATER) for _ in range(8)))
+async def test_among_mixed_versions_only_brokers_from_5_get_delayed_messages(
+    two_brokers: ProducerEnv,
+) -> None:
+    two_brokers.brokers[0].version = VERSIONS["4.9.7"]
+    results = await asyncio.gather(*(two_brokers.producer.send(LATER) for _ in range(8)))
 
-        assert {each.queue.broker_name for each in results} == {"broker-b"}
-        with pytest.raises(NotSupportedError):
-            await env.producer.send(LATER, queue=env.queue(0, "broker-a"))
-        assert env.brokers[0].requests_of(RequestCode.SEND_MESSAGE_V2) == []
-
-
-async def test_a_broker_of_unknown_version_gets_no_delayed_messages() -> None:
-    async with open_producer(brokers=2) as env:
-        await stopped(env, env.brokers[0])
-        results = [await env.producer.send(LATER) for _ in range(4)]
-
-        assert {each.queue.broker_name for each in results} == {"broker-b"}
+    assert {each.queue.broker_name for each in results} == {"broker-b"}
+    with pytest.raises(NotSupportedError):
+        await two_brokers.producer.send(LATER, queue=two_brokers.queue(0, "broker-a"))
+    assert two_brokers.brokers[0].requests_of(RequestCode.SEND_MESSAGE_V2) == []
 
 
-async def test_a_delayed_send_fails_if_no_version_is_known() -> None:
-    async with open_producer() as env:
-        await stopped(env, env.broker)
-        with pytest.raises(SendError, match="does not say"):
-            await env.producer.send(LATER, timeout_seconds=1)
+async def test_a_broker_of_unknown_version_gets_no_delayed_messages(
+    two_brokers: ProducerEnv,
+) -> None:
+    await stopped(two_brokers, two_brokers.brokers[0])
+    results = [await two_brokers.producer.send(LATER) for _ in range(4)]
+
+    assert {each.queue.broker_name for each in results} == {"broker-b"}
 
 
-async def test_a_too_late_delivery_time_raises_the_error_of_the_broker() -> None:
-    async with open_producer() as env:
-        with pytest.raises(BrokerError, match="max delay") as caught:
-            await env.producer.send(Message("orders", b"x", delay_seconds=4 * 24 * 3600))
-
-        assert caught.value.code == 13
+async def test_a_delayed_send_fails_if_no_version_is_known(env: ProducerEnv) -> None:
+    await stopped(env, env.broker)
+    with pytest.raises(SendError, match="does not say"):
+        await env.producer.send(LATER, timeout_seconds=1)
 
 
-async def test_delayed_messages_are_not_batched() -> None:
-    async with open_producer() as env:
-        with pytest.raises(InvalidMessageError, match="delayed"):
-            await env.producer.send_batch([LATER, LATER])
+async def test_a_too_late_delivery_time_raises_the_error_of_the_broker(env: ProducerEnv) -> None:
+    with pytest.raises(BrokerError, match="max delay") as caught:
+        await env.producer.send(Message("orders", b"x", delay_seconds=4 * 24 * 3600))
+
+    assert caught.value.code == 13
+
+
+async def test_delayed_messages_are_not_batched(env: ProducerEnv) -> None:
+    with pytest.raises(InvalidMessageError, match="delayed"):
+        await env.producer.send_batch([LATER, LATER])
 
 
 # --- recalls -------------------------------------------------------------------------------------
 
 
-async def test_a_recalled_message_is_not_delivered() -> None:
-    async with open_producer() as env:
-        env.broker.timers.recall_enabled = True
-        env.broker.timers.delay_divisor = 10_000
-        sent = await env.producer.send(LATER)
-        recalled = await env.producer.recall("orders", sent.recall_handle)
-        await env.producer.send(Message("orders", b"other", delay_seconds=3600.5))
-        await env.broker.state.store.changed.until(lambda: env.bodies() != [], "the other")
+async def test_a_recalled_message_is_not_delivered(env: ProducerEnv) -> None:
+    env.broker.timers.recall_enabled = True
+    env.broker.timers.delay_divisor = 10_000
+    sent = await env.producer.send(LATER)
+    recalled = await env.producer.recall("orders", sent.recall_handle)
+    await env.producer.send(Message("orders", b"other", delay_seconds=3600.5))
+    await env.broker.state.store.changed.until(lambda: env.bodies() != [], "the other")
 
-        assert recalled == sent.message_id
-        assert env.bodies() == [b"other"]
-        (asked,) = env.broker.requests_of(RequestCode.RECALL_MESSAGE)
-        assert asked.ext_fields()["bname"] == "broker-a"
-        assert asked.ext_fields()["producerGroup"] == "shop"
+    assert recalled == sent.message_id
+    assert env.bodies() == [b"other"]
+    (asked,) = env.broker.requests_of(RequestCode.RECALL_MESSAGE)
+    assert asked.ext_fields()["bname"] == "broker-a"
+    assert asked.ext_fields()["producerGroup"] == "shop"
 
 
 @pytest.mark.parametrize("topic", ["orders", "shop%orders"])
@@ -190,23 +187,21 @@ async def test_a_message_of_a_namespace_can_be_recalled(topic: str) -> None:
             await producer.recall("orders", handle("v1 orders broker-a 1 AB"))
 
 
-async def test_recalls_go_to_the_broker_of_the_message() -> None:
-    async with open_producer(brokers=2) as env:
-        for broker in env.brokers:
-            broker.timers.recall_enabled = True
-        for _ in range(8):
-            sent = await env.producer.send(LATER)
-            assert await env.producer.recall("orders", sent.recall_handle) == sent.message_id
+async def test_recalls_go_to_the_broker_of_the_message(two_brokers: ProducerEnv) -> None:
+    for broker in two_brokers.brokers:
+        broker.timers.recall_enabled = True
+    for _ in range(8):
+        sent = await two_brokers.producer.send(LATER)
+        assert await two_brokers.producer.recall("orders", sent.recall_handle) == sent.message_id
 
-        counts = [len(b.requests_of(RequestCode.RECALL_MESSAGE)) for b in env.brokers]
-        assert counts == [4, 4]
+    counts = [len(b.requests_of(RequestCode.RECALL_MESSAGE)) for b in two_brokers.brokers]
+    assert counts == [4, 4]
 
 
-async def test_a_broker_without_recall_permission_raises() -> None:
-    async with open_producer() as env:
-        sent = await env.producer.send(LATER)
-        with pytest.raises(PermissionDeniedError, match="forbidden"):
-            await env.producer.recall("orders", sent.recall_handle)
+async def test_a_broker_without_recall_permission_raises(env: ProducerEnv) -> None:
+    sent = await env.producer.send(LATER)
+    with pytest.raises(PermissionDeniedError, match="forbidden"):
+        await env.producer.recall("orders", sent.recall_handle)
 
 
 def handle(text: str) -> str:
@@ -227,12 +222,11 @@ def handle(text: str) -> str:
         ("%DLQ%g", handle("v1 %DLQ%g broker-a 1 id")),
     ],
 )
-async def test_an_invalid_recall_handle_raises(topic: str, given: str) -> None:
-    async with open_producer() as env:
-        with pytest.raises(ConfigError):
-            await env.producer.recall(topic, given)
+async def test_an_invalid_recall_handle_raises(topic: str, given: str, env: ProducerEnv) -> None:
+    with pytest.raises(ConfigError):
+        await env.producer.recall(topic, given)
 
-        assert env.broker.requests_of(RequestCode.RECALL_MESSAGE) == []
+    assert env.broker.requests_of(RequestCode.RECALL_MESSAGE) == []
 
 
 async def test_recall_needs_a_newer_broker() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -49,6 +49,13 @@ LONG = 25.0  # a linger that no test waits for
 WAIT = 15  # less than that
 PATIENT = 60.0
 TURN = ProducerConfig(auto_batch=AutoBatch(linger_seconds=0), send_timeout_seconds=PATIENT)
+
+
+@pytest_asyncio.fixture
+async def turn_env() -> AsyncIterator[ProducerEnv]:
+    """A producer that batches the sends of one turn of the loop."""
+    async with open_producer(config=TURN) as env:
+        yield env
 
 
 def waiting(max_messages: int = 256, **settings: Any) -> ProducerConfig:  # noqa: ANN401 - those of ProducerConfig
@@ -118,25 +125,25 @@ def requests(env: ProducerEnv) -> list[int]:
 # --- together ------------------------------------------------------------------------------------
 
 
-async def test_concurrent_sends_share_a_batch_and_get_their_own_results() -> None:
-    async with open_producer(config=TURN) as env:
-        results = await asyncio.gather(*send_all(env, messages(50)))
+async def test_concurrent_sends_share_a_batch_and_get_their_own_results(
+    turn_env: ProducerEnv,
+) -> None:
+    results = await asyncio.gather(*send_all(turn_env, messages(50)))
 
-        assert requests(env) == [SEND_BATCH]
-        stored = {each.message_id: each for each in env.broker.messages("orders")}
-        for number, result in enumerate(results):
-            assert stored[result.offset_message_id].body == b"%d" % number
-            assert stored[result.offset_message_id].offset == result.queue_offset
-            assert stored[result.offset_message_id].properties["UNIQ_KEY"] == result.message_id
-        assert len({each.message_id for each in results}) == 50
-        assert room_taken(env) == (0, 0)
+    assert requests(turn_env) == [SEND_BATCH]
+    stored = {each.message_id: each for each in turn_env.broker.messages("orders")}
+    for number, result in enumerate(results):
+        assert stored[result.offset_message_id].body == b"%d" % number
+        assert stored[result.offset_message_id].offset == result.queue_offset
+        assert stored[result.offset_message_id].properties["UNIQ_KEY"] == result.message_id
+    assert len({each.message_id for each in results}) == 50
+    assert room_taken(turn_env) == (0, 0)
 
 
-async def test_without_auto_batch_each_message_is_sent_alone() -> None:
-    async with open_producer() as env:
-        await asyncio.gather(*send_all(env, messages(5)))
+async def test_without_auto_batch_each_message_is_sent_alone(env: ProducerEnv) -> None:
+    await asyncio.gather(*send_all(env, messages(5)))
 
-        assert requests(env) == [SEND] * 5
+    assert requests(env) == [SEND] * 5
 
 
 async def test_a_batch_is_sent_after_linger_seconds(
@@ -154,12 +161,11 @@ async def test_a_batch_is_sent_after_linger_seconds(
         assert requests(env) == [SEND_BATCH]
 
 
-async def test_a_single_message_is_not_sent_as_a_batch() -> None:
-    async with open_producer(config=TURN) as env:
-        result = await env.producer.send(ORDER)
+async def test_a_single_message_is_not_sent_as_a_batch(turn_env: ProducerEnv) -> None:
+    result = await turn_env.producer.send(ORDER)
 
-        assert requests(env) == [SEND]
-        assert result.message_id in env.ids()
+    assert requests(turn_env) == [SEND]
+    assert result.message_id in turn_env.ids()
 
 
 async def test_a_full_batch_is_sent_at_once() -> None:
@@ -187,17 +193,16 @@ async def test_max_bytes_limits_a_batch() -> None:
         assert len(env.bodies()) == 8
 
 
-async def test_topics_wait_flags_and_timeouts_are_not_mixed() -> None:
-    async with open_producer(config=TURN) as env:
-        env.broker.create_topic("payments")
-        await env.producer.client.routes.fetch("payments")
-        fast = Message("orders", b"x", wait_store_ok=False)
-        pay = Message("payments", b"x")
-        sends = [*send_all(env, [ORDER, fast, pay] * 2)]
-        sends += send_all(env, [ORDER] * 2, timeout_seconds=30)
-        await asyncio.gather(*sends)
+async def test_topics_wait_flags_and_timeouts_are_not_mixed(turn_env: ProducerEnv) -> None:
+    turn_env.broker.create_topic("payments")
+    await turn_env.producer.client.routes.fetch("payments")
+    fast = Message("orders", b"x", wait_store_ok=False)
+    pay = Message("payments", b"x")
+    sends = [*send_all(turn_env, [ORDER, fast, pay] * 2)]
+    sends += send_all(turn_env, [ORDER] * 2, timeout_seconds=30)
+    await asyncio.gather(*sends)
 
-        assert requests(env) == [SEND_BATCH] * 4
+    assert requests(turn_env) == [SEND_BATCH] * 4
 
 
 async def test_a_send_with_an_earlier_deadline_gets_its_own_batch() -> None:
@@ -290,18 +295,17 @@ async def test_batches_to_one_queue_are_sequential() -> None:
         assert env.bodies() == [b"%d" % number for number in range(30)]
 
 
-async def test_an_unbatchable_message_keeps_its_order_in_the_queue() -> None:
-    async with open_producer(config=TURN) as env:
-        await connected(env)
-        large = Message("orders", b"large " * 1000)
-        what = [*messages(3), large, *messages(3, first=3)]
-        queue = env.queue(2)
-        results = await asyncio.gather(
-            *send_all(env, what, selector=lambda _queues, _message: queue)
-        )
+async def test_an_unbatchable_message_keeps_its_order_in_the_queue(turn_env: ProducerEnv) -> None:
+    await connected(turn_env)
+    large = Message("orders", b"large " * 1000)
+    what = [*messages(3), large, *messages(3, first=3)]
+    queue = turn_env.queue(2)
+    results = await asyncio.gather(
+        *send_all(turn_env, what, selector=lambda _queues, _message: queue)
+    )
 
-        assert [each.queue_offset for each in results] == list(range(7))
-        assert requests(env)[1:] == [SEND_BATCH, SEND, SEND_BATCH]
+    assert [each.queue_offset for each in results] == list(range(7))
+    assert requests(turn_env)[1:] == [SEND_BATCH, SEND, SEND_BATCH]
 
 
 async def test_a_batch_is_retried_before_the_next_to_its_queue() -> None:
@@ -328,133 +332,132 @@ async def test_a_message_that_stays_in_line_until_its_deadline_is_not_sent() -> 
         assert requests(env) == [SEND_BATCH]
 
 
-async def test_keyed_sends_share_batches_in_the_order_of_the_calls() -> None:
-    async with open_producer(config=TURN) as env:
-        first = await env.producer.send(Message("orders", b"0", sharding_key="42"))
-        own = [Message("orders", b"%d" % number, sharding_key="42") for number in range(1, 30)]
-        sends = send_all(env, own)
-        sends += send_all(env, messages(30, first=30), sharding_key="42")
-        results = [first, *await asyncio.gather(*sends)]
+async def test_keyed_sends_share_batches_in_the_order_of_the_calls(turn_env: ProducerEnv) -> None:
+    first = await turn_env.producer.send(Message("orders", b"0", sharding_key="42"))
+    own = [Message("orders", b"%d" % number, sharding_key="42") for number in range(1, 30)]
+    sends = send_all(turn_env, own)
+    sends += send_all(turn_env, messages(30, first=30), sharding_key="42")
+    results = [first, *await asyncio.gather(*sends)]
 
-        stored = env.broker.messages("orders")
-        assert [each.body for each in stored] == [b"%d" % number for number in range(60)]
-        assert {each.properties["__SHARDINGKEY"] for each in stored} == {"42"}
-        assert [each.queue_offset for each in results] == list(range(60))
-        assert len({each.queue for each in results}) == 1
-        assert requests(env) == [SEND, SEND_BATCH]
-
-
-async def test_keyed_sends_keep_their_order_while_the_route_is_fetched() -> None:
-    async with open_producer(config=TURN) as env:
-        sends = send_all(env, messages(20), sharding_key="42")
-        await asyncio.gather(*sends)
-
-        assert env.bodies() == [b"%d" % number for number in range(20)]
+    stored = turn_env.broker.messages("orders")
+    assert [each.body for each in stored] == [b"%d" % number for number in range(60)]
+    assert {each.properties["__SHARDINGKEY"] for each in stored} == {"42"}
+    assert [each.queue_offset for each in results] == list(range(60))
+    assert len({each.queue for each in results}) == 1
+    assert requests(turn_env) == [SEND, SEND_BATCH]
 
 
-async def test_a_message_that_gets_its_key_with_the_call_is_not_changed() -> None:
-    async with open_producer(config=TURN) as env:
-        message = Message("orders", b"x")
-        await env.producer.send(message, sharding_key="42")
-        await env.producer.send(message, sharding_key="43")
+async def test_keyed_sends_keep_their_order_while_the_route_is_fetched(
+    turn_env: ProducerEnv,
+) -> None:
+    sends = send_all(turn_env, messages(20), sharding_key="42")
+    await asyncio.gather(*sends)
 
-        assert message.sharding_key is None
-        keys = [each.properties["__SHARDINGKEY"] for each in env.broker.messages("orders")]
-        assert sorted(keys) == ["42", "43"]
+    assert turn_env.bodies() == [b"%d" % number for number in range(20)]
 
 
-async def test_messages_behind_a_batch_in_flight_share_the_next_one() -> None:
-    async with open_producer(config=TURN) as env:
-        await connected(env)
-        begun_with = len(requests(env))
-        held = env.broker.hold(SEND, times=1)
-        sends = send_all(env, messages(1), sharding_key="42")
-        await held.wait(1)
-        for number in range(1, 9):
-            sends += send_all(env, messages(1, first=number), sharding_key="42")
-            await turns()
-        held.release()
-        results = await asyncio.gather(*sends)
+async def test_a_message_that_gets_its_key_with_the_call_is_not_changed(
+    turn_env: ProducerEnv,
+) -> None:
+    message = Message("orders", b"x")
+    await turn_env.producer.send(message, sharding_key="42")
+    await turn_env.producer.send(message, sharding_key="43")
 
-        assert requests(env)[begun_with:] == [SEND, SEND_BATCH]
-        assert [each.queue_offset for each in results] == list(range(9))
+    assert message.sharding_key is None
+    keys = [each.properties["__SHARDINGKEY"] for each in turn_env.broker.messages("orders")]
+    assert sorted(keys) == ["42", "43"]
 
 
-async def test_waiting_behind_other_batches_ends_at_the_deadline() -> None:
-    async with open_producer(config=TURN) as env:
-        await connected(env)
-        held = env.broker.hold(SEND, times=1)
-        first = send_all(env, messages(1), sharding_key="42")
-        await held.wait(1)
-        late = send_all(env, messages(2, first=1), sharding_key="42", timeout_seconds=0.2)
-        for each in late:
-            with pytest.raises(SendError, match="took all the time"):
-                await each
-        assert not first[0].done()
-        held.release()
-        last = send_all(env, messages(1, first=3), sharding_key="42")
-        assert [each.ok for each in await asyncio.gather(*first, *last)] == [True, True]
-
-        assert env.bodies()[-2:] == [b"0", b"3"]
-        assert room_taken(env) == (0, 0)
-
-
-async def test_a_message_behind_an_expired_batch_ends_at_its_own_deadline() -> None:
-    async with open_producer(config=TURN) as env:
-        await connected(env)
-        held = env.broker.hold(SEND, times=1)
-        first = send_all(env, messages(1), queue=env.queue())
-        await held.wait(1)
-        for each in messages(2, first=1):
-            sending = env.producer.send(each, queue=env.queue(), timeout_seconds=0.1)
-            with pytest.raises(SendError, match="took all the time"):
-                await asyncio.wait_for(sending, WAIT)
-        assert not first[0].done()
-        held.release()
-        await asyncio.gather(*first)
-
-        assert room_taken(env) == (0, 0)
-
-
-async def test_closing_the_client_fails_batches_in_line() -> None:
-    async with open_producer(config=TURN) as env:
-        await connected(env)
-        held = env.broker.hold(SEND, times=1)
-        sends = send_all(env, messages(1), sharding_key="42")
-        await held.wait(1)
-        sends += send_all(env, messages(2, first=1), sharding_key="42")
+async def test_messages_behind_a_batch_in_flight_share_the_next_one(turn_env: ProducerEnv) -> None:
+    await connected(turn_env)
+    begun_with = len(requests(turn_env))
+    held = turn_env.broker.hold(SEND, times=1)
+    sends = send_all(turn_env, messages(1), sharding_key="42")
+    await held.wait(1)
+    for number in range(1, 9):
+        sends += send_all(turn_env, messages(1, first=number), sharding_key="42")
         await turns()
-        await env.producer.client.close()
-        await asyncio.wait(sends, timeout=WAIT)
+    held.release()
+    results = await asyncio.gather(*sends)
 
-        kinds = [type(each.exception()) for each in sends]
-        assert kinds[1:] == [ClosedError, ClosedError]
-        assert room_taken(env) == (0, 0)
-        held.release()
+    assert requests(turn_env)[begun_with:] == [SEND, SEND_BATCH]
+    assert [each.queue_offset for each in results] == list(range(9))
+
+
+async def test_waiting_behind_other_batches_ends_at_the_deadline(turn_env: ProducerEnv) -> None:
+    await connected(turn_env)
+    held = turn_env.broker.hold(SEND, times=1)
+    first = send_all(turn_env, messages(1), sharding_key="42")
+    await held.wait(1)
+    late = send_all(turn_env, messages(2, first=1), sharding_key="42", timeout_seconds=0.2)
+    for each in late:
+        with pytest.raises(SendError, match="took all the time"):
+            await each
+    assert not first[0].done()
+    held.release()
+    last = send_all(turn_env, messages(1, first=3), sharding_key="42")
+    assert [each.ok for each in await asyncio.gather(*first, *last)] == [True, True]
+
+    assert turn_env.bodies()[-2:] == [b"0", b"3"]
+    assert room_taken(turn_env) == (0, 0)
+
+
+async def test_a_message_behind_an_expired_batch_ends_at_its_own_deadline(
+    turn_env: ProducerEnv,
+) -> None:
+    await connected(turn_env)
+    held = turn_env.broker.hold(SEND, times=1)
+    first = send_all(turn_env, messages(1), queue=turn_env.queue())
+    await held.wait(1)
+    for each in messages(2, first=1):
+        sending = turn_env.producer.send(each, queue=turn_env.queue(), timeout_seconds=0.1)
+        with pytest.raises(SendError, match="took all the time"):
+            await asyncio.wait_for(sending, WAIT)
+    assert not first[0].done()
+    held.release()
+    await asyncio.gather(*first)
+
+    assert room_taken(turn_env) == (0, 0)
+
+
+async def test_closing_the_client_fails_batches_in_line(turn_env: ProducerEnv) -> None:
+    await connected(turn_env)
+    held = turn_env.broker.hold(SEND, times=1)
+    sends = send_all(turn_env, messages(1), sharding_key="42")
+    await held.wait(1)
+    sends += send_all(turn_env, messages(2, first=1), sharding_key="42")
+    await turns()
+    await turn_env.producer.client.close()
+    await asyncio.wait(sends, timeout=WAIT)
+
+    kinds = [type(each.exception()) for each in sends]
+    assert kinds[1:] == [ClosedError, ClosedError]
+    assert room_taken(turn_env) == (0, 0)
+    held.release()
 
 
 # --- errors --------------------------------------------------------------------------------------
 
 
-async def test_each_caller_gets_its_own_error() -> None:
-    async with open_producer(config=TURN) as env:
-        env.broker.on(SEND_BATCH, Close(), times=None)
-        sends = send_all(env, messages(3))
-        await asyncio.wait(sends)
-        errors = [each.exception() for each in sends]
+async def test_each_caller_gets_its_own_error(turn_env: ProducerEnv) -> None:
+    turn_env.broker.on(SEND_BATCH, Close(), times=None)
+    sends = send_all(turn_env, messages(3))
+    await asyncio.wait(sends)
+    errors = [each.exception() for each in sends]
 
-        assert all(type(each) is SendUnknownError for each in errors)
-        assert len({getattr(each, "message_id", "") for each in errors}) == 3
-        assert room_taken(env) == (0, 0)
+    assert all(type(each) is SendUnknownError for each in errors)
+    assert len({getattr(each, "message_id", "") for each in errors}) == 3
+    assert room_taken(turn_env) == (0, 0)
 
 
-async def test_an_unknown_queue_fails_every_caller() -> None:
-    async with open_producer(config=TURN) as env:
-        sends = [env.producer.send_nowait(ORDER, queue=env.queue(0, "gone")) for _ in range(2)]
-        await asyncio.wait(sends)
+async def test_an_unknown_queue_fails_every_caller(turn_env: ProducerEnv) -> None:
+    sends = [
+        turn_env.producer.send_nowait(ORDER, queue=turn_env.queue(0, "gone")) for _ in range(2)
+    ]
+    await asyncio.wait(sends)
 
-        assert [type(each.exception()) for each in sends] == [RouteNotFoundError] * 2
-        assert sends[0].exception() is not sends[1].exception()
+    assert [type(each.exception()) for each in sends] == [RouteNotFoundError] * 2
+    assert sends[0].exception() is not sends[1].exception()
 
 
 async def test_an_invalid_message_is_rejected_before_it_joins_a_batch() -> None:
@@ -517,17 +520,16 @@ async def test_a_batch_with_only_cancelled_messages_is_not_sent() -> None:
         assert requests(env) == []
 
 
-async def test_a_send_cancelled_in_flight_does_not_affect_others() -> None:
-    async with open_producer(config=TURN) as env:
-        held = env.broker.hold(SEND_BATCH, times=1)
-        sends = send_all(env, messages(3))
-        await held.wait(1)
-        sends[0].cancel()
-        held.release()
-        await asyncio.wait(sends)
+async def test_a_send_cancelled_in_flight_does_not_affect_others(turn_env: ProducerEnv) -> None:
+    held = turn_env.broker.hold(SEND_BATCH, times=1)
+    sends = send_all(turn_env, messages(3))
+    await held.wait(1)
+    sends[0].cancel()
+    held.release()
+    await asyncio.wait(sends)
 
-        assert [each.cancelled() for each in sends] == [True, False, False]
-        assert [each.result().queue_offset for each in sends[1:]] == [1, 2]
+    assert [each.cancelled() for each in sends] == [True, False, False]
+    assert [each.result().queue_offset for each in sends[1:]] == [1, 2]
 
 
 class Idle:
@@ -608,20 +610,18 @@ async def test_send_nowait_does_not_overtake_waiting_sends() -> None:
         assert all(each.ok for each in await asyncio.gather(*sends))
 
 
-async def test_a_queue_of_another_topic_is_rejected() -> None:
-    async with open_producer(config=TURN) as env:
-        with pytest.raises(ConfigError):
-            env.producer.send_nowait(Message("payments", b"x"), queue=env.queue())
-        with pytest.raises(ConfigError):
-            await env.producer.send(Message("payments", b"x"), queue=env.queue())
+async def test_a_queue_of_another_topic_is_rejected(turn_env: ProducerEnv) -> None:
+    with pytest.raises(ConfigError):
+        turn_env.producer.send_nowait(Message("payments", b"x"), queue=turn_env.queue())
+    with pytest.raises(ConfigError):
+        await turn_env.producer.send(Message("payments", b"x"), queue=turn_env.queue())
 
-        assert room_taken(env) == (0, 0)
+    assert room_taken(turn_env) == (0, 0)
 
 
-async def test_send_nowait_rejects_a_sharding_key() -> None:
-    async with open_producer() as env:
-        with pytest.raises(InvalidMessageError, match="awaited"):
-            env.producer.send_nowait(Message("orders", b"x", sharding_key="42"))
+async def test_send_nowait_rejects_a_sharding_key(env: ProducerEnv) -> None:
+    with pytest.raises(InvalidMessageError, match="awaited"):
+        env.producer.send_nowait(Message("orders", b"x", sharding_key="42"))
 
 
 async def test_flush_returns_when_all_messages_have_results() -> None:
@@ -682,15 +682,14 @@ async def test_closing_the_client_ends_batches_in_flight_as_unknown(
         assert room_taken(env) == (0, 0)
 
 
-async def test_batches_cost_no_task_per_message() -> None:
-    async with open_producer(config=TURN) as env:
-        await env.producer.send(ORDER)
-        held = env.broker.hold(SEND_BATCH)
-        before = asyncio.all_tasks()
-        futures = [env.producer.send_nowait(each) for each in messages(200)]
-        await held.wait(1)
+async def test_batches_cost_no_task_per_message(turn_env: ProducerEnv) -> None:
+    await turn_env.producer.send(ORDER)
+    held = turn_env.broker.hold(SEND_BATCH)
+    before = asyncio.all_tasks()
+    futures = [turn_env.producer.send_nowait(each) for each in messages(200)]
+    await held.wait(1)
 
-        begun = asyncio.all_tasks() - before  # the batch, what the fake does, what watches it all
-        assert len(begun) < 10
-        held.release()
-        await asyncio.gather(*futures)
+    begun = asyncio.all_tasks() - before  # the batch, what the fake does, what watches it all
+    assert len(begun) < 10
+    held.release()
+    await asyncio.gather(*futures)

@@ -17,7 +17,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.batching.pre_encoded import Encoded
 from rocketmq_aio.protocol.record import encode_batch_entry
-from tests.unit.producer.producer_env import SEND_BATCH, open_producer
+from tests.unit.producer.producer_env import SEND_BATCH, ProducerEnv, open_producer
 
 IDS = [f"{number:032X}" for number in range(3)]
 
@@ -58,25 +58,23 @@ async def test_an_encoded_batch_is_stored_with_its_ids(client: ClientConfig) -> 
         assert (result.message_id, result.queue_offset) == (IDS[0], 0)
 
 
-async def test_a_message_is_stored_as_it_was_encoded() -> None:
-    async with open_producer() as env:
-        await env.producer.send_encoded(single())
-        (stored,) = env.broker.messages("orders")
+async def test_a_message_is_stored_as_it_was_encoded(env: ProducerEnv) -> None:
+    await env.producer.send_encoded(single())
+    (stored,) = env.broker.messages("orders")
 
-        assert stored.body == b"one"
-        assert env.sends()[0].flag == 7
-        assert stored.properties["UNIQ_KEY"] == IDS[1]
-        assert stored.properties["TAGS"] == "new"
+    assert stored.body == b"one"
+    assert env.sends()[0].flag == 7
+    assert stored.properties["UNIQ_KEY"] == IDS[1]
+    assert stored.properties["TAGS"] == "new"
 
 
-async def test_every_attempt_has_the_same_ids() -> None:
-    async with open_producer(brokers=2) as env:
-        env.brokers[0].on(SEND_BATCH, Response(code=2, remark="busy"))
-        env.brokers[1].on(SEND_BATCH, Response(code=2, remark="busy"))
-        await env.producer.send_encoded(batch(), timeout_seconds=5)
-        stored = [each for broker in env.brokers for each in broker.messages("orders")]
+async def test_every_attempt_has_the_same_ids(two_brokers: ProducerEnv) -> None:
+    two_brokers.brokers[0].on(SEND_BATCH, Response(code=2, remark="busy"))
+    two_brokers.brokers[1].on(SEND_BATCH, Response(code=2, remark="busy"))
+    await two_brokers.producer.send_encoded(batch(), timeout_seconds=5)
+    stored = [each for broker in two_brokers.brokers for each in broker.messages("orders")]
 
-        assert [each.properties["UNIQ_KEY"] for each in stored] == IDS
+    assert [each.properties["UNIQ_KEY"] for each in stored] == IDS
 
 
 async def test_an_encoded_send_uses_the_queue_of_its_key() -> None:
@@ -111,10 +109,9 @@ async def test_an_invalid_encoded_send_is_rejected_before_any_request() -> None:
         assert env.sends() == []
 
 
-async def test_an_encoded_batch_to_a_retry_topic_is_rejected() -> None:
-    async with open_producer() as env:
-        with pytest.raises(InvalidMessageError, match="retry topic"):
-            await env.producer.send_encoded(batch("%RETRY%group"))
+async def test_an_encoded_batch_to_a_retry_topic_is_rejected(env: ProducerEnv) -> None:
+    with pytest.raises(InvalidMessageError, match="retry topic"):
+        await env.producer.send_encoded(batch("%RETRY%group"))
 
 
 async def test_errors_of_encoded_sends_have_topic_and_id() -> None:

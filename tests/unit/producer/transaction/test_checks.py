@@ -82,24 +82,24 @@ async def test_check_is_called_after_unknown(
         assert len(env.open) == (answer is TransactionState.UNKNOWN)
 
 
-async def test_the_broker_repeats_the_check_after_unknown() -> None:
-    async with open_transactions() as env:
-        await leave_open(env)
-        await env.run_check(1)
-        env.check.result = TransactionState.COMMIT
+async def test_the_broker_repeats_the_check_after_unknown(env: TransactionEnv) -> None:
+    await leave_open(env)
+    await env.run_check(1)
+    env.check.result = TransactionState.COMMIT
 
-        assert await env.run_check(2) == [UNKNOWN, COMMIT]
+    assert await env.run_check(2) == [UNKNOWN, COMMIT]
 
 
 @pytest.mark.parametrize(
     "answer", [ValueError("no database"), asyncio.CancelledError(), GeneratorExit(), None, "COMMIT"]
 )
-async def test_a_check_without_a_state_results_in_unknown(answer: object) -> None:
-    async with open_transactions() as env:
-        await leave_open(env)
-        env.check.result = answer
+async def test_a_check_without_a_state_results_in_unknown(
+    answer: object, env: TransactionEnv
+) -> None:
+    await leave_open(env)
+    env.check.result = answer
 
-        assert await env.run_check(1) == [UNKNOWN]
+    assert await env.run_check(1) == [UNKNOWN]
 
 
 async def test_a_check_that_times_out_results_in_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,55 +187,53 @@ async def test_the_message_of_a_check_has_the_codec() -> None:
 # --- what is known here --------------------------------------------------------------------------
 
 
-async def test_a_check_during_the_local_transaction_gets_unknown() -> None:
-    async with open_transactions() as env:
-        async with env.producer.transaction(ORDER):
-            assert await env.run_check(1) == [UNKNOWN]
-
-        assert (env.flags(), env.check.calls) == ([UNKNOWN, COMMIT], [])
-        assert (len(env.visible), env.open) == (1, [])
-
-
-async def test_a_check_before_the_half_message_is_confirmed_gets_unknown() -> None:
-    async with open_transactions() as env:
-        held = env.broker.hold(RequestCode.SEND_MESSAGE_V2, times=1)
-
-        async def commit() -> None:
-            async with env.producer.transaction(ORDER):
-                pass
-
-        sending = asyncio.create_task(commit())
-        await held.wait(1)
+async def test_a_check_during_the_local_transaction_gets_unknown(env: TransactionEnv) -> None:
+    async with env.producer.transaction(ORDER):
         assert await env.run_check(1) == [UNKNOWN]
-        held.release()
-        await sending
 
-        # The message has moved before the broker asked: it is committed where it is now.
-        assert (len(env.visible), env.open) == (1, [])
+    assert (env.flags(), env.check.calls) == ([UNKNOWN, COMMIT], [])
+    assert (len(env.visible), env.open) == (1, [])
 
 
-async def test_a_check_while_the_decision_is_in_flight_gets_unknown() -> None:
-    async with open_transactions() as env:
-        async with env.producer.transaction(ORDER) as tx:
-            held = env.broker.hold(END, times=1)
-            ending = asyncio.create_task(tx.commit())
-            await held.wait(1)
-            env.broker.transactions.reopen(tx.message_id)
-            assert await env.run_check(2) == [COMMIT, UNKNOWN]
-            held.release()
-            await ending
+async def test_a_check_before_the_half_message_is_confirmed_gets_unknown(
+    env: TransactionEnv,
+) -> None:
+    held = env.broker.hold(RequestCode.SEND_MESSAGE_V2, times=1)
 
-        assert len(env.visible) == 1
+    async def commit() -> None:
+        async with env.producer.transaction(ORDER):
+            pass
+
+    sending = asyncio.create_task(commit())
+    await held.wait(1)
+    assert await env.run_check(1) == [UNKNOWN]
+    held.release()
+    await sending
+
+    # The message has moved before the broker asked: it is committed where it is now.
+    assert (len(env.visible), env.open) == (1, [])
 
 
-async def test_a_check_after_a_rollback_gets_rollback() -> None:
-    async with open_transactions() as env:
-        async with env.producer.transaction(ORDER) as tx:
-            await tx.rollback()
+async def test_a_check_while_the_decision_is_in_flight_gets_unknown(env: TransactionEnv) -> None:
+    async with env.producer.transaction(ORDER) as tx:
+        held = env.broker.hold(END, times=1)
+        ending = asyncio.create_task(tx.commit())
+        await held.wait(1)
         env.broker.transactions.reopen(tx.message_id)
+        assert await env.run_check(2) == [COMMIT, UNKNOWN]
+        held.release()
+        await ending
 
-        assert await env.run_check(2) == [ROLLBACK, ROLLBACK]
-        assert (env.visible, env.check.calls) == ([], [])
+    assert len(env.visible) == 1
+
+
+async def test_a_check_after_a_rollback_gets_rollback(env: TransactionEnv) -> None:
+    async with env.producer.transaction(ORDER) as tx:
+        await tx.rollback()
+    env.broker.transactions.reopen(tx.message_id)
+
+    assert await env.run_check(2) == [ROLLBACK, ROLLBACK]
+    assert (env.visible, env.check.calls) == ([], [])
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
@@ -250,49 +248,50 @@ async def test_a_check_after_a_confirmed_commit_discards_the_copy(version: str) 
         assert (len(env.visible), env.open, env.check.calls) == (1, [], [])
 
 
-async def test_proxies_are_detected_once_per_connection() -> None:
-    async with open_transactions() as env:
-        for count in (3, 5):
-            async with env.producer.transaction(ORDER) as tx:
-                pass
-            env.broker.transactions.reopen(tx.message_id)
-            await env.run_check(count)
-        assert env.flags() == [COMMIT, ROLLBACK, ROLLBACK, COMMIT, ROLLBACK]
-
-        await env.broker.restart()
-        await env.producer.client.heartbeats.send(env.broker.address)
+async def test_proxies_are_detected_once_per_connection(env: TransactionEnv) -> None:
+    for count in (3, 5):
         async with env.producer.transaction(ORDER) as tx:
             pass
         env.broker.transactions.reopen(tx.message_id)
-        await env.run_check(8)
-        assert env.flags()[5:] == [COMMIT, ROLLBACK, ROLLBACK]
-        assert (len(env.visible), env.open) == (3, [])
+        await env.run_check(count)
+    assert env.flags() == [COMMIT, ROLLBACK, ROLLBACK, COMMIT, ROLLBACK]
+
+    await env.broker.restart()
+    await env.producer.client.heartbeats.send(env.broker.address)
+    async with env.producer.transaction(ORDER) as tx:
+        pass
+    env.broker.transactions.reopen(tx.message_id)
+    await env.run_check(8)
+    assert env.flags()[5:] == [COMMIT, ROLLBACK, ROLLBACK]
+    assert (len(env.visible), env.open) == (3, [])
 
 
-async def test_a_commit_confirmed_by_a_proxy_is_repeated_when_the_broker_checks() -> None:
-    async with open_transactions() as env:
-        env.broker.transactions.behind_proxy = True
-        for _ in range(3):
-            async with env.producer.transaction(ORDER) as tx:
-                pass
-            assert tx.result is not None
-            assert tx.result.confirmed
-        assert env.visible == []  # the proxy has dropped the commits
-
-        await env.broker.ask_about_transactions()
-        await until(lambda: not env.open)
-
-        assert (len(env.visible), env.check.calls) == (3, [])
-
-
-async def test_a_rollback_confirmed_by_a_proxy_is_repeated_when_the_broker_checks() -> None:
-    async with open_transactions() as env:
-        env.broker.transactions.behind_proxy = True
+async def test_a_commit_confirmed_by_a_proxy_is_repeated_when_the_broker_checks(
+    env: TransactionEnv,
+) -> None:
+    env.broker.transactions.behind_proxy = True
+    for _ in range(3):
         async with env.producer.transaction(ORDER) as tx:
-            await tx.rollback()
+            pass
+        assert tx.result is not None
+        assert tx.result.confirmed
+    assert env.visible == []  # the proxy has dropped the commits
 
-        assert await env.run_check(2) == [ROLLBACK, ROLLBACK]
-        assert (env.visible, env.open) == ([], [])
+    await env.broker.ask_about_transactions()
+    await until(lambda: not env.open)
+
+    assert (len(env.visible), env.check.calls) == (3, [])
+
+
+async def test_a_rollback_confirmed_by_a_proxy_is_repeated_when_the_broker_checks(
+    env: TransactionEnv,
+) -> None:
+    env.broker.transactions.behind_proxy = True
+    async with env.producer.transaction(ORDER) as tx:
+        await tx.rollback()
+
+    assert await env.run_check(2) == [ROLLBACK, ROLLBACK]
+    assert (env.visible, env.open) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -304,15 +303,14 @@ async def test_a_rollback_confirmed_by_a_proxy_is_repeated_when_the_broker_check
     ],
 )
 async def test_a_commit_is_repeated_unless_the_peer_rejects_unknown_transactions(
-    outcome: Response,
+    outcome: Response, env: TransactionEnv
 ) -> None:
-    async with open_transactions() as env:
-        async with env.producer.transaction(ORDER) as tx:
-            pass
-        env.broker.transactions.reopen(tx.message_id)
-        env.broker.on(END, lambda command, connection: outcome, times=1)
+    async with env.producer.transaction(ORDER) as tx:
+        pass
+    env.broker.transactions.reopen(tx.message_id)
+    env.broker.on(END, lambda command, connection: outcome, times=1)
 
-        assert await env.run_check(3) == [COMMIT, ROLLBACK, COMMIT]
+    assert await env.run_check(3) == [COMMIT, ROLLBACK, COMMIT]
 
 
 async def test_a_check_by_another_broker_than_the_one_that_confirmed_repeats_the_commit() -> None:
@@ -332,43 +330,40 @@ async def test_a_check_by_another_broker_than_the_one_that_confirmed_repeats_the
         assert len(second.messages("orders")) == 1
 
 
-async def test_a_restarted_broker_gets_the_decision_again() -> None:
-    async with open_transactions() as env:
-        async with env.producer.transaction(ORDER) as tx:
-            pass
-        await env.broker.restart()
-        env.broker.transactions.reopen(tx.message_id)
-        await env.producer.client.heartbeats.send(env.broker.address)
+async def test_a_restarted_broker_gets_the_decision_again(env: TransactionEnv) -> None:
+    async with env.producer.transaction(ORDER) as tx:
+        pass
+    await env.broker.restart()
+    env.broker.transactions.reopen(tx.message_id)
+    await env.producer.client.heartbeats.send(env.broker.address)
 
-        assert await env.run_check(2) == [COMMIT, COMMIT]
-        assert env.check.calls == []
-
-
-async def test_check_is_not_called_again_after_a_decision() -> None:
-    async with open_transactions() as env:
-        (message_id,) = await leave_open(env)
-        env.check.result = TransactionState.ROLLBACK
-        await env.run_check(1)
-        env.broker.transactions.reopen(message_id)
-
-        assert await env.run_check(2) == [ROLLBACK, ROLLBACK]
-        assert len(env.check.calls) == 1
+    assert await env.run_check(2) == [COMMIT, COMMIT]
+    assert env.check.calls == []
 
 
-async def test_another_member_of_the_group_replies_to_the_check() -> None:
-    async with open_transactions() as env:
-        await leave_open(env)
-        await env.producer.close()
-        await until(lambda: not env.broker.connections)
+async def test_check_is_not_called_again_after_a_decision(env: TransactionEnv) -> None:
+    (message_id,) = await leave_open(env)
+    env.check.result = TransactionState.ROLLBACK
+    await env.run_check(1)
+    env.broker.transactions.reopen(message_id)
 
-        async def check(message: MessageExt) -> TransactionState:
-            return TransactionState.COMMIT
+    assert await env.run_check(2) == [ROLLBACK, ROLLBACK]
+    assert len(env.check.calls) == 1
 
-        async with TransactionProducer(
-            "till", check=check, namesrv=env.cluster.namesrv, topics=["orders"]
-        ):
-            # It has sent nothing, and is known to the broker all the same.
-            assert await env.run_check(1) == [COMMIT]
+
+async def test_another_member_of_the_group_replies_to_the_check(env: TransactionEnv) -> None:
+    await leave_open(env)
+    await env.producer.close()
+    await until(lambda: not env.broker.connections)
+
+    async def check(message: MessageExt) -> TransactionState:
+        return TransactionState.COMMIT
+
+    async with TransactionProducer(
+        "till", check=check, namesrv=env.cluster.namesrv, topics=["orders"]
+    ):
+        # It has sent nothing, and is known to the broker all the same.
+        assert await env.run_check(1) == [COMMIT]
 
 
 # --- many of them --------------------------------------------------------------------------------
@@ -466,17 +461,16 @@ async def test_close_drops_waiting_checks() -> None:
         assert (len(asked), len(cluster.broker.requests_of(END))) == (1, 1)
 
 
-async def test_a_group_without_a_transaction_producer_ignores_checks() -> None:
-    async with open_transactions() as env:
-        await leave_open(env)
-        await env.producer.close()
-        async with Producer("till", namesrv=env.cluster.namesrv) as plain:
-            await plain.send(ORDER)
-            await plain.client.heartbeats.send_all()
-            await env.broker.ask_about_transactions()
-            await plain.send(ORDER)
+async def test_a_group_without_a_transaction_producer_ignores_checks(env: TransactionEnv) -> None:
+    await leave_open(env)
+    await env.producer.close()
+    async with Producer("till", namesrv=env.cluster.namesrv) as plain:
+        await plain.send(ORDER)
+        await plain.client.heartbeats.send_all()
+        await env.broker.ask_about_transactions()
+        await plain.send(ORDER)
 
-        assert env.flags() == []
+    assert env.flags() == []
 
 
 async def test_checks_reach_the_producer_of_their_group() -> None:

@@ -78,102 +78,95 @@ async def test_the_end_of_the_block_commits(version: str, client: ClientConfig) 
         assert (tx.result.error, tx.result.message_id) == (None, tx.message_id)
 
 
-async def test_an_exception_rolls_back_and_is_raised() -> None:
-    async with open_transactions() as env:
-        tx = env.producer.transaction(ORDER)
-        with pytest.raises(LocalPartError):
-            async with tx:
-                raise LocalPartError
+async def test_an_exception_rolls_back_and_is_raised(env: TransactionEnv) -> None:
+    tx = env.producer.transaction(ORDER)
+    with pytest.raises(LocalPartError):
+        async with tx:
+            raise LocalPartError
 
-        assert (env.visible, env.open) == ([], [])
-        assert tx.result is not None
-        assert (tx.result.state, tx.result.confirmed) == (TransactionState.ROLLBACK, True)
-
-
-async def test_a_cancelled_block_is_rolled_back() -> None:
-    async with open_transactions() as env:
-        entered = asyncio.Event()
-
-        async def wait_in_block() -> None:
-            async with env.producer.transaction(ORDER):
-                entered.set()
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(wait_in_block())
-        await entered.wait()
-        task.cancel()
-        await asyncio.wait([task])
-
-        assert task.cancelled()
-        assert (env.flags(), env.visible, env.open) == ([ROLLBACK], [], [])
+    assert (env.visible, env.open) == ([], [])
+    assert tx.result is not None
+    assert (tx.result.state, tx.result.confirmed) == (TransactionState.ROLLBACK, True)
 
 
-async def test_a_block_can_commit_before_its_end() -> None:
-    async with open_transactions() as env:
-        tx = env.producer.transaction(ORDER)
-        with suppress(LocalPartError):
-            async with tx:
-                assert (await tx.commit()).confirmed
-                assert env.visible == [b"paid"]
-                assert await tx.commit() is tx.result
-                raise LocalPartError
+async def test_a_cancelled_block_is_rolled_back(env: TransactionEnv) -> None:
+    entered = asyncio.Event()
 
-        assert env.flags() == [COMMIT]
+    async def wait_in_block() -> None:
+        async with env.producer.transaction(ORDER):
+            entered.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(wait_in_block())
+    await entered.wait()
+    task.cancel()
+    await asyncio.wait([task])
+
+    assert task.cancelled()
+    assert (env.flags(), env.visible, env.open) == ([ROLLBACK], [], [])
 
 
-async def test_a_block_can_roll_back_without_an_exception() -> None:
-    async with open_transactions() as env:
-        async with env.producer.transaction(ORDER) as tx:
-            await tx.rollback()
+async def test_a_block_can_commit_before_its_end(env: TransactionEnv) -> None:
+    tx = env.producer.transaction(ORDER)
+    with suppress(LocalPartError):
+        async with tx:
+            assert (await tx.commit()).confirmed
+            assert env.visible == [b"paid"]
+            assert await tx.commit() is tx.result
+            raise LocalPartError
 
-        assert (env.flags(), env.visible, env.open) == ([ROLLBACK], [], [])
+    assert env.flags() == [COMMIT]
+
+
+async def test_a_block_can_roll_back_without_an_exception(env: TransactionEnv) -> None:
+    async with env.producer.transaction(ORDER) as tx:
+        await tx.rollback()
+
+    assert (env.flags(), env.visible, env.open) == ([ROLLBACK], [], [])
 
 
 @pytest.mark.parametrize("raises", [False, True])
-async def test_unknown_leaves_the_decision_to_the_check(raises: bool) -> None:
-    async with open_transactions() as env:
-        tx = env.producer.transaction(ORDER)
-        try:
-            async with tx:
-                tx.unknown()
-                if raises:
-                    raise LocalPartError
-        except LocalPartError:
-            assert raises
-
-        assert (env.flags(), len(env.open)) == ([], 1)
-        assert tx.result is not None
-        assert (tx.result.state, tx.result.confirmed) == (TransactionState.UNKNOWN, False)
-
-
-async def test_a_second_decision_raises() -> None:
-    async with open_transactions() as env:
-        async with env.producer.transaction(ORDER) as tx:
-            await tx.rollback()
-            with pytest.raises(ConfigError, match="decided already: ROLLBACK"):
-                await tx.commit()
-            with pytest.raises(ConfigError, match="decided already: ROLLBACK"):
-                tx.unknown()
-        async with env.producer.transaction(ORDER) as open_one:
-            open_one.unknown()
-            with pytest.raises(ConfigError, match="decided already: UNKNOWN"):
-                await open_one.commit()
-
-        assert env.flags() == [ROLLBACK]
-
-
-async def test_a_transaction_is_entered_once() -> None:
-    async with open_transactions() as env:
-        tx = env.producer.transaction(ORDER)
-        for use in (lambda: tx.message_id, lambda: tx.sent, tx.unknown):
-            with pytest.raises(NotRunningError, match="async with"):
-                use()
+async def test_unknown_leaves_the_decision_to_the_check(raises: bool, env: TransactionEnv) -> None:
+    tx = env.producer.transaction(ORDER)
+    try:
         async with tx:
-            pass
-        with pytest.raises(NotRunningError, match="once"):
-            await tx.__aenter__()
+            tx.unknown()
+            if raises:
+                raise LocalPartError
+    except LocalPartError:
+        assert raises
 
-        assert env.flags() == [COMMIT]
+    assert (env.flags(), len(env.open)) == ([], 1)
+    assert tx.result is not None
+    assert (tx.result.state, tx.result.confirmed) == (TransactionState.UNKNOWN, False)
+
+
+async def test_a_second_decision_raises(env: TransactionEnv) -> None:
+    async with env.producer.transaction(ORDER) as tx:
+        await tx.rollback()
+        with pytest.raises(ConfigError, match="decided already: ROLLBACK"):
+            await tx.commit()
+        with pytest.raises(ConfigError, match="decided already: ROLLBACK"):
+            tx.unknown()
+    async with env.producer.transaction(ORDER) as open_one:
+        open_one.unknown()
+        with pytest.raises(ConfigError, match="decided already: UNKNOWN"):
+            await open_one.commit()
+
+    assert env.flags() == [ROLLBACK]
+
+
+async def test_a_transaction_is_entered_once(env: TransactionEnv) -> None:
+    tx = env.producer.transaction(ORDER)
+    for use in (lambda: tx.message_id, lambda: tx.sent, tx.unknown):
+        with pytest.raises(NotRunningError, match="async with"):
+            use()
+    async with tx:
+        pass
+    with pytest.raises(NotRunningError, match="once"):
+        await tx.__aenter__()
+
+    assert env.flags() == [COMMIT]
 
 
 # --- requests to the broker ----------------------------------------------------------------------
@@ -202,34 +195,34 @@ async def test_a_namespace_applies_to_topic_and_group() -> None:
         assert [each.body for each in env.broker.messages("shop%orders")] == [b"paid"]
 
 
-async def test_a_heartbeat_precedes_the_half_message() -> None:
-    async with open_transactions() as env:
-        async with env.producer.transaction(ORDER):
-            pass
+async def test_a_heartbeat_precedes_the_half_message(env: TransactionEnv) -> None:
+    async with env.producer.transaction(ORDER):
+        pass
 
-        codes = [frame.command.code for frame in env.broker.requests]
-        first_half = codes.index(SEND)
-        beats = [c for c in env.broker.requests[:first_half] if c.command.code == HEART_BEAT]
-        told = [read_body(each.command.body, HeartbeatData).producer_data_set for each in beats]
-        assert [each.group_name for each in told[0]] == ["till"]
+    codes = [frame.command.code for frame in env.broker.requests]
+    first_half = codes.index(SEND)
+    beats = [c for c in env.broker.requests[:first_half] if c.command.code == HEART_BEAT]
+    told = [read_body(each.command.body, HeartbeatData).producer_data_set for each in beats]
+    assert [each.group_name for each in told[0]] == ["till"]
 
 
-async def test_a_new_connection_gets_a_heartbeat_before_the_half_message() -> None:
-    async with open_transactions() as env:
-        async with env.producer.transaction(ORDER):
-            pass
-        await env.broker.restart()
-        await until(lambda: not env.producer.client.remoting.is_connected(env.broker.address))
-        held = env.broker.hold(HEART_BEAT)
-        before = len(env.broker.requests_of(SEND))
-        sending = asyncio.create_task(_commit(env, timeout_seconds=60))
-        await held.wait(1)
-        assert len(env.broker.requests_of(SEND)) == before
-        env.broker.off(HEART_BEAT)
-        held.release()
-        await sending
+async def test_a_new_connection_gets_a_heartbeat_before_the_half_message(
+    env: TransactionEnv,
+) -> None:
+    async with env.producer.transaction(ORDER):
+        pass
+    await env.broker.restart()
+    await until(lambda: not env.producer.client.remoting.is_connected(env.broker.address))
+    held = env.broker.hold(HEART_BEAT)
+    before = len(env.broker.requests_of(SEND))
+    sending = asyncio.create_task(_commit(env, timeout_seconds=60))
+    await held.wait(1)
+    assert len(env.broker.requests_of(SEND)) == before
+    env.broker.off(HEART_BEAT)
+    held.release()
+    await sending
 
-        assert env.visible == [b"paid", b"paid"]
+    assert env.visible == [b"paid", b"paid"]
 
 
 async def _commit(env: TransactionEnv, timeout_seconds: float | None = None) -> None:
@@ -248,12 +241,11 @@ async def _never_entered(
             pytest.fail("the local part ran")
 
 
-async def test_a_rejected_half_message_raises() -> None:
-    async with open_transactions() as env:
-        env.broker.on(SEND, Response(13, remark="too long"))
-        await _never_entered(env, BrokerError)
+async def test_a_rejected_half_message_raises(env: TransactionEnv) -> None:
+    env.broker.on(SEND, Response(13, remark="too long"))
+    await _never_entered(env, BrokerError)
 
-        assert env.flags() == []
+    assert env.flags() == []
 
 
 async def test_a_half_message_of_unknown_outcome_is_rolled_back_by_its_check() -> None:
@@ -268,18 +260,17 @@ async def test_a_half_message_of_unknown_outcome_is_rolled_back_by_its_check() -
         assert (env.visible, env.open) == ([b"paid"], [])
 
 
-async def test_a_cancelled_half_message_is_rolled_back_by_its_check() -> None:
-    async with open_transactions() as env:
-        held = env.broker.hold(SEND)
-        sending = asyncio.create_task(_never_entered(env, AssertionError))
-        await held.wait(1)
-        sending.cancel()
-        await asyncio.wait([sending])
-        env.broker.off(SEND)
-        held.release()
+async def test_a_cancelled_half_message_is_rolled_back_by_its_check(env: TransactionEnv) -> None:
+    held = env.broker.hold(SEND)
+    sending = asyncio.create_task(_never_entered(env, AssertionError))
+    await held.wait(1)
+    sending.cancel()
+    await asyncio.wait([sending])
+    env.broker.off(SEND)
+    held.release()
 
-        assert sending.cancelled()
-        assert (await env.run_check(1), env.check.calls) == ([ROLLBACK], [])
+    assert sending.cancelled()
+    assert (await env.run_check(1), env.check.calls) == ([ROLLBACK], [])
 
 
 @pytest.mark.parametrize(
@@ -291,22 +282,21 @@ async def test_a_cancelled_half_message_is_rolled_back_by_its_check() -> None:
     ],
 )
 async def test_a_half_message_with_a_weaker_status_is_rolled_back(
-    code: int, status: SendStatus
+    code: int, status: SendStatus, env: TransactionEnv
 ) -> None:
-    async with open_transactions() as env:
 
-        def weaker(command: Command, connection: ServerConnection) -> Response:
-            reply = env.broker.process(command, connection)
-            assert isinstance(reply, Response)
-            return Response(code, reply.ext)
+    def weaker(command: Command, connection: ServerConnection) -> Response:
+        reply = env.broker.process(command, connection)
+        assert isinstance(reply, Response)
+        return Response(code, reply.ext)
 
-        env.broker.on(SEND, weaker)
-        with pytest.raises(HalfMessageError, match=status.name) as caught:
-            async with env.producer.transaction(ORDER):
-                pytest.fail("the local part ran")
+    env.broker.on(SEND, weaker)
+    with pytest.raises(HalfMessageError, match=status.name) as caught:
+        async with env.producer.transaction(ORDER):
+            pytest.fail("the local part ran")
 
-        assert caught.value.result.status is status
-        assert (env.flags(), env.open, env.visible) == ([ROLLBACK], [], [])
+    assert caught.value.result.status is status
+    assert (env.flags(), env.open, env.visible) == ([ROLLBACK], [], [])
 
 
 async def test_an_unknown_topic_raises_before_the_local_transaction() -> None:
@@ -328,13 +318,14 @@ async def test_an_unknown_topic_raises_before_the_local_transaction() -> None:
     ],
     ids=["level", "delay", "time", "retry topic", "properties", "type"],
 )
-async def test_messages_without_transaction_support_are_rejected(message: Message) -> None:
-    async with open_transactions() as env:
-        with pytest.raises(InvalidMessageError):
-            async with env.producer.transaction(message):
-                pytest.fail("the local part ran")
+async def test_messages_without_transaction_support_are_rejected(
+    message: Message, env: TransactionEnv
+) -> None:
+    with pytest.raises(InvalidMessageError):
+        async with env.producer.transaction(message):
+            pytest.fail("the local part ran")
 
-        assert env.broker.requests_of(SEND) == []
+    assert env.broker.requests_of(SEND) == []
 
 
 async def test_queue_and_selector_apply_to_the_half_message() -> None:
@@ -367,14 +358,13 @@ async def test_a_sharding_key_selects_the_queue_of_the_half_message() -> None:
 # --- what is not confirmed -----------------------------------------------------------------------
 
 
-async def test_the_decision_is_retried_at_a_busy_broker() -> None:
-    async with open_transactions() as env:
-        env.broker.on(END, Response(2, remark="busy"), times=2)
-        async with env.producer.transaction(ORDER) as tx:
-            pass
+async def test_the_decision_is_retried_at_a_busy_broker(env: TransactionEnv) -> None:
+    env.broker.on(END, Response(2, remark="busy"), times=2)
+    async with env.producer.transaction(ORDER) as tx:
+        pass
 
-        assert env.flags() == [COMMIT] * 3
-        assert (env.visible, tx.result.confirmed) == ([b"paid"], True)  # type: ignore[union-attr]
+    assert env.flags() == [COMMIT] * 3
+    assert (env.visible, tx.result.confirmed) == ([b"paid"], True)  # type: ignore[union-attr]
 
 
 async def test_the_decision_is_retried_while_the_broker_is_down() -> None:
@@ -391,42 +381,39 @@ async def test_the_decision_is_retried_while_the_broker_is_down() -> None:
         assert env.visible == [b"paid"]
 
 
-async def test_a_commit_that_may_have_arrived_is_not_repeated() -> None:
-    async with open_transactions() as env:
-        shorten_next_timeout(env.producer.client, END)
-        held = env.broker.hold(END)
-        async with env.producer.transaction(ORDER) as tx:
-            pass
-        held.release()
+async def test_a_commit_that_may_have_arrived_is_not_repeated(env: TransactionEnv) -> None:
+    shorten_next_timeout(env.producer.client, END)
+    held = env.broker.hold(END)
+    async with env.producer.transaction(ORDER) as tx:
+        pass
+    held.release()
 
-        assert tx.result is not None
-        assert (tx.result.state, tx.result.confirmed) == (TransactionState.COMMIT, False)
-        assert tx.result.error is not None
-        assert (env.flags(), env.visible) == ([COMMIT], [b"paid"])
-
-
-async def test_a_rejected_decision_does_not_raise() -> None:
-    async with open_transactions() as env:
-        env.broker.on(END, Response(1, remark="Find prepared transaction message failed"))
-        async with env.producer.transaction(ORDER) as tx:
-            pass
-
-        assert tx.result is not None
-        assert isinstance(tx.result.error, BrokerError)
-        assert env.flags() == [COMMIT]
+    assert tx.result is not None
+    assert (tx.result.state, tx.result.confirmed) == (TransactionState.COMMIT, False)
+    assert tx.result.error is not None
+    assert (env.flags(), env.visible) == ([COMMIT], [b"paid"])
 
 
-async def test_an_unconfirmed_decision_is_the_reply_to_the_check() -> None:
-    async with open_transactions() as env:
-        shorten_next_timeout(env.producer.client, END)
-        env.broker.on(END, None)
-        async with env.producer.transaction(ORDER):
-            pass
-        assert (len(env.open), env.visible) == (1, [])
+async def test_a_rejected_decision_does_not_raise(env: TransactionEnv) -> None:
+    env.broker.on(END, Response(1, remark="Find prepared transaction message failed"))
+    async with env.producer.transaction(ORDER) as tx:
+        pass
 
-        assert await env.run_check(2) == [COMMIT, COMMIT]
-        await until(lambda: env.visible == [b"paid"])
-        assert (env.open, env.check.calls) == ([], [])
+    assert tx.result is not None
+    assert isinstance(tx.result.error, BrokerError)
+    assert env.flags() == [COMMIT]
+
+
+async def test_an_unconfirmed_decision_is_the_reply_to_the_check(env: TransactionEnv) -> None:
+    shorten_next_timeout(env.producer.client, END)
+    env.broker.on(END, None)
+    async with env.producer.transaction(ORDER):
+        pass
+    assert (len(env.open), env.visible) == (1, [])
+
+    assert await env.run_check(2) == [COMMIT, COMMIT]
+    await until(lambda: env.visible == [b"paid"])
+    assert (env.open, env.check.calls) == ([], [])
 
 
 async def test_a_block_that_outlives_its_producer_sends_no_decision(
@@ -490,28 +477,26 @@ async def test_execute_without_a_state_leaves_it_to_the_check(
         assert "forgetful" in caplog.text
 
 
-async def test_an_invalid_execute_is_rejected_before_any_request() -> None:
-    async with open_transactions() as env:
-        for execute in (lambda: None, TransactionState.COMMIT):
-            with pytest.raises(ConfigError, match="execute="):
-                await env.producer.send_in_transaction(ORDER, execute)  # type: ignore[arg-type]
-        assert env.open == []
-        with pytest.raises(ConfigError, match=r"called with \(message\)"):
-            TransactionProducer("tills", check=lambda: TransactionState.COMMIT)  # type: ignore[arg-type,misc]
+async def test_an_invalid_execute_is_rejected_before_any_request(env: TransactionEnv) -> None:
+    for execute in (lambda: None, TransactionState.COMMIT):
+        with pytest.raises(ConfigError, match="execute="):
+            await env.producer.send_in_transaction(ORDER, execute)  # type: ignore[arg-type]
+    assert env.open == []
+    with pytest.raises(ConfigError, match=r"called with \(message\)"):
+        TransactionProducer("tills", check=lambda: TransactionState.COMMIT)  # type: ignore[arg-type,misc]
 
 
-async def test_execute_may_call_commit() -> None:
-    async with open_transactions() as env:
-        result = await env.producer.send_in_transaction(ORDER, lambda tx: tx.unknown())
-        assert result.error is None
+async def test_execute_may_call_commit(env: TransactionEnv) -> None:
+    result = await env.producer.send_in_transaction(ORDER, lambda tx: tx.unknown())
+    assert result.error is None
 
-        async def commit(tx: Transaction) -> None:
-            await tx.commit()
+    async def commit(tx: Transaction) -> None:
+        await tx.commit()
 
-        committed = await env.producer.send_in_transaction(ORDER, commit)
+    committed = await env.producer.send_in_transaction(ORDER, commit)
 
-        assert result.state is TransactionState.UNKNOWN
-        assert committed.state is TransactionState.COMMIT
+    assert result.state is TransactionState.UNKNOWN
+    assert committed.state is TransactionState.COMMIT
 
 
 async def test_a_cancelled_execute_in_a_thread_is_left_to_the_check() -> None:
@@ -570,33 +555,30 @@ async def test_the_error_of_execute_is_raised() -> None:
 # --- life ----------------------------------------------------------------------------------------
 
 
-async def test_close_waits_for_transactions_in_progress() -> None:
-    async with open_transactions() as env:
-        async with env.producer.transaction(ORDER) as tx:
-            closing = asyncio.create_task(env.producer.close())
-            await asyncio.sleep(0)
-        await closing
+async def test_close_waits_for_transactions_in_progress(env: TransactionEnv) -> None:
+    async with env.producer.transaction(ORDER) as tx:
+        closing = asyncio.create_task(env.producer.close())
+        await asyncio.sleep(0)
+    await closing
 
-        assert tx.result is not None
-        assert tx.result.confirmed
-        with pytest.raises(ClosedError):
-            await _commit(env)
-        assert env.visible == [b"paid"]
-
-
-async def test_a_transaction_producer_sends_ordinary_messages() -> None:
-    async with open_transactions() as env:
-        await env.producer.send(ORDER)
-
-        assert (env.visible, env.flags()) == ([b"paid"], [])
-
-
-async def test_topics_of_transactions_stay_registered() -> None:
-    async with open_transactions() as env:
+    assert tx.result is not None
+    assert tx.result.confirmed
+    with pytest.raises(ClosedError):
         await _commit(env)
-        env.producer.on_route_changed("orders")
+    assert env.visible == [b"paid"]
 
-        assert "orders" in env.producer.topics()
+
+async def test_a_transaction_producer_sends_ordinary_messages(env: TransactionEnv) -> None:
+    await env.producer.send(ORDER)
+
+    assert (env.visible, env.flags()) == ([b"paid"], [])
+
+
+async def test_topics_of_transactions_stay_registered(env: TransactionEnv) -> None:
+    await _commit(env)
+    env.producer.on_route_changed("orders")
+
+    assert "orders" in env.producer.topics()
 
 
 @pytest.mark.parametrize(
@@ -614,7 +596,6 @@ def test_invalid_arguments_are_rejected(wrong: dict[str, object]) -> None:
         TransactionProducer("till", **{"check": print, "namesrv": "127.0.0.1:1"} | wrong)  # type: ignore[arg-type]
 
 
-async def test_an_invalid_timeout_is_rejected() -> None:
-    async with open_transactions() as env:
-        with pytest.raises(ConfigError, match="timeout_seconds"):
-            env.producer.transaction(ORDER, timeout_seconds=0)
+async def test_an_invalid_timeout_is_rejected(env: TransactionEnv) -> None:
+    with pytest.raises(ConfigError, match="timeout_seconds"):
+        env.producer.transaction(ORDER, timeout_seconds=0)
