@@ -41,9 +41,10 @@ class AdminClient(ClientBase):
             await admin.create_topic("orders", queues=16)
             print((await admin.group_progress("billing")).lag)
 
-    Creating and deleting are idempotent.  A change of several servers happens on all of them, or
-    raises `AdminError` with the outcome of each server.  An account without the permission gets
-    `AuthError` or `PermissionDeniedError`.  All methods may be called concurrently.
+    Creating and deleting are idempotent.  A call to several servers succeeds on all of them, or
+    raises `AdminError` with the outcome of each.  A topic that does not exist raises
+    `RouteNotFoundError`.  An account without the permission gets `AuthError` or
+    `PermissionDeniedError`.  All methods may be called concurrently.
 
     :param namesrv: where to connect; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
     :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
@@ -76,7 +77,6 @@ class AdminClient(ClientBase):
 
         :raises ConfigError: an argument is invalid, or a broker has the topic with other settings
             (see `update_topic`); nothing was changed
-        :raises AdminError: some brokers created it, and others did not
         :raises RouteNotFoundError: it was created, but no name server lists it within 10 s
         """
         return await self._topics.create(topic, cluster, brokers, settings)
@@ -95,7 +95,6 @@ class AdminClient(ClientBase):
         ``read_queues`` when the queues are empty.
 
         :raises RouteNotFoundError: none of the chosen brokers has the topic
-        :raises AdminError: some brokers changed it, and others did not
         """
         return await self._topics.update(topic, cluster, brokers, settings)
 
@@ -119,34 +118,19 @@ class AdminClient(ClientBase):
         return await self._topics.list_names(cluster, internal)
 
     async def topic_route(self, topic: str) -> TopicRouteInfo:
-        """Return the brokers and queues of a topic.
-
-        :raises RouteNotFoundError: there is no such topic
-        """
+        """Return the brokers and queues of a topic."""
         return await self._topics.route(topic)
 
     async def topic_config(self, topic: str) -> list[TopicConfig]:
-        """Return the settings of a topic on each broker that has it.
-
-        :raises RouteNotFoundError: there is no such topic
-        :raises AdminError: some brokers did not answer
-        """
+        """Return the settings of a topic on each broker that has it."""
         return await self._topics.configs(topic)
 
     async def topic_stats(self, topic: str) -> TopicStats:
-        """Return the first and last offsets of the queues of a topic.
-
-        :raises RouteNotFoundError: there is no such topic
-        :raises AdminError: some brokers did not answer
-        """
+        """Return the first and last offsets of the queues of a topic."""
         return await self._topics.stats(topic)
 
     async def topic_groups(self, topic: str) -> list[str]:
-        """Return the consumer groups that consume a topic or have committed offsets of it, sorted.
-
-        :raises RouteNotFoundError: there is no such topic
-        :raises AdminError: some brokers did not answer
-        """
+        """Return the groups that consume a topic or have committed offsets of it, sorted."""
         return await self._topics.groups(topic)
 
     # --- groups -----------------------------------------------------------------------------------
@@ -166,7 +150,6 @@ class AdminClient(ClientBase):
         :raises ConfigError: an argument is invalid, or a broker has the group with other settings
             (see `update_group`); nothing was changed
         :raises NotSupportedError: a setting needs a newer broker
-        :raises AdminError: some brokers created it, and others did not
         """
         return await self._groups.create(group, cluster, brokers, settings)
 
@@ -182,7 +165,6 @@ class AdminClient(ClientBase):
 
         :raises SubscriptionError: none of the chosen brokers has the group
         :raises NotSupportedError: a setting needs a newer broker
-        :raises AdminError: some brokers changed it, and others did not
         """
         return await self._groups.update(group, cluster, brokers, settings)
 
@@ -200,7 +182,6 @@ class AdminClient(ClientBase):
 
         :param keep_offsets: keep the offsets for a later group of the same name
         :param delete_topics: also delete its retry topic and dead-letter topic
-        :raises AdminError: some brokers deleted it, and others did not
         """
         await self._groups.delete(group, cluster, keep_offsets, delete_topics)
 
@@ -208,29 +189,19 @@ class AdminClient(ClientBase):
         """Return the names of all consumer groups, or of those in *cluster*, sorted.
 
         :param internal: include the groups of brokers and tools
-        :raises AdminError: some brokers did not answer
         """
         return await self._groups.list_names(cluster, internal)
 
     async def group_config(self, group: str) -> list[GroupConfig]:
-        """Return the settings of a consumer group on each broker that has it, if any.
-
-        :raises AdminError: some brokers did not answer
-        """
+        """Return the settings of a consumer group on each broker that has it, if any."""
         return await self._groups.configs(group)
 
     async def consumer_connections(self, group: str) -> GroupConnections:
-        """Return the connected members of a consumer group, and its subscriptions.
-
-        :raises AdminError: some brokers did not answer
-        """
+        """Return the connected members of a consumer group, and its subscriptions."""
         return await self._groups.consumer_connections(group)
 
     async def producer_connections(self, group: str) -> list[ClientConnection]:
-        """Return the connected producers of a group.
-
-        :raises AdminError: some brokers did not answer
-        """
+        """Return the connected producers of a group."""
         return await self._groups.producer_connections(group)
 
     # --- offsets ----------------------------------------------------------------------------------
@@ -244,8 +215,6 @@ class AdminClient(ClientBase):
         While members are connected, brokers leave out topics without a subscription.
 
         :param owners: also ask each member for its queues; ``silent`` has the failures
-        :raises RouteNotFoundError: there is no such topic
-        :raises AdminError: some brokers did not answer
         """
         return await self._offsets.progress(group, topic, owners)
 
@@ -260,11 +229,9 @@ class AdminClient(ClientBase):
             verified against stored messages if the account may read as group
             ``TOOLS_CONSUMER``), or offsets by queue, of any queues of the topic
         :raises ConfigError: an argument is invalid, or a queue has no such offset
-        :raises RouteNotFoundError: there is no such topic
         :raises NotSupportedError: a broker resets connected groups by time only, and offsets are
             given; or the group is connected and the topic static: stop the members first
         :raises SubscriptionError: there is no such group (5.x brokers only)
-        :raises AdminError: some brokers did it, and others did not
         """
         return await self._offsets.reset(group, topic, to)
 
@@ -277,7 +244,6 @@ class AdminClient(ClientBase):
 
         :raises ConfigError: members of *target* are connected, and would overwrite the offsets
         :raises SubscriptionError: there is no group *target* (5.x brokers only)
-        :raises AdminError: some brokers did it, and others did not
         """
         return await self._offsets.clone(source, target, topic)
 
@@ -316,7 +282,6 @@ class AdminClient(ClientBase):
         Brokers index keys shortly after they acknowledge a message.
 
         :param max_messages: per broker; a broker has a limit of its own, 64 by default
-        :raises RouteNotFoundError: there is no such topic
         :raises UnreadableMessagesError: some cannot be decoded; ``messages`` has the others
         :raises AdminError: some brokers did not answer; ``done`` has the messages of the others
         """
@@ -353,7 +318,6 @@ class AdminClient(ClientBase):
         """Return the runtime statistics of masters: version, rates, disks, request queues.
 
         :raises ConfigError: there is no such cluster or broker
-        :raises AdminError: some brokers did not answer
         """
         masters = await self._servers.masters(cluster, brokers)
         tables = await self._servers.read_each(

@@ -1,4 +1,4 @@
-"""Protocol constants: request and response codes, languages, flag bits, versions.
+"""Protocol constants: request and response codes, flag bits, versions.
 
 Only those that this client uses; ``protocol/codes.json`` has the full tables, and a test compares
 them.
@@ -106,25 +106,8 @@ class ResponseCode(IntEnum):
     GO_AWAY = 1500
 
 
-class LanguageCode(IntEnum):
-    """Language of the client that sent a frame."""
-
-    JAVA = 0
-    CPP = 1
-    DOTNET = 2
-    PYTHON = 3
-    DELPHI = 4
-    ERLANG = 5
-    RUBY = 6
-    OTHER = 7
-    HTTP = 8
-    GO = 9
-    PHP = 10
-    OMS = 11
-    RUST = 12
-    NODE_JS = 13
-
-
+LANGUAGE_CODE: Final = 3  # of this client, in the headers of frames
+LANGUAGE: Final = "PYTHON"
 # Ordinal of V5_5_0; above 475, so that a broker that shuts down gracefully sends GO_AWAY.
 CLIENT_VERSION: Final = 513
 V5_0_0: Final = 413

@@ -17,9 +17,10 @@ from rocketmq_aio.protocol.codes import (
     BINARY_HEADER,
     CLIENT_VERSION,
     JSON_HEADER,
+    LANGUAGE,
+    LANGUAGE_CODE,
     ONEWAY_FLAG,
     RESPONSE_FLAG,
-    LanguageCode,
 )
 from rocketmq_aio.protocol.frame import HEADER_MASK, PREFIX
 
@@ -163,7 +164,7 @@ def _encode_json_header(command: Command, ext: Mapping[str, str], version: int) 
         "code": command.code,
         "extFields": ext,
         "flag": command.flag,
-        "language": LanguageCode.PYTHON.name,
+        "language": LANGUAGE,
         "opaque": command.opaque,
         "serializeTypeCurrentRPC": "JSON",
         "version": version,
@@ -176,7 +177,7 @@ def _encode_json_header(command: Command, ext: Mapping[str, str], version: int) 
 def _encode_binary_header(command: Command, ext: Mapping[str, str], version: int) -> bytes:
     remark = _remark(command)
     code, opaque, flag = command.code, command.opaque, command.flag
-    head = FIXED.pack(code, LanguageCode.PYTHON, version, opaque, flag, len(remark))
+    head = FIXED.pack(code, LANGUAGE_CODE, version, opaque, flag, len(remark))
     fields = binary_fields(ext)
     return b"".join((head, remark, FIELD_VALUE.pack(len(fields)), fields))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from rocketmq_aio.protocol.codes import BINARY_HEADER, CLIENT_VERSION, LanguageCode
+from rocketmq_aio.protocol.codes import BINARY_HEADER, CLIENT_VERSION, LANGUAGE_CODE
 from rocketmq_aio.protocol.command import FIELD_VALUE, binary_fields
 from rocketmq_aio.protocol.header import to_ext_fields
 from rocketmq_aio.protocol.requests.pull import PullMessage
@@ -19,7 +19,6 @@ from rocketmq_aio.protocol.requests.send import SendMessage
 _HEAD: Final = Struct(">iIhBhiiii")
 _HEADER_FIXED: Final = 21  # bytes of a header that are not ext fields
 _BINARY: Final = BINARY_HEADER << 24
-_LANGUAGE: Final = int(LanguageCode.PYTHON)
 _VERSION: Final = CLIENT_VERSION
 # The same, field g (born time, 13 digits until the year 2286) and the length of field i.
 _SEND_HEAD: Final = Struct(">iIhBhiiii7s13s3si")
@@ -57,7 +56,7 @@ class SendTemplate:
             4 + length + size,
             _BINARY | length,
             self._code,
-            _LANGUAGE,
+            LANGUAGE_CODE,
             _VERSION,
             opaque,
             0,
@@ -94,6 +93,14 @@ class PullTemplate:
         fields = b"%b\x00\x0bqueueOffset%b%b" % (self._constant, size, offset)
         length = len(fields) + _HEADER_FIXED
         head = _HEAD.pack(
-            4 + length, _BINARY | length, self.code, _LANGUAGE, _VERSION, opaque, 0, 0, len(fields)
+            4 + length,
+            _BINARY | length,
+            self.code,
+            LANGUAGE_CODE,
+            _VERSION,
+            opaque,
+            0,
+            0,
+            len(fields),
         )
         return head + fields

@@ -17,7 +17,7 @@ from rocketmq_aio.protocol.bodies import (
     HeartbeatData,
     SubscriptionData,
 )
-from rocketmq_aio.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from rocketmq_aio.protocol.codes import LANGUAGE, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
@@ -192,7 +192,7 @@ def _described(client_id: str, command: Command, connection: ServerConnection) -
     return ConnectionBody(
         client_id=client_id,
         client_addr=f"{host}:{port}",
-        language=LanguageCode.PYTHON.name,
+        language=LANGUAGE,
         version=command.version,
     )
 

@@ -15,7 +15,7 @@ from rocketmq_aio.config.client import Credentials
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.properties import encode_properties, parse_properties
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.codes import COMPRESSED, LanguageCode, RequestCode
+from rocketmq_aio.protocol.codes import COMPRESSED, LANGUAGE, RequestCode
 from rocketmq_aio.protocol.command import encode_command
 from rocketmq_aio.protocol.header import RequestHeader, read_header, to_ext_fields, wire_names
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
@@ -112,7 +112,7 @@ def assert_same_json_frame(ours: bytes, theirs: bytes) -> None:
         said["extFields"] = {}
 
     assert (our_encoding, our_body) == (their_encoding, their_body)
-    assert json.loads(our_header) == {**said, "language": LanguageCode.PYTHON.name}
+    assert json.loads(our_header) == {**said, "language": LANGUAGE}
 
 
 @pytest.mark.parametrize("frame", TYPED, ids=frame_id)

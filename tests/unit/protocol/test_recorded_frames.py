@@ -10,7 +10,7 @@ from rocketmq_aio.config.client import Credentials
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol import bodies
-from rocketmq_aio.protocol.codes import COMPRESSED, LanguageCode
+from rocketmq_aio.protocol.codes import COMPRESSED, LANGUAGE
 from rocketmq_aio.protocol.command import encode_command
 from rocketmq_aio.protocol.compression import inflate
 from rocketmq_aio.protocol.fastjson import read_body, to_standard
@@ -216,7 +216,7 @@ def assert_same_value(ours: bytes, theirs: bytes) -> None:
 
     assert (our_encoding, our_body) == (their_encoding, their_body)
     if our_encoding == 0:
-        said = {"extFields": {}} | json.loads(their_header) | {"language": LanguageCode.PYTHON.name}
+        said = {"extFields": {}} | json.loads(their_header) | {"language": LANGUAGE}
         assert json.loads(our_header) == said
     else:
         command = command_in(theirs)

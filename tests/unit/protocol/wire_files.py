@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from rocketmq_aio.protocol.codes import LanguageCode
+from rocketmq_aio.protocol.codes import LANGUAGE_CODE
 from rocketmq_aio.protocol.command import Command, decode_command
 from rocketmq_aio.protocol.frame import FrameDecoder
 
@@ -51,4 +51,4 @@ def command_in(frame: bytes) -> Command:
 def said_by_python(frame: bytes) -> bytes:
     """Return a binary frame with this client's language: the codec writes no other."""
     language_at = 10
-    return frame[:language_at] + bytes([LanguageCode.PYTHON]) + frame[language_at + 1 :]
+    return frame[:language_at] + bytes([LANGUAGE_CODE]) + frame[language_at + 1 :]
