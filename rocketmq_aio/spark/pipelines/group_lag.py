@@ -6,6 +6,7 @@ import dataclasses
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from rocketmq_aio.config.validation import settings
@@ -93,12 +94,8 @@ class LagSummary(Summary):
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as values for JSON, with the computed properties of queues."""
         queues = [
-            {
-                **dataclasses.asdict(each),
-                "lag": each.lag,
-                "deleted": each.deleted,
-                "behind_seconds": each.behind(self.at),
-            }
+            dataclasses.asdict(each)
+            | {"lag": each.lag, "deleted": each.deleted, "behind_seconds": each.behind(self.at)}
             for each in self.lags
         ]
         return {**super().to_dict(), "lags": queues, "lag": self.lag}
@@ -118,24 +115,20 @@ def lag(settings: LagSettings) -> LagSummary:
         group=settings.connection.group,
         at=datetime.now(UTC),
         lags=tuple(lags),
-        unused=not started and not runtime.call(_members, runtime, settings),
+        unused=not started and not runtime.call(_has_members, runtime.instance, settings),
         seconds=time.monotonic() - began,
     )
 
 
-async def _members(runtime: Runtime, settings: LagSettings) -> set[str]:
-    """Return the client ids of the group's members."""
-    return await members_of(runtime.instance, settings.connection.group, settings.topics)
-
-
-async def members_of(instance: MQClientInstance, group: str, topics: tuple[str, ...]) -> set[str]:
-    """Return the client ids of *group*'s members at the masters of *topics*."""
-    routes = [await instance.routes.get(topic) for topic in topics]
+async def _has_members(instance: MQClientInstance, settings: LagSettings) -> bool:
+    """Return whether the group has members at the masters of the topics."""
+    routes = [await instance.routes.get(topic) for topic in settings.topics]
     brokers = [addresses for route in routes for addresses in route.brokers.values()]
     masters = {addresses[MASTER_ID] for addresses in brokers if MASTER_ID in addresses}
-    return {
-        each for at in sorted(masters) for each in await instance.broker.consumer_ids_at(group, at)
-    }
+    for master in sorted(masters):
+        if await instance.broker.consumer_ids_at(settings.connection.group, master):
+            return True
+    return False
 
 
 async def _lags(
@@ -150,12 +143,10 @@ async def lags_of(
     consumer: PullConsumer, reader: PullConsumer, topics: tuple[str, ...]
 ) -> list[QueueLag]:
     """Return the lags of *consumer*'s group by queue; *reader* pulls the next messages."""
-
-    async def look_up(queue: MessageQueue) -> QueueLag:
-        return await _lag(consumer, reader, queue)
-
     queues = [queue for topic in topics for queue in await consumer.message_queues(topic)]
-    found, failures = await gather_limited(look_up, queues, CONCURRENT_QUEUES)
+    found, failures = await gather_limited(
+        partial(_lag, consumer, reader), queues, CONCURRENT_QUEUES
+    )
     for error in failures.values():
         raise error
     return sorted(found.values(), key=lambda each: (each.topic, each.broker, each.queue_id))

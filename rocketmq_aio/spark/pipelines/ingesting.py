@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import (
-    Column,
     DataFrame,
     SparkSession,
     functions as F,  # noqa: N812 - the usual name in Spark programs
@@ -84,22 +84,19 @@ class IngestSettings:
 
     def __post_init__(self) -> None:
         if self.target.mode == "overwrite":
-            raise ConfigError(
-                "mode", self.target.mode, "a stream appends: use append, or leave it out"
-            )
+            reason = "a stream appends: use append, or leave it out"
+            raise ConfigError("mode", self.target.mode, reason)
         if self.body is not None and self.bad_rows is None:
-            raise ConfigError(
-                "bad_rows", None, "not given: give a folder for bodies that do not match"
-            )
+            reason = "not given: give a folder for bodies that do not match"
+            raise ConfigError("bad_rows", None, reason)
         if self.body is None and self.bad_rows is not None:
             raise ConfigError("bad_rows", self.bad_rows, "needs a schema of bodies")
         if self.bad_rows is not None and _overlap(self.bad_rows, self.target.path):
             reason = "overlaps the target: two streams would skip each other's batches"
             raise ConfigError("bad_rows", self.bad_rows, reason)
         if self.selection.end != "latest":
-            raise ConfigError(
-                "end", self.selection.end, "a stream has no end: export a range instead"
-            )
+            reason = "a stream has no end: export a range instead"
+            raise ConfigError("end", self.selection.end, reason)
 
 
 def _overlap(path: str, other: str | None) -> bool:
@@ -171,11 +168,10 @@ def _start_offsets(settings: IngestSettings) -> str:
     selection = settings.selection
     if _is_offsets(selection.start):
         return selection.start  # not looked up: these may be deleted when a checkpoint continues
-    if selection.start != "latest":
-        ranges = plan_ranges(settings.connection, selection)
-        return json.dumps(nested({each.queue: each.start for each in ranges}))
-    ranges = plan_ranges(settings.connection, replace(selection, start="earliest"))
-    return json.dumps(nested({each.queue: each.end for each in ranges}))
+    latest = selection.start == "latest"
+    planned = replace(selection, start="earliest") if latest else selection
+    ranges = plan_ranges(settings.connection, planned)
+    return json.dumps(nested({each.queue: each.end if latest else each.start for each in ranges}))
 
 
 def _is_offsets(start: str) -> bool:
@@ -193,9 +189,9 @@ def check_targets(spark: SparkSession, settings: IngestSettings) -> None:
     """
     if _is_new(spark, settings, GOOD_NAME):
         _check_target(spark, settings)
-    bad_rows = settings.bad_rows
-    if bad_rows is not None and _is_new(spark, settings, BAD_NAME):
-        _check_folder(spark, settings, "bad_rows", bad_rows, bad_rows)
+    folder = settings.bad_rows
+    if folder is not None and _is_new(spark, settings, BAD_NAME):
+        _check_folder(spark, settings, "bad_rows", folder, folder)
 
 
 def _is_new(spark: SparkSession, settings: IngestSettings, name: str) -> bool:
@@ -203,15 +199,11 @@ def _is_new(spark: SparkSession, settings: IngestSettings, name: str) -> bool:
     return not has_files(spark, below(below(settings.checkpoint, name), "offsets"))
 
 
-def _has_data(spark: SparkSession, path: str) -> bool:
-    return has_files(spark, path) or has_sink_log(spark, path)
-
-
 def _check_folder(
     spark: SparkSession, settings: IngestSettings, setting: str, name: str, path: str
 ) -> None:
     """Reject a folder that is not empty or that another checkpoint has claimed."""
-    if _has_data(spark, path):
+    if has_files(spark, path) or has_sink_log(spark, path):
         raise ConfigError(setting, name, NOT_EMPTY)
     owner = sha256(settings.checkpoint.rstrip("/").encode()).hexdigest()[:OWNER_DIGITS]
     if not claim(spark, path, owner):
@@ -250,13 +242,10 @@ def _has_rows(spark: SparkSession, target: Target) -> bool:
 
 def _start_queries(spark: SparkSession, settings: IngestSettings) -> list[StreamingQuery]:
     if settings.body is None:
-        return [
-            _start_query(_read_stream(spark, settings.connection, settings.selection), settings)
-        ]
+        return [_start_query(_read_stream(spark, settings), settings)]
     selection = replace(settings.selection, start=_stored_start(spark, settings))
     one_start = replace(settings, selection=selection)
-    good = _parse(spark, one_start, settings.body)
-    bad = _parse(spark, one_start, settings.body)
+    good, bad = (_parse(_read_stream(spark, one_start), settings.body) for _ in range(2))
     first = _start_query(good.where(~F.col(BAD)).drop(BAD, "body"), settings)
     try:
         return [first, _start_bad_query(bad.where(BAD).drop(BAD, VALUE), settings)]
@@ -279,35 +268,29 @@ def _stored_start(spark: SparkSession, settings: IngestSettings) -> str:
     return kept
 
 
-def _parse(spark: SparkSession, settings: IngestSettings, body: BodySchema) -> DataFrame:
-    """Return a stream of messages with parsed bodies; each query needs its own."""
-    rows = parse_bodies(_read_stream(spark, settings.connection, settings.selection), body)
-    return _observe(rows, F.count_if(BAD).alias(BAD))
-
-
-def _read_stream(spark: SparkSession, connection: Connection, selection: Selection) -> DataFrame:
-    options = stream_options(connection, selection)
+def _read_stream(spark: SparkSession, settings: IngestSettings) -> DataFrame:
+    """Return a stream of messages; each query needs its own."""
+    options = stream_options(settings.connection, settings.selection)
     return spark.readStream.format(FORMAT).options(**options).load()
 
 
-def _observe(rows: DataFrame, *counts: Column) -> DataFrame:
-    return rows.observe(OBSERVED, F.count(F.lit(1)).alias("rows"), *counts)
+def _parse(messages: DataFrame, body: BodySchema) -> DataFrame:
+    rows = parse_bodies(messages, body)
+    return rows.observe(OBSERVED, F.count(F.lit(1)).alias("rows"), F.count_if(BAD).alias(BAD))
 
 
 def _start_query(rows: DataFrame, settings: IngestSettings) -> StreamingQuery:
     target = settings.target
     writer = prepare_rows(rows, target).writeStream.format(target.format)
-    writer = writer.options(**format_options(target))
+    writer = _configure(writer.options(**format_options(target)), settings, GOOD_NAME)
     if target.partition_by:
         writer = writer.partitionBy(*target.partition_by)
-    writer = _configure(writer, settings, GOOD_NAME)
     return writer.start(target.path) if target.table is None else writer.toTable(target.table)
 
 
 def _start_bad_query(rows: DataFrame, settings: IngestSettings) -> StreamingQuery:
-    return _configure(rows.writeStream.format("parquet"), settings, BAD_NAME).start(
-        settings.bad_rows
-    )
+    writer = _configure(rows.writeStream.format("parquet"), settings, BAD_NAME)
+    return writer.start(settings.bad_rows)
 
 
 def _configure(writer: DataStreamWriter, settings: IngestSettings, name: str) -> DataStreamWriter:
@@ -326,31 +309,27 @@ def _wait_for_end(
 ) -> bool:
     """Wait until the queries end; return whether *stop* ended them."""
     stopped = False
-    try:
-        while (
-            not stopped and any(q.isActive for q in queries) and not any(map(_has_failed, queries))
-        ):
+    with ExitStack() as stopping:  # stops every query, even if one raises or is interrupted
+        for query in queries:
+            stopping.callback(_stop_query, query)
+        while not stopped and any(q.isActive for q in queries) and not any(map(_failed, queries)):
             _update(queries, batches, report)
             time.sleep(POLL_SECONDS)
             stopped = stop()
-    finally:
-        for query in queries:
-            _stop_query(query)
     _update(queries, batches, report)
     for query in queries:
         query.awaitTermination()  # raises the error of the query
     return stopped
 
 
-def _has_failed(query: StreamingQuery) -> bool:
+def _failed(query: StreamingQuery) -> bool:
     return not query.isActive and query.exception() is not None
 
 
 def _update(queries: list[StreamingQuery], batches: dict[str, BatchSums], report: Report) -> None:
     for query in queries:
         batches[query.id].add(query.recentProgress, OBSERVED)
-    first = batches[queries[0].id]
-    report("ingesting", first.rows, 0)
+    report("ingesting", batches[queries[0].id].rows, 0)
 
 
 def _stop_query(query: StreamingQuery) -> None:
@@ -367,7 +346,7 @@ def _summarize(
     queues = tuple(map(QueueCount.of, read.ranges))
     offsets = sum(each.offsets for each in queues)
     filtered = settings.selection.filtered
-    problems = [] if filtered or read.rows == offsets else [_count_problem(read.rows, offsets)]
+    problem = f"{read.rows} messages were read from {offsets} offsets: some are missing or repeated"
     return IngestSummary(
         target=settings.target.name,
         rows=read.rows,
@@ -376,12 +355,8 @@ def _summarize(
         interrupted=interrupted,
         queues=queues,
         seconds=time.monotonic() - began,
-        problems=tuple(problems),
+        problems=() if filtered or read.rows == offsets else (problem,),
     )
-
-
-def _count_problem(rows: int, offsets: int) -> str:
-    return f"{rows} messages were read from {offsets} offsets: some are missing or repeated"
 
 
 class BatchSums:

@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final, cast
 
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
@@ -56,9 +57,8 @@ def watch_jobs(
         return
     context, group, done = spark.sparkContext, f"rmq-{uuid.uuid4().hex}", threading.Event()
     context.setJobGroup(group, step)
-    watcher = threading.Thread(
-        target=_watch, args=(context, group, done, lambda n, total: report(step, n, total), stop)
-    )
+    args = (context, group, done, partial(report, step), stop)
+    watcher = threading.Thread(target=_watch, args=args)
     watcher.start()
     try:
         yield

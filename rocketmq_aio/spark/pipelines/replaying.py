@@ -116,14 +116,10 @@ def check_end(settings: ReplaySettings, ranges: Iterable[Range], now: float) -> 
     :raises ConfigError: the end is not fixed
     """
     own = {each.queue for each in ranges if settings.to in (None, each.topic)}
-    if (own or _may_read(settings.selection, settings.to)) and _is_open(
-        settings.selection.end, own, now
-    ):
-        reason = (
-            "copies would go to a topic they come from: give a time in the past, or offsets of all "
-            "its queues"
-        )
-        raise ConfigError("end", settings.selection.end, reason)
+    end = settings.selection.end
+    if (own or _may_read(settings.selection, settings.to)) and _is_open(end, own, now):
+        reason = "copies would go to a topic they come from: give a time in the past, or offsets"
+        raise ConfigError("end", end, f"{reason} of all its queues")
 
 
 def _may_read(selection: Selection, topic: str | None) -> bool:
@@ -161,8 +157,9 @@ class _Replay:
 
     def send_all(self, stop: Callable[[], bool]) -> None:
         """Send in steps, at most at the rate, until all is sent or *stop* returns True."""
-        growth = TopicGrowth(self._settings.connection, self._targets())
-        rate = self._settings.rate
+        settings, rate = self._settings, self._settings.rate
+        topics = settings.selection.topics if settings.to is None else (settings.to,)
+        growth = TopicGrowth(settings.connection, topics)
         total = sum(each.size for each in self._ranges)
         began = time.monotonic()
         for step in split_ranges(self._ranges, rate or STEP_OFFSETS):
@@ -182,19 +179,12 @@ class _Replay:
             self._interrupted = stop()
         self._problems += [*self._copied.problems, *growth.problems(self._copied.sent)]
 
-    def _targets(self) -> tuple[str, ...]:
-        to = self._settings.to
-        return (to,) if to is not None else self._settings.selection.topics
-
     def _send(self, step: list[Range]) -> CopyCounts:
         settings = self._settings
         messages = read_ranges(self._spark, settings.connection, settings.selection, step)
         topic = F.col("topic") if settings.to is None else F.lit(settings.to)
-        return send_copies(
-            copy_messages(messages, topic),
-            settings.connection,
-            merge_options(ANY_TAGS, settings.options),
-        )
+        options = merge_options(ANY_TAGS, settings.options)
+        return send_copies(copy_messages(messages, topic), settings.connection, options)
 
     def _done_ranges(self) -> list[Range]:
         """Return the ranges of the finished steps."""
@@ -202,9 +192,7 @@ class _Replay:
 
     def summary(self, *, dry_run: bool, seconds: float) -> ReplaySummary:
         """Return the result; if there are fewer copies than offsets, count by queue first."""
-        counts = [QueueCount.of(each) for each in self._ranges]
-        if not dry_run:
-            counts = self._count()
+        counts = [*map(QueueCount.of, self._ranges)] if dry_run else self._count()
         filtered = self._settings.selection.filtered
         return ReplaySummary(
             dry_run=dry_run,
@@ -219,8 +207,7 @@ class _Replay:
         )
 
     def _count(self) -> list[QueueCount]:
-        read = self._done_ranges()
-        settings = self._settings
+        read, settings = self._done_ranges(), self._settings
         if settings.selection.filtered:
             return [QueueCount.of(each) for each in read]
         if self._copied.sent + self._copied.skipped == sum(each.size for each in read):

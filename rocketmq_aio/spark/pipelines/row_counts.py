@@ -24,26 +24,25 @@ from rocketmq_aio.spark.runtime import Runtime
 
 MAX_GAPS: Final = 1000
 QUEUE: Final = ["topic", "brokerName", "queueId"]
-RANGES: Final = "topic string, brokerName string, queueId int, startOffset long, endOffset long"
+PLACE: Final = "topic string, brokerName string, queueId int"
 
 
 def count_rows(rows: DataFrame, ranges: Iterable[Range]) -> list[QueueCount]:
     """Count the rows in each of *ranges*; gaps have no reasons yet."""
     expected = list(ranges)
     arrived = _select_ranges(rows, expected)
-    counts = _rows_and_offsets(arrived)
-    found = [_count(each, *counts.get(each.queue, (0, 0))) for each in expected]
-    short = [each for each in expected if counts.get(each.queue, (0, 0))[1] < each.size]
+    counts = dict.fromkeys((each.queue for each in expected), (0, 0)) | _rows_and_offsets(arrived)
+    short = [each for each in expected if counts[each.queue][1] < each.size]
     gaps = _gaps(arrived, short) if short else {}
-    return [replace(c, gaps=tuple(gaps.get((c.topic, c.broker, c.queue_id), ()))) for c in found]
+    return [_count(each, *counts[each.queue], gaps.get(each.queue, [])) for each in expected]
 
 
 def _select_ranges(rows: DataFrame, ranges: list[Range]) -> DataFrame:
     """Return the coordinates of the rows that are in one of *ranges*."""
-    table = rows.sparkSession.createDataFrame([tuple(each) for each in ranges], RANGES)
-    inside = (F.col("queueOffset") >= F.col("startOffset")) & (
-        F.col("queueOffset") < F.col("endOffset")
+    table = rows.sparkSession.createDataFrame(
+        [tuple(each) for each in ranges], f"{PLACE}, startOffset long, endOffset long"
     )
+    inside = "queueOffset >= startOffset AND queueOffset < endOffset"
     return rows.select(*QUEUE, "queueOffset").join(F.broadcast(table), QUEUE).where(inside)
 
 
@@ -54,15 +53,16 @@ def _rows_and_offsets(arrived: DataFrame) -> dict[Queue, tuple[int, int]]:
     return {(row[0], row[1], row[2]): (row[3], row[4]) for row in sums.collect()}
 
 
-def _count(each: Range, rows: int, offsets: int) -> QueueCount:
-    return replace(QueueCount.of(each), rows=offsets, repeated=rows - offsets)
+def _count(each: Range, rows: int, offsets: int, gaps: list[Gap]) -> QueueCount:
+    repeated = rows - offsets
+    return replace(QueueCount.of(each), rows=offsets, repeated=repeated, gaps=tuple(gaps))
 
 
 def _gaps(arrived: DataFrame, short: list[Range]) -> dict[Queue, list[Gap]]:
     """Return missing offsets by queue: before the first row, between rows and after the last."""
     edges = arrived.sparkSession.createDataFrame(
         [(*each.queue, offset) for each in short for offset in (each.start - 1, each.end)],
-        "topic string, brokerName string, queueId int, queueOffset long",
+        f"{PLACE}, queueOffset long",
     )
     queues = edges.select(*QUEUE).distinct()
     points = arrived.select(*QUEUE, "queueOffset").join(F.broadcast(queues), QUEUE).union(edges)

@@ -75,11 +75,12 @@ def properties_fit() -> Column:
     properties = F.col("properties")
     texts = F.concat_ws("", F.map_keys(properties), F.map_values(properties))
     size = F.octet_length(texts) + PROPERTY_SEPARATORS * F.size(properties) + ID_BYTES
-    for name, text in (
-        (TAGS, F.col("tags")),
-        (KEYS, F.array_join("keys", " ")),
-        (SHARDING_KEY, F.col("shardingKey")),
-    ):
+    system: dict[str, Column | str] = {
+        TAGS: "tags",
+        KEYS: F.array_join("keys", " "),
+        SHARDING_KEY: "shardingKey",
+    }
+    for name, text in system.items():
         length = F.octet_length(text) + len(name) + PROPERTY_SEPARATORS
         size = size + F.coalesce(length, F.lit(0))
     return size <= MOST_PROPERTIES
@@ -119,10 +120,9 @@ class CopyCounts:
     @property
     def problems(self) -> list[str]:
         """The reason why copies were skipped."""
-        if not self.skipped:
-            return []
         reason = "its properties have no room for COPIED_FROM and COPIED_ID"
-        return [f"{self.skipped} messages were not copied, such as {self.example}: {reason}"]
+        text = f"{self.skipped} messages were not copied, such as {self.example}: {reason}"
+        return [text] if self.skipped else []
 
 
 def send_rows(rows: DataFrame, connection: Connection, options: Mapping[str, str]) -> int:
@@ -168,14 +168,12 @@ class TopicGrowth:
 
     def problems(self, sent: int) -> list[str]:
         """Wait up to `STORED_SECONDS` for *sent* messages; return a problem if some are missing."""
-        found = self.stored()
         deadline = time.monotonic() + STORED_SECONDS
-        while found < sent and time.monotonic() < deadline:
+        while (stored := self.stored()) < sent and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
-            found = self.stored()
-        if found >= sent:
+        if stored >= sent:
             return []
-        return [f"{', '.join(self._topics)}: {sent} messages were sent, {found} are stored"]
+        return [f"{', '.join(self._topics)}: {sent} messages were sent, {stored} are stored"]
 
     def stored(self) -> int:
         """Return by how many messages the topics have grown so far."""
@@ -193,9 +191,8 @@ def end_offsets(connection: Connection, topics: Iterable[str]) -> dict[Queue, in
     Waits for the index of the queues, so that all messages stored before the call are counted.
     """
     runtime = Runtime.get(connection)
-    return runtime.call(
-        indexed_end_offsets, runtime.instance, runtime.pull_consumer(), tuple(topics)
-    )
+    consumer = runtime.pull_consumer()
+    return runtime.call(indexed_end_offsets, runtime.instance, consumer, tuple(topics))
 
 
 async def indexed_end_offsets(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
@@ -17,6 +17,7 @@ from rocketmq_aio.spark.pipelines import ingesting
 from rocketmq_aio.spark.pipelines.bodies import BodySchema
 from rocketmq_aio.spark.pipelines.ingesting import BatchSums, IngestSettings
 from rocketmq_aio.spark.pipelines.selection import Selection
+from rocketmq_aio.spark.pipelines.summary import no_report
 from rocketmq_aio.spark.pipelines.target import Target
 
 
@@ -199,13 +200,13 @@ def test_each_query_has_its_own_dataframe(
     def load(*_: object) -> MagicMock:
         frame = MagicMock()
         frame.where.return_value.drop.return_value = frame
+        frame.observe.return_value = frame
         loaded.append(frame)
         return frame
 
     monkeypatch.setattr(ingesting, "F", MagicMock())
     monkeypatch.setattr(ingesting, "_read_stream", load)
-    for name in ("parse_bodies", "_observe"):
-        monkeypatch.setattr(ingesting, name, lambda frame, *_: frame)
+    monkeypatch.setattr(ingesting, "parse_bodies", lambda frame, _: frame)
     for name in ("_start_query", "_start_bad_query"):
         monkeypatch.setattr(ingesting, name, lambda frame, _: started.append(frame))
 
@@ -219,6 +220,18 @@ def test_each_query_has_its_own_dataframe(
 def test_the_folder_of_bad_rows_must_not_overlap_the_target(path: str) -> None:
     with pytest.raises(ConfigError, match="overlaps the target"):
         replace(SETTINGS, bad_rows=path)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_interrupted_stop_stops_the_other_query(place: int) -> None:
+    queries = [MagicMock(isActive=True, status={"isTriggerActive": False}) for _ in range(2)]
+    queries[place].stop.side_effect = KeyboardInterrupt
+    sums = {each.id: BatchSums() for each in queries}
+
+    with pytest.raises(KeyboardInterrupt):
+        ingesting._wait_for_end(cast("Any", queries), sums, lambda: True, no_report)
+
+    queries[1 - place].stop.assert_called_once()
 
 
 # --- sums over micro-batches --------------------------------------------------------------------
