@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -57,9 +57,9 @@ class StreamOffset:
         """Return the JSON value for the checkpoint."""
         if self.at_start:
             return dict(MARKER)
-        starts = {"from": nested(self.starts)} if self.starts else {}
-        stored = {"stored": nested(self.stored)} if self.stored else {}
-        return {"v": VERSION, "end": nested(self.end), **starts, **stored}
+        optional = {"from": nested(self.starts), "stored": nested(self.stored)}
+        kept = {name: value for name, value in optional.items() if value}
+        return {"v": VERSION, "end": nested(self.end), **kept}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
@@ -82,26 +82,29 @@ class StreamOffset:
 
 def nested(offsets: Mapping[Queue, int]) -> dict[str, dict[str, dict[str, int]]]:
     """Return ``{topic: {broker: {queue id: offset}}}``, sorted."""
-    found: dict[str, dict[str, dict[str, int]]] = {}
+    tree: dict[str, dict[str, dict[str, int]]] = {}
     for (topic, broker, queue_id), offset in sorted(offsets.items()):
-        found.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = offset
-    return found
+        tree.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = offset
+    return tree
 
 
 def flattened(option: str, value: object, least: int = 0) -> Offsets:
     """Return the offsets of the nested form; a `ConfigError` names *option*."""
-    found: Offsets = {}
-    for topic, brokers in _items(option, value):
-        for broker, queues in _items(option, brokers):
-            for queue_id, offset in _items(option, queues):
-                found[topic, broker, _queue_id(option, queue_id)] = _number(option, offset, least)
-    return found
+    return {
+        (topic, broker, _queue_id(option, queue_id)): _number(option, offset, least)
+        for topic, brokers in items_of(option, value)
+        for broker, queues in items_of(option, brokers)
+        for queue_id, offset in items_of(option, queues)
+    }
 
 
-def _items(option: str, value: object) -> Iterator[tuple[str, object]]:
+def items_of(
+    option: str, value: object, form: str = 'expected {"topic":{"broker-a":{"0":120}}}'
+) -> list[tuple[str, Any]]:
+    """Return the items of a mapping; a `ConfigError` names *option* and *form*."""
     if not isinstance(value, Mapping):
-        raise ConfigError(option, value, 'expected {"topic":{"broker-a":{"0":120}}}')
-    yield from value.items()
+        raise ConfigError(option, value, form)
+    return list(value.items())
 
 
 def _queue_id(option: str, text: str) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, cast
+from itertools import chain
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
     from pyspark.sql.streaming.query import StreamingQuery
-
-SOURCE: Final = "rocketmq"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,25 +46,23 @@ class QueryLag:
 
     def by_topic(self) -> dict[str, int]:
         """Return the unread messages by topic."""
-        found: dict[str, int] = {}
+        topics = Counter[str]()
         for (topic, _, _), behind in sorted(self.queues.items()):
-            found[topic] = found.get(topic, 0) + behind
-        return found
+            topics[topic] += behind
+        return dict(topics)
 
     def __str__(self) -> str:
         topics = ", ".join(f"{topic} {behind}" for topic, behind in self.by_topic().items())
         query = self.name or self.query_id
         speed = f"{self.input_rows} rows, {self.rows_per_second:.0f}/s"
-        return (
-            f"{query} batch {self.batch_id}: {self.total} behind ({topics or 'no topic'}); {speed}"
-        )
+        behind = f"{self.total} behind ({topics or 'no topic'})"
+        return f"{query} batch {self.batch_id}: {behind}; {speed}"
 
 
 def query_lag(progress: Mapping[str, Any]) -> QueryLag:
     """Return the lag from a progress report (``query.lastProgress``)."""
-    queues: Offsets = {}
-    for source in progress.get("sources") or ():
-        queues.update(_behind(source))
+    sources = progress.get("sources") or ()
+    queues = dict(chain.from_iterable(_behind(each).items() for each in sources))
     return QueryLag(
         name=progress.get("name"),
         query_id=str(progress.get("id")),

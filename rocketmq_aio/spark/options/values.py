@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -14,7 +14,7 @@ from rocketmq_aio.model.address import check_namesrv, parse_addresses
 from rocketmq_aio.model.names import check_group, check_namespace, check_topic
 from rocketmq_aio.model.values import ExpressionType, MessageSelector
 from rocketmq_aio.protocol.subscription import subscription
-from rocketmq_aio.spark.offsets import EARLIEST, Offsets, Queue, flattened
+from rocketmq_aio.spark.offsets import EARLIEST, Offsets, Queue, flattened, items_of
 
 T = TypeVar("T")
 
@@ -129,8 +129,8 @@ def check_expression(expression: str, kind: ExpressionType) -> None:
 def queues(option: str, value: str) -> tuple[Queue, ...]:
     """Return the queues of ``{"topic":{"broker-a":[0,1]}}``, sorted."""
     found: set[Queue] = set()
-    for name, brokers in _mapping(option, _json(option, value, ASSIGN_FORM), ASSIGN_FORM):
-        for broker, ids in _mapping(option, brokers, ASSIGN_FORM):
+    for name, brokers in items_of(option, _json(option, value, ASSIGN_FORM), ASSIGN_FORM):
+        for broker, ids in items_of(option, brokers, ASSIGN_FORM):
             if not isinstance(ids, list) or not all(type(n) is int and n >= 0 for n in ids):
                 raise ConfigError(option, value, ASSIGN_FORM)
             found.update((topic(option, name), broker, queue_id) for queue_id in ids)
@@ -182,9 +182,3 @@ def _json(option: str, value: str, form: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ConfigError(option, value, form)
     return found
-
-
-def _mapping(option: str, value: object, form: str) -> list[tuple[str, Any]]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(option, value, form)
-    return list(value.items())

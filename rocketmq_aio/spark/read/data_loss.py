@@ -83,14 +83,13 @@ def find_out_of_range(
     positions: Mapping[Queue, int], extents: Mapping[Queue, Extent]
 ) -> list[OffsetOutOfRange]:
     """Return the positions outside of *extents*; queues without an extent are ignored."""
-    found = []
+    outside = []
     for queue, wanted in sorted(positions.items()):
-        extent = extents.get(queue)
-        if extent is None or extent.minimum <= wanted <= extent.maximum:
-            continue
+        extent = extents.get(queue, Extent(wanted, wanted))
         resume_at = min(max(wanted, extent.minimum), extent.maximum)
-        found.append(OffsetOutOfRange(queue, wanted, extent, resume_at))
-    return found
+        if resume_at != wanted:
+            outside.append(OffsetOutOfRange(queue, wanted, extent, resume_at))
+    return outside
 
 
 class LossPolicy:
@@ -106,11 +105,9 @@ class LossPolicy:
         for each in found:
             if self._fail:
                 raise DataLossError(each.queue, each.wanted, each.extent, each.reason)
+            resume_at[each.queue] = at = each.resume_at
             values = loss_values(each.queue, each.wanted, each.skipped, each.extent, each.reason)
-            self._warn_once.warn(
-                "data_loss", each.queue, each.wanted, resumes_at=each.resume_at, **values
-            )
-            resume_at[each.queue] = each.resume_at
+            self._warn_once.warn("data_loss", each.queue, each.wanted, resumes_at=at, **values)
         return resume_at
 
     def check_gone(self, gone: Set[str]) -> None:
@@ -126,17 +123,8 @@ def loss_values(
     queue: Queue, wanted: int, skipped: int, extent: Extent, reason: str
 ) -> dict[str, object]:
     """Return the values of the log event ``data_loss``."""
-    topic, broker, queue_id = queue
-    return {
-        "topic": topic,
-        "broker": broker,
-        "queue": queue_id,
-        "wanted": wanted,
-        "skipped": skipped,
-        "minimum": extent.minimum,
-        "maximum": extent.maximum,
-        "reason": reason,
-    }
+    place = dict(zip(("topic", "broker", "queue"), queue, strict=True))
+    return {**place, "wanted": wanted, "skipped": skipped, **extent._asdict(), "reason": reason}
 
 
 class WarnOnce:
@@ -162,8 +150,7 @@ class WarnOnce:
 def warn(event: str, **values: object) -> None:
     """Log a warning; to stderr, which Spark keeps, if no log handler is configured."""
     package = logging.getLogger("rocketmq_aio")
-    if not logging.getLogger().handlers and all(
-        isinstance(each, logging.NullHandler) for each in package.handlers
-    ):
+    silent = all(isinstance(each, logging.NullHandler) for each in package.handlers)
+    if silent and not logging.getLogger().handlers:
         package.addHandler(logging.StreamHandler())
     logger.warning(event, **values)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -48,11 +49,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit of the options; a trigger that reads everything ignores it."""
-        if self._options.max_offsets_per_trigger is not None:
-            return ReadMaxRows(self._options.max_offsets_per_trigger)
-        if self._options.min_offsets_per_trigger is not None:
-            return ReadMinRows(self._options.min_offsets_per_trigger)
-        return ReadAllAvailable()
+        most, least = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Let the query end at the current ends of the queues."""
@@ -65,23 +65,18 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         everything = isinstance(limit, ReadAllAvailable)
         runtime, batches = self._state()
-
-        async def end() -> StreamOffset:
-            return await batches.end_after(begin, most, everything=everything)
-
-        found = runtime.call(end)
-        return start if found is begin else found.to_json()
+        end = runtime.call(partial(batches.end_after, begin, most, everything=everything))
+        return start if end is begin else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the ends of the queues at the last `latestOffset`."""
-        latest = self._batches.latest if self._batches is not None else None
+        latest = None if self._batches is None else self._batches.latest
         return None if latest is None else latest.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the partitions of a batch without any request: a repeated batch is the same."""
-        return plan_between(
-            StreamOffset.from_json(start), StreamOffset.from_json(end), self._options
-        )
+        between = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        return plan_between(*between, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the messages of a partition."""
@@ -116,22 +111,9 @@ class RefusedStreamReader(DataSourceStreamReader):
     def __init__(self, error: ConfigError) -> None:
         self._error = error
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Raise the error."""
+    def _refuse(self, *_: object) -> NoReturn:
         raise self._error
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Raise the error: a restarted query calls this first."""
-        raise self._error
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Raise the error."""
-        raise self._error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Raise the error."""
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raise the error."""
-        raise self._error
+    # A restarted query calls `latestOffset` first.
+    initialOffset = getDefaultReadLimit = latestOffset = _refuse  # type: ignore[assignment] # noqa: N815
+    partitions = read = _refuse  # type: ignore[assignment]

@@ -57,9 +57,7 @@ class ReadTask:
     def _read_messages(self, found: FetchedMessages) -> Generator[list[MessageExt], None, None]:
         part = found.part
         messages, fault = self._pulls.decode(found.body, self._queue_of(part))
-        if (
-            found.offset_delta
-        ):  # static topics: the offsets of brokers differ from those of the topic
+        if found.offset_delta:  # in a static topic, whose brokers have offsets of their own
             for message in messages:
                 message.queue_offset += found.offset_delta
         end = found.end
@@ -99,12 +97,11 @@ class ReadTask:
             self._losses.record(found.part, found.start, found.extent, missing, reason)
 
     def _record_missing(self, gone: MissingOffsets) -> None:
+        if not gone.was_cut and self._is_compacted(gone.part):
+            return
+        reason = "messages are not stored any more"
         if gone.was_cut:
             reason = "the queue ends before the messages that are wanted"
-        elif self._is_compacted(gone.part):
-            return
-        else:
-            reason = "messages are not stored any more"
         self._losses.record(gone.part, gone.start, gone.extent, gone.end - gone.start, reason)
 
     def _is_compacted(self, part: Range) -> bool:
