@@ -143,13 +143,8 @@ class _Process:
 
     def portal(self) -> BlockingPortal:
         if self.running is None:
-            self.running = _portal_in_thread()
-            self.loop = self.running.call(_running_loop)
+            self.running, self.loop = _portal_in_thread()
         return self.running
-
-
-async def _running_loop() -> asyncio.AbstractEventLoop:
-    return asyncio.get_running_loop()
 
 
 def _release(instance: MQClientInstance, producers: list[Producer]) -> None:
@@ -173,13 +168,13 @@ def _release(instance: MQClientInstance, producers: list[Producer]) -> None:
     process.loop.call_soon_threadsafe(begin)
 
 
-def _portal_in_thread() -> BlockingPortal:
+def _portal_in_thread() -> tuple[BlockingPortal, asyncio.AbstractEventLoop]:
     # Not anyio's start_blocking_portal: interpreter exit would wait for its thread.
-    ready: Future[BlockingPortal] = Future()
+    ready: Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]] = Future()
 
     async def serve() -> None:
         async with BlockingPortal() as portal:
-            ready.set_result(portal)
+            ready.set_result((portal, asyncio.get_running_loop()))
             await portal.sleep_until_stopped()
 
     threading.Thread(target=anyio.run, args=(serve,), name=THREAD_NAME, daemon=True).start()
@@ -224,7 +219,7 @@ def _tls(connection: Connection) -> ssl.SSLContext | bool:
         context = ssl.create_default_context(cafile=authority)
         if certificate is not None:
             context.load_cert_chain(certificate, connection.tls_key_file)
+        return context
     except OSError as error:  # includes SSLError
         files = ", ".join(filter(None, (authority, certificate, connection.tls_key_file)))
         raise ConfigError("tls files", files, str(error)) from error
-    return context

@@ -24,9 +24,6 @@ ID_LENGTH: Final = 32
 ID_BYTES: Final = ID_AT + ID_LENGTH + len(ID_END.as_py())  # of the properties from `id_pieces`
 
 
-# --- ids ------------------------------------------------------------------------------------------
-
-
 def id_pieces(prefix: str, first_row: int, count: int) -> Column:
     """Return the properties of every row: its message id and the wait for a stored message.
 
@@ -47,9 +44,6 @@ def id_pieces(prefix: str, first_row: int, count: int) -> Column:
 @cache
 def _counters() -> Column:
     return pa.array([b"%04X" % number for number in range(COUNTERS)], pa.binary())
-
-
-# --- entries --------------------------------------------------------------------------------------
 
 
 def encode_entries(bodies: Column, properties: Column, flags: Column | None) -> Column:
@@ -108,9 +102,6 @@ def offsets_of(binary: Column) -> array[int]:
         first, last = binary.offset, binary.offset + len(binary) + 1
         found.frombytes(memoryview(offsets)[first * width : last * width])
     return found
-
-
-# --- decoding -------------------------------------------------------------------------------------
 
 
 class BatchEntry(NamedTuple):

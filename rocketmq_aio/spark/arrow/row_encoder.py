@@ -115,9 +115,6 @@ def normalize(column: Column) -> Column:
     return column
 
 
-# --- encoder --------------------------------------------------------------------------------------
-
-
 class _RowEncoder:
     """Encodes the columns of one record batch; each method rejects invalid rows."""
 

@@ -39,9 +39,6 @@ STORED_SECONDS: Final = 10.0  # an acknowledged message reaches its queue some t
 POLL_SECONDS: Final = 0.1
 
 
-# --- copies of messages -------------------------------------------------------------------------
-
-
 def origin_path() -> Column:
     """Return the position of a message, in the form of `COPIED_FROM`."""
     names = ("topic", "brokerName", "queueId", "queueOffset")
@@ -102,9 +99,6 @@ def user_properties(*excluded: str) -> Column:
     return F.map_filter("properties", keep)
 
 
-# --- sending ------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class CopyCounts:
     """Numbers of copies sent and *skipped*: these, such as *example*, have too large properties."""
@@ -150,9 +144,6 @@ def send_copies(rows: DataFrame, connection: Connection, options: Mapping[str, s
 def _save(rows: DataFrame, connection: Connection, options: Mapping[str, str]) -> None:
     chosen = merge_options(connection_options(connection), options)
     rows.write.format(FORMAT).mode("append").options(**chosen).save()
-
-
-# --- checks at the brokers ----------------------------------------------------------------------
 
 
 class TopicGrowth:

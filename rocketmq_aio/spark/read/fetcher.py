@@ -163,12 +163,8 @@ class Fetcher:
         return None
 
     def _is_far_ahead(self) -> bool:
-        if not self._segments:
-            return False
-        return (
-            len(self._segments) >= READ_AHEAD * self._options.pull_window
-            or self._buffered_bytes >= MAX_BUFFERED_BYTES
-        )
+        too_many = len(self._segments) >= READ_AHEAD * self._options.pull_window
+        return too_many or bool(self._segments and self._buffered_bytes >= MAX_BUFFERED_BYTES)
 
     async def _deliver(self) -> None:
         """Pass the results to the thread of the task, in order."""

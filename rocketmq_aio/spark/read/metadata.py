@@ -110,8 +110,6 @@ class Metadata:
         """Return one that uses the client of *runtime*."""
         return cls(runtime.instance, runtime.pull_consumer(), options)
 
-    # --- topics ---------------------------------------------------------------------------------
-
     async def topics(self, held: Collection[Queue] = ()) -> TopicQueues:
         """Return the queues of the selected topics and of the topics of selected *held* queues.
 
@@ -187,8 +185,6 @@ class Metadata:
         except RocketMQError:
             return False  # unknown: reading resumes when the topic has a route again
         return bool(registered) and self._brokers.get(topic, set()) <= registered
-
-    # --- queues ---------------------------------------------------------------------------------
 
     async def extents(
         self, queues: Iterable[Queue], read_up_to: Mapping[Queue, int] = NO_OFFSETS
@@ -272,8 +268,6 @@ class Metadata:
             result = await self._consumer.pull(queue, offset, count)
         return result
 
-    # --- the group ------------------------------------------------------------------------------
-
     async def group_members(self, topics: Iterable[str]) -> set[str]:
         """Return the client ids of the live members of the group."""
         group = self._options.connection.group
@@ -289,8 +283,6 @@ class Metadata:
         routes = map(self._instance.routes.known, topics)
         brokers = {name for route in routes if route is not None for name in route.brokers}
         return set(filter(None, map(self._instance.routes.master, brokers)))
-
-    # --- retries --------------------------------------------------------------------------------
 
     def retry_pauses(self, server: str | None = None) -> Iterator[float]:
         """Yield the seconds before each retry; *server* is a broker, a topic, or empty."""

@@ -55,7 +55,7 @@ class MicroBatches:
         self._losses.check_gone(topics.gone)
         await self._metadata.wait_indexed(topics.queues)
         extents = complete(await self._metadata.extents(topics.queues))
-        self._target = {queue: extent.maximum for queue, extent in extents.items()}
+        self._target = _maxima(extents)
 
     async def end_after(
         self, start: StreamOffset, most: int | None, *, everything: bool = False
@@ -83,7 +83,7 @@ class MicroBatches:
             starts = self._new_queues(start, extents)
             starts |= {queue: at for queue, at in moved.items() if at < start.end[queue]}
             positions = {**start.end, **moved, **starts}
-        seen, self.latest = self.latest, _latest(positions, extents)
+        seen, self.latest = self.latest, StreamOffset(end=positions | _maxima(extents))
         waiting = backlog(positions, self._ends(extents))
         if self._is_below_minimum(sum(waiting.values()), everything=everything):
             return (
@@ -129,10 +129,8 @@ class MicroBatches:
         """Raise `ConfigError` for ``commitOffsets`` if live members of the group would be moved."""
         if self._group_is_unused:
             return
-        members = await self._metadata.group_members({topic for topic, _, _ in topics.queues})
-        if members:
-            group = self._options.connection.group
-            names = ", ".join(sorted(members)[:3])
+        if members := await self._metadata.group_members({queue[0] for queue in topics.queues}):
+            group, names = self._options.connection.group, ", ".join(sorted(members)[:3])
             reason = f"group {group!r} has live members ({names}), whose position it would move"
             raise ConfigError("commitOffsets", True, f"{reason}: use another group")
         self._group_is_unused = True
@@ -218,13 +216,13 @@ class MicroBatches:
         for queue in instants.keys() - resume_at.keys():
             del extents[queue]
         ends = seen.end if seen is not None else {}
-        found = []
+        restarts = []
         for queue, at in sorted(resume_at.items()):
             wanted, extent = start.end[queue], extents[queue]
             unread = ends.get(queue, wanted) - wanted
             replaced = wanted <= extent.maximum or at == extent.minimum
-            found.append(OffsetOutOfRange(queue, wanted, extent, at, unread, replaced))
-        return found
+            restarts.append(OffsetOutOfRange(queue, wanted, extent, at, unread, replaced))
+        return restarts
 
     async def _batch_end(
         self, start: StreamOffset, end: Offsets, starts: Offsets, extents: Mapping[Queue, Extent]
@@ -248,17 +246,14 @@ class MicroBatches:
             self._warn_once.warn("topic_not_subscribed", topic, topic=topic)
         self._warn_once.retain("queue_missing", missing)
         for queue in sorted(missing):
-            topic, broker, queue_id = queue
-            at = start.end[queue]
-            self._warn_once.warn(
-                "queue_missing", queue, topic=topic, broker=broker, queue=queue_id, stays_at=at
-            )
+            place = dict(zip(("topic", "broker", "queue"), queue, strict=True))
+            self._warn_once.warn("queue_missing", queue, stays_at=start.end[queue], **place)
 
     def _ends(self, extents: Mapping[Queue, Extent]) -> Offsets:
+        ends = _maxima(extents)
         if self._target is None:
-            return {queue: extent.maximum for queue, extent in extents.items()}
-        known = self._target.keys() & extents.keys()
-        return {queue: min(self._target[queue], extents[queue].maximum) for queue in known}
+            return ends
+        return {queue: min(at, ends[queue]) for queue, at in self._target.items() if queue in ends}
 
     def _is_below_minimum(self, waiting: int, *, everything: bool) -> bool:
         least = self._options.min_offsets_per_trigger
@@ -267,8 +262,8 @@ class MicroBatches:
         return time.monotonic() - self._last_batch < self._options.max_trigger_delay
 
 
-def _latest(positions: Offsets, extents: Mapping[Queue, Extent]) -> StreamOffset:
-    return StreamOffset(end=positions | {queue: each.maximum for queue, each in extents.items()})
+def _maxima(extents: Mapping[Queue, Extent]) -> Offsets:
+    return {queue: extent.maximum for queue, extent in extents.items()}
 
 
 def backlog(start: Mapping[Queue, int], latest: Mapping[Queue, int]) -> Offsets:

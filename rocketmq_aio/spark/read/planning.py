@@ -38,12 +38,9 @@ def plan_between(
     start: StreamOffset, end: StreamOffset, options: ReadOptions
 ) -> list[QueuePartition]:
     """Return the partitions of a micro-batch; a pure function of its two offsets."""
-    ranges = []
-    for queue, until in end.end.items():
-        begin = end.start_of(queue, start)
-        if begin is not None and begin < until:
-            ranges.append(Range(*queue, begin, until))
-    return plan(ranges, options)
+    starts = {queue: end.start_of(queue, start) for queue in end.end}
+    known = ((queue, at) for queue, at in starts.items() if at is not None)
+    return plan((Range(*queue, at, end.end[queue]) for queue, at in known), options)
 
 
 def _split_large(pieces: list[Range], most: int | None) -> list[Range]:
@@ -77,10 +74,6 @@ class _Bin:
     number: int
     ranges: list[Range] = field(default_factory=list, compare=False)
 
-    def add(self, piece: Range) -> None:
-        self.size += piece.size
-        self.ranges.append(piece)
-
 
 def _pack(pieces: list[Range], options: ReadOptions) -> list[list[Range]]:
     least = options.min_records_per_partition
@@ -96,21 +89,18 @@ def _pack(pieces: list[Range], options: ReadOptions) -> list[list[Range]]:
         by_broker.setdefault(piece.broker, []).append(piece)
     if count < len(by_broker):
         return _fill(pieces, count, options)
-    tasks = []
-    for held, share in _shares(list(by_broker.values()), count):
-        tasks += _fill(held, share, options)
-    return tasks
+    shares = _shares(by_broker, count)
+    return [task for broker, n in shares.items() for task in _fill(by_broker[broker], n, options)]
 
 
-def _shares(brokers: list[list[Range]], count: int) -> list[tuple[list[Range], int]]:
+def _shares(by_broker: dict[str, list[Range]], count: int) -> dict[str, int]:
     """Give each broker one task, then one more to the broker with most offsets per task."""
-    sizes = [sum(piece.size for piece in held) for held in brokers]
-    shares = [1] * len(brokers)
-    for _ in range(count - len(brokers)):
-        open_ones = [at for at, held in enumerate(brokers) if shares[at] < len(held)]
-        fullest = max(open_ones, key=lambda at: sizes[at] / shares[at])
-        shares[fullest] += 1
-    return list(zip(brokers, shares, strict=True))
+    sizes = {broker: sum(piece.size for piece in held) for broker, held in by_broker.items()}
+    shares = dict.fromkeys(by_broker, 1)
+    for _ in range(count - len(by_broker)):
+        open_ones = [broker for broker, n in shares.items() if n < len(by_broker[broker])]
+        shares[max(open_ones, key=lambda broker: sizes[broker] / shares[broker])] += 1
+    return shares
 
 
 def _fill(pieces: list[Range], count: int, options: ReadOptions) -> list[list[Range]]:
@@ -122,6 +112,7 @@ def _fill(pieces: list[Range], count: int, options: ReadOptions) -> list[list[Ra
         if most is not None and task.size and task.size + piece.size > most:
             heapq.heappush(tasks, task)
             task = _Bin(0, len(tasks))
-        task.add(piece)
+        task.size += piece.size
+        task.ranges.append(piece)
         heapq.heappush(tasks, task)
     return [task.ranges for task in tasks if task.ranges]

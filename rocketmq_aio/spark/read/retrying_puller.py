@@ -93,7 +93,6 @@ class RetryingPuller:
     def __init__(self, pulls: RawPulls, options: ReadOptions, registered: Brokers) -> None:
         self._pulls = pulls
         self._options = options
-        self._timeout = options.pull_timeout_ms / 1000
         self._registered = registered
 
     async def pull(self, cursor: RangeCursor, at: int, count: int) -> RawPull:
@@ -105,17 +104,13 @@ class RetryingPuller:
         loop = asyncio.get_running_loop()
         started, backoff = loop.time(), Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         suggested = self._options.read_from == "suggested"
+        seconds = self._options.pull_timeout_ms / 1000
+        timeout = min(PULL_SECONDS, seconds)
         while True:
             reason, cause = "", None
             try:
-                response = await self._pulls.pull(
-                    cursor.queue,
-                    at,
-                    count,
-                    cursor.subscription,
-                    timeout=min(PULL_SECONDS, self._timeout),
-                    suggested=suggested,
-                )
+                wanted = cursor.queue, at, count, cursor.subscription
+                response = await self._pulls.pull(*wanted, timeout=timeout, suggested=suggested)
                 if makes_progress(response, at) and (
                     not suggested or is_valid_from_slave(response)
                 ):
@@ -126,18 +121,17 @@ class RetryingPuller:
                 raise ReadError(cursor.wanted, at, fatal_reason(error)) from error
             except RocketMQError as error:
                 reason, cause = str(error), error
-            if loop.time() - max(started, cursor.progressed) > self._timeout:
+            if loop.time() - max(started, cursor.progressed) > seconds:
                 limit = f"no progress for pullTimeoutMs={self._options.pull_timeout_ms}"
-                deleted = isinstance(
-                    cause, RouteNotFoundError
-                ) and await self._is_broker_registered(cursor)
-                kind = TopicDeletedError if deleted else ReadError
+                kind: type[ReadError] = ReadError
+                if isinstance(cause, RouteNotFoundError) and await self._is_registered(cursor):
+                    kind = TopicDeletedError
                 raise kind(cursor.wanted, at, f"{limit}: {reason}") from cause
             if not suggested:
                 await anyio.sleep(backoff.next_pause())
             suggested = False  # retry at the master
 
-    async def _is_broker_registered(self, cursor: RangeCursor) -> bool:
+    async def _is_registered(self, cursor: RangeCursor) -> bool:
         """Whether the broker is registered: the routes of an unavailable broker disappear."""
         try:
             return cursor.wanted.broker in await self._registered()

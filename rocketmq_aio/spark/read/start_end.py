@@ -38,9 +38,8 @@ def batch_ranges(options: ReadOptions) -> list[Range]:
 
 
 async def resolve_ranges(metadata: Metadata, options: ReadOptions) -> list[Range]:
-    """Implement `batch_ranges`."""
-    fail = options.fail_on_data_loss
-    losses = LossPolicy(fail=fail)
+    """See `batch_ranges`."""
+    losses = LossPolicy(fail=options.fail_on_data_loss)
     topics = await metadata.topics()
     losses.check_gone(topics.gone)
     check_readable(topics, options)
@@ -48,11 +47,10 @@ async def resolve_ranges(metadata: Metadata, options: ReadOptions) -> list[Range
         await metadata.wait_indexed(topics.queues)
     extents = complete(await metadata.extents(topics.queues))
     start = await start_offsets(metadata, options, topics, extents)
-    check_missing(_named(options), extents.keys(), fail=fail)
+    check_missing(_named(options), extents.keys(), fail=options.fail_on_data_loss)
     end = await end_offsets(metadata, options, topics, extents)
     start |= losses.resume_offsets(find_out_of_range(start, extents))
-    cut = [each for each in find_out_of_range(end, extents) if each.was_cut]
-    end |= losses.resume_offsets(cut)
+    end |= losses.resume_offsets(e for e in find_out_of_range(end, extents) if e.was_cut)
     return [Range(*queue, start[queue], end[queue]) for queue in sorted(extents)]
 
 
@@ -133,13 +131,13 @@ async def _committed_offsets(metadata: Metadata, extents: Mapping[Queue, Extent]
 
 
 def _resolve(named: str | Offsets, extents: Mapping[Queue, Extent], otherwise: int) -> Offsets:
-    words = {"earliest": EARLIEST, "latest": LATEST}
-    given = dict.fromkeys(extents, words[named]) if isinstance(named, str) else named
-    return {queue: _offset(given.get(queue, otherwise), each) for queue, each in extents.items()}
-
-
-def _offset(named: int, extent: Extent) -> int:
-    return {EARLIEST: extent.minimum, LATEST: extent.maximum}.get(named, named)
+    if isinstance(named, str):
+        otherwise, named = {"earliest": EARLIEST, "latest": LATEST}[named], {}
+    offsets = {queue: named.get(queue, otherwise) for queue in extents}
+    return {
+        queue: {EARLIEST: extents[queue].minimum, LATEST: extents[queue].maximum}.get(at, at)
+        for queue, at in offsets.items()
+    }
 
 
 def _check_late_enough(

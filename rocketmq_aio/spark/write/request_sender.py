@@ -57,11 +57,7 @@ class WriteSummary(WriterCommitMessage):
     def total(cls, messages: Iterable[WriterCommitMessage | None]) -> Self:
         """Return the sums over all tasks; None stands for a failed task."""
         done = [each for each in messages if isinstance(each, WriteSummary)]
-        return cls(
-            sum(each.rows for each in done),
-            sum(each.requests for each in done),
-            sum(each.degraded for each in done),
-        )
+        return cls(*map(sum, zip(*((d.rows, d.requests, d.degraded) for d in done), strict=True)))
 
 
 class RequestSender:
@@ -94,16 +90,13 @@ class RequestSender:
 
     async def queues_of_keys(self, topic: str, keys: Sequence[str]) -> list[MessageQueue]:
         """Return the queue of each key; raise `WriteError` without a route of the topic."""
-        find_queues = partial(
-            self._producer.queues_of_keys, topic, keys, timeout_seconds=self._seconds
-        )
+        queues_of_keys = self._producer.queues_of_keys
+        find_queues = partial(queues_of_keys, topic, keys, timeout_seconds=self._seconds)
         return await self._retry(find_queues, topic, len(keys))
 
     def summary(self) -> WriteSummary:
         """Return the counts so far."""
         return WriteSummary(self._rows, self._requests, self._weaker)
-
-    # --- internals --------------------------------------------------------------------------------
 
     async def _send_in_order(
         self, queue: MessageQueue | None, requests: list[WriteRequest], sent: list[WriteRequest]

@@ -67,15 +67,12 @@ def _by_topic(rows: EncodedRows) -> Iterator[tuple[str, Column]]:
     if isinstance(topics, str):
         yield topics, table
         return
-    found = topics.dictionary_encode()
-    if len(found.dictionary) == 1:
-        yield found.dictionary[0].as_py(), table
+    coded = topics.dictionary_encode()
+    if len(coded.dictionary) == 1:
+        yield coded.dictionary[0].as_py(), table
         return
-    for place, topic in enumerate(found.dictionary.to_pylist()):
-        yield topic, table.filter(pc.equal(found.indices, place))
-
-
-# --- destinations ---------------------------------------------------------------------------------
+    for place, topic in enumerate(coded.dictionary.to_pylist()):
+        yield topic, table.filter(pc.equal(coded.indices, place))
 
 
 def _with_destinations(
@@ -95,30 +92,24 @@ def _with_destinations(
     found: list[Column] = []
     names = table.schema.names
     if "brokers" in names and "queue_ids" in names:
-        chosen = _queue_texts(table).dictionary_encode()
-        found.append(pc.take(places_of(_chosen(topic, chosen.dictionary)), chosen.indices))
+        ids = table.column("queue_ids").cast(pa.string())
+        texts = pc.binary_join_element_wise(table.column("brokers"), ids, "\x01")
+        chosen = texts.dictionary_encode()
+        pairs = [text.split("\x01") for text in chosen.dictionary.to_pylist()]
+        named = [Destination(MessageQueue(topic, broker, int(id_))) for broker, id_ in pairs]
+        found.append(pc.take(places_of(named), chosen.indices))
     if "keys" in names:
         keys = table.column("keys").dictionary_encode()
-        texts = keys.dictionary.to_pylist()
-        queues = queues_of_keys(topic, texts) if texts else []
-        pairs = [Destination(queue, key) for queue, key in zip(queues, texts, strict=True)]
-        found.append(pc.take(places_of(pairs), keys.indices))
+        key_texts = keys.dictionary.to_pylist()
+        queues = queues_of_keys(topic, key_texts) if key_texts else []
+        by_key = [Destination(queue, key) for queue, key in zip(queues, key_texts, strict=True)]
+        found.append(pc.take(places_of(by_key), keys.indices))
     columns = {ENTRIES: table.column(ENTRIES)}
     if found:  # an explicit queue takes precedence over a key
         columns[DESTINATIONS] = pc.coalesce(*found)
     if UNBATCHED in names:
         columns[UNBATCHED] = table.column(UNBATCHED)
     return pa.RecordBatch.from_pydict(columns), destinations
-
-
-def _queue_texts(table: Column) -> Column:
-    ids = table.column("queue_ids").cast(pa.string())
-    return pc.binary_join_element_wise(table.column("brokers"), ids, "\x01")
-
-
-def _chosen(topic: str, texts: Column) -> list[Destination]:
-    pairs = [text.split("\x01") for text in texts.to_pylist()]
-    return [Destination(MessageQueue(topic, broker, int(number))) for broker, number in pairs]
 
 
 def _by_destination(
@@ -132,9 +123,6 @@ def _by_destination(
         yield ANY_QUEUE, table.filter(column.is_null())
     for place, destination in enumerate(destinations):
         yield destination, table.filter(pc.equal(column, place))
-
-
-# --- requests -------------------------------------------------------------------------------------
 
 
 def _requests(

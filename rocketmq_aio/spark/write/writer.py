@@ -69,19 +69,15 @@ class _Writer:
 
     def _committed(self, messages: Sequence[WriterCommitMessage | None], **about: object) -> None:
         done = WriteSummary.total(messages)
-        logger.info(
-            "rows_written", rows=done.rows, requests=done.requests, tasks=len(messages), **about
-        )
+        counts = {"rows": done.rows, "requests": done.requests, "tasks": len(messages)}
+        logger.info("rows_written", **counts, **about)
         if done.degraded:
             warn("rows_stored_with_less_than_asked", requests=done.degraded, **about)
 
     def _aborted(self, messages: Sequence[WriterCommitMessage | None], **about: object) -> None:
-        warn(
-            "write_failed_rows_stay_sent",
-            rows_of_finished_tasks=WriteSummary.total(messages).rows,
-            unfinished_tasks=sum(each is None for each in messages),
-            **about,
-        )
+        rows, unfinished = WriteSummary.total(messages).rows, messages.count(None)
+        counts = {"rows_of_finished_tasks": rows, "unfinished_tasks": unfinished}
+        warn("write_failed_rows_stay_sent", **counts, **about)
 
 
 class RocketMQWriter(_Writer, DataSourceArrowWriter):
@@ -112,9 +108,7 @@ class RocketMQStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def _write_id(self, context: TaskContext) -> tuple[str, ...]:
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
-        if query is None or batch is None:
-            return (self._own_id,)
-        return query, batch
+        return (self._own_id,) if query is None or batch is None else (query, batch)
 
 
 def id_prefix(*parts: str) -> str:
@@ -133,10 +127,8 @@ class WriteTask:
     def __init__(self, options: WriteOptions, prefix: str) -> None:
         self._options = options
         self._prefix = prefix
-        most = ROW_PRODUCER.max_message_bytes
-        self._limits = RequestLimits(
-            min(options.batch_bytes, most), min(options.batch_records, MAX_BATCH_MESSAGES)
-        )
+        most_bytes = min(options.batch_bytes, ROW_PRODUCER.max_message_bytes)
+        self._limits = RequestLimits(most_bytes, min(options.batch_records, MAX_BATCH_MESSAGES))
         self._row = 0
         self._pending: deque[Future[None]] = deque()
 
@@ -173,11 +165,9 @@ class WriteTask:
             most_bytes=ROW_PRODUCER.max_message_bytes,
             check_tags=self._options.check_tags,
         )
-
-        def queues_of_keys(topic: str, keys: list[str]) -> Sequence[Any]:
-            return self._runtime.call(sender.queues_of_keys, topic, keys)
-
-        return list(write_requests(rows, self._limits, queues_of_keys))
+        call, find_queues = self._runtime.call, sender.queues_of_keys
+        requests = write_requests(rows, self._limits, lambda *keys: call(find_queues, *keys))
+        return list(requests)
 
     def _wait(self, most: int) -> None:
         """Wait until at most *most* record batches are in flight."""
