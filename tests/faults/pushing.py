@@ -17,7 +17,7 @@ from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.locks import QueueLocks
-from rocketmq_aio.embedded.broker.delay_levels import WAITING_TOPIC
+from rocketmq_aio.embedded.broker.delay_levels import SCHEDULE_TOPIC
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue
@@ -132,8 +132,8 @@ class Group:
         """Whether sent back messages are not redelivered yet."""
         waiting = visible = 0
         for broker in self.cluster.brokers:
-            if WAITING_TOPIC in broker.topics:
-                waiting += len(broker.messages(WAITING_TOPIC))
+            if SCHEDULE_TOPIC in broker.topics:
+                waiting += len(broker.messages(SCHEDULE_TOPIC))
                 visible += len(broker.messages(RETRIES))
         return visible < waiting
 

@@ -7,6 +7,7 @@ import contextlib
 from collections import Counter
 from typing import Final
 
+import msgspec
 import pytest
 
 from rocketmq_aio.consumer.common.events import MessageUnreadable
@@ -19,7 +20,7 @@ from tests.fakes.frame_rules import drop, duplicate
 from tests.fakes.proxy import FaultProxy
 from tests.faults.proxied import proxied_config, shorten_timeout
 from tests.unit.consumer.lite_pull_env import TOPIC, numbers, put
-from tests.unit.consumer.pop_env import RETRY_TOPIC, bodies, leases, popping
+from tests.unit.consumer.pop_env import RETRY_TOPIC, bodies, invisible, popping
 from tests.unit.remoting.short_timeout import shorten_next_timeout
 
 POP: Final = RequestCode.POP_MESSAGE
@@ -50,7 +51,7 @@ async def test_messages_of_a_lost_pop_response_are_redelivered(cluster: FakeClus
             seen = await all_done(consumer, 5)
 
     assert seen == Counter(numbers(5))
-    assert leases(cluster) == 0
+    assert invisible(cluster) == 0
     assert RETRY_TOPIC in cluster.broker.topics
 
 
@@ -86,7 +87,7 @@ async def test_an_ack_without_a_response_is_retried(cluster: FakeCluster) -> Non
         await consumer.ack(message)
 
     assert len(cluster.broker.requests_of(ACK)) == 2
-    assert leases(cluster) == 0
+    assert invisible(cluster) == 0
 
 
 async def test_an_ack_that_never_arrives_raises(cluster: FakeCluster) -> None:
@@ -131,7 +132,7 @@ async def test_the_message_of_a_cancelled_change_can_be_acknowledged(cluster: Fa
         assert (again.body, again.reconsume_times) == (b"1", 1)
         await consumer.ack(again)
 
-    assert leases(cluster) == 0
+    assert invisible(cluster) == 0
 
 
 async def test_an_undecodable_message_blocks_only_those_behind_it(cluster: FakeCluster) -> None:
@@ -139,7 +140,7 @@ async def test_an_undecodable_message_blocks_only_those_behind_it(cluster: FakeC
     log = cluster.broker.topics[TOPIC].queues[0]
     spoilt = log.messages[1]
     record = spoilt.record[:4] + b"\0\0\0\0" + spoilt.record[8:]
-    object.__setattr__(spoilt, "record", record)
+    log.messages[1] = msgspec.structs.replace(spoilt, record=record)
     async with popping(cluster) as consumer:
         events = consumer.events()
         [good] = await consumer.receive(invisible_seconds=1.5)

@@ -17,6 +17,7 @@ from rocketmq_aio.embedded.broker.locks import LockProcessor
 from rocketmq_aio.embedded.broker.offsets import OffsetProcessor
 from rocketmq_aio.embedded.broker.pop import PopProcessor
 from rocketmq_aio.embedded.broker.pull import PullProcessor
+from rocketmq_aio.embedded.broker.queries import QueryProcessor
 from rocketmq_aio.embedded.broker.replies import ReplyProcessor
 from rocketmq_aio.embedded.broker.send import SendProcessor
 from rocketmq_aio.embedded.broker.send_back import SendBackProcessor
@@ -37,7 +38,7 @@ from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.embedded.server import EmbeddedServer
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.model.properties import PRODUCER_GROUP
+from rocketmq_aio.model.properties import PRODUCER_GROUP, parse_properties
 from rocketmq_aio.protocol.codes import JSON_HEADER, ONEWAY_FLAG, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import RequestHeader
@@ -73,26 +74,19 @@ class EmbeddedBroker(EmbeddedServer):
         accounts: Iterable[AccountLike] = (),
     ) -> None:
         super().__init__(version, response_headers, tls)
-        store = MessageStore(self.version, cluster)
         clock = clock or Clock()
+        store = MessageStore(self.version, cluster, clock, max_bytes)
         self.state = BrokerState(
-            name,
-            cluster,
-            self.version,
-            store,
-            clock,
-            auto_create_topics,
-            auto_create_groups,
-            max_bytes=max_bytes,
+            name, cluster, self.version, store, clock, auto_create_topics, auto_create_groups
         )
         self.members = ClientProcessor(self.state, self._notify_members)
         self.pulls = PullProcessor(self.state, self.members)
-        self.pops = PopProcessor(self.state, self.pulls)
+        self.pops = PopProcessor(self.state)
         self.assignments = AssignmentProcessor(self.state, self.members)
         self.locks = LockProcessor(clock)
-        self.delays = DelayLevels(store, clock)
+        self.delays = DelayLevels(store)
         backs = SendBackProcessor(self.state, self.locks, self.delays)
-        self.transactions = TransactionProcessor(self.state)
+        self.transactions = TransactionProcessor(self.state, self._send_check)
         self.timers = TimerProcessor(self.state)
         sends = SendProcessor(self.state, self.delays, backs, self.transactions, self.timers)
         replies = ReplyProcessor(self.state, self.members, sends, self._push_to)
@@ -116,6 +110,7 @@ class EmbeddedBroker(EmbeddedServer):
             self.pulls,
             self.pops,
             OffsetProcessor(self.state),
+            QueryProcessor(self.state),
             *groups,
             *admin,
         )
@@ -156,10 +151,10 @@ class EmbeddedBroker(EmbeddedServer):
             topic=topic,
             queue_id=queue_id,
             body=body,
-            properties=properties.encode(),
+            properties=parse_properties(properties.encode()),
             born_ms=self.state.clock.now_ms(),
         )
-        return self.state.store.append(incoming, self.state.clock.now_ms())
+        return self.state.store.append(incoming)
 
     def messages(self, topic: str, queue_id: int | None = None) -> list[StoredMessage]:
         """Return the stored messages by queue."""
@@ -178,15 +173,12 @@ class EmbeddedBroker(EmbeddedServer):
 
     async def ask_about_transactions(self) -> int:
         """Check every open half message with a connected producer; return the number of checks."""
-        asked = 0
+        checks = 0
         for half in self.transactions.open:
-            group = half.properties.get(PRODUCER_GROUP, "")
-            numbers = [n for n in self.members.producers.get(group, {}) if n in self.connections]
-            if numbers:
-                _, question = self.transactions.move(half)
-                await self.push(question, to=self.connections[numbers[0]])
-                asked += 1
-        return asked
+            if self._producers_of(half.properties.get(PRODUCER_GROUP, "")):
+                self._send_check(*self.transactions.store_check(half))
+                checks += 1
+        return checks
 
     def process(
         self, command: Command, connection: ServerConnection
@@ -215,6 +207,16 @@ class EmbeddedBroker(EmbeddedServer):
         if connection is None:
             raise ConnectionError("closed")
         return await self.push(header, body=body, to=connection, seconds=seconds)
+
+    def _producers_of(self, group: str) -> list[ServerConnection]:
+        numbers = self.members.producers.get(group, {})
+        return [self.connections[number] for number in numbers if number in self.connections]
+
+    def _send_check(self, group: str, check: Command) -> None:
+        """Send a transaction check to one producer of *group*, if any is connected."""
+        for connection in self._producers_of(group)[:1]:
+            check.opaque = next(self._opaques)
+            self._send(connection, check, check.ext_fields(), JSON_HEADER, check.code)
 
     def _notify_members(self, group: str, numbers: Iterable[int]) -> None:
         for number in numbers:

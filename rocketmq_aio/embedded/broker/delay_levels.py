@@ -1,49 +1,80 @@
-"""Delay levels of the broker: delayed messages wait in a system topic."""
+"""Delay levels: delayed messages wait in a system topic."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Final
 
-from rocketmq_aio.embedded.broker.store import MessageStore, NewMessage, StoredMessage
-from rocketmq_aio.embedded.clock import Clock
-from rocketmq_aio.model.properties import DELAY, encode_properties, parse_properties
+import msgspec
 
-WAITING_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
+from rocketmq_aio.embedded.broker.state import ErrorResponse
+from rocketmq_aio.embedded.broker.store import MessageStore, NewMessage, StoredMessage
+from rocketmq_aio.model.properties import DELAY
+from rocketmq_aio.protocol.codes import ResponseCode
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE_ID: Final = "REAL_QID"
 MINUTE: Final = 60
 HOUR: Final = 60 * MINUTE
 LEVELS: Final = (1, 5, 10, 30, *(MINUTE * n for n in (*range(1, 11), 20, 30)), HOUR, 2 * HOUR)
 
 
 class DelayLevels:
-    """Stores messages, delayed ones at the end of their delay.
+    """Stores messages, delayed ones again at the end of their delay.
 
     `seconds` has the delay of each level; tests can shorten them.
     """
 
-    def __init__(self, store: MessageStore, clock: Clock) -> None:
+    def __init__(self, store: MessageStore) -> None:
         self.seconds: list[float] = list(LEVELS)
         self._store = store
-        self._clock = clock
-
-    def store(self, incoming: NewMessage) -> StoredMessage:
-        """Store *incoming* in its topic or the delay topic; the response has that position."""
-        properties = parse_properties(incoming.properties)
-        level = min(int(properties.get(DELAY, "0")), len(self.seconds))
-        if level <= 0:
-            return self._store.append(incoming, self._clock.now_ms())
-        real = {"REAL_TOPIC": incoming.topic, "REAL_QID": str(incoming.queue_id)}
-        waiting = replace(
-            incoming,
-            topic=WAITING_TOPIC,
-            queue_id=level - 1,
-            properties=encode_properties(properties | real).encode(),
+        self._waiting = DelayQueue[int](
+            store.clock, self._deliver, lambda log_offset: log_offset >= store.log_start
         )
-        self._store.create_topic(WAITING_TOPIC, len(self.seconds), perm=0)
-        stored = self._store.append(waiting, self._clock.now_ms())
-        visible = replace(incoming, properties=encode_properties(stored.properties).encode())
-        self._clock.call_later(self.seconds[level - 1], lambda: self._deliver(visible))
+
+    def store(self, message: NewMessage) -> StoredMessage:
+        """Store *message* in its topic or the schedule topic; the response has that position."""
+        level = min(number(message.properties, DELAY), len(self.seconds))
+        if level <= 0:
+            return self._store.append(message)
+        self._store.create_topic(SCHEDULE_TOPIC, len(self.seconds), perm=0)
+        stored = self._store.append(hidden(message, SCHEDULE_TOPIC, level - 1))
+        self._waiting.add(stored.store_ms + int(self.seconds[level - 1] * 1000), stored.log_offset)
         return stored
 
-    def _deliver(self, visible: NewMessage) -> None:
-        self._store.append(visible, self._clock.now_ms())
+    def _deliver(self, log_offset: int) -> None:
+        stored = self._store.find(log_offset)
+        if stored is not None:
+            topic, queue_id = real_queue(stored)
+            if self._store.queue(topic, queue_id) is not None:
+                self._store.append(stored.to_new(topic, queue_id))
+
+
+def hidden(message: NewMessage, topic: str, queue_id: int, **changes: object) -> NewMessage:
+    """Return *message* for the system *topic*; properties keep its topic and queue."""
+    real = {REAL_TOPIC: message.topic, REAL_QUEUE_ID: str(message.queue_id)}
+    properties = message.properties | real
+    return msgspec.structs.replace(
+        message, topic=topic, queue_id=queue_id, properties=properties, **changes
+    )
+
+
+def real_queue(stored: StoredMessage) -> tuple[str, int]:
+    """Return the topic and queue that a message in a system topic is for."""
+    properties = stored.properties
+    return properties[REAL_TOPIC], int(properties[REAL_QUEUE_ID])
+
+
+def number(properties: Mapping[str, str], name: str) -> int:
+    """Return a numeric property, 0 without it.
+
+    :raises ErrorResponse: it is not a number
+    """
+    text = properties.get(name, "0")
+    try:
+        return int(text)
+    except ValueError:
+        remark = f'java.lang.NumberFormatException: For input string: "{text}"'
+        raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark) from None

@@ -92,7 +92,7 @@ class ForwardingProcessor:
             raise ErrorResponse(
                 ResponseCode.SYSTEM_ERROR, f"msgId is invalid: {message_id}"
             ) from None
-        found = self._state.store.at(offset)
+        found = self._state.store.find(offset)
         body = b"" if found is None else found.record
         return await self._forward(command, body)
 

@@ -1,4 +1,4 @@
-"""Committed offsets and queue offsets of the broker."""
+"""OffsetProcessor: committed offsets and the offsets of queues."""
 
 from __future__ import annotations
 
@@ -38,60 +38,63 @@ class OffsetProcessor:
         }
 
     def query(self, command: Command, _connection: ServerConnection) -> Response:
-        asked = read_header(command, QueryConsumerOffset)
-        key = (asked.consumer_group, asked.topic, asked.queue_id)
+        header = read_header(command, QueryConsumerOffset)
+        key = (header.consumer_group, header.topic, header.queue_id)
         if key in self._state.committed:
             return _offset(self._state.committed[key])
-        log = self._log(asked.topic, asked.queue_id) or QueueLog()
+        log = self._state.store.queue(header.topic, header.queue_id) or QueueLog()
         # 4.9 ignores the field, and starts unknown queues at their first message.
+        remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
         young = log.min_offset == 0
         if self._state.version.is_5:
-            young &= bool(log.messages) and asked.set_zero_if_not_found is not False
+            young &= bool(log.messages)
+            if young and header.set_zero_if_not_found is False:
+                young, remark = False, "Not found, do not set to zero, maybe this group boot first"
         if young:
             return _offset(0)
-        raise ErrorResponse(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group boots first")
+        raise ErrorResponse(ResponseCode.QUERY_NOT_FOUND, remark)
 
     def update(self, command: Command, _connection: ServerConnection) -> Response:
-        asked = read_header(command, UpdateConsumerOffset)
+        header = read_header(command, UpdateConsumerOffset)
         if self._state.version.is_5:  # 4.9 stores any offset
-            self._state.check_group(asked.consumer_group)
-            self._state.topic(asked.topic)
-        key = (asked.consumer_group, asked.topic, asked.queue_id)
+            self._state.check_group(header.consumer_group)
+            self._state.topic(header.topic)
+        key = (header.consumer_group, header.topic, header.queue_id)
         if key not in self._state.reset_offsets:
-            self._state.committed[key] = asked.commit_offset
+            self._state.committed[key] = header.commit_offset
         return Response()
 
     def search(self, command: Command, _connection: ServerConnection) -> Response:
-        asked = read_header(command, SearchOffset)
-        log = self._log(asked.topic, asked.queue_id) or QueueLog()
-        found = log.search(asked.timestamp)
-        if log.messages and not self._state.version.is_5:
-            found = min(
-                found, log.max_offset - 1
-            )  # 4.9 never returns an offset after the last message
-        return _offset(found)
+        header = read_header(command, SearchOffset)
+        log = self._state.store.queue(header.topic, header.queue_id)
+        if log is None or not log.messages:
+            return _offset(log.min_offset if log else 0)
+        time = header.timestamp
+        offset = log.search(time)
+        before, after = log.get(offset - 1), log.get(offset)
+        if self._state.version.is_5:
+            upper = command.ext_fields().get("boundaryType", "").upper() == "UPPER"
+            if upper and before and (after is None or after.store_ms > time):
+                offset -= 1
+        elif before and (after is None or time - before.store_ms <= after.store_ms - time):
+            offset -= 1  # 4.9 returns the nearest message
+        return _offset(offset)
 
     def max(self, command: Command, _connection: ServerConnection) -> Response:
-        asked = read_header(command, GetMaxOffset)
-        log = self._log(asked.topic, asked.queue_id)
+        header = read_header(command, GetMaxOffset)
+        log = self._state.store.queue(header.topic, header.queue_id)
         return _offset(log.max_offset if log else 0)
 
     def min(self, command: Command, _connection: ServerConnection) -> Response:
-        asked = read_header(command, GetMinOffset)
-        log = self._log(asked.topic, asked.queue_id)
+        header = read_header(command, GetMinOffset)
+        log = self._state.store.queue(header.topic, header.queue_id)
         return _offset(log.min_offset if log else 0)
 
     def earliest(self, command: Command, _connection: ServerConnection) -> Response:
-        asked = read_header(command, GetEarliestMsgStoretime)
-        log = self._log(asked.topic, asked.queue_id)
+        header = read_header(command, GetEarliestMsgStoretime)
+        log = self._state.store.queue(header.topic, header.queue_id)
         time = log.messages[0].store_ms if log and log.messages else NONE_STORED
         return Response(ext={"timestamp": str(time)})
-
-    def _log(self, topic: str, queue_id: int) -> QueueLog | None:
-        found = self._state.store.topics.get(topic)
-        if found is None or not 0 <= queue_id < len(found.queues):
-            return None
-        return found.queues[queue_id]
 
 
 def _offset(offset: int) -> Response:

@@ -1,18 +1,20 @@
-"""PopProcessor of the broker: invisible messages, acknowledgements and redelivery."""
+"""PopProcessor: invisible messages, acknowledgements and redelivery."""
 
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Iterable
 from itertools import count
 from typing import Final, NamedTuple
 
+import msgspec
+
+from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
+from rocketmq_aio.embedded.broker.filters import FilterError, Matches, compile_filter
 from rocketmq_aio.embedded.broker.pop_order import PopOrders
-from rocketmq_aio.embedded.broker.pull import PullProcessor
+from rocketmq_aio.embedded.broker.pull import MAX_SCANNED, PARSE_FAILED
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
-from rocketmq_aio.embedded.broker.store import NewMessage, QueueLog, StoredMessage
+from rocketmq_aio.embedded.broker.store import QueueLog, StoredMessage
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.model.properties import encode_properties
@@ -29,6 +31,7 @@ from rocketmq_aio.protocol.receipt import (
     Receipt,
     parse_receipt,
 )
+from rocketmq_aio.protocol.record import IPV4_HEAD
 from rocketmq_aio.protocol.requests.pop import (
     AckMessage,
     ChangeInvisibleTime,
@@ -36,55 +39,55 @@ from rocketmq_aio.protocol.requests.pop import (
     PopMessage,
     PopMessageResponse,
 )
-from rocketmq_aio.protocol.subscription import java_hash
 
-MOST: Final = 32
-LATE_MS: Final = 500
-BODY_AT: Final = 88
+MAX_MESSAGES: Final = 32
+MAX_AGE_MS: Final = 500  # of a request whose poll time is over
+REVIVE_QUEUES: Final = 8
+FIRST_POP_TIME: Final = "1ST_POP_TIME"
 
 
-class Place(NamedTuple):
-    """Position of a stored message; for markers 1 and 2 the topic is a retry topic."""
+class PopQueue(NamedTuple):
+    """A queue to pop from; for markers 1 and 2 the topic is a retry topic."""
 
     topic: str
     marker: str
     queue_id: int
 
 
-class Lease(NamedTuple):
-    """Invisible message of a group."""
+class Delivery(NamedTuple):
+    """A popped message, invisible to its group."""
 
     group: str
-    place: Place
+    queue: PopQueue
     offset: int
     pop_time: int
 
 
-@dataclass(slots=True)
-class Taken:
-    """Result of one pop."""
+class PopResult(msgspec.Struct):
+    """Messages of one pop."""
 
-    messages: list[tuple[Place, StoredMessage]] = field(default_factory=list)
-    starts: dict[Place, int] = field(default_factory=dict)
-    counts: dict[Place, int] = field(default_factory=dict)
+    messages: list[tuple[PopQueue, StoredMessage]] = msgspec.field(default_factory=list)
+    starts: dict[PopQueue, int] = msgspec.field(default_factory=dict)
+    counts: dict[PopQueue, int] = msgspec.field(default_factory=dict)
 
 
 class PopProcessor:
-    """PopProcessor messages, and stores unacknowledged ones in a retry topic.
+    """Pops messages, and stores unacknowledged ones in a retry topic.
 
-    Messages are redelivered when they expire; a real broker needs some seconds more.
+    Messages are redelivered when their invisible time ends; a real broker needs some seconds more.
 
     :ivar retry_v2: use the names of retry topics of version 2
+    :ivar invisible: ends of the invisible times, in ms
     """
 
-    def __init__(self, state: BrokerState, pulls: PullProcessor) -> None:
+    def __init__(self, state: BrokerState) -> None:
         self.retry_v2 = False
-        self.leases: dict[Lease, int] = {}  # lease -> its end in ms
+        self.invisible: dict[Delivery, int] = {}
         self._state = state
-        self._pulls = pulls
-        self._next: dict[tuple[str, Place], int] = {}
+        self._next: dict[tuple[str, PopQueue], int] = {}
         self._orders = PopOrders()
         self._revive_queues = count()
+        self._expiring = DelayQueue[tuple[Delivery, int]](state.clock, self._expire, self._expires)
 
     def handlers(self) -> Handlers:
         if not self._state.version.is_5:
@@ -99,165 +102,159 @@ class PopProcessor:
     # --- popping --------------------------------------------------------------------------------
 
     def pop(self, command: Command, _connection: ServerConnection) -> Outcome | Awaitable[Outcome]:
-        asked = read_header(command, PopMessage)
-        self._check(asked)
-        age = self._state.clock.now_ms() - asked.born_time
-        if asked.born_time and asked.poll_time and age - asked.poll_time > LATE_MS:
+        header = read_header(command, PopMessage)
+        self._check(header)
+        matches = self._filter(header)
+        age = self._state.clock.now_ms() - header.born_time
+        if header.born_time and header.poll_time and age - header.poll_time > MAX_AGE_MS:
             return Response(ResponseCode.POLLING_TIMEOUT, to_ext_fields(_nothing(0, 0, 0)))
-        reply = self._reply(asked)
-        if reply.code != ResponseCode.SUCCESS and asked.poll_time and age < asked.poll_time:
-            return self._hold(asked, (asked.poll_time - age) / 1000)
-        return reply
+        response = self._pop(header, matches)
+        if response.code != ResponseCode.SUCCESS and header.poll_time and age < header.poll_time:
+            return self._hold(header, matches, (header.poll_time - age) / 1000)
+        return response
 
-    async def _hold(self, asked: PopMessage, seconds: float) -> Outcome:
-        found: list[Response] = []
+    async def _hold(self, header: PopMessage, matches: Matches | None, seconds: float) -> Outcome:
+        clock = self._state.clock
+        deadline = clock.monotonic() + seconds
+        topics = (header.topic, *_retry_topics(header).values())
+        while True:
+            response = self._pop(header, matches)
+            left = deadline - clock.monotonic()
+            if response.code == ResponseCode.SUCCESS or left <= 0:
+                return response
+            await self._state.store.arrivals.wait(topics, left)
 
-        def look() -> bool:
-            reply = self._reply(asked)
-            if reply.code == ResponseCode.SUCCESS:
-                found.append(reply)
-            return bool(found)
-
-        with suppress(TimeoutError):
-            await self._state.store.changed.until(look, "a message", seconds, self._state.clock)
-        return found[0] if found else self._reply(asked)
-
-    def _check(self, asked: PopMessage) -> None:
-        self._state.ensure_group(asked.consumer_group)
-        topic = self._state.topic(asked.topic)
+    def _check(self, header: PopMessage) -> None:
+        self._state.ensure_group(header.consumer_group)
+        topic = self._state.topic(header.topic)
         if not topic.perm & PERM_READ:
             raise ErrorResponse(
-                ResponseCode.NO_PERMISSION, f"the topic[{asked.topic}] is forbidden"
+                ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] is forbidden"
             )
-        if asked.max_msg_nums > MOST or asked.queue_id >= len(topic.queues):
+        if header.max_msg_nums > MAX_MESSAGES or header.queue_id >= len(topic.queues):
             raise self._state.invalid("max message number or queue id is out of range")
-        self._state.check_group(asked.consumer_group)
+        self._state.check_group(header.consumer_group)
 
-    def _reply(self, asked: PopMessage) -> Response:
+    def _filter(self, header: PopMessage) -> Matches | None:
+        try:
+            return compile_filter(header.exp or "*", header.exp_type, is_5=True)
+        except FilterError:
+            raise ErrorResponse(ResponseCode.SUBSCRIPTION_PARSE_FAILED, PARSE_FAILED) from None
+
+    def _pop(self, header: PopMessage, matches: Matches | None) -> Response:
         now = self._state.clock.now_ms()
-        self.revive(now)
-        revive = ORDER_REVIVE_QUEUE if asked.order else next(self._revive_queues) % 8
-        taken = self._take_ordered(asked, now) if asked.order else self._take(asked, now)
+        self._expiring.deliver_due()
+        result = PopResult()
+        if header.order:
+            revive = ORDER_REVIVE_QUEUE
+            self._pop_ordered(header, matches, now, result)
+        else:
+            revive = next(self._revive_queues) % REVIVE_QUEUES
+            self._pop_any(header, matches, now, result)
         answer = PopMessageResponse(
             pop_time=now,
-            invisible_time=asked.invisible_time,
+            invisible_time=header.invisible_time,
             revive_queue_id=revive,
             rest_num=0,
-            start_offset_info=_items(taken.starts.items()),
+            start_offset_info=_items(result.starts.items()),
             msg_offset_info=_items(
-                (place, ",".join(str(s.offset) for p, s in taken.messages if p == place))
-                for place in taken.starts
+                (queue, ",".join(str(s.offset) for q, s in result.messages if q == queue))
+                for queue in result.starts
             ),
-            order_count_info=_items(taken.counts.items()) if asked.order else None,
+            order_count_info=_items(result.counts.items()) if header.order else None,
         )
-        if not taken.messages:
+        if not result.messages:
             remark = "NO_MESSAGE_IN_QUEUE"
             return Response(ResponseCode.POLLING_TIMEOUT, to_ext_fields(answer), remark=remark)
-        body = b"".join([self._record(each, taken, answer, asked) for each in taken.messages])
+        body = b"".join([self._record(each, result, answer, header) for each in result.messages])
         return Response(ResponseCode.SUCCESS, to_ext_fields(answer), body, "FOUND")
 
-    def _take(self, asked: PopMessage, now: int) -> Taken:
-        taken = Taken()
-        matches = self._filter(asked)
-        for place in self._places(asked):
-            key = (asked.consumer_group, place)
-            log = self._state.store.topics[place.topic].queues[place.queue_id]
-            begin = max(self._next.get(key, self._first(asked, log)), log.min_offset)
-            for stored in log.since(begin):
-                if len(taken.messages) == asked.max_msg_nums:
-                    break
-                self._next[key] = stored.offset + 1
-                if place.marker == NORMAL and not matches(stored):
-                    continue
-                taken.messages.append((place, stored))
-                taken.starts.setdefault(place, begin)
-                lease = Lease(asked.consumer_group, place, stored.offset, now)
-                self._lend(lease, now + asked.invisible_time)
-            self._next.setdefault(key, begin)
-        return taken
-
-    def _take_ordered(self, asked: PopMessage, now: int) -> Taken:
-        taken = Taken()
-        matches = self._filter(asked)
-        for place in self._places(asked):
-            if place.marker != NORMAL:
-                continue
-            log = self._state.store.topics[place.topic].queues[place.queue_id]
-            order = self._orders.of(asked.consumer_group, place)
-            if order.blocks(asked.attempt_id, now):
-                continue
-            begin = self._first(asked, log) if order.next is None else order.next
-            found = [s for s in log.since(begin) if matches(s)]
-            found = found[: asked.max_msg_nums - len(taken.messages)]
+    def _pop_any(
+        self, header: PopMessage, matches: Matches | None, now: int, result: PopResult
+    ) -> None:
+        for queue in self._queues(header):
+            key = (header.consumer_group, queue)
+            log = self._state.store.topics[queue.topic].queues[queue.queue_id]
+            begin = max(self._next.get(key, _first_offset(header, log)), log.min_offset)
+            wanted = matches if queue.marker == NORMAL else None
+            most = header.max_msg_nums - len(result.messages)
+            found, self._next[key] = _select(log, begin, most, wanted)
             if not found:
                 continue
-            taken.messages += [(place, stored) for stored in found]
-            taken.starts[place] = begin
+            result.starts[queue] = begin
+            for stored in found:
+                result.messages.append((queue, stored))
+                delivery = Delivery(header.consumer_group, queue, stored.offset, now)
+                self._hide(delivery, now + header.invisible_time)
+
+    def _pop_ordered(
+        self, header: PopMessage, matches: Matches | None, now: int, result: PopResult
+    ) -> None:
+        for queue in self._queues(header):
+            if queue.marker != NORMAL:
+                continue
+            log = self._state.store.topics[queue.topic].queues[queue.queue_id]
+            order = self._orders.of(header.consumer_group, queue)
+            if order.blocks(header.attempt_id, now):
+                continue
+            begin = _first_offset(header, log) if order.next is None else order.next
+            begin = max(begin, log.min_offset)
+            found, _ = _select(log, begin, header.max_msg_nums - len(result.messages), matches)
+            if not found:
+                continue
+            result.messages += [(queue, stored) for stored in found]
+            result.starts[queue] = begin
             offsets = [stored.offset for stored in found]
-            end = now + asked.invisible_time
-            taken.counts[place] = order.lend(asked.attempt_id, offsets, end)
-            self._call_at(end)
-        return taken
+            end = now + header.invisible_time
+            result.counts[queue] = order.deliver(header.attempt_id, offsets, end)
+            self._wake_at(end, queue.topic)
 
-    @staticmethod
-    def _first(asked: PopMessage, log: QueueLog) -> int:
-        """Start offset of a group: the first message, if the queue has lost none."""
-        return log.max_offset - 1 if asked.init_mode and log.min_offset else log.min_offset
-
-    def _places(self, asked: PopMessage) -> list[Place]:
-        """Topics of the request: the retry topics first."""
-        places = []
-        for marker, joint in ((RETRY_V1, "_"), (RETRY_V2, "+")):
-            name = f"%RETRY%{asked.consumer_group}{joint}{asked.topic}"
-            if name in self._state.store.topics:
-                places.append(Place(name, marker, 0))
-        numbers: Iterable[int] = (asked.queue_id,)
-        if asked.queue_id < 0:
-            numbers = range(len(self._state.topic(asked.topic).queues))
-        return [*places, *(Place(asked.topic, NORMAL, number) for number in numbers)]
-
-    def _filter(self, asked: PopMessage) -> Callable[[StoredMessage], bool]:
-        expression = asked.exp or "*"
-        if asked.exp_type == "SQL92":
-            sql = self._pulls.sql
-            return lambda stored: sql is None or sql(expression, stored.properties)
-        if expression == "*":
-            return lambda _stored: True
-        hashes = {java_hash(tag.strip()) for tag in expression.split("||")}
-        return lambda stored: stored.tag_hash in hashes
+    def _queues(self, header: PopMessage) -> list[PopQueue]:
+        """Return the queues of the request: those of retry topics first."""
+        store = self._state.store
+        queues = [
+            PopQueue(name, marker, queue_id)
+            for marker, name in _retry_topics(header).items()
+            if name in store.topics
+            for queue_id in range(len(store.topics[name].queues))
+        ]
+        numbers: Iterable[int] = (header.queue_id,)
+        if header.queue_id < 0:
+            numbers = range(len(self._state.topic(header.topic).queues))
+        return [*queues, *(PopQueue(header.topic, NORMAL, number) for number in numbers)]
 
     def _record(
         self,
-        found: tuple[Place, StoredMessage],
-        taken: Taken,
+        found: tuple[PopQueue, StoredMessage],
+        result: PopResult,
         answer: PopMessageResponse,
-        asked: PopMessage,
+        header: PopMessage,
     ) -> bytes:
         """Return a record; that of a retry topic with the requested topic and a receipt."""
-        place, stored = found
-        if place.marker == NORMAL:
+        queue, stored = found
+        if queue.marker == NORMAL:
             return stored.record
         receipt = Receipt(
-            taken.starts[place],
+            result.starts[queue],
             answer.pop_time,
             answer.invisible_time,
             answer.revive_queue_id,
-            place.marker,
+            queue.marker,
             self._state.name,
-            place.queue_id,
+            queue.queue_id,
             stored.offset,
         )
         properties = encode_properties({**stored.properties, "POP_CK": str(receipt)}).encode()
-        topic = asked.topic.encode()
+        topic = header.topic.encode()
         tail = bytes([len(topic)]) + topic + len(properties).to_bytes(2, "big") + properties
-        body_end = BODY_AT + len(stored.body)
+        body_end = IPV4_HEAD + len(stored.body)
         return (body_end + len(tail)).to_bytes(4, "big") + stored.record[4:body_end] + tail
 
     # --- acks and renewals ----------------------------------------------------------------------
 
     def ack(self, command: Command, _connection: ServerConnection) -> Response:
-        asked = read_header(command, AckMessage)
-        self._ack(asked.consumer_group, self._lease_of(asked), parse_receipt(asked.extra_info))
+        header = read_header(command, AckMessage)
+        self._ack(self._delivery(header), parse_receipt(header.extra_info))
         return Response()
 
     def ack_batch(self, command: Command, _connection: ServerConnection) -> Response:
@@ -279,92 +276,117 @@ class PopProcessor:
                     each.start_offset + bit,
                 )
                 topic = receipt.stored_topic(each.group, each.topic)
-                place = Place(topic, each.marker, each.queue_id)
-                lease = Lease(each.group, place, receipt.offset, each.pop_time)
-                self._ack(each.group, lease, receipt)
+                queue = PopQueue(topic, each.marker, each.queue_id)
+                self._ack(Delivery(each.group, queue, receipt.offset, each.pop_time), receipt)
         return Response()
 
     def change(self, command: Command, _connection: ServerConnection) -> Response:
-        asked = read_header(command, ChangeInvisibleTime)
-        lease, receipt, now = (
-            self._lease_of(asked),
-            parse_receipt(asked.extra_info),
-            self._state.clock.now_ms(),
-        )
-        end = now + asked.invisible_time
-        popped_at, invisible = now, asked.invisible_time
+        header = read_header(command, ChangeInvisibleTime)
+        delivery, receipt = self._delivery(header), parse_receipt(header.extra_info)
+        now = self._state.clock.now_ms()
+        end = now + header.invisible_time
         if receipt.is_ordered:
-            self._orders.of(lease.group, lease.place).move(lease.offset, end)
+            self._orders.of(delivery.group, delivery.queue).hide(delivery.offset, end)
             popped_at, invisible = receipt.pop_time, end - receipt.pop_time
-            self._call_at(end)
+            self._wake_at(end, delivery.queue.topic)
         else:
             # An expired receipt is accepted: the message is delivered twice.
-            self.leases.pop(lease, None)
-            self._lend(lease._replace(pop_time=max(now, receipt.pop_time + 1)), end)
-            popped_at = max(now, receipt.pop_time + 1)
+            self.invisible.pop(delivery, None)
+            popped_at, invisible = max(now, receipt.pop_time + 1), header.invisible_time
+            self._hide(delivery._replace(pop_time=popped_at), end)
         answer = ChangeInvisibleTimeResponse(
             pop_time=popped_at, invisible_time=invisible, revive_queue_id=receipt.revive_queue_id
         )
         return Response(ext=to_ext_fields(answer))
 
-    def _ack(self, group: str, lease: Lease, receipt: Receipt) -> None:
-        self.revive(self._state.clock.now_ms())
+    def _ack(self, delivery: Delivery, receipt: Receipt) -> None:
+        self._expiring.deliver_due()
         if receipt.is_ordered:
-            self._orders.of(group, lease.place).ack(lease.offset)
-            self._state.store.changed.notify()
+            self._orders.of(delivery.group, delivery.queue).ack(delivery.offset)
+            self._state.store.arrivals.wake(delivery.queue.topic)
         else:
-            self.leases.pop(lease, None)
+            self.invisible.pop(delivery, None)
 
-    def _lease_of(self, asked: AckMessage | ChangeInvisibleTime) -> Lease:
+    def _delivery(self, header: AckMessage | ChangeInvisibleTime) -> Delivery:
         try:
-            receipt = parse_receipt(asked.extra_info)
-        except ValueError as fault:
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, str(fault)) from None
-        topic = self._state.topic(asked.topic)
-        log = topic.queues[asked.queue_id]
-        if not log.min_offset <= asked.offset <= log.max_offset:
+            receipt = parse_receipt(header.extra_info)
+        except ValueError as error:
+            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        self._state.topic(header.topic)
+        log = self._state.store.queue(header.topic, header.queue_id)
+        if log is None:
+            raise self._state.invalid(f"queueId[{header.queue_id}] is illegal")
+        if not log.min_offset <= header.offset <= log.max_offset:
             raise ErrorResponse(ResponseCode.NO_MESSAGE, "offset is illegal")
-        place = Place(asked.topic, receipt.marker, asked.queue_id)
-        return Lease(asked.consumer_group, place, asked.offset, receipt.pop_time)
+        queue = PopQueue(header.topic, receipt.marker, header.queue_id)
+        return Delivery(header.consumer_group, queue, header.offset, receipt.pop_time)
 
     # --- redelivery -----------------------------------------------------------------------------
 
-    def _lend(self, lease: Lease, end: int) -> None:
-        self.leases[lease] = end
-        self._call_at(end)
+    def _hide(self, delivery: Delivery, end: int) -> None:
+        self.invisible[delivery] = end
+        self._expiring.add(end, (delivery, end))
 
-    def _call_at(self, end: int) -> None:
+    def _wake_at(self, end: int, topic: str) -> None:
         clock = self._state.clock
         seconds = max(0, end - clock.now_ms() + 1) / 1000
-        clock.call_later(seconds, self._state.store.changed.notify)
+        clock.call_later(seconds, lambda: self._state.store.arrivals.wake(topic))
 
-    def revive(self, now: int) -> None:
-        """Store expired messages in the retry topic."""
-        for lease in [lease for lease, end in self.leases.items() if end <= now]:
-            del self.leases[lease]
-            self._store_again(lease)
+    def _expires(self, entry: tuple[Delivery, int]) -> bool:
+        """Whether the delivery is not acknowledged, and its message not deleted."""
+        delivery, end = entry
+        if self.invisible.get(delivery) != end:
+            return False
+        if self._stored(delivery) is None:
+            del self.invisible[delivery]
+            return False
+        return True
 
-    def _store_again(self, lease: Lease) -> None:
-        store, place = self._state.store, lease.place
-        log = store.topics[place.topic].queues[place.queue_id]
-        stored = log.messages[lease.offset - log.min_offset]
-        topic = place.topic
-        if place.marker == NORMAL:
-            topic = f"%RETRY%{lease.group}{'+' if self.retry_v2 else '_'}{place.topic}"
-        store.create_topic(topic, 1)
-        again = NewMessage(
-            topic=topic,
-            queue_id=0,
-            body=stored.body,
-            properties=encode_properties(stored.properties).encode(),
-            born_ms=stored.store_ms,
-            reconsume_times=reconsume_times(stored) + 1,
-        )
-        store.append(again, self._state.clock.now_ms())
+    def _stored(self, delivery: Delivery) -> StoredMessage | None:
+        log = self._state.store.queue(delivery.queue.topic, delivery.queue.queue_id)
+        return None if log is None else log.get(delivery.offset)
+
+    def _expire(self, entry: tuple[Delivery, int]) -> None:
+        """Store a message in the retry topic: its invisible time is over."""
+        delivery, _ = entry
+        del self.invisible[delivery]
+        stored = self._stored(delivery)
+        assert stored is not None, "checked by the delay queue"
+        topic = delivery.queue.topic
+        if delivery.queue.marker == NORMAL:
+            joint = "+" if self.retry_v2 else "_"
+            topic = f"%RETRY%{delivery.group}{joint}{topic}"
+        self._state.store.create_topic(topic, 1)
+        properties = {FIRST_POP_TIME: str(delivery.pop_time)} | stored.properties
+        times = stored.reconsume_times + 1
+        again = stored.to_new(topic, 0, properties=properties, reconsume_times=times)
+        self._state.store.append(again)
 
 
-def reconsume_times(stored: StoredMessage) -> int:
-    return int.from_bytes(stored.record[72:76], "big")
+def _select(
+    log: QueueLog, begin: int, most: int, matches: Matches | None
+) -> tuple[list[StoredMessage], int]:
+    """Return up to *most* messages from *begin*, and the offset to continue from."""
+    found: list[StoredMessage] = []
+    while len(found) < most and begin < log.max_offset:
+        for stored in log.read(begin, most - len(found) if matches is None else MAX_SCANNED):
+            if len(found) == most:
+                return found, stored.offset
+            begin = stored.offset + 1
+            if matches is None or matches(stored):
+                found.append(stored)
+    return found, begin
+
+
+def _first_offset(header: PopMessage, log: QueueLog) -> int:
+    """Return the start offset of a group: the first message, if the queue has lost none."""
+    return log.max_offset - 1 if header.init_mode and log.min_offset else log.min_offset
+
+
+def _retry_topics(header: PopMessage) -> dict[str, str]:
+    """Return the names of the retry topics by marker."""
+    prefix = f"%RETRY%{header.consumer_group}"
+    return {RETRY_V1: f"{prefix}_{header.topic}", RETRY_V2: f"{prefix}+{header.topic}"}
 
 
 def _nothing(pop_time: int, invisible_time: int, revive: int) -> PopMessageResponse:
@@ -373,5 +395,5 @@ def _nothing(pop_time: int, invisible_time: int, revive: int) -> PopMessageRespo
     )
 
 
-def _items(entries: Iterable[tuple[Place, object]]) -> str:
-    return ";".join(f"{place.marker} {place.queue_id} {value}" for place, value in entries)
+def _items(entries: Iterable[tuple[PopQueue, object]]) -> str:
+    return ";".join(f"{queue.marker} {queue.queue_id} {value}" for queue, value in entries)

@@ -25,7 +25,7 @@ class PopOrder:
             return False
         return any(now < end for end in self.ends.values())
 
-    def lend(self, attempt_id: str | None, offsets: Sequence[int], end: int) -> int:
+    def deliver(self, attempt_id: str | None, offsets: Sequence[int], end: int) -> int:
         """Record a pop of *offsets*; return how often the first was popped before."""
         if attempt_id is None or attempt_id != self.attempt_id:
             self.tries = {offset: self.tries.get(offset, -1) + 1 for offset in offsets}
@@ -38,7 +38,7 @@ class PopOrder:
         self.ends.pop(offset, None)
         self.next = min(self.ends, default=self.last + 1)
 
-    def move(self, offset: int, end: int) -> None:
+    def hide(self, offset: int, end: int) -> None:
         """Set the end of invisibility of a message of the last pop."""
         if offset in self.ends:
             self.ends[offset] = end
@@ -50,5 +50,5 @@ class PopOrders:
     def __init__(self) -> None:
         self._orders: dict[Hashable, PopOrder] = defaultdict(PopOrder)
 
-    def of(self, group: str, place: Hashable) -> PopOrder:
-        return self._orders[group, place]
+    def of(self, group: str, queue: Hashable) -> PopOrder:
+        return self._orders[group, queue]

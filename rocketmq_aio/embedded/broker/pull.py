@@ -1,12 +1,12 @@
-"""PullProcessor of the broker, with long polling."""
+"""PullProcessor: reads queues, with long polling."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Sequence
 from typing import Final, NamedTuple
 
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
+from rocketmq_aio.embedded.broker.filters import FilterError, Matches, compile_filter
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
 from rocketmq_aio.embedded.broker.store import QueueLog, StoredMessage
 from rocketmq_aio.embedded.connection import ServerConnection
@@ -20,35 +20,33 @@ from rocketmq_aio.protocol.codes import (
     ResponseCode,
 )
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.header import read_header, to_ext_fields
-from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
-from rocketmq_aio.protocol.subscription import java_hash
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.pull import PullMessage
 
 MAX_MESSAGES: Final = 32
 MAX_BYTES: Final = 256 * 1024
+MAX_SCANNED: Final = 800  # messages that a filter checks per pull
+PARSE_FAILED: Final = "parse the consumer's subscription failed"
+NO_FILTER_DATA: Final = (
+    "The broker's consumer filter data is not exist!Your expression may be wrong!"
+)
 
-SQLFilter = Callable[[str, dict[str, str]], bool]
-Matches = Callable[[StoredMessage], bool]
 
-
-class Found(NamedTuple):
-    """Result of one lookup in a queue."""
+class ReadResult(NamedTuple):
+    """Result of reading a queue once."""
 
     code: int
     remark: str
     next_offset: int
-    messages: tuple[StoredMessage, ...] = ()
+    messages: Sequence[StoredMessage] = ()
 
 
 class PullProcessor:
-    """Hands out messages. SQL is judged by *sql*; without one everything passes, as on a broker
-    that cannot parse the expression.
-    """
+    """Returns messages from an offset; holds requests at the end of a queue."""
 
-    def __init__(self, state: BrokerState, members: ClientProcessor) -> None:
-        self.sql: SQLFilter | None = None
+    def __init__(self, state: BrokerState, clients: ClientProcessor) -> None:
         self._state = state
-        self._members = members
+        self._clients = clients
 
     def handlers(self) -> Handlers:
         handlers: Handlers = {RequestCode.PULL_MESSAGE: self.pull}
@@ -57,121 +55,130 @@ class PullProcessor:
         return handlers
 
     def pull(self, command: Command, _connection: ServerConnection) -> Outcome | Awaitable[Outcome]:
-        asked = read_header(command, PullMessage)
-        self._state.ensure_group(asked.consumer_group)
-        self._state.check_group(asked.consumer_group)
-        if not self._state.group_setting(asked.consumer_group, "consumeEnable"):
-            remark = f"subscription group no permission, {asked.consumer_group}"
+        header = read_header(command, PullMessage)
+        self._state.ensure_group(header.consumer_group)
+        self._state.check_group(header.consumer_group)
+        if not self._state.group_setting(header.consumer_group, "consumeEnable"):
+            remark = f"subscription group no permission, {header.consumer_group}"
             raise ErrorResponse(ResponseCode.NO_PERMISSION, remark)
-        log = self._log(asked)
-        key = (asked.consumer_group, asked.topic, asked.queue_id)
+        log = self._log(header)
+        key = (header.consumer_group, header.topic, header.queue_id)
         reset = self._state.reset_offsets.pop(key, None)
         if reset is not None:
-            return self._reply(log, Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset))
-        matches = self._filter(asked)
-        found = look(log, asked, matches)
-        if asked.sys_flag & PULL_COMMIT:
-            self._state.committed[key] = asked.commit_offset
-        if found.code == ResponseCode.PULL_NOT_FOUND and asked.sys_flag & PULL_SUSPEND:
-            return self._hold(log, asked, matches)
-        return self._reply(log, found)
+            moved = ReadResult(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset)
+            return self._response(log, moved)
+        matches = self._filter(header)
+        result = read(log, header.queue_offset, header.max_msg_nums, matches)
+        if header.sys_flag & PULL_COMMIT:
+            self._state.committed[key] = header.commit_offset
+        if result.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
+            return self._hold(log, header, matches)
+        return self._response(log, result)
 
-    async def _hold(self, log: QueueLog, asked: PullMessage, matches: Matches) -> Outcome:
+    async def _hold(self, log: QueueLog, header: PullMessage, matches: Matches | None) -> Outcome:
         """Respond when a matching message arrives, or after the client's timeout.
 
         A real broker checks timeouts every five seconds, and so responds later.
         """
-        seconds = asked.suspend_timeout_millis / 1000
-        arrived = self._state.store.changed
-        with suppress(TimeoutError):
-            await arrived.until(
-                lambda: bool(look(log, asked, matches).messages),
-                "a match",
-                seconds,
-                self._state.clock,
-            )
-        return self._reply(log, look(log, asked, matches))
+        clock, arrivals = self._state.clock, self._state.store.arrivals
+        deadline = clock.monotonic() + header.suspend_timeout_millis / 1000
+        key = (header.topic, header.queue_id)
+        result = read(log, header.queue_offset, header.max_msg_nums, matches)
+        while result.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            left = deadline - clock.monotonic()
+            if left <= 0:
+                break
+            if result.next_offset == log.max_offset:
+                await arrivals.wait((key,), left)
+            result = read(log, result.next_offset, header.max_msg_nums, matches)
+        if result.code == ResponseCode.PULL_NOT_FOUND and result.next_offset > header.queue_offset:
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY
+            result = result._replace(code=code, remark="NO_MATCHED_MESSAGE")
+        return self._response(log, result)
 
-    def _reply(self, log: QueueLog, found: Found) -> Response:
-        answer = PullMessageResponse(
-            suggest_which_broker_id=0,
-            next_begin_offset=found.next_offset,
-            min_offset=log.min_offset,
-            max_offset=log.max_offset,
-        )
-        ext = to_ext_fields(answer)
+    def _response(self, log: QueueLog, result: ReadResult) -> Response:
+        ext = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(result.next_offset),
+            "minOffset": str(log.min_offset),
+            "maxOffset": str(log.max_offset),
+        }
         if self._state.version.is_5:
-            ext |= {"topicSysFlag": "0", "groupSysFlag": "0"}
-        body = b"".join([message.record for message in found.messages])
-        return Response(found.code, ext, body, found.remark)
+            ext["topicSysFlag"] = ext["groupSysFlag"] = "0"
+        body = b"".join([message.record for message in result.messages])
+        return Response(result.code, ext, body, result.remark)
 
-    def _log(self, asked: PullMessage) -> QueueLog:
-        topic = self._state.topic(asked.topic)
+    def _log(self, header: PullMessage) -> QueueLog:
+        topic = self._state.topic(header.topic)
         if not topic.perm & PERM_READ:
-            remark = f"the topic[{asked.topic}] pulling message is forbidden"
+            remark = f"the topic[{header.topic}] pulling message is forbidden"
             raise ErrorResponse(ResponseCode.NO_PERMISSION, remark)
-        if not 0 <= asked.queue_id < topic.read_queues:
-            raise self._state.invalid(f"queueId[{asked.queue_id}] is illegal")
-        return topic.queues[asked.queue_id]
+        if not 0 <= header.queue_id < topic.read_queues:
+            raise self._state.invalid(f"queueId[{header.queue_id}] is illegal")
+        return topic.queues[header.queue_id]
 
-    def _filter(self, asked: PullMessage) -> Matches:
-        if asked.sys_flag & PULL_SUBSCRIPTION:
-            expression, kind = asked.subscription or "*", asked.expression_type or "TAG"
+    def _filter(self, header: PullMessage) -> Matches | None:
+        """Return the filter of the request, or of the group's last heartbeat.
+
+        An SQL expression of a request that does not parse matches everything, as on real brokers;
+        one of a heartbeat is an error.
+        """
+        is_5, of_request = self._state.version.is_5, header.sys_flag & PULL_SUBSCRIPTION
+        if of_request:
+            expression, kind = header.subscription or "", header.expression_type
         else:
-            expression, kind = self._subscribed(asked)
-        if kind != "TAG":
-            sql = self.sql
-            return lambda stored: sql is None or sql(expression, stored.properties)
-        if expression == "*":
-            return lambda _stored: True
-        hashes = {java_hash(tag.strip()) for tag in expression.split("||") if tag.strip()}
-        if not hashes:
-            remark = "parse the consumer's subscription failed"
-            raise ErrorResponse(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
-        return lambda stored: stored.tag_hash in hashes
+            expression, kind = self._subscribed(header)
+        try:
+            return compile_filter(expression, kind, is_5=is_5)
+        except FilterError:
+            if kind != "SQL92" or not expression:
+                code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+                raise ErrorResponse(code, PARSE_FAILED) from None
+            if of_request:
+                return None
+            raise ErrorResponse(ResponseCode.FILTER_DATA_NOT_EXIST, NO_FILTER_DATA) from None
 
-    def _subscribed(self, asked: PullMessage) -> tuple[str, str]:
+    def _subscribed(self, header: PullMessage) -> tuple[str, str]:
         """Return the subscription of the group's last heartbeat."""
-        group = self._members.groups.get(asked.consumer_group)
-        if group is None or asked.topic not in group.subscriptions:
+        group = self._clients.groups.get(header.consumer_group)
+        if group is None or header.topic not in group.subscriptions:
             remark = "the consumer's subscription not exist"
             raise ErrorResponse(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
-        known = group.subscriptions[asked.topic]
-        if asked.sub_version > known.sub_version:
+        known = group.subscriptions[header.topic]
+        if header.sub_version > known.sub_version:
             remark = "the consumer's subscription not latest"
             raise ErrorResponse(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
         return known.sub_string, known.expression_type
 
 
-def look(log: QueueLog, asked: PullMessage, matches: Matches) -> Found:
-    """Return the result of a pull from *log*."""
-    offset = asked.queue_offset
+def read(log: QueueLog, offset: int, most: int, matches: Matches | None) -> ReadResult:
+    """Read up to *most* messages from *offset*; at least one, if there is any."""
     if log.max_offset == 0:
         code = ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
-        return Found(code, "NO_MESSAGE_IN_QUEUE", 0)
+        return ReadResult(code, "NO_MESSAGE_IN_QUEUE", 0)
     if offset < log.min_offset:
-        return Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", log.min_offset)
+        return ReadResult(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", log.min_offset)
     if offset > log.max_offset:
-        return Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", log.max_offset)
+        return ReadResult(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", log.max_offset)
     if offset == log.max_offset:
-        return Found(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", offset)
-    taken, next_offset = _take(log.since(offset), asked.max_msg_nums, matches)
-    if taken:
-        return Found(ResponseCode.SUCCESS, "FOUND", next_offset, tuple(taken))
-    return Found(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", next_offset)
+        return ReadResult(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", offset)
+    found, next_offset = _select(log, offset, max(1, min(most, MAX_MESSAGES)), matches)
+    if found:
+        return ReadResult(ResponseCode.SUCCESS, "FOUND", next_offset, found)
+    return ReadResult(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", next_offset)
 
 
-def _take(
-    rest: list[StoredMessage], most: int, matches: Matches
+def _select(
+    log: QueueLog, offset: int, most: int, matches: Matches | None
 ) -> tuple[list[StoredMessage], int]:
     """Return the messages of one response, and the offset to continue from."""
-    taken: list[StoredMessage] = []
-    size, most = 0, min(most, MAX_MESSAGES)
-    for stored in rest:
-        full = len(taken) >= most or size + len(stored.record) > MAX_BYTES
-        if taken and full:
-            return taken, stored.offset
-        if matches(stored):
-            taken.append(stored)
+    found: list[StoredMessage] = []
+    size = 0
+    for stored in log.read(offset, most if matches is None else MAX_SCANNED):
+        if found and (len(found) >= most or size + len(stored.record) > MAX_BYTES):
+            return found, stored.offset
+        if matches is None or matches(stored):
+            found.append(stored)
             size += len(stored.record)
-    return taken, rest[-1].offset + 1
+        offset = stored.offset + 1
+    return found, offset

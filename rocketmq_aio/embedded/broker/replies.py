@@ -1,14 +1,13 @@
-"""ReplyProcessor of request-reply on the broker: pushed to the requester and stored."""
+"""ReplyProcessor: pushes replies to the requester and stores them."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
 from rocketmq_aio.embedded.broker.send import SendProcessor
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.state import BrokerState, Handlers
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import REPLY_TOPIC_SUFFIX
@@ -45,13 +44,10 @@ class ReplyProcessor:
     async def send(self, command: Command, connection: ServerConnection) -> Response:
         header = read_header(command, SendReplyMessage)
         fault = await self._push_reply(header, command.body, connection)
-        try:
-            stored = self._sends.send(command, connection)
-        except ErrorResponse as refused:
-            return refused.response
-        if not fault:
-            return stored
-        return Response(ResponseCode.SYSTEM_ERROR, ext=stored.ext, remark=fault)
+        response = self._sends.send(command, connection)
+        if not fault or response.code != ResponseCode.SUCCESS:
+            return response
+        return Response(ResponseCode.SYSTEM_ERROR, ext=response.ext, remark=fault)
 
     async def _push_reply(
         self, header: SendReplyMessage, body: bytes, connection: ServerConnection
@@ -67,7 +63,7 @@ class ReplyProcessor:
         pushed = self._push_header(header, properties, connection)
         try:
             answer = await self._push(pushed, body, number, PUSH_SECONDS)
-        except (TimeoutError, ConnectionError, asyncio.CancelledError):
+        except (TimeoutError, ConnectionError):
             return "push reply message to client fail"
         return None if answer is not None and not answer.code else "push reply message fail"
 

@@ -1,24 +1,41 @@
-"""SendProcessor on the broker."""
+"""SendProcessor: stores sent messages and batches."""
 
 from __future__ import annotations
 
-from rocketmq_aio.embedded.broker.delay_levels import DelayLevels
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from random import randrange
+from typing import Final
+
+from rocketmq_aio.embedded.broker.delay_levels import DelayLevels, number
 from rocketmq_aio.embedded.broker.send_back import SendBackProcessor
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
 from rocketmq_aio.embedded.broker.store import REGION, NewMessage, StoredMessage
-from rocketmq_aio.embedded.broker.timers import TimerProcessor, with_handle
+from rocketmq_aio.embedded.broker.timers import TimerProcessor
 from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import RETRY_PREFIX
-from rocketmq_aio.model.properties import UNIQ_KEY, parse_properties
+from rocketmq_aio.model.properties import DELAY, MAX_PROPERTIES, UNIQ_KEY, parse_properties
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.header import read_header, to_ext_fields
+from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.record import decode_batch
-from rocketmq_aio.protocol.requests.send import SendMessage, SendMessageResponse
+from rocketmq_aio.protocol.requests.send import SendMessage
 
-MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+MAX_TOPIC: Final = 127
+TOPIC_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+FORBIDDEN_TOPICS: Final = frozenset(
+    """SCHEDULE_TOPIC_XXXX RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC
+    TRANS_CHECK_MAX_TIME_TOPIC SELF_TEST_TOPIC OFFSET_MOVED_EVENT""".split()
+)
+TRACE_FIELDS: Final = {"MSG_REGION": REGION, "TRACE_ON": "true"}  # of every response
+ILLEGAL: Final = (
+    "the message is illegal, maybe msg body or properties length not matched. msg body length limit"
+    f" {MAX_BODY_BYTES}B, msg properties length limit 32KB."
+)
 
 
 class SendProcessor:
@@ -28,13 +45,13 @@ class SendProcessor:
         self,
         state: BrokerState,
         delays: DelayLevels,
-        backs: SendBackProcessor,
+        send_backs: SendBackProcessor,
         transactions: TransactionProcessor,
         timers: TimerProcessor,
     ) -> None:
         self._state = state
         self._delays = delays
-        self._backs = backs
+        self._send_backs = send_backs
         self._transactions = transactions
         self._timers = timers
 
@@ -43,31 +60,32 @@ class SendProcessor:
 
     def send(self, command: Command, connection: ServerConnection) -> Response:
         header = read_header(command, SendMessage)
-        queue_id = self._queue_id(header)
-        self._check(command.body)
-        incoming = NewMessage(
-            topic=header.topic,
-            queue_id=queue_id,
-            body=command.body,
-            properties=(header.properties or "").encode(),
-            flag=header.flag,
-            sys_flag=header.sys_flag,
-            born_ms=header.born_timestamp,
-            born_host=connection.client_address,
-            reconsume_times=header.reconsume_times or 0,
-        )
-        if header.topic.startswith(RETRY_PREFIX):
-            incoming = self._backs.placed(incoming, header.max_reconsume_times)
-        due_ms = self._timers.due_ms(parse_properties(incoming.properties))
-        if due_ms is not None and not header.batch:
-            held, handle = self._timers.hold(incoming, due_ms)
-            return with_handle(self._stored([held], queue_id, batch=False), handle)
-        # The flag decides, not the code: 320 without it stores the batch as one message.
-        stored = self._batch(incoming) if header.batch else [self._single(incoming)]
-        return self._stored(stored, queue_id, batch=bool(header.batch))
+        try:
+            queue_id = self._queue_id(header)
+            self._check_body(header, command.body)
+            properties = parse_properties((header.properties or "").encode())
+            properties.pop("POP_CK", None)
+            message = NewMessage(
+                topic=header.topic,
+                queue_id=queue_id,
+                body=command.body,
+                properties=properties,
+                flag=header.flag,
+                sys_flag=header.sys_flag,
+                born_ms=header.born_timestamp,
+                born_host=connection.client_address,
+                reconsume_times=header.reconsume_times or 0,
+            )
+            # The flag decides, not the code: 320 without it stores the batch as one message.
+            if header.batch:
+                return self._response(self._store_batch(message), message)
+            return self._store_single(message, header.max_reconsume_times)
+        except ErrorResponse as error:
+            return replace(error.response, ext=TRACE_FIELDS)
 
     def _queue_id(self, header: SendMessage) -> int:
         state = self._state
+        self._check_topic(header.topic)
         if header.topic not in state.store.topics and state.auto_create_topics:
             state.store.create_topic(header.topic, header.default_topic_queue_nums)
         topic = state.topic(header.topic)
@@ -77,49 +95,76 @@ class SendProcessor:
             )
         if header.queue_id >= max(topic.write_queues, topic.read_queues):
             raise state.invalid(f"request queueId[{header.queue_id}] is illegal")
-        return max(header.queue_id, 0)  # a real broker chooses at random
+        return header.queue_id if header.queue_id >= 0 else randrange(topic.write_queues)
 
-    def _check(self, body: bytes) -> None:
-        if not body and self._state.version.is_5:
+    def _check_topic(self, topic: str) -> None:
+        if topic in FORBIDDEN_TOPICS:
+            remark = f"Sending message to topic[{topic}] is forbidden."
+            raise ErrorResponse(ResponseCode.NO_PERMISSION, remark)
+        if topic in self._state.store.topics:
+            return
+        if not topic.strip():
+            raise self._state.invalid("The specified topic is blank.")
+        if not TOPIC_NAME.fullmatch(topic):
+            allowed = "allowing only ^[%|a-zA-Z0-9_-]+$"
+            raise self._state.invalid(
+                f"The specified topic: {topic}, contains illegal characters, {allowed}"
+            )
+        if len(topic) > MAX_TOPIC:
+            limit = f"is longer than topic max length: {MAX_TOPIC}"
+            raise self._state.invalid(f"The specified topic: {topic}, {limit}")
+
+    def _check_body(self, header: SendMessage, body: bytes) -> None:
+        is_5 = self._state.version.is_5
+        if not body and (is_5 or header.batch):
             raise ErrorResponse(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException: body")
         if len(body) > MAX_BODY_BYTES:
-            raise ErrorResponse(
-                ResponseCode.MESSAGE_ILLEGAL, "the message is illegal, maybe too long"
-            )
+            code = ResponseCode.MESSAGE_ILLEGAL
+            if header.batch and is_5:
+                code = ResponseCode.SYSTEM_ERROR
+            raise ErrorResponse(code, ILLEGAL)
 
-    def _single(self, incoming: NewMessage) -> StoredMessage:
-        if b"TRAN_MSG\x01true\x02" in incoming.properties:
-            return self._transactions.hold(incoming)
-        return self._delays.store(incoming)
+    def _store_single(self, message: NewMessage, max_reconsume_times: int | None) -> Response:
+        if message.topic.startswith(RETRY_PREFIX):
+            message = self._send_backs.placed(message, max_reconsume_times)
+        properties, store = message.properties, self._state.store
+        encoded = store.encode_properties(message)
+        if len(encoded) > MAX_PROPERTIES:
+            raise ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, ILLEGAL)
+        due_ms = self._timers.due_ms(properties)
+        if due_ms is not None:
+            stored, handle = self._timers.store(message, due_ms)
+            response = self._response([stored], message)
+            return replace(response, ext={**response.ext, "recallHandle": handle})
+        if properties.get("TRAN_MSG") == "true":
+            stored = self._transactions.store(message)
+        elif DELAY in properties:
+            stored = self._delays.store(message)
+        else:
+            stored = store.append_encoded(message, encoded)
+        return self._response([stored], message)
 
-    def _batch(self, incoming: NewMessage) -> list[StoredMessage]:
-        batch = parse_properties(incoming.properties)
-        entries = [
-            NewMessage(
-                topic=incoming.topic,
-                queue_id=incoming.queue_id,
-                body=body,
-                properties=properties,
-                flag=flag,
-                sys_flag=incoming.sys_flag,
-                born_ms=incoming.born_ms,
-                born_host=incoming.born_host,
-            )
-            for flag, body, properties in decode_batch(incoming.body)
-        ]
-        return [
-            self._state.store.append_entry(entry, batch, self._state.clock.now_ms())
-            for entry in entries
-        ]
+    def _store_batch(self, batch: NewMessage) -> list[StoredMessage]:
+        if number(batch.properties, DELAY):
+            raise ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, ILLEGAL)
+        if batch.topic.startswith(RETRY_PREFIX) and self._state.version.is_5:
+            remark = f"batch request does not support retry group {batch.topic}"
+            raise ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, remark)
+        entries = list(decode_batch(batch.body))
+        if any(len(properties) > MAX_PROPERTIES for _, _, properties in entries):
+            raise ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, ILLEGAL)
+        return self._state.store.append_batch(batch, entries)
 
-    def _stored(self, stored: list[StoredMessage], queue_id: int, *, batch: bool) -> Response:
-        is_5 = self._state.version.is_5
-        answer = SendMessageResponse(
-            msg_id=",".join(each.message_id for each in stored),
-            queue_id=queue_id,
-            queue_offset=stored[0].offset,
-            transaction_id=stored[0].properties.get(UNIQ_KEY) if is_5 and not batch else None,
-            region_id=REGION,
-            trace_on="true",
-        )
-        return Response(ext=to_ext_fields(answer))
+    def _response(self, stored: Iterable[StoredMessage], message: NewMessage) -> Response:
+        stored = list(stored)
+        ext = {
+            "msgId": ",".join([each.message_id for each in stored]),
+            "queueId": str(message.queue_id),
+            "queueOffset": str(stored[0].offset),
+            **TRACE_FIELDS,
+        }
+        if self._state.version.is_5 and not len(stored) > 1:
+            key = message.properties.get(UNIQ_KEY) or stored[0].properties.get(UNIQ_KEY)
+            if key is not None:
+                ext["transactionId"] = key
+        return Response(ext=ext)

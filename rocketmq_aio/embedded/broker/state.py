@@ -58,7 +58,6 @@ class BrokerState:
     auto_create_groups: bool = True
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)  # JSON of their settings
     committed: dict[GroupQueue, int] = field(default_factory=dict)
-    max_bytes: int = MAX_BYTES  # of stored messages
     reset_offsets: dict[GroupQueue, int] = field(default_factory=dict)  # for the next pull (5.x)
     settings: dict[str, str] = field(default_factory=dict)  # that an administrator updated
     changes: int = 0  # of topics and groups
@@ -90,8 +89,9 @@ class BrokerState:
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic; 5.x brokers also delete the offsets that were committed for it."""
-        if self.store.topics.pop(name, None) is None:
+        if name not in self.store.topics:
             return
+        self.store.delete_topic(name)
         self.changes += 1
         if self.version.is_5:
             for key in [key for key in self.committed if key[1] == name]:

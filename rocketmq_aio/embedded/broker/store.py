@@ -1,43 +1,57 @@
-"""Message store of the broker: logs in memory with records in the format of brokers."""
+"""Message store of a broker: a log in memory with records in the format of brokers."""
 
 from __future__ import annotations
 
 import socket
 import zlib
 from bisect import bisect_left
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from itertools import count
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from itertools import count, islice
+from operator import attrgetter
 from struct import Struct
 from typing import Final
 
-from rocketmq_aio.embedded.notifier import Notifier
+import msgspec
+
+from rocketmq_aio.embedded.broker.waiters import Waiters
+from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.server import Version
-from rocketmq_aio.model.properties import TAGS, UNIQ_KEY, encode_properties, parse_properties
-from rocketmq_aio.protocol.record import MAGIC_V1, MAGIC_V2
-from rocketmq_aio.protocol.subscription import java_hash
+from rocketmq_aio.model.properties import (
+    TAGS,
+    UNIQ_KEY,
+    encode_properties,
+    find_property,
+    parse_properties,
+)
+from rocketmq_aio.protocol.record import CRC_MASK, IPV4_HEAD, MAGIC_V1, MAGIC_V2
 
 REGION: Final = "DefaultRegion"
-CRC_MASK: Final = 0x7FFF_FFFF
 MAX_V1_TOPIC: Final = 127
 READ_WRITE: Final = 6
+MESSAGE_OVERHEAD: Final = 256  # approximate memory of a message without its record
+DROPPED_SHARE: Final = 16  # retention makes room for this share of the limit at once
 
-# total size, magic, crc, queue id, flag, queue offset, log offset, sysFlag, born time
-_HEAD: Final = Struct(">iiIiiqqiq")
+# total size, magic, crc, queue id, flag, queue offset, log offset, sysFlag, born time and host,
+# store time and host, reconsume times, prepared transaction offset, body length
+_HEAD: Final = Struct(">iiIiiqqiq8sq8siqi")
+_BODY_LENGTH_AT: Final = IPV4_HEAD - 4
 _HOST: Final = Struct(">4si")
-_STORED: Final = Struct(">q")
-_TAIL: Final = Struct(">iqi")  # reconsume times, prepared transaction offset, body length
+_LONG: Final = Struct(">q")
 _SHORT: Final = Struct(">H")
+_TAGS: Final = f"{TAGS}\x01".encode()
+_log_offset = attrgetter("log_offset")
+_store_ms = attrgetter("store_ms")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewMessage:
-    """A message sent by a producer."""
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A message to store."""
 
     topic: str
     queue_id: int
     body: bytes
-    properties: bytes = b""
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
     flag: int = 0
     sys_flag: int = 0
     born_ms: int = 0
@@ -46,52 +60,103 @@ class NewMessage:
     prepared_offset: int = 0  # position of its half message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMessage:
-    """A stored message."""
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
+    """A stored message; all but its position is read from the record."""
 
+    topic: str
+    queue_id: int
     offset: int
     log_offset: int
     store_ms: int
-    body: bytes
-    properties: dict[str, str]
     record: bytes
-    message_id: str  # assigned by the broker
 
     @property
-    def tag_hash(self) -> int | None:
-        """Hash for tag filters; None without a tag."""
-        return java_hash(self.properties[TAGS]) if TAGS in self.properties else None
+    def body(self) -> bytes:
+        return self.record[IPV4_HEAD : self._body_end]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return parse_properties(self.raw_properties)
+
+    @property
+    def raw_properties(self) -> bytes:
+        name = self.topic.encode()
+        length_bytes = 1 if len(name) <= MAX_V1_TOPIC else 2
+        return self.record[self._body_end + length_bytes + len(name) + 2 :]
+
+    @property
+    def tag(self) -> str | None:
+        return find_property(self.raw_properties, _TAGS)
+
+    @property
+    def message_id(self) -> str:
+        """The id assigned by the broker: store host and log offset."""
+        return (self.record[64:72] + _LONG.pack(self.log_offset)).hex().upper()
+
+    @property
+    def reconsume_times(self) -> int:
+        return int.from_bytes(self.record[72:76], "big")
+
+    @property
+    def _body_end(self) -> int:
+        length = int.from_bytes(self.record[_BODY_LENGTH_AT:IPV4_HEAD], "big")
+        return IPV4_HEAD + length
+
+    def to_new(self, topic: str, queue_id: int, **changes: object) -> NewMessage:
+        """Return the message to store it again, in *topic*."""
+        fields = _HEAD.unpack_from(self.record)
+        host, port = _HOST.unpack(fields[9])
+        kept: dict[str, object] = {
+            "body": self.body,
+            "properties": self.properties,
+            "flag": fields[4],
+            "sys_flag": fields[7],
+            "born_ms": fields[8],
+            "born_host": (socket.inet_ntoa(host), port),
+            "reconsume_times": fields[12],
+        }
+        return NewMessage(topic=topic, queue_id=queue_id, **kept | changes)  # type: ignore[arg-type]
 
 
-@dataclass(slots=True)
 class QueueLog:
     """Messages of one queue; the oldest may have been deleted."""
 
-    min_offset: int = 0
-    messages: list[StoredMessage] = field(default_factory=list)
+    __slots__ = ("messages", "min_offset")
+
+    def __init__(self) -> None:
+        self.min_offset = 0
+        self.messages: list[StoredMessage] = []
 
     @property
     def max_offset(self) -> int:
         return self.min_offset + len(self.messages)
 
-    def since(self, offset: int) -> list[StoredMessage]:
-        return self.messages[offset - self.min_offset :]
+    def get(self, offset: int) -> StoredMessage | None:
+        """Return the message at *offset*; None if it is deleted."""
+        index = offset - self.min_offset
+        return self.messages[index] if 0 <= index < len(self.messages) else None
+
+    def read(self, offset: int, most: int) -> list[StoredMessage]:
+        """Return up to *most* messages from *offset*, which is not below the minimum."""
+        index = offset - self.min_offset
+        return self.messages[index : index + most]
+
+    def since(self, offset: int) -> Iterator[StoredMessage]:
+        """Iterate over the messages from *offset* to the end."""
+        return islice(self.messages, max(0, offset - self.min_offset), None)
 
     def drop_before(self, offset: int) -> None:
         """Delete the messages before *offset*, as a broker does with old files."""
-        del self.messages[: offset - self.min_offset]
-        self.min_offset = offset
+        if offset > self.min_offset:
+            del self.messages[: offset - self.min_offset]
+            self.min_offset = offset
 
     def search(self, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at *timestamp_ms* or later."""
-        return self.min_offset + bisect_left(
-            self.messages, timestamp_ms, key=lambda stored: stored.store_ms
-        )
+        return self.min_offset + bisect_left(self.messages, timestamp_ms, key=_store_ms)
 
 
-@dataclass(slots=True)
-class Topic:
+class Topic(msgspec.Struct):
     """Queues of a topic, and its settings; a queue that is no longer used keeps its messages."""
 
     queues: list[QueueLog]
@@ -100,20 +165,47 @@ class Topic:
     write_queues: int = 0
     sys_flag: int = 0
     order: bool = False
-    attributes: dict[str, str] = field(default_factory=dict)
+    attributes: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class MessageStore:
-    """All topics of one broker; *changed* is notified of new messages."""
+    """All topics of one broker.
 
-    def __init__(self, version: Version, cluster: str) -> None:
+    :param max_bytes: approximate memory of messages; the oldest are deleted, as by retention
+    :ivar arrivals: waiters by topic, and by topic and queue id
+    :ivar on_stored: called with every new message
+    """
+
+    def __init__(self, version: Version, cluster: str, clock: Clock, max_bytes: int) -> None:
         self.topics: dict[str, Topic] = {}
-        self.changed = Notifier()
-        self.host: tuple[str, int] = ("127.0.0.1", 0)
-        self._version = version
-        self._cluster = cluster
+        self.arrivals = Waiters(clock)
+        self.clock = clock
+        self.log: list[StoredMessage] = []  # of all queues, in the order of their storage
         self.log_end = 0
+        self.on_stored: Callable[[StoredMessage], None] | None = None
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._host = packed_host(("127.0.0.1", 0))
+        self._is_5 = version.is_5
+        self._added = {"CLUSTER": cluster}
+        if self._is_5:
+            self._added = {"MSG_REGION": REGION, "TRACE_ON": "true", **self._added}
         self._made_ids = count(1)
+
+    @property
+    def host(self) -> tuple[str, int]:
+        """Address of the broker, in message ids."""
+        host, port = _HOST.unpack(self._host)
+        return socket.inet_ntoa(host), port
+
+    @host.setter
+    def host(self, host: tuple[str, int]) -> None:
+        self._host = packed_host(host)
+
+    @property
+    def log_start(self) -> int:
+        """Log offset of the oldest message."""
+        return self.log[0].log_offset if self.log else self.log_end
 
     def create_topic(self, name: str, queues: int, perm: int = READ_WRITE) -> Topic:
         """Add a topic, or queues to one that exists."""
@@ -124,86 +216,155 @@ class MessageStore:
         topic.perm = perm
         return topic
 
-    def at(self, log_offset: int) -> StoredMessage | None:
-        """Return the message that begins at *log_offset*."""
-        logs = [log for topic in self.topics.values() for log in topic.queues]
-        found = (each for log in logs for each in log.messages if each.log_offset == log_offset)
-        return next(found, None)
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its messages."""
+        if self.topics.pop(name, None) is not None:
+            self.log = [stored for stored in self.log if stored.topic != name]
+            self._bytes = sum(_size(stored) for stored in self.log)
 
-    def append(self, incoming: NewMessage, now_ms: int) -> StoredMessage:
-        """Store a single message: the broker adds properties."""
-        properties = parse_properties(incoming.properties)
-        if self._version.is_5:
-            properties |= {"MSG_REGION": REGION, "TRACE_ON": "true"}
-            properties.setdefault(UNIQ_KEY, f"FD{next(self._made_ids):030X}")
-        properties["CLUSTER"] = self._cluster
-        text = encode_properties(properties)
-        return self._put(incoming, text if self._version.is_5 else text[:-1], now_ms)
+    def queue(self, topic: str, queue_id: int) -> QueueLog | None:
+        """Return a queue; None if it does not exist."""
+        found = self.topics.get(topic)
+        if found is None or not 0 <= queue_id < len(found.queues):
+            return None
+        return found.queues[queue_id]
 
-    def append_entry(
-        self, entry: NewMessage, batch: Mapping[str, str], now_ms: int
+    def find(self, log_offset: int) -> StoredMessage | None:
+        """Return the message at *log_offset*; None if there is none or it is deleted."""
+        at = bisect_left(self.log, log_offset, key=_log_offset)
+        if at < len(self.log) and self.log[at].log_offset == log_offset:
+            return self.log[at]
+        return None
+
+    def stored_between(self, begin_ms: int, end_ms: int) -> Iterator[StoredMessage]:
+        """Iterate over the messages stored in a time range, the newest first."""
+        low = bisect_left(self.log, begin_ms, key=_store_ms)
+        high = bisect_left(self.log, end_ms + 1, key=_store_ms)
+        return (self.log[index] for index in range(high - 1, low - 1, -1))
+
+    # --- storing --------------------------------------------------------------------------------
+
+    def encode_properties(self, message: NewMessage) -> bytes:
+        """Return the properties of a single message as stored: the broker adds some."""
+        properties = message.properties | self._added
+        if not self._is_5:
+            return encode_properties(properties)[:-1].encode()
+        if UNIQ_KEY not in properties:
+            properties[UNIQ_KEY] = f"FD{next(self._made_ids):030X}"
+        return encode_properties(properties).encode()
+
+    def append(self, message: NewMessage, at_ms: int | None = None) -> StoredMessage:
+        """Store a single message."""
+        return self.append_encoded(message, self.encode_properties(message), at_ms)
+
+    def append_encoded(
+        self, message: NewMessage, properties: bytes, at_ms: int | None = None
     ) -> StoredMessage:
-        """Store an entry of a batch: 5.5.0 stores it as sent, 4.9 adds properties of the batch."""
-        text = entry.properties.decode()
-        if not self._version.is_5:
-            added = encode_properties({**batch, "CLUSTER": self._cluster})[:-1]
-            text = f"{text.removesuffix(chr(2))}\x02{added}" if text else added
-        return self._put(entry, text, now_ms)
+        """Store a single message with encoded *properties*."""
+        return self._put(message, message.flag, message.body, properties, at_ms)
 
-    def _put(self, incoming: NewMessage, properties: str, now_ms: int) -> StoredMessage:
-        log = self.topics[incoming.topic].queues[incoming.queue_id]
-        at = log.max_offset, self.log_end
-        record = self._record(incoming, properties.encode(), at, now_ms)
-        stored = StoredMessage(
-            offset=log.max_offset,
-            log_offset=self.log_end,
-            store_ms=now_ms,
-            body=incoming.body,
-            properties=parse_properties(properties.encode()),
-            record=record,
-            message_id=(packed_host(self.host) + _STORED.pack(self.log_end)).hex().upper(),
-        )
-        log.messages.append(stored)
-        self.log_end += len(record)
-        self.changed.notify()
+    def append_batch(
+        self, batch: NewMessage, entries: Iterable[tuple[int, bytes, bytes]]
+    ) -> list[StoredMessage]:
+        """Store the entries of *batch*: (flag, body, properties).
+
+        5.5.0 stores the properties as sent; 4.9 adds its own and those of the batch.
+        """
+        added = b""
+        if not self._is_5:
+            added = encode_properties(batch.properties | self._added)[:-1].encode()
+        stored = []
+        for flag, body, properties in entries:
+            text = properties
+            if added:
+                text = properties.removesuffix(b"\x02") + b"\x02" + added if properties else added
+            stored.append(self._put(batch, flag, body, text, None))
         return stored
 
-    def record(
-        self, incoming: NewMessage, properties: Mapping[str, str], stored: StoredMessage
-    ) -> bytes:
-        """Return the record of *incoming* at the position of *stored*."""
-        encoded = encode_properties(dict(properties)).encode()
+    def _put(
+        self, message: NewMessage, flag: int, body: bytes, properties: bytes, at_ms: int | None
+    ) -> StoredMessage:
+        topic, queue_id = message.topic, message.queue_id
+        messages = self.topics[topic].queues[queue_id]
+        now = self.clock.now_ms() if at_ms is None else at_ms
+        offset, log_offset = messages.max_offset, self.log_end
+        record = encode_record(
+            message, (flag, body, properties), (offset, log_offset), now, self._host
+        )
+        stored = StoredMessage(topic, queue_id, offset, log_offset, now, record)
+        messages.messages.append(stored)
+        self.log.append(stored)
+        self.log_end = log_offset + len(record)
+        self._bytes += len(record) + MESSAGE_OVERHEAD
+        if self._bytes > self._max_bytes:
+            self._drop_oldest()
+        self.arrivals.wake((topic, queue_id), topic)
+        if self.on_stored is not None:
+            self.on_stored(stored)
+        return stored
+
+    def record_of(self, message: NewMessage, stored: StoredMessage) -> bytes:
+        """Return the record of *message* at the position of *stored*."""
+        properties = encode_properties(message.properties).encode()
         at = stored.offset, stored.log_offset
-        return self._record(incoming, encoded, at, stored.store_ms)
+        parts = message.flag, message.body, properties
+        return encode_record(message, parts, at, stored.store_ms, self._host)
 
-    def _record(
-        self, incoming: NewMessage, properties: bytes, at: tuple[int, int], now_ms: int
-    ) -> bytes:
-        topic = incoming.topic.encode()
-        short = len(topic) <= MAX_V1_TOPIC
-        tail = (
-            packed_host(incoming.born_host),
-            _STORED.pack(now_ms),
-            packed_host(self.host),
-            _TAIL.pack(incoming.reconsume_times, incoming.prepared_offset, len(incoming.body)),
-            incoming.body,
-            bytes([len(topic)]) if short else _SHORT.pack(len(topic)),
-            topic,
-            _SHORT.pack(len(properties)),
-            properties,
-        )
-        head = _HEAD.pack(
-            _HEAD.size + sum(map(len, tail)),
-            MAGIC_V1 if short else MAGIC_V2,
-            zlib.crc32(incoming.body) & CRC_MASK,
-            incoming.queue_id,
-            incoming.flag,
-            *at,
-            incoming.sys_flag,
-            incoming.born_ms,
-        )
-        return b"".join((head, *tail))
+    def _drop_oldest(self) -> None:
+        room = self._max_bytes - self._max_bytes // DROPPED_SHARE
+        ends: dict[tuple[str, int], int] = defaultdict(int)
+        dropped = 0
+        while self._bytes > room and dropped < len(self.log) - 1:
+            stored = self.log[dropped]
+            self._bytes -= _size(stored)
+            ends[stored.topic, stored.queue_id] = stored.offset + 1
+            dropped += 1
+        del self.log[:dropped]
+        for (topic, queue_id), end in ends.items():
+            queue = self.queue(topic, queue_id)
+            if queue is not None:
+                queue.drop_before(end)
 
 
+def encode_record(
+    message: NewMessage,
+    parts: tuple[int, bytes, bytes],
+    at: tuple[int, int],
+    now_ms: int,
+    store_host: bytes,
+) -> bytes:
+    """Return a record.
+
+    :param parts: flag, body and encoded properties
+    :param at: queue offset and log offset
+    """
+    flag, body, properties = parts
+    topic = message.topic.encode()
+    short = len(topic) <= MAX_V1_TOPIC
+    head = _HEAD.pack(
+        IPV4_HEAD + len(body) + len(topic) + len(properties) + (3 if short else 4),
+        MAGIC_V1 if short else MAGIC_V2,
+        zlib.crc32(body) & CRC_MASK,
+        message.queue_id,
+        flag,
+        *at,
+        message.sys_flag,
+        message.born_ms,
+        packed_host(message.born_host),
+        now_ms,
+        store_host,
+        message.reconsume_times,
+        message.prepared_offset,
+        len(body),
+    )
+    length = bytes((len(topic),)) if short else _SHORT.pack(len(topic))
+    return b"".join((head, body, length, topic, _SHORT.pack(len(properties)), properties))
+
+
+def _size(stored: StoredMessage) -> int:
+    return len(stored.record) + MESSAGE_OVERHEAD
+
+
+@lru_cache(maxsize=4096)
 def packed_host(host: tuple[str, int]) -> bytes:
     return _HOST.pack(socket.inet_aton(host[0]), host[1])

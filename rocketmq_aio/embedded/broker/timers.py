@@ -1,108 +1,116 @@
-"""Timer messages and recalls on the broker (5.x)."""
+"""TimerProcessor: messages with a delivery time, and recalls (5.x)."""
 
 from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
+from rocketmq_aio.embedded.broker.delay_levels import (
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    hidden,
+    number,
+    real_queue,
+)
+from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
 from rocketmq_aio.embedded.broker.store import REGION, NewMessage, StoredMessage
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.model.properties import (
-    DELAY,
-    TIMER_DELAY_MS,
-    TIMER_DELIVER_MS,
-    UNIQ_KEY,
-    encode_properties,
-    parse_properties,
-)
+from rocketmq_aio.model.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS, UNIQ_KEY
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
 from rocketmq_aio.protocol.requests.send import RecallMessage, RecallMessageResponse
 
-WHEEL_TOPIC: Final = "rmq_sys_wheel_timer"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
+TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 MAX_DELAY_MS: Final = 3 * 24 * 3600 * 1000
 PRECISION_MS: Final = 1000
+MAX_RECALLED: Final = 100_000  # recalls that are remembered
 ILLEGAL_OPERATION: Final = 604
 
 
 class TimerProcessor:
-    """Delivers messages at their times.
-
-    `delay_divisor` divides all delays, to shorten tests.
-    """
+    """Delivers messages at their times."""
 
     def __init__(self, state: BrokerState) -> None:
         self.recall_enabled = False
-        self.delay_divisor = 1.0
         self._state = state
-        self._recalled: set[tuple[str, str]] = set()
+        self._recalled: dict[tuple[str, str], None] = {}
+        self._waiting = DelayQueue[int](
+            state.clock, self._deliver, lambda log_offset: log_offset >= state.store.log_start
+        )
 
     def handlers(self) -> Handlers:
         return {RequestCode.RECALL_MESSAGE: self.recall} if self._state.version.is_5 else {}
 
     def due_ms(self, properties: Mapping[str, str]) -> int | None:
         """Return the delivery time of a message with *properties*; None: immediately."""
-        if not self._state.version.is_5 or int(properties.get(DELAY, "0")) > 0:
+        if not self._state.version.is_5 or number(properties, DELAY) > 0:
             return None
-        if TIMER_DELAY_MS in properties:
-            due = self._state.clock.now_ms() + int(properties[TIMER_DELAY_MS])
+        now = self._state.clock.now_ms()
+        if TIMER_DELAY_SEC in properties:
+            due = now + number(properties, TIMER_DELAY_SEC) * 1000
+        elif TIMER_DELAY_MS in properties:
+            due = now + number(properties, TIMER_DELAY_MS)
         elif TIMER_DELIVER_MS in properties:
-            due = int(properties[TIMER_DELIVER_MS])
+            due = number(properties, TIMER_DELIVER_MS)
         else:
             return None
-        if due - self._state.clock.now_ms() > MAX_DELAY_MS:
+        if due - now > MAX_DELAY_MS:
             remark = "timer message illegal, the delay time should not be bigger than the max delay"
             raise ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, f"{remark} {MAX_DELAY_MS}ms")
         # A multiple of the precision is moved back by one step.
-        return (
-            (due - 1) // PRECISION_MS * PRECISION_MS if due > self._state.clock.now_ms() else None
-        )
+        return (due - 1) // PRECISION_MS * PRECISION_MS if due > now else None
 
-    def hold(self, incoming: NewMessage, due_ms: int) -> tuple[StoredMessage, str]:
+    def store(self, message: NewMessage, due_ms: int) -> tuple[StoredMessage, str]:
         """Store a message until *due_ms*; return its position and its recall handle."""
-        self._state.store.create_topic(WHEEL_TOPIC, 1, perm=0)
-        real = {"REAL_TOPIC": incoming.topic, "REAL_QID": str(incoming.queue_id)}
-        real["TIMER_OUT_MS"] = str(due_ms)
-        properties = encode_properties(parse_properties(incoming.properties) | real).encode()
-        waiting = replace(incoming, topic=WHEEL_TOPIC, queue_id=0, properties=properties)
-        stored = self._state.store.append(waiting, self._state.clock.now_ms())
+        store = self._state.store
+        store.create_topic(TIMER_TOPIC, 1, perm=0)
+        waiting = hidden(message, TIMER_TOPIC, 0)
+        waiting.properties[TIMER_OUT_MS] = str(due_ms)
+        stored = store.append(waiting)
+        self._waiting.add(due_ms, stored.log_offset)
         key = stored.properties[UNIQ_KEY]
-        seconds = max(0, due_ms - self._state.clock.now_ms()) / 1000 / self.delay_divisor
-        self._state.clock.call_later(seconds, lambda: self._deliver(incoming, key))
-        text = f"v1 {incoming.topic} {self._state.name} {due_ms + 1} {key}"
+        text = f"v1 {message.topic} {self._state.name} {due_ms + 1} {key}"
         return stored, urlsafe_b64encode(text.encode()).decode()
 
     def recall(self, command: Command, _connection: ServerConnection) -> Response:
-        asked = read_header(command, RecallMessage)
+        header = read_header(command, RecallMessage)
         if not self._state.enabled("recallMessageEnable", self.recall_enabled):
             raise ErrorResponse(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
-        self._state.topic(asked.topic)
+        self._state.topic(header.topic)
         try:
-            handle = urlsafe_b64decode(asked.recall_handle).decode()
+            handle = urlsafe_b64decode(header.recall_handle).decode()
             _, topic, broker, due, key = handle.split(" ")
+            late = int(due) <= self._state.clock.now_ms()
         except (ValueError, binascii.Error):
             raise ErrorResponse(ILLEGAL_OPERATION, "recall handle is invalid") from None
-        if (topic, broker) != (asked.topic, self._state.name) or int(
-            due
-        ) <= self._state.clock.now_ms():
+        if (topic, broker) != (header.topic, self._state.name) or late:
             raise ErrorResponse(
                 ILLEGAL_OPERATION, "recall failed, topic, broker or timestamp invalid"
             )
-        self._recalled.add((topic, key))
+        self._recalled[topic, key] = None
+        if len(self._recalled) > MAX_RECALLED:
+            del self._recalled[next(iter(self._recalled))]
         answer = RecallMessageResponse(msg_id=key, region_id=REGION)
         return Response(ext=to_ext_fields(answer))
 
-    def _deliver(self, incoming: NewMessage, key: str) -> None:
-        if (incoming.topic, key) not in self._recalled:
-            self._state.store.append(incoming, self._state.clock.now_ms())
-
-
-def with_handle(answer: Response, handle: str) -> Response:
-    """Return the response to a send with its recall handle."""
-    return replace(answer, ext={**answer.ext, "recallHandle": handle})
+    def _deliver(self, log_offset: int) -> None:
+        store = self._state.store
+        stored = store.find(log_offset)
+        if stored is None:
+            return
+        topic, queue_id = real_queue(stored)
+        properties = stored.properties
+        recalled = (topic, properties[UNIQ_KEY])
+        if recalled in self._recalled:
+            del self._recalled[recalled]
+        elif store.queue(topic, queue_id) is not None:
+            for name in (REAL_TOPIC, REAL_QUEUE_ID, TIMER_OUT_MS):
+                del properties[name]
+            store.append(stored.to_new(topic, queue_id, properties=properties))

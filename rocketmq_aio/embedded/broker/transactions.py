@@ -1,22 +1,25 @@
-"""Half messages and transaction checks of the broker."""
+"""TransactionProcessor: half messages and their checks."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from rocketmq_aio.embedded.broker.delay_levels import (
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    hidden,
+    number,
+    real_queue,
+)
+from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
 from rocketmq_aio.embedded.broker.store import NewMessage, StoredMessage
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.model.properties import (
-    PRODUCER_GROUP,
-    UNIQ_KEY,
-    encode_properties,
-    parse_properties,
-)
+from rocketmq_aio.model.properties import PRODUCER_GROUP, UNIQ_KEY
 from rocketmq_aio.protocol.codes import (
     ONEWAY_FLAG,
     TRANSACTION_COMMIT,
@@ -30,26 +33,34 @@ from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
 from rocketmq_aio.protocol.requests.send import EndTransaction
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+DISCARDED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+FIRST_CHECK_SECONDS: Final = 6.0
+CHECK_INTERVAL_SECONDS: Final = 30.0
+MAX_CHECKS: Final = 15
 
 
 class TransactionProcessor:
-    """Stores half messages.  Tests start checks, real brokers run them periodically.
+    """Stores half messages, and checks the open ones on the clock.
 
-    Like real brokers, it moves a half message before each check and stores no decision.
+    Like real brokers, it stores a half message again before each check and keeps no decisions.
 
+    :param send_check: sends a check to a producer of a group
     :ivar behind_proxy: END_TRANSACTION is answered as a cluster proxy of 5.x does: 0 at once, and
         passed on only for a transaction that the broker has just checked
     """
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, send_check: Callable[[str, Command], object]) -> None:
+        self.first_check_seconds = FIRST_CHECK_SECONDS
+        self.check_interval_seconds = CHECK_INTERVAL_SECONDS
+        self.max_checks = MAX_CHECKS
         self.behind_proxy = False
-        self._checked: dict[
-            str | None, StoredMessage
-        ] = {}  # messages known to the proxy, by transaction id
         self._state = state
-        self._kept: dict[int, tuple[NewMessage, StoredMessage]] = {}  # by log offset
-        self._open: dict[int, StoredMessage] = {}
+        self._send_check = send_check
+        self._open: dict[int, None] = {}  # log offsets
+        self._checks = DelayQueue[int](state.clock, self._check, self._is_open)
+        self._checked: dict[str | None, StoredMessage] = {}  # known to the proxy, by transaction id
 
     def handlers(self) -> Handlers:
         return {RequestCode.END_TRANSACTION: self.end}
@@ -57,93 +68,124 @@ class TransactionProcessor:
     @property
     def open(self) -> list[StoredMessage]:
         """Undecided half messages at their current positions."""
-        return list(self._open.values())
+        found = [self._state.store.find(log_offset) for log_offset in self._open]
+        return [half for half in found if half is not None]
 
-    def hold(self, incoming: NewMessage) -> StoredMessage:
+    def store(self, message: NewMessage) -> StoredMessage:
         """Store a half message."""
+        times = number(message.properties, CHECK_TIMES)
+        delay = self.check_interval_seconds if times else self.first_check_seconds
+        if not times:
+            delay = max(delay, number(message.properties, IMMUNITY))
         self._state.store.create_topic(HALF_TOPIC, 1)
-        real = {"REAL_TOPIC": incoming.topic, "REAL_QID": str(incoming.queue_id)}
-        properties = parse_properties(incoming.properties) | real
-        hidden = replace(
-            incoming,
-            topic=HALF_TOPIC,
-            queue_id=0,
-            sys_flag=incoming.sys_flag & ~TRANSACTION_MASK,
-            properties=encode_properties(properties).encode(),
-        )
-        stored = self._state.store.append(hidden, self._state.clock.now_ms())
-        self._kept[stored.log_offset] = incoming, stored
-        self._open[stored.log_offset] = stored
-        return stored
+        sys_flag = message.sys_flag & ~TRANSACTION_MASK
+        half = self._state.store.append(hidden(message, HALF_TOPIC, 0, sys_flag=sys_flag))
+        self._open[half.log_offset] = None
+        self._checks.add(half.store_ms + int(delay * 1000), half.log_offset)
+        return half
 
     def end(self, command: Command, _connection: ServerConnection) -> Response | None:
-        asked = read_header(command, EndTransaction)
+        header = read_header(command, EndTransaction)
         if self.behind_proxy:
-            checked = self._checked.pop(asked.transaction_id, None)
+            checked = self._checked.pop(header.transaction_id, None)
             if checked is None:
                 return Response()
-            asked = msgspec.structs.replace(
-                asked, tran_state_table_offset=checked.offset, commit_log_offset=checked.log_offset
+            header = msgspec.structs.replace(
+                header, tran_state_table_offset=checked.offset, commit_log_offset=checked.log_offset
             )
-        if not asked.commit_or_rollback:
+        if not header.commit_or_rollback:
             return None
-        incoming, half = self._find(asked)
-        if asked.commit_or_rollback == TRANSACTION_COMMIT:
-            visible = replace(
-                incoming,
-                sys_flag=incoming.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
-                prepared_offset=half.offset,
-            )
-            self._state.store.append(visible, self._state.clock.now_ms())
+        half = self._find(header)
+        if header.commit_or_rollback == TRANSACTION_COMMIT:
+            self._commit(half)
         self._open.pop(half.log_offset, None)
         return Response()
 
     def reopen(self, message_id: str) -> None:
         """Drop the decision about a message, as brokers do after an early check."""
-        for _, half in self._kept.values():
-            if half.properties.get(UNIQ_KEY) == message_id:
-                self._open[half.log_offset] = half
+        for half in self._halves(message_id):
+            self._open[half.log_offset] = None
 
     def replicate(self, message_id: str, other: TransactionProcessor) -> None:
-        """Copy the open half message *message_id* to *other*, the new master."""
-        for incoming, half in self._kept.values():
-            if half.properties.get(UNIQ_KEY) == message_id:
-                other.hold(incoming)
-                return
+        """Copy the half message *message_id* to *other*, the new master."""
+        other.store(_real_message(self._halves(message_id)[0]))
 
-    def move(self, half: StoredMessage) -> tuple[str, Command]:
+    def store_check(self, half: StoredMessage) -> tuple[str, Command]:
         """Store *half* again; return its group and the check request."""
-        incoming, _ = self._kept[half.log_offset]
-        times = int(half.properties.get(CHECK_TIMES, "0")) + 1
-        properties = parse_properties(incoming.properties) | {CHECK_TIMES: str(times)}
-        moved = self.hold(replace(incoming, properties=encode_properties(properties).encode()))
-        del self._open[half.log_offset]
-        self._checked[moved.properties.get(UNIQ_KEY)] = moved
+        message = _real_message(half)
+        times = number(half.properties, CHECK_TIMES) + 1
+        checked = message.properties | {CHECK_TIMES: str(times)}
+        moved = self.store(msgspec.structs.replace(message, properties=checked))
+        self._open.pop(half.log_offset, None)
+        key = half.properties.get(UNIQ_KEY)
+        if self.behind_proxy:
+            self._checked[key] = moved
         is_5 = self._state.version.is_5
         header = CheckTransactionState(
             topic=HALF_TOPIC if is_5 else None,
             tran_state_table_offset=moved.offset,
             commit_log_offset=moved.log_offset,
-            msg_id=moved.properties.get(UNIQ_KEY),
-            transaction_id=moved.properties.get(UNIQ_KEY),
+            msg_id=key,
+            transaction_id=key,
             offset_msg_id=moved.message_id,
             broker_name=self._state.name if is_5 else None,
         )
-        question = Command(RequestCode.CHECK_TRANSACTION_STATE, 0, ONEWAY_FLAG)
-        question.ext = to_ext_fields(header)
-        question.body = self._state.store.record(incoming, half.properties, moved)
-        return moved.properties.get(PRODUCER_GROUP, ""), question
+        check = Command(RequestCode.CHECK_TRANSACTION_STATE, 0, ONEWAY_FLAG)
+        check.ext = to_ext_fields(header)
+        restored = msgspec.structs.replace(message, properties=half.properties)
+        check.body = self._state.store.record_of(restored, moved)
+        return half.properties.get(PRODUCER_GROUP, ""), check
 
-    def _find(self, asked: EndTransaction) -> tuple[NewMessage, StoredMessage]:
-        found = self._kept.get(asked.commit_log_offset)
-        if found is None:
+    def _is_open(self, log_offset: int) -> bool:
+        if log_offset < self._state.store.log_start:
+            self._open.pop(log_offset, None)
+        return log_offset in self._open
+
+    def _check(self, log_offset: int) -> None:
+        half = self._state.store.find(log_offset)
+        if half is None:
+            return
+        if number(half.properties, CHECK_TIMES) < self.max_checks:
+            self._send_check(*self.store_check(half))
+        else:
+            del self._open[log_offset]
+            self._state.store.create_topic(DISCARDED_TOPIC, 1)
+            self._state.store.append(half.to_new(DISCARDED_TOPIC, 0))
+
+    def _commit(self, half: StoredMessage) -> None:
+        message = _real_message(half)
+        if self._state.store.queue(message.topic, message.queue_id) is None:
+            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, f"topic[{message.topic}] not exist")
+        visible = msgspec.structs.replace(
+            message,
+            sys_flag=message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
+            prepared_offset=half.offset,
+        )
+        self._state.store.append(visible)
+
+    def _halves(self, message_id: str) -> list[StoredMessage]:
+        log = self._state.store.queue(HALF_TOPIC, 0)
+        messages = [] if log is None else log.messages
+        return [half for half in messages if half.properties.get(UNIQ_KEY) == message_id]
+
+    def _find(self, header: EndTransaction) -> StoredMessage:
+        half = self._state.store.find(header.commit_log_offset)
+        if half is None or half.topic != HALF_TOPIC:
             remark = "Find prepared transaction message failed"
             raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
-        _, half = found
-        if half.properties.get(PRODUCER_GROUP) != asked.producer_group:
+        if half.properties.get(PRODUCER_GROUP) != header.producer_group:
             raise ErrorResponse(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
-        if half.offset != asked.tran_state_table_offset:
+        if half.offset != header.tran_state_table_offset:
             raise ErrorResponse(
                 ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong"
             )
-        return found
+        return half
+
+
+def _real_message(half: StoredMessage) -> NewMessage:
+    """Return the message of *half* with its topic and queue."""
+    properties = half.properties
+    topic, queue_id = real_queue(half)
+    for name in (REAL_TOPIC, REAL_QUEUE_ID):
+        del properties[name]
+    return half.to_new(topic, queue_id, properties=properties)

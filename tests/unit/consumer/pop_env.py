@@ -62,9 +62,9 @@ def hold_acks(broker: FakeBroker) -> Callable[[], None]:
     return release
 
 
-def leases(cluster: FakeCluster) -> int:
+def invisible(cluster: FakeCluster) -> int:
     """Return how many messages are invisible."""
-    return sum(len(broker.pops.leases) for broker in cluster.brokers)
+    return sum(len(broker.pops.invisible) for broker in cluster.brokers)
 
 
 def popped(

@@ -48,7 +48,7 @@ class Shop:
     def message(self, topic: str = "orders", **stored: Any) -> MessageExt:  # noqa: ANN401
         """Return a message of the first broker."""
         fields: dict[str, Any] = {"body": b"body", "properties": PROPERTIES, "flag": 5} | stored
-        fields["properties"] = fields["properties"].encode()
+        fields["properties"] = parse_properties(fields["properties"].encode())
         now_ms = self.broker.state.clock.now_ms()
         incoming = NewMessage(topic=topic, queue_id=0, born_ms=now_ms, **fields)
         record = self.broker.state.store.append(incoming, now_ms).record

@@ -121,7 +121,6 @@ async def test_an_expression_that_was_prepared_is_refused_at_the_start(
 
 
 async def test_sql_is_evaluated_by_the_broker(cluster: FakeCluster) -> None:
-    cluster.broker.pulls.sql = lambda _expression, properties: properties.get("TAGS") == "a"
     put(cluster, "1", tag="a")
     put(cluster, "2", tag="b")
     put(cluster, "3", tag="a")

@@ -25,7 +25,7 @@ from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
-from tests.unit.consumer.pop_env import RETRY_TOPIC, bodies, leases, popper_of, popping
+from tests.unit.consumer.pop_env import RETRY_TOPIC, bodies, invisible, popper_of, popping
 from tests.unit.remoting.short_timeout import shorten_next_timeout
 from tests.unit.remoting.until import until
 
@@ -138,14 +138,14 @@ async def test_messages_of_all_queues_and_brokers_are_received_once() -> None:
         places = {f"{m.queue.broker_name[-1]}-{m.queue.queue_id}" for m in taken}
         assert bodies(taken) == [f"{b}-{q}" for b in (0, 1) for q in range(4)]
         assert places == {f"{'ab'[b]}-{q}" for b in (0, 1) for q in range(4)}
-        assert leases(cluster) == 0
+        assert invisible(cluster) == 0
 
 
 async def test_receive_returns_up_to_max_messages(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     async with popping(cluster) as consumer:
         assert bodies(await consumer.receive(3)) == ["0", "1", "2"]
-        assert leases(cluster) == 3
+        assert invisible(cluster) == 3
         assert bodies(await consumer.receive(7)) == ["3", "4", "5", "6", "7", "8", "9"]
 
 
@@ -214,7 +214,6 @@ async def test_expired_messages_are_not_delivered(cluster: FakeCluster) -> None:
 
 
 def _has_come_again(cluster: FakeCluster) -> bool:
-    cluster.broker.pops.revive(cluster.broker.state.clock.now_ms())
     return RETRY_TOPIC in cluster.broker.topics
 
 
@@ -225,7 +224,7 @@ async def test_wrong_tags_of_equal_hash_are_acknowledged_unseen(cluster: FakeClu
         [message] = await consumer.receive()
         assert message.body == b"yes"
         await consumer.ack(message)
-        await until(lambda: leases(cluster) == 0)
+        await until(lambda: invisible(cluster) == 0)
 
 
 async def test_sql_is_checked_before_it_is_used(cluster: FakeCluster) -> None:
@@ -249,7 +248,7 @@ async def test_several_messages_are_acknowledged_with_one_request(cluster: FakeC
         await consumer.ack(taken)
         await consumer.ack(taken)  # again: harmless, and nobody is asked
 
-        assert leases(cluster) == 0
+        assert invisible(cluster) == 0
         assert len(cluster.broker.requests_of(BATCH)) == 1
         assert cluster.broker.requests_of(ACK) == []
 
@@ -261,7 +260,7 @@ async def test_a_broker_without_batch_acks_gets_single_acks(cluster: FakeCluster
         for _ in range(2):
             await consumer.ack(await received(consumer, 2, max_messages=2))
 
-    assert leases(cluster) == 0
+    assert invisible(cluster) == 0
     assert len(cluster.broker.requests_of(ACK)) == 4
     assert len(cluster.broker.requests_of(BATCH)) == 1
 
@@ -272,7 +271,7 @@ async def test_an_ack_to_a_busy_broker_is_retried(cluster: FakeCluster) -> None:
     async with popping(cluster) as consumer:
         await consumer.ack(await consumer.receive())
 
-    assert leases(cluster) == 0
+    assert invisible(cluster) == 0
     assert len(cluster.broker.requests_of(ACK)) == 3
 
 
@@ -286,7 +285,7 @@ async def test_ack_error_has_the_messages(cluster: FakeCluster) -> None:
         assert isinstance(caught.value.lost[message], BrokerError)
         await consumer.ack(message)
 
-    assert leases(cluster) == 0
+    assert invisible(cluster) == 0
 
 
 async def test_message_without_time_to_retry_does_not_stop_the_retries_of_its_batch(
@@ -301,7 +300,7 @@ async def test_message_without_time_to_retry_does_not_stop_the_retries_of_its_ba
             await consumer.ack(taken)
 
     assert list(caught.value.lost) == taken[:1]
-    assert leases(cluster) == 1
+    assert invisible(cluster) == 1
 
 
 async def test_refused_ack_does_not_stop_the_acks_behind_it(cluster: FakeCluster) -> None:
@@ -314,7 +313,7 @@ async def test_refused_ack_does_not_stop_the_acks_behind_it(cluster: FakeCluster
             await consumer.ack(taken)
 
     assert list(caught.value.lost) == taken[:1]
-    assert leases(cluster) == 1
+    assert invisible(cluster) == 1
 
 
 async def test_ack_of_a_message_in_change_does_not_delay_the_others(cluster: FakeCluster) -> None:
@@ -325,12 +324,12 @@ async def test_ack_of_a_message_in_change_does_not_delay_the_others(cluster: Fak
         changing = asyncio.ensure_future(consumer.change_invisible(taken[0], 30))
         await held.wait(1)
         done = asyncio.ensure_future(consumer.ack(taken))
-        await until(lambda: leases(cluster) == 1, "the other acknowledgements")
+        await until(lambda: invisible(cluster) == 1, "the other acknowledgements")
         held.release()
         await changing
         await done
 
-    assert leases(cluster) == 0
+    assert invisible(cluster) == 0
 
 
 async def test_an_ack_after_the_invisible_time_is_an_error(cluster: FakeCluster) -> None:
@@ -355,7 +354,7 @@ async def test_a_change_replaces_the_receipt(cluster: FakeCluster) -> None:
         assert message.deadline > deadline + 50
         await consumer.ack(message)
 
-    assert leases(cluster) == 0
+    assert invisible(cluster) == 0
 
 
 async def test_requests_about_one_message_never_overlap(cluster: FakeCluster) -> None:
@@ -375,7 +374,7 @@ async def test_requests_about_one_message_never_overlap(cluster: FakeCluster) ->
         await second
         await done
 
-    assert leases(cluster) == 0
+    assert invisible(cluster) == 0
 
 
 async def test_after_a_lost_change_nothing_is_changed_again(cluster: FakeCluster) -> None:
@@ -417,7 +416,7 @@ async def test_a_refused_change_can_be_repeated(cluster: FakeCluster) -> None:
         await consumer.change_invisible(message, 30)
         await consumer.ack(message)
 
-    assert leases(cluster) == 0
+    assert invisible(cluster) == 0
 
 
 @pytest.mark.parametrize("second_way", [False, True])
@@ -431,7 +430,7 @@ async def test_a_retried_message_is_redelivered(cluster: FakeCluster, *, second_
             await consumer.retry(message, 0.01)
         await consumer.ack(await consumer.receive())
 
-    assert leases(cluster) == 0
+    assert invisible(cluster) == 0
 
 
 async def test_the_delay_of_a_retry_grows(cluster: FakeCluster) -> None:

@@ -23,7 +23,7 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
-from tests.unit.consumer.pop_env import bodies, leases, popper_of, popping
+from tests.unit.consumer.pop_env import bodies, invisible, popper_of, popping
 from tests.unit.remoting.short_timeout import shorten_next_timeout
 from tests.unit.remoting.until import until
 
@@ -355,7 +355,7 @@ async def test_after_the_last_retry_a_message_is_a_dead_letter(cluster: FakeClus
         event = await anext(events)
 
     assert isinstance(event, MessageDeadLettered)
-    assert (event.reconsume_times, leases(cluster)) == (1, 0)
+    assert (event.reconsume_times, invisible(cluster)) == (1, 0)
     assert [each.body for each in cluster.broker.messages(f"%DLQ%{GROUP}")] == [b"1"]
 
 
@@ -381,7 +381,7 @@ async def test_a_message_that_cannot_be_sent_to_the_dlq_is_not_acknowledged(
         [message] = await consumer.receive()
         with pytest.raises(BrokerError):
             await consumer.retry(message)
-        assert leases(cluster) == 1
+        assert invisible(cluster) == 1
         await consumer.retry(message)
 
-    assert leases(cluster) == 0
+    assert invisible(cluster) == 0

@@ -17,7 +17,7 @@ from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import TOPIC, numbers, put
-from tests.unit.consumer.pop_env import RETRY_TOPIC, hold_acks, leases, popper_of, popping
+from tests.unit.consumer.pop_env import RETRY_TOPIC, hold_acks, invisible, popper_of, popping
 from tests.unit.remoting.until import until
 
 ACK = RequestCode.ACK_MESSAGE
@@ -36,11 +36,11 @@ async def test_asking_for_the_next_message_acknowledges(cluster: FakeCluster) ->
         async for message in consumer:
             seen.append(message.body)
             if len(seen) == 3:
-                await until(lambda: leases(cluster) == 1)
+                await until(lambda: invisible(cluster) == 1)
                 break
 
     assert seen == [b"0", b"1", b"2"]
-    assert leases(cluster) == 1
+    assert invisible(cluster) == 1
 
 
 async def test_leaving_by_an_exception_acknowledges_nothing(cluster: FakeCluster) -> None:
@@ -53,7 +53,7 @@ async def test_leaving_by_an_exception_acknowledges_nothing(cluster: FakeCluster
     with pytest.raises(ZeroDivisionError):
         await work()
 
-    assert leases(cluster) == 1
+    assert invisible(cluster) == 1
     assert cluster.broker.requests_of(ACK) == []
 
 
@@ -69,7 +69,7 @@ async def test_after_an_exception_that_was_caught_the_message_is_not_acknowledge
             await consumer.ack(message)
             break
 
-    assert leases(cluster) == 1
+    assert invisible(cluster) == 1
 
 
 async def test_messages_acknowledged_in_the_body_are_not_acknowledged_again(
@@ -93,7 +93,7 @@ async def test_a_message_given_back_is_not_acknowledged(cluster: FakeCluster) ->
             if message.body == b"2":
                 break
 
-    assert leases(cluster) == 2
+    assert invisible(cluster) == 2
     assert cluster.broker.requests_of(ACK) == []
 
 
@@ -108,7 +108,7 @@ async def test_several_tasks_share_the_messages(cluster: FakeCluster) -> None:
 
     async with popping(cluster) as consumer:
         tasks = [asyncio.ensure_future(work(consumer)) for _ in range(4)]
-        await until(lambda: leases(cluster) == 0 and len(seen) == 40)
+        await until(lambda: invisible(cluster) == 0 and len(seen) == 40)
     await asyncio.gather(*tasks)  # closing ends their loops
 
     assert sorted(seen) == sorted(each.encode() for each in numbers(40))
@@ -149,7 +149,7 @@ async def test_a_renewed_message_has_its_whole_invisible_time_again(cluster: Fak
             await consumer.ack(message)
             break
 
-    assert leases(cluster) == 0
+    assert invisible(cluster) == 0
     assert RETRY_TOPIC not in cluster.broker.topics
 
 
@@ -186,7 +186,7 @@ async def test_a_failed_renewal_is_repeated_while_there_is_time(cluster: FakeClu
             await consumer.ack(message)
             break
 
-    assert leases(cluster) == 0
+    assert invisible(cluster) == 0
     assert RETRY_TOPIC not in cluster.broker.topics
 
 
@@ -217,7 +217,7 @@ async def test_acks_added_during_a_request_share_the_next(cluster: FakeCluster) 
                 break
 
     [_] = cluster.broker.requests_of(RequestCode.BATCH_ACK_MESSAGE)
-    assert leases(cluster) == 0
+    assert invisible(cluster) == 0
 
 
 async def test_closing_ends_the_loop_and_acknowledges_processed_messages(
@@ -234,7 +234,7 @@ async def test_closing_ends_the_loop_and_acknowledges_processed_messages(
         await cluster.broker.wait_for(RequestCode.POP_MESSAGE, 2)
     await task
 
-    assert leases(cluster) == 0
+    assert invisible(cluster) == 0
 
 
 async def test_a_loop_without_a_topic_lets_others_work(cluster: FakeCluster) -> None:
@@ -293,7 +293,7 @@ async def test_unconfirmed_acks_of_one_broker_do_not_block_messages_of_another()
             tasks = [asyncio.ensure_future(collect(consumer, seen)) for _ in range(3)]
             await until(lambda: are_done(seen))
             put(cluster, *numbers(5, 3), broker=1)
-            await until(lambda: len(seen) == 8 and not cluster.brokers[1].pops.leases)
+            await until(lambda: len(seen) == 8 and not cluster.brokers[1].pops.invisible)
             release()
         await asyncio.gather(*tasks)
 

@@ -24,7 +24,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.requests.client import MessageRequestMode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
-from tests.unit.consumer.pop_env import RETRY_TOPIC, hold_acks, leases, popped
+from tests.unit.consumer.pop_env import RETRY_TOPIC, hold_acks, invisible, popped
 from tests.unit.consumer.pushing import DEAD, Events, Notes, pushing
 from tests.unit.remoting.short_timeout import shorten_next_timeout
 from tests.unit.remoting.until import until
@@ -49,25 +49,20 @@ async def push_popping(
 def put_retried(cluster: FakeCluster, body: str, times: int) -> None:
     """Store a message that was retried *times* already."""
     store = cluster.broker.state.store
-    now_ms = cluster.broker.state.clock.now_ms()
     store.create_topic(RETRY_TOPIC, 1)
     again = NewMessage(
         topic=RETRY_TOPIC,
         queue_id=0,
         body=body.encode(),
-        properties=b"",
-        born_ms=now_ms,
+        born_ms=store.clock.now_ms(),
         reconsume_times=times,
     )
-    store.append(again, now_ms)
+    store.append(again)
 
 
 def redeliver_all(cluster: FakeCluster) -> None:
     """Let the invisible time of all messages end now."""
-    pops = cluster.broker.pops
-    pops.leases = dict.fromkeys(pops.leases, 0)
-    pops.revive(cluster.broker.state.clock.now_ms())
-    cluster.broker.state.store.changed.notify()
+    cluster.clock.advance(60)
 
 
 def waiting(consumer: PushConsumer) -> list[MessageExt]:
@@ -105,7 +100,7 @@ async def test_failed_send_to_dlq_is_repeated_when_the_message_is_redelivered(
         await cluster.broker.wait_for(SEND_BACK)
         put(cluster, "next")
         await handled.have(1)
-        await until(lambda: leases(cluster) == 1, "the acknowledgement of the handled message")
+        await until(lambda: invisible(cluster) == 1, "the acknowledgement of the handled message")
         assert DEAD not in cluster.broker.topics
         redeliver_all(cluster)
         [event] = await events.have(MessageDeadLettered)

@@ -1,0 +1,397 @@
+"""Message filters: tag expressions by hash, and SQL92 conditions over properties."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple, NoReturn
+
+from rocketmq_aio.embedded.broker.store import StoredMessage
+from rocketmq_aio.protocol.subscription import java_hash
+
+Matches = Callable[[StoredMessage], bool]
+Value = str | int | float | bool | None
+Evaluate = Callable[[Mapping[str, str]], Value]
+
+MAX_DEPTH: Final = 100  # of nested operators
+MAX_LONG: Final = 2**63 - 1
+MAX_DOUBLE: Final = sys.float_info.max
+_LONG: Final = re.compile(r"[+-]?[0-9]+")
+_DOUBLE: Final = re.compile(
+    r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)[fFdD]?"
+)
+_TOKEN: Final = re.compile(
+    r"""(?P<blank>\s+|/\*.*?\*/)
+    |(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
+    |(?P<long>0|[1-9][0-9]*)[lL]?
+    |(?P<string>'(?:[^']|'')*')
+    |(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)
+    |(?P<symbol><>|>=|<=|[=<>(),+-])""",
+    re.VERBOSE | re.DOTALL,
+)
+_WORDS: Final = frozenset("NOT AND OR BETWEEN IN TRUE FALSE NULL IS".split())
+_TEXT_TESTS: Final[dict[str, Callable[[str, str], bool]]] = {
+    "CONTAINS": lambda text, part: part in text,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
+
+
+class FilterError(ValueError):
+    """An expression that brokers reject."""
+
+
+@lru_cache(maxsize=1024)
+def compile_filter(expression: str, kind: str | None, *, is_5: bool) -> Matches | None:
+    """Return the filter of a subscription; None: every message passes.
+
+    Like brokers, tags match by their hash, and unknown kinds match everything.
+
+    :param is_5: 5.x, whose SQL has CONTAINS, STARTSWITH and ENDSWITH
+    :raises FilterError: the expression is invalid
+    """
+    if kind == "SQL92":
+        condition = compile_sql(expression, is_5=is_5)
+        return lambda stored: condition(stored.properties)
+    if kind not in (None, "", "TAG") or expression in ("", "*"):
+        return None
+    hashes = {_tag_hash(tag.strip()) for tag in expression.split("||") if tag.strip()}
+    if not hashes:
+        raise FilterError("there is no tag in the expression")
+    return lambda stored: (tag := stored.tag) is not None and _tag_hash(tag) in hashes
+
+
+_tag_hash = lru_cache(maxsize=4096)(java_hash)
+
+
+def compile_sql(expression: str, *, is_5: bool = True) -> Callable[[Mapping[str, str]], bool]:
+    """Return an SQL92 condition over the properties of a message.
+
+    A condition that fails on a message, such as a number compared to text, does not match it.
+
+    :raises FilterError: brokers reject the expression
+    """
+    evaluate = _Parser(expression, is_5=is_5).parse()
+
+    def condition(properties: Mapping[str, str]) -> bool:
+        try:
+            return evaluate(properties) is True
+        except (ValueError, OverflowError):
+            return False
+
+    return condition
+
+
+# --- nodes --------------------------------------------------------------------------------------
+
+
+class _Node(NamedTuple):
+    """A part of an expression; *kind* decides where it is allowed."""
+
+    kind: str  # property, number, negative, string, boolean, null, condition
+    evaluate: Evaluate
+    value: Value = None  # of a constant
+
+    def as_condition(self) -> Evaluate:
+        """Return the node as true, false or unknown; other values are false."""
+        evaluate = self.evaluate
+        if self.kind in ("number", "negative", "string"):
+            raise FilterError(f"Expression will not result in a boolean value: {self.value!r}")
+        if self.kind != "property":
+            return evaluate
+        return lambda properties: None if evaluate(properties) is None else False
+
+
+def _constant(kind: str, value: Value) -> _Node:
+    return _Node(kind, lambda _: value, value)
+
+
+def _condition(evaluate: Evaluate) -> _Node:
+    return _Node("condition", evaluate)
+
+
+def _not(node: _Node) -> _Node:
+    evaluate = node.as_condition()
+
+    def negated(properties: Mapping[str, str]) -> Value:
+        value = evaluate(properties)
+        return None if value is None else not value
+
+    return _condition(negated)
+
+
+def _and(left: Evaluate, right: Evaluate) -> Evaluate:
+    def both(properties: Mapping[str, str]) -> Value:
+        value = left(properties)
+        if value is False:
+            return False
+        other = right(properties)
+        return other if value or other is False else None
+
+    return both
+
+
+def _or(left: Evaluate, right: Evaluate) -> Evaluate:
+    def either(properties: Mapping[str, str]) -> Value:
+        value = left(properties)
+        if value:
+            return True
+        other = right(properties)
+        return other if value is False or other else None
+
+    return either
+
+
+def _equal(left: _Node, right: _Node) -> _Node:
+    one, other = left.evaluate, right.evaluate
+
+    def equal(properties: Mapping[str, str]) -> Value:
+        a, b = one(properties), other(properties)
+        if a is None or b is None:  # as brokers do: null = null is true, null = 1 unknown
+            return True if b is a else (None if a is None else False)
+        return _compared(a, b) == 0
+
+    return _condition(equal)
+
+
+def _ordered(left: _Node, symbol: str, right: _Node) -> _Node:
+    for node in (left, right):
+        if node.kind not in ("property", "number", "negative"):
+            raise FilterError(f"Value {node.value!r} cannot be compared.")
+    one, other = left.evaluate, right.evaluate
+    accepted = {"<": (-1,), "<=": (-1, 0), ">": (1,), ">=": (1, 0)}[symbol]
+
+    def ordered(properties: Mapping[str, str]) -> Value:
+        a, b = one(properties), other(properties)
+        if a is None or b is None:
+            return None
+        if isinstance(a, str) and isinstance(b, str):
+            a, b = _converted(a, 0.0), _converted(b, 0.0)
+        return _compared(a, b) in accepted
+
+    return _condition(ordered)
+
+
+def _compared(a: Value, b: Value) -> int | None:
+    """Return -1, 0 or 1; None: values of these types do not compare.
+
+    :raises ValueError: text that is compared to a number is none
+    """
+    if isinstance(a, str) and not isinstance(b, str):
+        a = _converted(a, b)
+    elif isinstance(b, str) and not isinstance(a, str) and not isinstance(a, bool):
+        b = _converted(b, a)
+    if isinstance(a, bool) != isinstance(b, bool):
+        return None
+    if a != a or b != b:  # NaN equals itself, and is above all others
+        return (a != a) - (b != b)
+    return (a > b) - (a < b)  # type: ignore[operator]
+
+
+def _converted(text: str, like: Value) -> Value:
+    if isinstance(like, bool):
+        return text.lower() == "true"
+    if isinstance(like, float):
+        stripped = text.strip()
+        if not _DOUBLE.fullmatch(stripped):
+            raise ValueError(text)
+        return float(stripped.rstrip("fFdD") or stripped)
+    if not _LONG.fullmatch(text) or not -MAX_LONG - 1 <= int(text) <= MAX_LONG:
+        raise ValueError(text)
+    return int(text)
+
+
+# --- parser -------------------------------------------------------------------------------------
+
+
+class _Token(NamedTuple):
+    kind: str  # a keyword or symbol, or: name, string, number, end
+    text: str
+    value: Value = None
+
+
+class _Parser:
+    """Recursive-descent parser with one token of lookahead.
+
+    Like the parser of brokers, it ignores what follows a complete expression.
+    """
+
+    def __init__(self, text: str, *, is_5: bool) -> None:
+        self._words = _WORDS | _TEXT_TESTS.keys() if is_5 else _WORDS
+        self._tokens = self._scan(text)
+        self._token = next(self._tokens)
+        self._depth = 0
+
+    def parse(self) -> Evaluate:
+        return self._disjunction().as_condition()
+
+    def _scan(self, text: str) -> Iterator[_Token]:
+        at = 0
+        while at < len(text):
+            found = _TOKEN.match(text, at)
+            if found is None:
+                raise FilterError(f"Lexical error at column {at + 1}: {text[at]!r}")
+            at = found.end()
+            if found.lastgroup != "blank":
+                yield self._scanned(str(found.lastgroup), found.group(str(found.lastgroup)))
+        while True:
+            yield _Token("end", "<EOF>")
+
+    def _scanned(self, kind: str, text: str) -> _Token:
+        if kind == "symbol":
+            return _Token(text, text)
+        if kind == "name":
+            word = text.upper()
+            return _Token(word if word in self._words else "name", text)
+        if kind == "string":
+            return _Token(kind, text, text[1:-1].replace("''", "'"))
+        value = float(text) if kind == "float" else int(text)
+        if value > (MAX_DOUBLE if kind == "float" else MAX_LONG):
+            raise FilterError(f"the number {text} is too large")
+        return _Token("number", text, value)
+
+    def _advance(self) -> _Token:
+        token, self._token = self._token, next(self._tokens)
+        return token
+
+    def _accept(self, *kinds: str) -> _Token | None:
+        return self._advance() if self._token.kind in kinds else None
+
+    def _expect(self, kind: str) -> _Token:
+        return self._accept(kind) or self._fail()
+
+    def _fail(self) -> NoReturn:
+        raise FilterError(f"ParseException: Encountered {self._token.text!r}")
+
+    def _disjunction(self) -> _Node:
+        node = self._conjunction()
+        while self._accept("OR"):
+            node = _condition(_or(node.as_condition(), self._conjunction().as_condition()))
+        return node
+
+    def _conjunction(self) -> _Node:
+        node = self._equality()
+        while self._accept("AND"):
+            node = _condition(_and(node.as_condition(), self._equality().as_condition()))
+        return node
+
+    def _equality(self) -> _Node:
+        node = self._comparison()
+        while token := self._accept("=", "<>", "IS"):
+            if token.kind == "IS":
+                negated = self._accept("NOT")
+                self._expect("NULL")
+                node = _equal(node, _constant("null", None))
+            else:
+                negated = token if token.kind == "<>" else None
+                other = self._comparison()
+                _check_equality(node, other)
+                node = _equal(node, other)
+            node = _not(node) if negated else node
+        return node
+
+    def _comparison(self) -> _Node:
+        node = self._unary()
+        while True:
+            if token := self._accept("<", "<=", ">", ">="):
+                node = _ordered(node, token.kind, self._unary())
+                continue
+            negated = self._accept("NOT")
+            if self._accept("BETWEEN"):
+                test = self._between(node, checked=not negated)
+            elif self._accept("IN"):
+                test = self._in(node)
+            elif token := self._accept(*_TEXT_TESTS):
+                test = self._text_test(node, token.kind)
+            elif negated:
+                self._fail()
+            else:
+                return node
+            node = _not(test) if negated else test
+
+    def _between(self, node: _Node, *, checked: bool) -> _Node:
+        low = self._unary()
+        self._expect("AND")
+        high = self._unary()
+        above, below = _ordered(node, ">=", low), _ordered(node, "<=", high)
+        numbers = low.kind == high.kind == "number"
+        if checked and numbers and _compared(low.value, high.value) == 1:
+            raise FilterError("Illegal values of between, left value must be less than right")
+        return _condition(_and(above.evaluate, below.evaluate))
+
+    def _in(self, node: _Node) -> _Node:
+        if node.kind != "property":
+            raise FilterError("Expected a property for In expression")
+        self._expect("(")
+        values = {self._expect("string").value}
+        while self._accept(","):
+            values.add(self._expect("string").value)
+        self._expect(")")
+        evaluate = node.evaluate
+        return _condition(
+            lambda properties: None if (v := evaluate(properties)) is None else v in values
+        )
+
+    def _text_test(self, node: _Node, word: str) -> _Node:
+        part, evaluate, test = str(self._expect("string").value), node.evaluate, _TEXT_TESTS[word]
+
+        def tested(properties: Mapping[str, str]) -> Value:
+            value = evaluate(properties)
+            if value is not None and not part:
+                raise ValueError("an empty text matches nothing, negated or not")
+            return None if value is None else isinstance(value, str) and test(value, part)
+
+        return _condition(tested)
+
+    def _unary(self) -> _Node:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise FilterError("the expression is nested too deeply")
+        try:
+            if self._accept("NOT"):
+                return _not(self._unary())
+            if self._accept("+"):
+                return self._unary()
+            if self._accept("-"):
+                return _negative(self._unary())
+            return self._primary()
+        finally:
+            self._depth -= 1
+
+    def _primary(self) -> _Node:
+        token = self._advance() if self._token.kind != "end" else self._fail()
+        if token.kind == "name":
+            return _Node("property", lambda properties: properties.get(token.text), token.text)
+        if token.kind in ("number", "string"):
+            return _constant(token.kind, token.value)
+        if token.kind in ("TRUE", "FALSE"):
+            return _constant("boolean", token.kind == "TRUE")
+        if token.kind == "NULL":
+            return _constant("null", None)
+        if token.kind != "(":
+            raise FilterError(f"ParseException: Encountered {token.text!r}")
+        node = self._disjunction()
+        self._expect(")")
+        return node
+
+
+def _check_equality(left: _Node, right: _Node) -> None:
+    if "null" in (left.kind, right.kind):
+        raise FilterError("'NULL' cannot be compared.")
+    if (left.kind, right.kind) == ("boolean", "string"):
+        raise FilterError("a boolean cannot be compared with a string")
+
+
+def _negative(node: _Node) -> _Node:
+    evaluate = node.evaluate
+    if node.kind == "number":
+        return _constant("number", -node.value)  # type: ignore[operator]
+    return _Node("negative", lambda properties: _negated(evaluate(properties)), node.value)
+
+
+def _negated(value: Value) -> Value:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return -value
+    return None

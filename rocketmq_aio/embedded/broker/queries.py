@@ -1,0 +1,70 @@
+"""QueryProcessor: messages by key, unique key and position."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.store import StoredMessage
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.model.properties import KEYS, TAGS, UNIQ_KEY
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.admin import QueryMessage, ViewMessage
+
+MAX_BY_ID: Final = 32  # instead of the requested number
+MAX_MESSAGES: Final = 64
+NOT_FOUND: Final = "can not find message, maybe time range not correct"
+
+
+class QueryProcessor:
+    """Finds messages without an index: it scans the log, the newest messages first."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def handlers(self) -> Handlers:
+        return {RequestCode.QUERY_MESSAGE: self.query, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
+
+    def view(self, command: Command, _connection: ServerConnection) -> Response:
+        offset = read_header(command, ViewMessage).offset
+        stored = self._state.store.find(offset)
+        if stored is None:
+            remark = f"can not find message by the offset, {offset}"
+            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
+        return Response(body=stored.record)
+
+    def query(self, command: Command, _connection: ServerConnection) -> Response:
+        """Return the newest messages of a key, in the order of their storage.
+
+        Keys and unique keys share an index; a key that a message has twice is found twice.
+        """
+        header = read_header(command, QueryMessage)
+        by_tag = self._state.version.is_5 and header.index_type == "T"
+        most = MAX_BY_ID if header.by_id else min(header.max_num, MAX_MESSAGES)
+        found: list[StoredMessage] = []
+        store, wanted = self._state.store, header.key.encode()
+        for stored in store.stored_between(header.begin_timestamp, header.end_timestamp):
+            if len(found) >= most:
+                break
+            if stored.topic == header.topic and wanted in stored.record:
+                found += [stored] * _occurrences(stored, header.key, by_tag=by_tag)
+        found = found[: max(most, 0)]
+        newest = store.log[-1] if found else None
+        ext = {
+            "indexLastUpdateTimestamp": str(newest.store_ms if newest else 0),
+            "indexLastUpdatePhyoffset": str(newest.log_offset if newest else 0),
+        }
+        if not found:
+            return Response(ResponseCode.QUERY_NOT_FOUND, ext, remark=NOT_FOUND)
+        return Response(ext=ext, body=b"".join([stored.record for stored in reversed(found)]))
+
+
+def _occurrences(stored: StoredMessage, key: str, *, by_tag: bool) -> int:
+    properties = stored.properties
+    if by_tag:
+        return properties.get(TAGS) == key
+    keys = properties.get(KEYS, "").split(" ") if key else []
+    return keys.count(key) + (properties.get(UNIQ_KEY) == key)
