@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Coroutine
+from copy import copy
 from functools import partial
 from time import monotonic
 from typing import Any, Final
 
 from rocketmq_aio.errors import ConfigError, ReplyTimeoutError, SendUnknownError
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import REPLY_TOPIC_SUFFIX
 from rocketmq_aio.model.properties import (
@@ -38,31 +38,47 @@ class RequestReply:
 
     def __init__(self, sender: Sender, hooks: SendHooks) -> None:
         self._sender = sender
+        self._instance = sender.instance
         self._hooks = hooks
         self._limiter = InFlightLimiter(MAX_REQUESTS, MAX_REQUESTS)
-        self._pending: set[PendingRequest] = set()
+        self._pending: set[asyncio.Future[MessageExt | None]] = set()
 
     async def request(self, message: Message, choice: QueueChoice, deadline: float) -> MessageExt:
         """Send *message* and return the reply; see `Producer.request`."""
         await self._acquire(message, deadline)
-        pending = PendingRequest(self._sender.instance, message, deadline)
-        self._pending.add(pending)
+        started, correlation_id = monotonic(), secrets.token_hex(ID_BYTES)
+        ttl = max(1, int((deadline - started) * 1000))
+        properties = (
+            f"{CORRELATION_ID}\x01{correlation_id}\x02"
+            f"{REPLY_TO_CLIENT}\x01{self._instance.client_id}\x02{TTL}\x01{ttl}\x02"
+        )
+        reply = self._instance.replies.expect(correlation_id, deadline)
+        self._pending.add(reply)
 
         def send(message: Message) -> Coroutine[Any, Any, SendResult]:
             routing = self._sender.selection.routing(message, choice)
-            extra = routing.extra + pending.properties()
-            routing = routing._replace(extra=extra, is_request=True)
+            routing = routing._replace(extra=routing.extra + properties, is_request=True)
             return self._sender.send(message, routing, deadline)
 
         try:
             try:
                 result = await self._hooks.around_message("request", message, choice.queue, send)
-            except SendUnknownError as error:
-                return pending.early_reply(error)
-            return await pending.reply(result.message_id)
+            except SendUnknownError:
+                received = reply.result() if reply.done() and not reply.exception() else None
+                if received is None:
+                    raise
+                return received  # it arrived although the send failed
+            received = await reply
+            if received is None:
+                waited = f"no reply within {deadline - started:.3g} s"
+                reason = f"{waited}; it was sent, and may have been worked on"
+                raise ReplyTimeoutError(message.topic, result.message_id, reason)
+            return received
         finally:
-            pending.close()
-            self._pending.discard(pending)
+            self._instance.replies.forget(correlation_id)  # a later reply counts as dropped
+            if reply.done() and not reply.cancelled():
+                reply.exception()  # retrieved, or asyncio would log it
+            self._pending.discard(reply)
             self._limiter.release(1)
 
     def reply(
@@ -77,8 +93,9 @@ class RequestReply:
     def close(self, error: Exception) -> None:
         """Make all requests, waiting and later ones, raise *error*."""
         self._limiter.close(error)
-        for pending in self._pending:
-            pending.fail(error)
+        for reply in self._pending:
+            if not reply.done():
+                reply.set_exception(copy(error))  # a copy: raising changes an error
 
     async def _acquire(self, message: Message, deadline: float) -> None:
         if not self._limiter.try_acquire(1):
@@ -88,55 +105,6 @@ class RequestReply:
             except TimeoutError:
                 reason = f"not sent: {MAX_REQUESTS} requests are waiting for their replies"
                 raise ReplyTimeoutError(message.topic, None, reason) from None
-
-
-class PendingRequest:
-    def __init__(self, instance: MQClientInstance, message: Message, deadline: float) -> None:
-        self._replies = instance.replies
-        self._topic = message.topic
-        self._deadline = deadline
-        self._started = monotonic()
-        self._id = secrets.token_hex(ID_BYTES)
-        self._reply = self._replies.expect(self._id, deadline)
-        self._client_id = instance.client_id
-
-    def properties(self) -> str:
-        """Return the properties that make a message a request, in wire form."""
-        ttl = max(1, int((self._deadline - self._started) * 1000))
-        return (
-            f"{CORRELATION_ID}\x01{self._id}\x02"
-            f"{REPLY_TO_CLIENT}\x01{self._client_id}\x02{TTL}\x01{ttl}\x02"
-        )
-
-    def early_reply(self, error: SendUnknownError) -> MessageExt:
-        """Return the reply if it arrived although the send failed, else raise *error*."""
-        reply = self._reply
-        if reply.done() and not reply.exception() and (message := reply.result()) is not None:
-            return message
-        raise error
-
-    async def reply(self, message_id: str) -> MessageExt:
-        """Wait for the reply.
-
-        :raises ReplyTimeoutError: it did not arrive in time
-        """
-        message = await self._reply
-        if message is None:
-            seconds = self._deadline - self._started
-            reason = f"no reply within {seconds:.3g} s; it was sent, and may have been worked on"
-            raise ReplyTimeoutError(self._topic, message_id, reason)
-        return message
-
-    def fail(self, error: Exception) -> None:
-        """Make `reply` raise *error*."""
-        if not self._reply.done():
-            self._reply.set_exception(error)
-
-    def close(self) -> None:
-        """Stop expecting the reply: a later one counts as dropped."""
-        self._replies.forget(self._id)
-        if self._reply.done() and not self._reply.cancelled():
-            self._reply.exception()  # retrieved, or asyncio would log it
 
 
 def reply_properties(request: object) -> tuple[str, str]:

@@ -104,8 +104,12 @@ class TraceDispatcher:
         loop, self._loop = self._loop, None
         if loop is not None:
             self._close_by = monotonic() + CLOSE_SECONDS
-            with anyio.move_on_after(CLOSE_SECONDS):
-                await self._flush(loop)
+            if not self._senders and self._waiting:
+                self._start_sender()
+            if self._senders:
+                self._empty = loop.create_future()
+                with anyio.move_on_after(CLOSE_SECONDS):
+                    await self._empty
         if self._timer is not None:
             self._timer.cancel()
         if self._waiting:
@@ -114,13 +118,6 @@ class TraceDispatcher:
         await self._producer.close()  # sends in flight end by their own deadline
         if self._dropped:
             logger.warning("trace_incomplete", group=self._group, dropped=self._dropped)
-
-    async def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not self._senders and self._waiting:
-            self._start_sender()
-        if self._senders:
-            self._empty = loop.create_future()
-            await self._empty
 
     def _on_time(self) -> None:
         self._timer = None
