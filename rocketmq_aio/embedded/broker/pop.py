@@ -166,6 +166,7 @@ class PopProcessor:
         if not result.messages:
             remark = "NO_MESSAGE_IN_QUEUE"
             return Response(ResponseCode.POLLING_TIMEOUT, to_ext_fields(answer), remark=remark)
+        self._state.delivered(header.consumer_group, [stored for _, stored in result.messages])
         body = b"".join([self._record(each, result, answer, header) for each in result.messages])
         return Response(ResponseCode.SUCCESS, to_ext_fields(answer), body, "FOUND")
 

@@ -66,14 +66,14 @@ class PullProcessor:
         reset = self._state.reset_offsets.pop(key, None)
         if reset is not None:
             moved = ReadResult(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset)
-            return self._response(log, moved)
+            return self._response(header, log, moved)
         matches = self._filter(header)
         result = read(log, header.queue_offset, header.max_msg_nums, matches)
         if header.sys_flag & PULL_COMMIT:
             self._state.committed[key] = header.commit_offset
         if result.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
             return self._hold(log, header, matches)
-        return self._response(log, result)
+        return self._response(header, log, result)
 
     async def _hold(self, log: QueueLog, header: PullMessage, matches: Matches | None) -> Outcome:
         """Respond when a matching message arrives, or after the client's timeout.
@@ -94,9 +94,9 @@ class PullProcessor:
         if result.code == ResponseCode.PULL_NOT_FOUND and result.next_offset > header.queue_offset:
             code = ResponseCode.PULL_RETRY_IMMEDIATELY
             result = result._replace(code=code, remark="NO_MATCHED_MESSAGE")
-        return self._response(log, result)
+        return self._response(header, log, result)
 
-    def _response(self, log: QueueLog, result: ReadResult) -> Response:
+    def _response(self, header: PullMessage, log: QueueLog, result: ReadResult) -> Response:
         ext = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(result.next_offset),
@@ -105,6 +105,7 @@ class PullProcessor:
         }
         if self._state.version.is_5:
             ext["topicSysFlag"] = ext["groupSysFlag"] = "0"
+        self._state.delivered(header.consumer_group, result.messages)
         body = b"".join([message.record for message in result.messages])
         return Response(result.code, ext, body, result.remark)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rocketmq_aio.embedded.broker.store import MessageStore, Topic
+from rocketmq_aio.embedded.broker.store import MessageStore, StoredMessage, Topic
 from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.responses import Handler, Response
 from rocketmq_aio.embedded.server import Version
@@ -61,6 +62,7 @@ class BrokerState:
     reset_offsets: dict[GroupQueue, int] = field(default_factory=dict)  # for the next pull (5.x)
     settings: dict[str, str] = field(default_factory=dict)  # that an administrator updated
     changes: int = 0  # of topics and groups
+    on_delivered: Callable[[str, Sequence[StoredMessage]], None] | None = None
 
     def topic(self, name: str) -> Topic:
         """Return the topic.
@@ -72,6 +74,11 @@ class BrokerState:
         except KeyError:
             remark = f"topic[{name}] not exist, apply first please!"
             raise ErrorResponse(ResponseCode.TOPIC_NOT_EXIST, remark) from None
+
+    def delivered(self, group: str, messages: Sequence[StoredMessage]) -> None:
+        """Notify the callback of messages that a member of *group* gets."""
+        if self.on_delivered is not None and messages:
+            self.on_delivered(group, messages)
 
     def ensure_group(self, name: str) -> bool:
         """Return whether the group exists; create it if that is enabled."""

@@ -1,0 +1,31 @@
+"""Events of an embedded cluster, for callbacks that show or record what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rocketmq_aio.embedded.broker.store import StoredMessage
+
+
+@dataclass(frozen=True, slots=True)
+class MessageStored:
+    """A broker stored a message."""
+
+    broker: str
+    message: StoredMessage
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesDelivered:
+    """A broker returned messages of one queue to a member of a group."""
+
+    broker: str
+    group: str
+    messages: Sequence[StoredMessage]
+
+
+Event = MessageStored | MessagesDelivered
+EventCallback = Callable[[Event], object]
