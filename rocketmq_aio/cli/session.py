@@ -77,15 +77,16 @@ def parse_pairs(option: str, texts: list[str]) -> dict[str, str]:
     :raises ConfigError: a pair has no ``=``, or is a credential; the error does not contain the
         value, which may be a secret
     """
-    found = {}
+    pairs = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals or not name.strip():
+        name = name.strip()
+        if not equals or not name:
             raise ConfigError(option, None, "expected name=value")
-        if option in CONNECTOR_OPTIONS and name.strip().lower() in SECRETS:
-            raise ConfigError(option, name.strip(), VISIBLE)
-        found[name.strip()] = value
-    return found
+        if option in CONNECTOR_OPTIONS and name.lower() in SECRETS:
+            raise ConfigError(option, name, VISIBLE)
+        pairs[name] = value
+    return pairs
 
 
 @contextmanager

@@ -79,8 +79,8 @@ def lag_report(queries: SparkSession | StreamingQuery | Iterable[StreamingQuery]
 
     Queries without a progress report are omitted.
     """
-    progresses = (query.lastProgress for query in _queries(queries))
-    return [query_lag(_plain(progress)) for progress in progresses if progress is not None]
+    reports = (query.lastProgress for query in _queries(queries))
+    return [query_lag(_plain(report)) for report in reports if report is not None]
 
 
 class LagListener(StreamingQueryListener):

@@ -64,21 +64,23 @@ def encode_entries(bodies: Column, properties: Column, flags: Column | None) -> 
 
 def raw_numbers(numbers: Column, kind: str) -> array[int]:
     """Return the numbers of a column; *kind* is the type code of their width."""
-    found = array(kind)
-    width = found.itemsize
-    raw = memoryview(numbers.buffers()[1])
-    found.frombytes(raw[numbers.offset * width : (numbers.offset + len(numbers)) * width])
-    return found
+    return _read(numbers.buffers()[1], kind, numbers.offset, len(numbers))
+
+
+def _read(buffer: Column | None, kind: str, first: int, count: int) -> array[int]:
+    numbers = array(kind)
+    if buffer is not None:
+        width = numbers.itemsize
+        numbers.frombytes(memoryview(buffer)[first * width : (first + count) * width])
+    return numbers
 
 
 def _big_endian(numbers: array[int], width: int) -> Column:
     if sys.byteorder == "little":
         numbers.byteswap()
-    raw = pa.py_buffer(numbers)
-    count = raw.size // width
-    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, raw]).cast(
-        pa.binary()
-    )
+    raw, kind = pa.py_buffer(numbers), pa.binary(width)
+    fixed = pa.FixedSizeBinaryArray.from_buffers(kind, raw.size // width, [None, raw])
+    return fixed.cast(pa.binary())
 
 
 def join(*pieces: Column) -> Column:
@@ -88,20 +90,13 @@ def join(*pieces: Column) -> Column:
 
 def bytes_of(text: Column) -> bytes:
     """Return the concatenated bytes of *text*."""
-    data = text.buffers()[2]
-    ends = offsets_of(text)
+    data, ends = text.buffers()[2], offsets_of(text)
     return bytes(memoryview(data)[ends[0] : ends[-1]]) if data is not None and ends else b""
 
 
 def offsets_of(binary: Column) -> array[int]:
     """Return the start of each element in the data buffer, and the end of the last one."""
-    found = array("i")
-    offsets = binary.buffers()[1]
-    if offsets is not None:
-        width = found.itemsize
-        first, last = binary.offset, binary.offset + len(binary) + 1
-        found.frombytes(memoryview(offsets)[first * width : last * width])
-    return found
+    return _read(binary.buffers()[1], "i", binary.offset, len(binary) + 1)
 
 
 class BatchEntry(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -72,19 +73,19 @@ def check_schema(schema: StructType) -> None:
     """Raise `ConfigError` if a column is unknown, duplicate or of another type."""
     names = schema.fieldNames()
     if not names:
-        raise _refused(schema.simpleString(), "it names no column")
+        raise _invalid(schema.simpleString(), "it names no column")
     for field in schema.fields:
-        kind = COLUMNS.get(field.name)
-        if kind is None:
-            raise _refused(field.name, "unknown column")
+        if field.name not in COLUMNS:
+            raise _invalid(field.name, "unknown column")
         if names.count(field.name) > 1:
-            raise _refused(field.name, "duplicate column")
-        if field.dataType.simpleString() != kind.simpleString() or not field.nullable:
-            given = field.dataType.simpleString() + ("" if field.nullable else " not null")
-            raise _refused(f"{field.name} {given}", f"its type is {kind.simpleString()}")
+            raise _invalid(field.name, "duplicate column")
+        kind = COLUMNS[field.name].simpleString()
+        given = field.dataType.simpleString() + ("" if field.nullable else " not null")
+        if given != kind:
+            raise _invalid(f"{field.name} {given}", f"its type is {kind}")
 
 
-def _refused(what: str, reason: str) -> ConfigError:
+def _invalid(what: str, reason: str) -> ConfigError:
     columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in COLUMNS.items())
     return ConfigError("schema", what, f"{reason}; give any of {columns}")
 
@@ -147,25 +148,25 @@ class ColumnBuilder:
 
     def take(self) -> Iterator[Batch]:
         """Return the collected messages in batches of up to `MAX_ROWS` and reset."""
-        if not self._messages:
-            return iter(())
         rows = _Rows(self._messages, self._runs)
         self._messages, self._runs, self.size = [], [], 0
         return self._batches(rows)
 
     def _batches(self, rows: _Rows) -> Iterator[Batch]:
+        if not len(rows):
+            return
         made = [_BUILDERS[field.name](rows, field.type) for field in self._schema]
         batch = pa.RecordBatch.from_arrays(made, schema=self._schema)
         for first in range(0, len(batch), MAX_ROWS):
             yield batch.slice(first, MAX_ROWS)
 
 
+@dataclass(eq=False)
 class _Rows:
     """Messages and the parts that several columns share."""
 
-    def __init__(self, messages: list[MessageExt], runs: list[tuple[MessageQueue, int]]) -> None:
-        self.messages = messages
-        self.runs = runs
+    messages: list[MessageExt]
+    runs: list[tuple[MessageQueue, int]]  # queues and numbers of consecutive messages
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -204,10 +205,9 @@ class _Rows:
         buffer, heads = bytearray(8 * len(self)), self.heads
         for place in range(8):
             buffer[place::8] = heads[at + place :: HEAD]
-        kind = pa.binary(8)
         if buffer == buffer[:8] * len(self):
             return pa.repeat(pa.scalar(_host(bytes(buffer[:8])), pa.string()), len(self))
-        raw = pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(buffer)])
+        raw = pa.Array.from_buffers(pa.binary(8), len(self), [None, pa.py_buffer(buffer)])
         coded = raw.dictionary_encode()
         texts = pa.array(map(_host, coded.dictionary.to_pylist()), pa.string())
         return texts.take(coded.indices)

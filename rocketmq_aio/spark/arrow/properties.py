@@ -7,6 +7,7 @@ and values of a whole batch in one buffer.
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, Final
@@ -19,16 +20,16 @@ from rocketmq_aio.spark.arrow import Column, pc
 MAX_BITS: Final = 48  # names with one bit each: 65 535 pairs of the last one do not overflow
 
 
+@dataclass(eq=False)
 class PropertyColumns:
     """Concatenated names and values of all rows; names are unique within a row.
 
     :ivar offsets: the index of the first pair of each row, and the number of pairs
     """
 
-    def __init__(self, names: Column, values: Column, offsets: Column) -> None:
-        self.names = names
-        self.values = values
-        self.offsets = offsets
+    names: Column
+    values: Column
+    offsets: Column
 
     def as_maps(self, kind: Column) -> Column:
         """Return a map of type *kind* for each row."""
@@ -133,14 +134,8 @@ def _parsed(raw: list[bytes]) -> PropertyColumns:
     parsed = [parse_properties(each) for each in raw]
     names = [name for each in parsed for name in each]
     values = [value for each in parsed for value in each.values()]
-    counts = list(map(len, parsed))
-    return PropertyColumns(
-        pa.array(names, pa.string()), pa.array(values, pa.string()), _offsets(counts)
-    )
-
-
-def _offsets(counts: list[int]) -> Column:
-    return pa.array(accumulate(counts, initial=0), pa.int32(), size=len(counts) + 1)
+    offsets = pa.array(accumulate(map(len, parsed), initial=0), pa.int32(), size=len(raw) + 1)
+    return PropertyColumns(pa.array(names, pa.string()), pa.array(values, pa.string()), offsets)
 
 
 def _differences(numbers: Column) -> Column:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, reduce
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -186,21 +186,18 @@ class _RowEncoder:
 
     def unbatched(self) -> Column | None:
         """Return which rows need a request of their own: delayed ones and retry topics."""
-        found = [
-            pc.not_equal(levels, 0)
-            for levels in [self.numbers("delayLevel", least=0, most=MAX_DELAY_LEVEL)]
-            if levels is not None
-        ]
+        conditions = []
+        if (levels := self._levels()) is not None:
+            conditions.append(pc.not_equal(levels, 0))
         if (times := self._columns.get("deliverTimestamp")) is not None:
-            found.append(times.is_valid())
+            conditions.append(times.is_valid())
         if not isinstance(self.topics, str):
-            found.append(pc.starts_with(self.topics, RETRY_PREFIX))
-        if not found:
-            return None
-        unbatched = found[0]
-        for each in found[1:]:
-            unbatched = pc.or_(unbatched, each)
-        return unbatched if pc.any(unbatched).as_py() else None
+            conditions.append(pc.starts_with(self.topics, RETRY_PREFIX))
+        unbatched = reduce(pc.or_, conditions) if conditions else None
+        return unbatched if conditions and pc.any(unbatched).as_py() else None
+
+    def _levels(self) -> Column | None:
+        return self.numbers("delayLevel", least=0, most=MAX_DELAY_LEVEL)
 
     # --- columns ----------------------------------------------------------------------------------
 
@@ -237,8 +234,7 @@ class _RowEncoder:
         return text
 
     def _delay_levels(self) -> Column | None:
-        levels = self.numbers("delayLevel", least=0, most=MAX_DELAY_LEVEL)
-        if levels is None:
+        if (levels := self._levels()) is None:
             return None
         if (times := self._columns.get("deliverTimestamp")) is not None:
             self._reject(
@@ -282,10 +278,8 @@ class _RowEncoder:
         reserved = pc.is_in(names, value_set=_reserved())
         if pc.any(reserved).as_py():
             place = reserved.index(True).as_py()
-            reason = (
-                f"property name {names[place].as_py()!r} is reserved: keys, tags and others have "
-                "columns of their own; drop the rest with map_filter"
-            )
+            reason = f"property name {names[place].as_py()!r} is reserved: keys, tags and others "
+            reason += "have columns of their own; drop the rest with map_filter"
             raise self._error(parents[place].as_py(), reason)
         empty = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(names)), 0)
         if pc.any(empty).as_py():

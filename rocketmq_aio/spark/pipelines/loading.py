@@ -182,8 +182,8 @@ def _is_export(files: DataFrame, columns: Mapping[str, str]) -> bool:
 
 
 def _map_export(files: DataFrame) -> DataFrame:
-    taken = {name: _column(files, name, name) for name in EXPORTED if name in files.columns}
-    rows = files.select(*(column.alias(name) for name, column in taken.items()))
+    taken = [name for name in EXPORTED if name in files.columns]
+    rows = files.select(*(_column(files, name, name).alias(name) for name in taken))
     changed = {"keys": split_keys()} if "keys" in taken else {}
     if "properties" in taken:
         changed["properties"] = user_properties()
@@ -208,7 +208,7 @@ def _cast(column: Column, to: str, kind: DataType) -> Column:
             column = F.to_json(column)
         text = isinstance(kind, StringType | StructType)
         return F.from_json(column, "map<string,string>") if text else column
-    if (to == "keys" and isinstance(kind, ArrayType)) or isinstance(kind, BinaryType):
+    if isinstance(kind, BinaryType) or (to == "keys" and isinstance(kind, ArrayType)):
         return column
     if isinstance(kind, StringType) and to in TYPES:
         column = F.nullif(column, F.lit(""))  # a field of quotes only
