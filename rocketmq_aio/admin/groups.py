@@ -182,8 +182,6 @@ class GroupAdmin:
         tables = await self._servers.on_each(f"listing members of group {group}", masters, members)
         return {name: each for name, each in tables.items() if each is not None}
 
-    # --- inside ---------------------------------------------------------------------------------
-
     async def _held(self, group: str, masters: Masters) -> dict[str, HeldGroup]:
         async def look_up(_: str, address: str) -> HeldGroup:
             command = await self._servers.request(address, GetAllGroups())

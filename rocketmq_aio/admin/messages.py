@@ -71,8 +71,6 @@ class MessageAdmin:
         header = _query(topic, message_id, begin, end, DEFAULT_MAX_MESSAGES, by_id=True)
         return await self._query(header, lambda each: each.message_id == message_id)
 
-    # --- inside ---------------------------------------------------------------------------------
-
     async def _view(self, address: str, offset: int) -> bytes:
         try:
             return (await self._servers.request(address, ViewMessage(offset=offset))).body

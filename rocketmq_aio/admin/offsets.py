@@ -100,8 +100,6 @@ class OffsetAdmin:
                 cloned += await self.reset(target, each, await self._copied(source, each))
         return cloned
 
-    # --- inside ---------------------------------------------------------------------------------
-
     async def _readers(self, group: str) -> tuple[dict[MessageQueue, str], dict[str, str]]:
         """Return the reader of each queue, and the members that failed to report."""
         masters = await self._servers.masters()

@@ -188,8 +188,6 @@ class TopicAdmin:
         lists = await self._servers.read_each(action, masters, header, GroupList)
         return sorted(self._servers.inner_names(each.group_list for each in lists.values()))
 
-    # --- inside ---------------------------------------------------------------------------------
-
     async def _held(self, topic: str, masters: Masters) -> dict[str, HeldTopic]:
         async def look_up(_: str, address: str) -> HeldTopic:
             return await self._held_at(address, topic)

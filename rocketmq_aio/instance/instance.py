@@ -254,8 +254,6 @@ class MQClientInstance:
         """Return the addresses to send messages to for all brokers."""
         return {self.send_address(each) for each in self.routes.addresses(masters_only=True)}
 
-    # --- inside ---------------------------------------------------------------------------------
-
     def _clients(self) -> list[InnerClient]:
         return [*self._producers.values(), *self._consumers.values(), *self._readers]
 

@@ -35,7 +35,7 @@ from rocketmq_aio.model.properties import (
     parse_properties,
 )
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.bodies import queue_key, queue_table
+from rocketmq_aio.protocol.bodies import MessageQueueBody, queue_key, queue_table
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.compression import MAX_INFLATED
@@ -128,7 +128,10 @@ class Namespace:
         changed = {key: self._outer_value(each, key) for key, each in value.items()}
         if field in TOPIC_TABLES:
             return {self.outer(topic): each for topic, each in changed.items()}
-        return _with_queues(changed, self.outer)
+        if not _has_queue_keys(changed):
+            return changed
+        queues = {queue_key(key): each for key, each in changed.items()}
+        return queue_table({replace(q, topic=self.outer(q.topic)): v for q, v in queues.items()})
 
     def _stored_topic(self, ext: MutableMapping[str, str]) -> str | None:
         """Convert a 5.x retry topic, whose name contains both group and topic."""
@@ -162,8 +165,12 @@ class Namespace:
             return [self._inner_value(each) for each in value]
         if not isinstance(value, dict):
             return value
-        changed = {self.inner(key): self._inner_value(each) for key, each in value.items()}
-        return _with_queues(changed, self.inner)
+        inner_key = self._inner_queue if _has_queue_keys(value) else self.inner
+        return {inner_key(key): self._inner_value(each) for key, each in value.items()}
+
+    def _inner_queue(self, key: str) -> str:
+        queue = read_body(key.encode(), MessageQueueBody)
+        return msgspec.json.encode(replace(queue, topic=self.inner(queue.topic))).decode()
 
     def broker_request(self, command: Command) -> None:
         """Convert the names in a request from a broker."""
@@ -206,12 +213,8 @@ def _changed_json(body: bytes, change: Callable[[Any], Any]) -> bytes:
         return body  # the reader of the body reports what is wrong with it
 
 
-def _with_queues(table: dict[str, Any], change: Callable[[str], str]) -> Any:  # noqa: ANN401 - JSON
-    """Return *table*; if its keys are queues, in the broker's form with their topics changed."""
-    if not next(iter(table), "").startswith("{"):
-        return table
-    queues = {queue_key(key): value for key, value in table.items()}
-    return queue_table({replace(q, topic=change(q.topic)): value for q, value in queues.items()})
+def _has_queue_keys(table: dict[str, Any]) -> bool:
+    return next(iter(table), "").startswith("{")
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -64,7 +64,10 @@ def subscription(topic: str, selector: str | MessageSelector | None, version: in
         raise ConfigError("selector", selector, "expected a tag expression or a MessageSelector")
     if not isinstance(expression, str) or kind not in KINDS:
         raise ConfigError("selector", selector, f"expected text of kind {' or '.join(KINDS)}")
-    _check_text(expression)
+    try:
+        expression.encode()
+    except UnicodeError as error:
+        raise ConfigError("selector", expression, f"it cannot be sent: {error}") from error
     if kind != "TAG":
         return Subscription(topic, expression, kind, frozenset(), version)
     if expression.strip() in ("", ALL):
@@ -73,10 +76,3 @@ def subscription(topic: str, selector: str | MessageSelector | None, version: in
     if not tags:
         raise ConfigError("selector", expression, 'expected tags joined by ||, or "*"')
     return Subscription(topic, expression, kind, tags, version)
-
-
-def _check_text(expression: str) -> None:
-    try:
-        expression.encode()
-    except UnicodeError as error:
-        raise ConfigError("selector", expression, f"it cannot be sent: {error}") from error

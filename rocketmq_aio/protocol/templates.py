@@ -91,16 +91,9 @@ class PullTemplate:
         offset = b"%d" % queue_offset
         size = FIELD_VALUE.pack(len(offset))
         fields = b"%b\x00\x0bqueueOffset%b%b" % (self._constant, size, offset)
-        length = len(fields) + _HEADER_FIXED
+        rest = len(fields)
+        length = rest + _HEADER_FIXED
         head = _HEAD.pack(
-            4 + length,
-            _BINARY | length,
-            self.code,
-            LANGUAGE_CODE,
-            _VERSION,
-            opaque,
-            0,
-            0,
-            len(fields),
+            4 + length, _BINARY | length, self.code, LANGUAGE_CODE, _VERSION, opaque, 0, 0, rest
         )
         return head + fields

@@ -252,8 +252,6 @@ class Connection(asyncio.BufferedProtocol):
             writable.set_result(None)
         self._wake_waiters()
 
-    # --- inside ---------------------------------------------------------------------------------
-
     def _deliver(self, encoding: int, header: bytes, body: bytes) -> None:
         command = decode_command(encoding, header, body)
         if not command.flag & RESPONSE_FLAG:

@@ -7,7 +7,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.bodies import queue_table
+from rocketmq_aio.protocol.bodies import queue_table, read_reset_offsets
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.namespaces import Namespace, names_inside, namespace_fields, namespace_of
@@ -137,7 +137,7 @@ def test_names_in_a_broker_request_are_converted() -> None:
     NAMESPACE.broker_request(command)
 
     assert command.ext_fields() == {"group": "billing", "topic": "orders", "isForce": "true"}
-    assert command.body == body.replace(b"shop%", b"")
+    assert read_reset_offsets(command.body) == {MessageQueue("orders", "a", 0): 5}
 
 
 def test_topics_that_are_keys_of_a_running_info_are_converted() -> None:
