@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.errors import InvalidMessageError
+from rocketmq_aio.errors import CodecError, InvalidMessageError
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import MAX_PROPERTIES
@@ -144,6 +144,10 @@ def make_half(request: SendRequest, group: str) -> None:
 
 
 def location_of(request: SendRequest, result: SendResult) -> HalfMessageLocation:
-    log_offset = int(result.offset_message_id[-OFFSET_DIGITS:], 16)
-    target = request.target
+    """Return where the broker stored a half message; CodecError if its id does not say it."""
+    message_id, target = result.offset_message_id, request.target
+    try:
+        log_offset = int(message_id[-OFFSET_DIGITS:], 16)
+    except ValueError:
+        raise CodecError("offset message id", 0, f"{message_id!r} is not hexadecimal") from None
     return HalfMessageLocation(target.master, target.broker_name, result.queue_offset, log_offset)

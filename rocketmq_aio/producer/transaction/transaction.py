@@ -11,6 +11,7 @@ import anyio
 import msgspec
 
 from rocketmq_aio.errors import (
+    CodecError,
     ConfigError,
     HalfMessageError,
     NotRunningError,
@@ -264,7 +265,8 @@ class HalfMessageSender:
             half.on_stored(location_of(request, result), result.transaction_id or half.message_id)
         except BaseException as error:
             # The local transaction never runs: if a broker has the message, roll it back.
-            if isinstance(error, SendUnknownError) or not isinstance(error, RocketMQError):
+            may_be_stored = isinstance(error, SendUnknownError | CodecError)
+            if may_be_stored or not isinstance(error, RocketMQError):
                 self._log.decide(half, TransactionState.ROLLBACK)
             self._log.end(half)
             raise

@@ -17,6 +17,7 @@ from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     BrokerError,
     ClosedError,
+    CodecError,
     ConfigError,
     HalfMessageError,
     InvalidMessageError,
@@ -270,6 +271,21 @@ async def test_a_cancelled_half_message_is_rolled_back_by_its_check(env: Transac
     held.release()
 
     assert sending.cancelled()
+    assert (await env.run_check(1), env.check.calls) == ([ROLLBACK], [])
+
+
+async def test_a_half_message_without_a_readable_id_is_rolled_back_by_its_check(
+    env: TransactionEnv,
+) -> None:
+    def unreadable(command: Command, connection: ServerConnection) -> Response:
+        reply = env.broker.process(command, connection)
+        assert isinstance(reply, Response)
+        return Response(reply.code, {**reply.ext, "msgId": "not hexadecimal"})
+
+    env.broker.on(SEND, unreadable)
+    await _never_entered(env, CodecError)
+    env.broker.off(SEND)
+
     assert (await env.run_check(1), env.check.calls) == ([ROLLBACK], [])
 
 
