@@ -138,8 +138,6 @@ class PullerEnv:
         )
         self._tasks: list[asyncio.Task[None]] = []
 
-    # --- `PullOwner` ---------------------------------------------------------------------------
-
     def on_pulled(self, assigned: PolledQueue, messages: int, passed: int) -> None: ...
 
     def on_started(self, assigned: PolledQueue, *, new: bool) -> None:
@@ -150,8 +148,6 @@ class PullerEnv:
 
     def on_recovered(self, assigned: PolledQueue) -> None:
         self.recovered.append(assigned)
-
-    # --- for tests -----------------------------------------------------------------------------
 
     def subscribe(self, expression: str) -> None:
         self.subscriptions["orders"] = subscription("orders", expression, 1)

@@ -84,9 +84,6 @@ def run(hooks: ConsumeHooks, status: str = "success") -> None:
     hooks.after(about)
 
 
-# --- around a handler ----------------------------------------------------------------------------
-
-
 def test_hooks_run_in_order_with_one_context_for_both_calls() -> None:
     log: list[str] = []
     run(ConsumeHooks([Recorder("a", log), Recorder("b", log)]))
@@ -155,9 +152,6 @@ def test_keyboard_interrupt_in_a_hook_ends_the_program() -> None:
         ConsumeHooks([Failing(KeyboardInterrupt())]).before(context())
 
 
-# --- choosing messages ---------------------------------------------------------------------------
-
-
 def kept(*hooks: object) -> list[int]:
     """Return which of five messages come through, by their offsets."""
     messages = [message(offset) for offset in range(5)]
@@ -196,9 +190,6 @@ def test_failing_filter_hook_removes_nothing(caplog: pytest.LogCaptureFixture) -
     for hook in (Failing(ValueError("no")), Nothing(), Halfway()):
         assert kept(hook, Keeping(1)) == [1]
     assert len(caplog.records) == 3
-
-
-# --- what is no hook -----------------------------------------------------------------------------
 
 
 def test_object_may_be_both_kinds_of_hook() -> None:

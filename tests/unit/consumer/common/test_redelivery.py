@@ -96,9 +96,6 @@ def fields(command: Command) -> dict[str, str]:
     return dict(command.ext_fields())
 
 
-# --- by the broker that has it -----------------------------------------------------------------
-
-
 async def test_send_back_goes_to_the_broker_that_stored_the_message(shop: Shop) -> None:
     shop.message()
     message = shop.message()
@@ -174,9 +171,6 @@ async def test_group_without_retry_queues_loses_no_message(shop: Shop) -> None:
     with pytest.raises(RouteNotFoundError, match="retryQueueNums"):
         await shop.back.dead_letter(shop.message(), "no JSON")
     assert shop.broker.requests_of(BACK) == []
-
-
-# --- as a copy ---------------------------------------------------------------------------------
 
 
 async def test_copy_of_a_refused_message_is_complete(shop: Shop) -> None:

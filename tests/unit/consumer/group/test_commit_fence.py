@@ -168,9 +168,6 @@ def test_without_a_stall_every_offset_may_be_committed(env: FenceEnv) -> None:
     assert env.fence.may_commit(env.assigned)
 
 
-# --- in a consumer --------------------------------------------------------------------------------
-
-
 async def test_a_consumer_refreshes_the_floor_before_it_commits() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put(cluster, *numbers(10))

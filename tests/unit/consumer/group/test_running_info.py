@@ -153,9 +153,6 @@ def test_every_subscribed_topic_has_statistics() -> None:
     assert seen["statusTable"]["%RETRY%billing"]["consumeFailedMsgs"] == 2
 
 
-# --- a lite pull consumer ------------------------------------------------------------------------
-
-
 @pytest_asyncio.fixture
 async def cluster() -> AsyncIterator[FakeCluster]:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:

@@ -27,8 +27,6 @@ from tests.unit.consumer.lite_pull_env import (
 )
 from tests.unit.instance.client_env import nothing_left
 
-# --- arguments -----------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("arguments", "setting"),
@@ -97,9 +95,6 @@ async def test_invalid_queues_are_refused(
         await consumer.assign(queues)
 
     assert (caught.value.setting, caught.value.value) == ("queues", queues)
-
-
-# --- states --------------------------------------------------------------------------------------
 
 
 def uses() -> dict[str, Callable[[LitePullConsumer], Any]]:

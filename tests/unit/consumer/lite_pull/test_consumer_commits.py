@@ -43,9 +43,6 @@ def commits(cluster: FakeCluster, queue_id: int = 0) -> list[int]:
     return [each.commit_offset for each in asked if each.queue_id == queue_id]
 
 
-# --- committed by itself -------------------------------------------------------------------------
-
-
 async def test_only_messages_of_earlier_polls_are_committed_automatically(
     cluster: FakeCluster,
 ) -> None:
@@ -191,9 +188,6 @@ async def test_no_commit_rides_on_a_pull(cluster: FakeCluster) -> None:
     assert {(each.sys_flag & 1, each.commit_offset) for each in pulls} == {(0, 0)}
 
 
-# --- committed on request ------------------------------------------------------------------------
-
-
 async def test_returned_messages_can_be_committed_at_once(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     put(cluster, *numbers(2), queue_id=1)
@@ -272,9 +266,6 @@ async def test_committed_raises_if_the_broker_cannot_be_reached(cluster: FakeClu
         with pytest.raises((NotConnectedError, ConnectionLostError)):
             await consumer.committed(queue(0))
         await cluster.broker.start()
-
-
-# --- positions that are committed without auto_commit --------------------------------------------
 
 
 async def lose_tail(cluster: FakeCluster, consumer: LitePullConsumer, first_lost: int) -> None:

@@ -29,8 +29,6 @@ from tests.unit.consumer.lite_pull_env import (
 from tests.unit.consumer.stores import AppStore, StoreError
 from tests.unit.remoting.until import until
 
-# --- a group -------------------------------------------------------------------------------------
-
 
 async def test_members_share_the_queues_and_commit_before_revocation(cluster: FakeCluster) -> None:
     for number in range(4):
@@ -133,9 +131,6 @@ async def test_an_idle_member_takes_over_at_once(cluster: FakeCluster) -> None:
         await owner.close()
 
         assert bodies(await polled(idle, 1)) == ["a"]
-
-
-# --- stores --------------------------------------------------------------------------------------
 
 
 async def test_an_application_can_keep_progress_itself(cluster: FakeCluster) -> None:

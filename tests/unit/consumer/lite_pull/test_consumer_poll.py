@@ -36,9 +36,6 @@ def held(consumer: LitePullConsumer) -> int:
     return sum(each.process_queue.count for each in consumer._engine.table.values())
 
 
-# --- poll ----------------------------------------------------------------------------------------
-
-
 async def test_poll_returns_an_empty_list_without_messages(cluster: FakeCluster) -> None:
     async with consuming(cluster) as consumer:
         loop = asyncio.get_running_loop()
@@ -210,9 +207,6 @@ async def test_a_poll_ends_with_an_error_when_the_consumer_is_closed(cluster: Fa
     assert [type(each) for each in ended] == [ClosedError] * 3
 
 
-# --- async for -----------------------------------------------------------------------------------
-
-
 async def test_iteration_returns_all_messages(cluster: FakeCluster) -> None:
     for number in range(4):
         put(cluster, *numbers(50), queue_id=number)
@@ -279,9 +273,6 @@ async def test_iteration_cancelled_at_any_step_loses_nothing(cluster: FakeCluste
 
         taken += await polled(consumer, 40 - len(taken)) if len(taken) < 40 else []
         assert bodies(taken) == numbers(40)
-
-
-# --- failures ------------------------------------------------------------------------------------
 
 
 async def test_an_illegal_offset_is_raised_until_a_seek(cluster: FakeCluster) -> None:

@@ -35,8 +35,6 @@ from tests.unit.consumer.lite_pull_env import (
 )
 from tests.unit.remoting.until import until
 
-# --- positions -----------------------------------------------------------------------------------
-
 
 async def test_the_position_is_where_the_next_poll_begins(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
@@ -115,9 +113,6 @@ async def test_a_topic_that_does_not_exist_has_no_queues(cluster: FakeCluster) -
     async with consuming(cluster) as consumer:
         with pytest.raises(RouteNotFoundError):
             await consumer.message_queues("invoices")
-
-
-# --- seeking and pausing -------------------------------------------------------------------------
 
 
 async def test_a_seek_goes_back_and_forth(cluster: FakeCluster) -> None:
@@ -256,8 +251,6 @@ async def test_assignments_are_sorted(cluster: FakeCluster) -> None:
 
     assert assigned == sorted(assigned) == [MessageQueue(TOPIC, "broker-a", n) for n in range(4)]
 
-
-# --- accounts without offset queries --------------------------------------------------------------
 
 DENIED: Final = Response(16, remark="User:app has no permission to access Topic:orders")
 

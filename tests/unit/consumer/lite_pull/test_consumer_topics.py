@@ -36,9 +36,6 @@ def told(broker: FakeBroker) -> dict[str, str]:
     return {each.topic: each.sub_string for each in group.subscription_data_set}
 
 
-# --- subscribing ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("before", [True, False])
 async def test_a_subscription_may_come_before_or_after_the_start(
     cluster: FakeCluster, before: bool
@@ -161,9 +158,6 @@ async def test_unsubscribing_an_unknown_topic_changes_nothing(cluster: FakeClust
         await consumer.unsubscribe("invoices")
 
         assert len(consumer.assignment()) == 4
-
-
-# --- assigning -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("before", [True, False])

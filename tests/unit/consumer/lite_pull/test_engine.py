@@ -42,9 +42,6 @@ def config(cluster: FakeCluster) -> ClientConfig:
     return ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=0.02)
 
 
-# --- where it starts -----------------------------------------------------------------------------
-
-
 async def test_a_new_group_skips_old_messages_and_misses_no_new_ones(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
     async with consuming(cluster, start_from="latest") as consumer:
@@ -115,9 +112,6 @@ async def test_a_young_queue_of_an_old_broker_is_read_from_its_beginning() -> No
     assert cluster.broker.requests_of(RequestCode.LITE_PULL_MESSAGE) == []
 
 
-# --- routes that change --------------------------------------------------------------------------
-
-
 async def test_queues_come_and_go_with_the_route(cluster: FakeCluster) -> None:
     async with consuming(cluster, client=config(cluster)) as consumer:
         put(cluster, "kept", queue_id=1)
@@ -177,9 +171,6 @@ async def test_listeners_look_for_changes_of_their_own_accord(cluster: FakeClust
         await consumer.listen_queues(TOPIC, lambda _topic, queues: heard.append(len(queues)))
         cluster.create_topic(TOPIC, 7)
         await until(lambda: heard == [7])
-
-
-# --- what brokers ask ----------------------------------------------------------------------------
 
 
 async def test_heartbeats_have_subscriptions_and_start_position(cluster: FakeCluster) -> None:

@@ -51,9 +51,6 @@ def by_queue(taken: list[MessageExt]) -> dict[int, list[int]]:
     return found
 
 
-# --- taking --------------------------------------------------------------------------------------
-
-
 def test_without_ready_queues_take_returns_nothing(line: ReadyQueues) -> None:
     assert line.take(10) == []
     assert line.take_one() is None
@@ -143,9 +140,6 @@ def test_nothing_from_before_a_seek_is_delivered(
     assert by_queue(line.take(1000))[0] == [500, 501]
 
 
-# --- settling ------------------------------------------------------------------------------------
-
-
 def test_polling_again_marks_the_last_batch_as_processed(
     line: ReadyQueues, queues: list[PolledQueue]
 ) -> None:
@@ -166,9 +160,6 @@ def test_single_messages_are_marked_as_processed_by_the_next(
     assert (queues[0].committable, queues[0].delivered) == (1, 2)
 
 
-# --- room ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("how", ["poll", "single"])
 async def test_taking_wakes_the_pull_loops_that_wait_for_room(
     line: ReadyQueues, queues: list[PolledQueue], cache: Cache, how: str
@@ -178,9 +169,6 @@ async def test_taking_wakes_the_pull_loops_that_wait_for_room(
     line.take(1) if how == "poll" else [line.take_one() for _ in range(TURN)]
 
     assert queues[2].wake.done()
-
-
-# --- failures ------------------------------------------------------------------------------------
 
 
 def test_a_failure_is_raised_until_a_seek(line: ReadyQueues, queues: list[PolledQueue]) -> None:
@@ -202,9 +190,6 @@ def test_the_failure_of_a_revoked_queue_is_not_raised(
     queues[1].drop()
 
     assert line.failure() is None
-
-
-# --- waiting -------------------------------------------------------------------------------------
 
 
 async def test_a_waiting_caller_is_woken_by_a_message(line: ReadyQueues) -> None:

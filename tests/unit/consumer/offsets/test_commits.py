@@ -49,9 +49,6 @@ def commits(
     return ManualCommits(store, table, automatic=True, on_event=events.append)
 
 
-# --- by itself -----------------------------------------------------------------------------------
-
-
 async def test_only_processed_messages_are_committed_automatically(
     commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
@@ -123,9 +120,6 @@ async def test_an_unexpected_error_of_a_store_is_not_a_failed_commit(
 
     with pytest.raises(LookupError):
         await commits.commit_progress(table.values())
-
-
-# --- on request ----------------------------------------------------------------------------------
 
 
 async def test_all_delivered_messages_can_be_committed(
@@ -243,9 +237,6 @@ async def test_an_invalid_queue_is_refused(commits: ManualCommits, given: object
     assert caught.value.setting == "queue"
 
 
-# --- leaving -------------------------------------------------------------------------------------
-
-
 async def test_a_failed_remove_does_not_stop_the_revocation(
     commits: ManualCommits, store: AppStore
 ) -> None:
@@ -253,9 +244,6 @@ async def test_a_failed_remove_does_not_stop_the_revocation(
     await commits.forget([queue(0), queue(1)])
 
     assert store.called("remove") == [queue(0), queue(1)]
-
-
-# --- a store that is slow ------------------------------------------------------------------------
 
 
 async def test_a_slow_store_is_given_the_position_after_a_seek(
@@ -329,9 +317,6 @@ async def test_a_failed_update_does_not_stop_commits_of_other_queues(
     [event] = events
     assert isinstance(event, CommitFailed)
     assert event.queues == (queue(0),)
-
-
-# --- positions that are due without automatic commits --------------------------------------------
 
 
 async def test_a_position_that_is_due_is_tried_until_it_is_stored_and_then_left_alone(

@@ -42,9 +42,6 @@ tables = st.dictionaries(
 )
 
 
-# --- content ------------------------------------------------------------------------------------
-
-
 @settings(deadline=None)
 @given(table=tables)
 def test_encoded_offsets_are_decoded(table: dict[MessageQueue, int]) -> None:
@@ -95,9 +92,6 @@ def test_any_bytes_are_a_table_or_a_codec_error(content: bytes) -> None:
     except CodecError:
         return
     assert all(offset >= 0 for offset in table.values())
-
-
-# --- memory and file ----------------------------------------------------------------------------
 
 
 async def test_an_unsaved_queue_has_no_offset(tmp_path: Path) -> None:
@@ -219,8 +213,6 @@ async def test_before_load_and_after_close_reads_raise(tmp_path: Path) -> None:
     with pytest.raises(NotRunningError):
         await store.read(queue(0))
 
-
-# --- corrupt files ------------------------------------------------------------------------------
 
 CORRUPT: Final = {
     "empty": b"",

@@ -31,9 +31,6 @@ def table(state: int) -> dict[MessageQueue, int]:
     return {queue(n): state for n in range(3)}
 
 
-# --- crashes ------------------------------------------------------------------------------------
-
-
 def run_until_power_is_lost(base: Path, disk: MemoryDisk) -> tuple[int, bool]:
     """Save state 1, 2 and 3; return the last one saved, and whether power was lost."""
     saved = 0
@@ -182,9 +179,6 @@ async def test_a_kill_at_any_moment_loses_no_saved_offset(tmp_path: Path, states
         saved = [str(states), *child.stdout.read().split()][-1]
 
     assert int(saved) <= await state_in(tmp_path) <= int(saved) + 1
-
-
-# --- errors -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])

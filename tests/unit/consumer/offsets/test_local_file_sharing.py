@@ -29,9 +29,6 @@ def lowest_free_descriptor() -> int:
     return descriptor
 
 
-# --- rivals -------------------------------------------------------------------------------------
-
-
 async def test_a_second_consumer_of_the_same_names_is_refused_until_the_first_is_closed(
     tmp_path: Path,
 ) -> None:
@@ -115,9 +112,6 @@ async def test_loading_again_keeps_the_lock(tmp_path: Path) -> None:
         await store.load()
 
         assert await store.read(queue(0)) == 5
-
-
-# --- cancellation -------------------------------------------------------------------------------
 
 
 async def cancelled(task: asyncio.Task[None]) -> None:

@@ -181,9 +181,6 @@ async def test_members_of_a_new_group_that_start_together_agree(ends: Ends, stor
     assert await positions.find(queue(3)) == (90, False)
 
 
-# --- what cannot be known ------------------------------------------------------------------------
-
-
 async def test_an_unknown_offset_is_an_error(ends: Ends, store: Store) -> None:
     positions = starts(ends, store, "latest")
     await positions.note_topic("orders")

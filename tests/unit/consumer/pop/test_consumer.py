@@ -45,9 +45,6 @@ async def received(consumer: PopConsumer, count: int, **wanted: Any) -> list[Pop
     return taken
 
 
-# --- arguments -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("arguments", "setting"),
     [
@@ -120,9 +117,6 @@ async def test_a_wrong_topic_or_selector_is_refused(cluster: FakeCluster, topic:
         await consumer.subscribe(topic)
     with pytest.raises(ConfigError):
         await consumer.subscribe(TOPIC, "||")
-
-
-# --- receiving -----------------------------------------------------------------------------------
 
 
 async def test_messages_of_all_queues_and_brokers_are_received_once() -> None:
@@ -235,9 +229,6 @@ async def test_sql_is_checked_before_it_is_used(cluster: FakeCluster) -> None:
     await consumer.subscribe(TOPIC, MessageSelector.by_sql("(BAD"))
     with pytest.raises(SubscriptionError):
         await consumer.start()
-
-
-# --- settling ------------------------------------------------------------------------------------
 
 
 async def test_several_messages_are_acknowledged_with_one_request(cluster: FakeCluster) -> None:

@@ -32,9 +32,6 @@ CHANGE = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 
 
-# --- life ----------------------------------------------------------------------------------------
-
-
 async def test_before_the_start_and_after_the_end_nothing_is_received(cluster: FakeCluster) -> None:
     consumer = popper_of(cluster)
     with pytest.raises(NotRunningError):
@@ -111,9 +108,6 @@ async def test_the_running_info_has_the_subscriptions(cluster: FakeCluster) -> N
     assert info.properties["PROP_CONSUMEORDERLY"] == "true"
     assert [each.topic for each in info.subscription_set] == [TOPIC]
     assert b'"broker-a","queueId":-1' in bytes(info.mq_pop_table)
-
-
-# --- brokers -------------------------------------------------------------------------------------
 
 
 async def test_brokers_before_5_are_refused_at_once() -> None:
@@ -208,9 +202,6 @@ async def test_unsubscribing_gives_back_messages_in_the_buffer(cluster: FakeClus
         await consumer.subscribe(TOPIC)
         put(cluster, "new")
         assert "new" in bodies(await consumer.receive())
-
-
-# --- order ---------------------------------------------------------------------------------------
 
 
 async def test_an_orderly_queue_delivers_nothing_while_messages_are_in_flight(
@@ -340,9 +331,6 @@ async def test_only_the_first_message_of_a_queue_is_overdue_in_order(cluster: Fa
 
     assert [second.body, third.body] == [b"1", b"2"]
     assert [each.body for each in cluster.broker.messages(f"%DLQ%{GROUP}")] == [b"0"]
-
-
-# --- dead letters --------------------------------------------------------------------------------
 
 
 async def test_after_the_last_retry_a_message_is_a_dead_letter(cluster: FakeCluster) -> None:

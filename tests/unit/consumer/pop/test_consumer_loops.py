@@ -247,9 +247,6 @@ async def test_a_loop_without_a_topic_lets_others_work(cluster: FakeCluster) -> 
         assert (await looping).body == b"1"
 
 
-# --- acknowledgements that are not confirmed -----------------------------------------------------
-
-
 @pytest.fixture
 def one_unconfirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than one unconfirmed acknowledgement of a broker is too many."""

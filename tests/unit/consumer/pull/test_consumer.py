@@ -64,9 +64,6 @@ def pulls(cluster: FakeCluster) -> list[PullMessage]:
     return [read_header(command, PullMessage) for command in asked]
 
 
-# --- results of pulls ----------------------------------------------------------------------------
-
-
 async def test_a_queue_is_read_from_offset_to_offset(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
@@ -131,9 +128,6 @@ async def test_a_reset_by_an_administrator_is_returned_as_status(
     assert (result.status, result.next_offset) == (PullStatus.OFFSET_RESET, 3)
 
 
-# --- filters -------------------------------------------------------------------------------------
-
-
 async def test_only_wanted_tags_are_returned(cluster: FakeCluster, puller: PullConsumer) -> None:
     put(cluster, "a", tag="Aa")
     put(cluster, "b", tag="BB")  # the same hash, so the broker sends it
@@ -172,9 +166,6 @@ async def test_sql_that_no_broker_accepts_is_not_pulled_with(
     assert pulls(cluster) == []
 
 
-# --- raw -----------------------------------------------------------------------------------------
-
-
 async def test_a_raw_pull_returns_the_stored_records(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
@@ -201,9 +192,6 @@ async def test_the_offset_delta_of_a_static_topic_is_added(
 
     assert (raw.body, raw.offset_delta, raw.next_offset) == (record, 100, 108)
     assert [each.queue_offset for each in result.messages] == [107]
-
-
-# --- faults --------------------------------------------------------------------------------------
 
 
 async def test_messages_before_an_unreadable_one_are_returned_first(
@@ -306,9 +294,6 @@ async def test_a_pull_cancelled_at_a_replica_goes_to_the_master_next(
     assert asked == [0, 1, 0]
 
 
-# --- arguments -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("setting", "value", "call"),
     [
@@ -349,9 +334,6 @@ async def test_invalid_arguments_are_refused_before_any_request(
 
     assert (caught.value.setting, caught.value.value) == (setting, value)
     assert pulls(cluster) == []
-
-
-# --- offsets -------------------------------------------------------------------------------------
 
 
 async def test_commits_may_go_backwards(cluster: FakeCluster, puller: PullConsumer) -> None:
@@ -415,9 +397,6 @@ async def test_send_back_stores_in_the_retry_topic_or_the_dlq(
 
     assert read_header(header, ConsumerSendMsgBack).delay_level == level
     await until(lambda: f"{prefix}{GROUP}" in cluster.broker.topics)
-
-
-# --- life ----------------------------------------------------------------------------------------
 
 
 async def test_it_does_not_register_with_brokers(

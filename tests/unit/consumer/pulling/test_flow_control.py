@@ -93,9 +93,6 @@ def test_the_share_of_a_queue_grows_when_others_are_revoked() -> None:
     assert bound.may_pull(holding(8))
 
 
-# --- waiting for room ----------------------------------------------------------------------------
-
-
 async def blocked(assigned: DispatchQueue) -> asyncio.Future[None]:
     """Let the pull loop of *assigned* wait for room."""
     assigned.wake = asyncio.get_running_loop().create_future()

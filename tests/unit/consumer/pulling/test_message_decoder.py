@@ -80,9 +80,6 @@ def threads() -> Iterator[Callable[[], list[str]]]:
     assert names() == []
 
 
-# --- the bound -----------------------------------------------------------------------------------
-
-
 def test_an_answer_below_the_bound_is_decoded_without_suspending() -> None:
     small = Stored(body=compress(bytes(LOOP_BYTES - 10_000), "zlib", 1), sys_flag=COMPRESSED)
     decoding = decoder().decode(Stored().to_bytes() * 100 + small.to_bytes(), QUEUE)
@@ -151,9 +148,6 @@ async def test_the_bound_holds_with_every_setting(config: ClientConfig, in_loop:
     assert fault is None
     assert [(each.topic, each.body) for each in messages] == [("orders", LARGE)] * 3
     assert sum(in_loop) <= LOOP_BYTES
-
-
-# --- threads -------------------------------------------------------------------------------------
 
 
 class Held:
@@ -225,9 +219,6 @@ async def test_after_close_no_thread_starts(threads: Callable[[], list[str]]) ->
 
     assert len(messages) == 2
     assert threads() == []
-
-
-# --- in consumers --------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("threads", "impatient")

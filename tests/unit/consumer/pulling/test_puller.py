@@ -19,9 +19,6 @@ from tests.unit.remoting.until import until
 DOWN = NotConnectedError(ADDRESS, "connection refused")
 
 
-# --- requests ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("prepared", [True, False])
 async def test_a_pull_request_has_group_queue_offset_and_expression(
     env: PullerEnv, prepared: bool
@@ -82,9 +79,6 @@ async def test_an_unsubscribed_topic_is_not_pulled(env: PullerEnv) -> None:
     assert env.wire.asked == []
 
 
-# --- where it begins -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("chosen", [True, False])
 async def test_pulling_starts_at_the_committed_offset(env: PullerEnv, chosen: bool) -> None:
     env.put("a", "b", "c")
@@ -131,9 +125,6 @@ async def test_a_seek_overtakes_the_lookup_of_the_start_offset(env: PullerEnv) -
 
     assert bodies(await env.polled(1)) == ["b"]
     assert env.started == []
-
-
-# --- responses -----------------------------------------------------------------------------------
 
 
 async def test_messages_of_successive_pulls_are_in_order(
@@ -217,9 +208,6 @@ async def test_messages_pulled_twice_are_delivered_once(env: PullerEnv) -> None:
     await env.pulled(4)
     assert env.cache.count == 0
     await until(lambda: assigned.next_offset == 2)
-
-
-# --- seeking -------------------------------------------------------------------------------------
 
 
 async def test_a_seek_cancels_the_running_pull(env: PullerEnv) -> None:

@@ -19,8 +19,6 @@ from tests.unit.remoting.until import until
 
 REPLICA: Final = "127.0.0.1:20911"
 
-# --- what cannot be read -------------------------------------------------------------------------
-
 
 def spoiled(env: PullerEnv) -> bytes:
     """Return three records of which the second cannot be read."""
@@ -123,9 +121,6 @@ async def test_an_answer_with_an_earlier_next_offset_is_an_error(env: PullerEnv)
     assert assigned.committable >= 4
 
 
-# --- pace ----------------------------------------------------------------------------------------
-
-
 AT_ONCE = (
     found(0),
     found(0, code=ResponseCode.PULL_NOT_FOUND),
@@ -205,9 +200,6 @@ async def test_a_failure_is_published_once_until_pulling_works_again(env: Puller
     reasons = [event.reason for event in env.events if isinstance(event, PullFailed)]
     assert len(reasons) == 2
     assert "forbidden" in reasons[0]
-
-
-# --- replicas ------------------------------------------------------------------------------------
 
 
 def timed_out(_command: Command, _connection: ServerConnection) -> Outcome:

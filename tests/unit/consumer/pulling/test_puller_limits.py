@@ -21,8 +21,6 @@ BATCH = 8  # messages of a pull
 MESSAGES = 200  # of a queue, far above any limit here
 BODY = "x" * 100
 
-# --- flow control --------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("limit", "queues", "most_messages"),
@@ -103,9 +101,6 @@ async def test_a_poll_does_not_wake_queues_that_cannot_pull(env: PullerEnv) -> N
     await until(lambda: env.cache.count == 1)
 
     assert assigned not in env.cache.blocked
-
-
-# --- offsets that do not exist -------------------------------------------------------------------
 
 
 def corrections(env: PullerEnv) -> list[tuple[int, int, str, str, int]]:

@@ -39,9 +39,6 @@ class Gate:
         self.done += 1
 
 
-# --- suspending ----------------------------------------------------------------------------------
-
-
 async def test_no_handler_is_called_while_suspended(cluster: FakeCluster) -> None:
     handled = Notes()
     async with pushing(cluster, handled) as consumer:
@@ -107,9 +104,6 @@ async def test_orderly_consumer_is_suspended_between_two_messages(cluster: FakeC
         await committed(cluster, {0: 3})
 
 
-# --- how many at once ----------------------------------------------------------------------------
-
-
 async def test_concurrency_can_be_changed_under_load(cluster: FakeCluster) -> None:
     put(cluster, *numbers(40))
     gate = Gate()
@@ -150,9 +144,6 @@ async def test_threads_are_limited_by_concurrency(cluster: FakeCluster) -> None:
         await committed(cluster, {0: 20})
 
     assert not together.broken
-
-
-# --- failures ------------------------------------------------------------------------------------
 
 
 def failing(_: MessageExt) -> None:
@@ -215,9 +206,6 @@ async def test_orderly_consumer_retries_without_limit_by_default(cluster: FakeCl
     assert tries[:30] == [(b"bad", number) for number in range(30)]
 
 
-# --- hooks ---------------------------------------------------------------------------------------
-
-
 class Chooser:
     """A filter hook; *fails* is raised for every pull."""
 
@@ -269,9 +257,6 @@ async def test_filtered_messages_are_settled_and_failing_hooks_are_ignored(
     assert watcher.heard == bad_watcher.heard == [("before", 0, None), ("after", 0, "ok")]
 
 
-# --- offsets that do not exist -------------------------------------------------------------------
-
-
 async def test_queue_with_an_illegal_offset_is_held_until_seek(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
     put(cluster, "other", queue_id=1)
@@ -312,9 +297,6 @@ async def test_resume_does_not_release_a_held_queue(cluster: FakeCluster) -> Non
         assert consumer._engine.table[queue()].next_offset == 9
 
 
-# --- where reading begins ------------------------------------------------------------------------
-
-
 async def test_retry_topic_is_read_from_its_start_whatever_start_from_is(
     cluster: FakeCluster,
 ) -> None:
@@ -328,9 +310,6 @@ async def test_retry_topic_is_read_from_its_start_whatever_start_from_is(
         await committed(cluster, {0: 1}, topic=RETRIES)
 
     assert sorted(handled.bodies()) == ["new", "retried before"]
-
-
-# --- events --------------------------------------------------------------------------------------
 
 
 async def test_a_listener_that_raises_changes_nothing(cluster: FakeCluster) -> None:

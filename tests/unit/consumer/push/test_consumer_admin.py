@@ -23,8 +23,6 @@ from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, 
 from tests.unit.consumer.pushing import RETRIES, Notes, pushing
 from tests.unit.remoting.until import until
 
-# --- a message given to the handler by an administrator ------------------------------------------
-
 
 async def tried(cluster: FakeCluster, stored: StoredMessage) -> ConsumeDirectlyResult:
     """Let the broker hand *stored* to the consumer, and return what it answers."""
@@ -156,9 +154,6 @@ async def test_direct_consumption_decodes_the_value(cluster: FakeCluster) -> Non
     assert refused.consume_result == "CR_THROW_EXCEPTION"
 
 
-# --- offsets -------------------------------------------------------------------------------------
-
-
 async def test_offsets_are_reset_while_handlers_run(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     begun, go = asyncio.Event(), asyncio.Event()
@@ -238,9 +233,6 @@ async def test_seek_of_an_unassigned_queue_is_rejected(
             await consumer.seek(unknown, 0)
 
     assert (caught.value.setting, caught.value.value) == ("queue", unknown)
-
-
-# --- what it tells -------------------------------------------------------------------------------
 
 
 async def test_consumed_offsets_stop_at_the_first_unsettled_message(cluster: FakeCluster) -> None:

@@ -105,8 +105,6 @@ def test_batch_handler_accepts_any_batch_size(batch_size: int) -> None:
     PushConsumer("billing", on_batch=handle, namesrv=NAMESRV, config=config)
 
 
-# --- settings ------------------------------------------------------------------------------------
-
 COUNTS = {
     "concurrency": 1000,
     "consume_batch_size": 1024,
@@ -213,9 +211,6 @@ def test_push_config_has_the_settings_of_all_consumers() -> None:
     assert isinstance(config, ConsumerConfig)
     assert config.concurrency == 20
     assert config.max_reconsume_times is None
-
-
-# --- calls at the wrong time ---------------------------------------------------------------------
 
 
 def consumer() -> PushConsumer:

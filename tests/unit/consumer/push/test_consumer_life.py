@@ -49,9 +49,6 @@ def break_down(consumer: PushConsumer) -> None:
     consumer._engine._tasks.spawn(fail, name="bug")
 
 
-# --- run -----------------------------------------------------------------------------------------
-
-
 async def test_run_starts_consumes_and_returns_when_it_is_closed_elsewhere(
     cluster: FakeCluster,
 ) -> None:
@@ -247,9 +244,6 @@ async def test_sigterm_lets_running_handlers_finish(cluster: FakeCluster) -> Non
     assert GROUP not in cluster.broker.members.groups
 
 
-# --- failing -------------------------------------------------------------------------------------
-
-
 async def test_run_raises_the_failure_of_a_background_task(cluster: FakeCluster) -> None:
     consumer = push_consumer(cluster, Notes())
     async with nothing_left(), running(consumer) as task:
@@ -321,9 +315,6 @@ async def test_run_raises_when_a_background_task_is_cancelled_by_others(
 
     with pytest.raises(NotRunningError, match="commits was cancelled"):
         task.result()
-
-
-# --- closing while handlers run ------------------------------------------------------------------
 
 
 async def test_close_waits_for_running_handlers_and_commits(cluster: FakeCluster) -> None:

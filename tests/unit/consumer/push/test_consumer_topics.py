@@ -34,9 +34,6 @@ from tests.unit.remoting.until import until
 SOON: dict[str, Any] = {"commit_interval_seconds": 0.01}
 
 
-# --- heartbeats ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_heartbeats_announce_a_passive_member_and_the_retry_topic(
     cluster: FakeCluster, orderly: bool
@@ -77,9 +74,6 @@ async def test_retry_topic_is_read_once_the_broker_has_created_it(cluster: FakeC
         await until(lambda: queue(topic=RETRIES) in consumer.assignment(), "the retry queue", 10)
         put(cluster, "again", topic=RETRIES)
         await handled.have(1)
-
-
-# --- subscribing at run time ---------------------------------------------------------------------
 
 
 async def test_topics_can_be_subscribed_and_unsubscribed_at_run_time(cluster: FakeCluster) -> None:
@@ -196,9 +190,6 @@ async def test_invalid_sql_is_rejected(cluster: FakeCluster) -> None:
         await prepared.subscribe(TOPIC, bad)
         with pytest.raises(SubscriptionError):
             await prepared.start()
-
-
-# --- several consumers ---------------------------------------------------------------------------
 
 
 async def test_two_groups_share_one_instance(cluster: FakeCluster) -> None:

@@ -71,8 +71,6 @@ async def called(handler: object) -> bool:
         return made.threads is None
 
 
-# --- kinds of handlers ---------------------------------------------------------------------------
-
 KINDS: dict[str, tuple[bool, Callable[[Kinds], object]]] = {
     "coroutine function": (True, lambda kinds: kinds.coroutine),
     "plain function": (False, lambda kinds: kinds.plain),
@@ -182,9 +180,6 @@ async def test_a_plain_handler_that_found_no_thread_is_not_called_later(
     assert kinds.seen == [1]
 
 
-# --- what is no handler --------------------------------------------------------------------------
-
-
 async def nothing(*_: object) -> None: ...
 
 
@@ -209,9 +204,6 @@ def test_exactly_one_callable_handler_is_required(
         Handler(on_message, on_batch, name="test")
 
     assert (caught.value.setting, caught.value.value) == (setting, value)
-
-
-# --- what handlers say ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("level", [-1, 0, 1, 18])

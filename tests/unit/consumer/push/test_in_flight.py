@@ -222,9 +222,6 @@ def test_a_queue_without_assignment_and_handlers_is_forgotten(of: Queue) -> None
     assert not of.table._queues
 
 
-# --- with workers --------------------------------------------------------------------------------
-
-
 class Gate:
     """A handler that keeps its offsets, waits at offset 0, and fails there if set."""
 

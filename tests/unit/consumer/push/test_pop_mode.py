@@ -83,9 +83,6 @@ class Blocked(Notes):
         await self.let_go.wait()
 
 
-# --- dead letters --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("outcome", [None, Close(reset=True), Response(1, remark="no")], ids=str)
 async def test_failed_send_to_dlq_is_repeated_when_the_message_is_redelivered(
     cluster: FakeCluster, outcome: Outcome
@@ -123,9 +120,6 @@ async def test_dead_letter_of_a_failing_handler_is_reported_once(cluster: FakeCl
 
     assert len(events.of(MessageDeadLettered)) == 1
     assert [each.body for each in cluster.broker.messages(DEAD)] == [b"1"]
-
-
-# --- room ----------------------------------------------------------------------------------------
 
 
 async def test_popping_continues_when_cached_messages_have_expired(

@@ -366,9 +366,6 @@ async def test_handler_that_ignores_cancellation_is_awaited(worker_env: MakeWork
     assert env.send_back.sent == [(0, 0)]
 
 
-# --- cancellations that handlers leave behind -----------------------------------------------------
-
-
 async def cancel_own_task() -> None:
     task = asyncio.current_task()
     assert task is not None
@@ -458,9 +455,6 @@ async def test_worker_that_is_cancelled_between_messages_fails_the_consumer() ->
         tasks[0].cancel()
         await until(lambda: bool(env.failures), "the failure")
         assert "worker-0" in str(env.failures.pop())
-
-
-# --- time -----------------------------------------------------------------------------------------
 
 
 class SlowSendBack(FakeSendBack):

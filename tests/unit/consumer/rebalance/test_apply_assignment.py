@@ -231,9 +231,6 @@ async def test_commit_ends_the_drain(env: AssignmentEnv) -> None:
     assert env.store.kept == {queue(0): 4}
 
 
-# --- what goes wrong -----------------------------------------------------------------------------
-
-
 async def test_a_release_cancelled_at_any_step_ends_whole(env: AssignmentEnv) -> None:
     async def on_revoked() -> None:
         await anyio.lowlevel.checkpoint()

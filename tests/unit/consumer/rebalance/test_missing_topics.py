@@ -181,9 +181,6 @@ async def test_names_of_other_namespaces_are_not_proposed(cluster: FakeCluster) 
     assert event.nearest == "ordres"
 
 
-# --- names ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("wanted", "names", "nearest"),
     [

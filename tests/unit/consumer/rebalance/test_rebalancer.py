@@ -95,9 +95,6 @@ def group(instance: Instance) -> GroupEnv:
     return GroupEnv(instance)
 
 
-# --- one round -----------------------------------------------------------------------------------
-
-
 async def test_only_member_gets_all_queues(group: GroupEnv) -> None:
     assert await group.rebalancer.round()
     assert group.decided == {"orders": list(range(8))}
@@ -230,9 +227,6 @@ async def test_failing_strategy_changes_nothing_and_is_logged(
     assert "a bug" in caplog.text
 
 
-# --- many rounds ---------------------------------------------------------------------------------
-
-
 async def test_member_change_starts_a_round(instance: Instance, group: GroupEnv) -> None:
     running = asyncio.create_task(group.rebalancer.run())
     await until(lambda: group.rounds == 1)
@@ -279,9 +273,6 @@ async def test_rounds_run_regularly_without_notification(
     await until(lambda: group.rounds >= 3)
 
     running.cancel()
-
-
-# --- being settled -------------------------------------------------------------------------------
 
 
 async def test_assignment_is_complete_once_every_topic_is(

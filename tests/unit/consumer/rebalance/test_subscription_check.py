@@ -57,9 +57,6 @@ def table(*wanted: Subscription) -> dict[str, SubscriptionData]:
     return {each.topic: each.to_body() for each in wanted}
 
 
-# --- differences ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [("*", "*"), ("a || b", "b||a"), (SQL, MessageSelector.by_sql(" price > 3 ")), ("", "*")],
@@ -114,9 +111,6 @@ def test_client_id_at_several_addresses_is_reported() -> None:
     assert namesakes("c@1", ["b:1", "a:1"]) == [
         ClientIdNotUnique(client_id="c@1", addresses=("a:1", "b:1"))
     ]
-
-
-# --- queries -------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
