@@ -30,7 +30,7 @@ class Clock:
 
 
 class Member:
-    """Locks of one client id, with what it was told."""
+    """Locks of one client id, with the queues it lost."""
 
     def __init__(self, instance: MQClientInstance) -> None:
         self.client_id = instance.client_id

@@ -33,9 +33,9 @@ class Brokers:
     async def query_offset(self, group: str, queue: MessageQueue) -> int | None:
         assert group == "billing"
         self.queries.append(queue)
-        answer = self.kept.get(queue)
+        response = self.kept.get(queue)
         await self._work(queue)
-        return answer
+        return response
 
     async def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         assert group == "billing"

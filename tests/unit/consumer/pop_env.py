@@ -49,7 +49,7 @@ def bodies(taken: Iterable[MessageExt]) -> list[str]:
 
 
 def hold_acks(broker: FakeBroker) -> Callable[[], None]:
-    """Hold the answers to all acknowledgements; return what releases them."""
+    """Hold the responses to all acknowledgements; return what releases them."""
     holds = {
         code: broker.hold(code) for code in (RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE)
     }

@@ -47,7 +47,7 @@ class FakeInstance:
         self.broker_versions = {ADDRESS: V5_0_0}
         self.addresses: dict[int, str] = {MASTER_ID: ADDRESS}
         self.beats = 0
-        self.asked: list[PullMessage] = []
+        self.pulls: list[PullMessage] = []
         self.addressed: list[str] = []
         self.codes: list[int] = []
         self.at: list[float] = []
@@ -78,7 +78,7 @@ class FakeInstance:
         return await self._ask(command, timeout)
 
     async def _ask(self, command: Command, timeout: float) -> Command:
-        self.asked.append(read_header(command, PullMessage))
+        self.pulls.append(read_header(command, PullMessage))
         self.codes.append(command.code)
         self.at.append(asyncio.get_running_loop().time())
         self.timeouts.add(timeout)
@@ -164,13 +164,13 @@ class PullerEnv:
         for body in bodies:
             self.broker.put("orders", body.encode(), queue_id=queue_id, properties=properties)
 
-    def answer(self, what: object, times: int | None = 1) -> None:
-        """Set the answer to the next pulls."""
+    def respond(self, what: object, times: int | None = 1) -> None:
+        """Set the response to the next pulls."""
         for code in PULLS:
             self.broker.on(code, cast(Any, what), times)
 
     def usual(self) -> None:
-        """Remove the answers that were set."""
+        """Remove the responses that were set."""
         for code in PULLS:
             self.broker.off(code)
 
@@ -188,8 +188,8 @@ class PullerEnv:
 
     async def pulled(self, count: int) -> list[PullMessage]:
         """Return the pulls once there were *count*."""
-        await until(lambda: len(self.wire.asked) >= count, f"{count} pulls")
-        return self.wire.asked
+        await until(lambda: len(self.wire.pulls) >= count, f"{count} pulls")
+        return self.wire.pulls
 
     async def close(self) -> None:
         """Stop; fail if a pull loop ended with an error."""
@@ -206,7 +206,7 @@ def bodies(taken: list[MessageExt]) -> list[str]:
 
 
 def found(next_offset: int, body: bytes = b"", code: int = 0) -> Response:
-    """Return the answer to a pull after which the next one begins at *next_offset*."""
+    """Return the response to a pull after which the next one begins at *next_offset*."""
     ext = {
         "suggestWhichBrokerId": "0",
         "nextBeginOffset": str(next_offset),
@@ -217,5 +217,5 @@ def found(next_offset: int, body: bytes = b"", code: int = 0) -> Response:
 
 
 def moved(offset: int) -> Response:
-    """Return the answer that there is no such offset, but *offset*."""
+    """Return the response that there is no such offset, but *offset*."""
     return found(offset, code=ResponseCode.PULL_OFFSET_MOVED)

@@ -11,11 +11,12 @@ from rocketmq_aio.consumer.common.broker_clock import STALE_SECONDS, BrokerClock
 START_MS = 1_700_000_000_000  # the broker's time when the clock here says 0
 
 
-def clock_of(*answers: tuple[float, float, float]) -> tuple[BrokerClock, list[Any]]:
-    """Return a clock that heard (asked at, stamped at, came at), and the ages it gave."""
+def clock_of(*responses: tuple[float, float, float]) -> tuple[BrokerClock, list[Any]]:
+    """Return a clock with responses (sent at, stamped at, came at), and the ages it gave."""
     clock = BrokerClock()
     ages = [
-        clock.note_response(START_MS + int(at * 1000), asked, now) for asked, at, now in answers
+        clock.note_response(START_MS + int(at * 1000), requests, now)
+        for requests, at, now in responses
     ]
     return clock, [pytest.approx(age, abs=0.002) for age in ages]
 

@@ -73,8 +73,8 @@ async def test_end_wakes_all_readers_of_a_stream(streams: EventStreams) -> None:
     streams.publish(event(1))
     streams.close()
 
-    heard = await asyncio.wait_for(asyncio.gather(*readers), 15)
-    assert sorted(map(len, heard)) == [0, 1]
+    events = await asyncio.wait_for(asyncio.gather(*readers), 15)
+    assert sorted(map(len, events)) == [0, 1]
 
 
 async def test_a_stream_that_is_opened_after_the_end_is_empty(streams: EventStreams) -> None:
@@ -100,9 +100,9 @@ async def test_unread_stream_keeps_the_newest_events(streams: EventStreams) -> N
         streams.publish(event(number))
     streams.close()
 
-    heard = await rest_of(stream)
-    assert len(heard) == MAX_UNREAD
-    assert heard[0] == event(3)
+    events = await rest_of(stream)
+    assert len(events) == MAX_UNREAD
+    assert events[0] == event(3)
 
 
 async def test_unreferenced_stream_is_removed(streams: EventStreams) -> None:

@@ -34,14 +34,14 @@ class Recorder:
 
     def before(self, context: ConsumeContext) -> None:
         self.log.append(f"{self.name} before {context.topic}")
-        context.notes[self.name] = "begun"
+        context.notes[self.name] = "started"
 
     def after(self, context: ConsumeContext) -> None:
         self.log.append(f"{self.name} after {context.status} {context.notes.pop(self.name)}")
 
 
 class Failing:
-    """Raises what it is told to."""
+    """Raises what a test sets."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -91,8 +91,8 @@ def test_hooks_run_in_order_with_one_context_for_both_calls() -> None:
     assert log == [
         "a before orders",
         "b before orders",
-        "a after success begun",
-        "b after success begun",
+        "a after success started",
+        "b after success started",
     ]
 
 
@@ -109,7 +109,7 @@ def test_failing_hook_does_not_stop_the_others(caplog: pytest.LogCaptureFixture)
     log: list[str] = []
     run(ConsumeHooks([Failing(ValueError("no")), Recorder("b", log)]))
 
-    assert log == ["b before orders", "b after success begun"]
+    assert log == ["b before orders", "b after success started"]
 
 
 def test_each_kind_of_failure_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

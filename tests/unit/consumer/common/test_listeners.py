@@ -11,17 +11,17 @@ from rocketmq_aio.consumer.common.listeners import call_listener
 
 
 async def test_plain_and_async_listeners_are_called() -> None:
-    heard: list[object] = []
+    calls: list[object] = []
 
     async def listener(*args: object) -> None:
         await asyncio.sleep(0)
-        heard.append(args)
+        calls.append(args)
 
     await call_listener(None, 1)
-    await call_listener(lambda *args: heard.append(args), 1, 2)
+    await call_listener(lambda *args: calls.append(args), 1, 2)
     await call_listener(listener, 3)
 
-    assert heard == [(1, 2), (3,)]
+    assert calls == [(1, 2), (3,)]
 
 
 async def test_failing_listener_is_logged(caplog: pytest.LogCaptureFixture) -> None:

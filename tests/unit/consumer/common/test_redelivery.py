@@ -36,14 +36,14 @@ REFUSED = Response(1, remark="look message by offset failed")
 PROPERTIES = "KEYS\x01k\x02TAGS\x01t\x02UNIQ_KEY\x01ID\x02own\x01x\x02"
 
 
-class Shop:
+class RetryEnv:
     """A cluster without delays, and a member of the group in it."""
 
     def __init__(self, cluster: FakeCluster, instance: MQClientInstance) -> None:
         self.cluster = cluster
         self.broker = cluster.broker
         self.instance = instance
-        self.back = SendBack(instance, GROUP, max_reconsume_times=LIMIT)
+        self.send_back = SendBack(instance, GROUP, max_reconsume_times=LIMIT)
 
     def message(self, topic: str = "orders", **stored: Any) -> MessageExt:  # noqa: ANN401
         """Return a message of the first broker."""
@@ -69,7 +69,7 @@ async def shops() -> AsyncIterator[Callable[..., Any]]:
 
         async def open_shop(
             brokers: int = 1, *, version: str = "5.5.0", unit_mode: bool = False
-        ) -> Shop:
+        ) -> RetryEnv:
             cluster = FakeCluster(brokers, version=version, topics={"orders": 1})
             for broker in cluster.brokers:
                 broker.delays.seconds = [0.0] * 18
@@ -81,14 +81,14 @@ async def shops() -> AsyncIterator[Callable[..., Any]]:
             instance = await stack.enter_async_context(MQClientInstance(config))
             await instance.routes.get("orders")
             await instance.routes.get(RETRIES)
-            return Shop(cluster, instance)
+            return RetryEnv(cluster, instance)
 
         yield open_shop
 
 
 @pytest_asyncio.fixture
-async def shop(shops: Callable[..., Any]) -> Shop:
-    opened: Shop = await shops()
+async def env(shops: Callable[..., Any]) -> RetryEnv:
+    opened: RetryEnv = await shops()
     return opened
 
 
@@ -96,13 +96,13 @@ def fields(command: Command) -> dict[str, str]:
     return dict(command.ext_fields())
 
 
-async def test_send_back_goes_to_the_broker_that_stored_the_message(shop: Shop) -> None:
-    shop.message()
-    message = shop.message()
-    await shop.back.send_back(message, 4)
-    (again,) = await shop.arrived(RETRIES)
+async def test_send_back_goes_to_the_broker_that_stored_the_message(env: RetryEnv) -> None:
+    env.message()
+    message = env.message()
+    await env.send_back.send_back(message, 4)
+    (again,) = await env.arrived(RETRIES)
 
-    assert fields(shop.broker.requests_of(BACK)[0]) == {
+    assert fields(env.broker.requests_of(BACK)[0]) == {
         "offset": str(message.commit_log_offset),
         "group": GROUP,
         "delayLevel": "4",
@@ -113,25 +113,25 @@ async def test_send_back_goes_to_the_broker_that_stored_the_message(shop: Shop) 
         "bname": "broker-a",
     }
     assert (again.body, again.properties["RETRY_TOPIC"]) == (b"body", "orders")
-    assert shop.broker.requests_of(SEND) == []
+    assert env.broker.requests_of(SEND) == []
 
 
 async def test_send_back_and_copies_set_unit_mode(shops: Callable[..., Any]) -> None:
-    shop = await shops(unit_mode=True)
-    await shop.back.send_back(shop.message())
-    await shop.back.send_back(shop.message(sys_flag=INNER_BATCH))
+    env = await shops(unit_mode=True)
+    await env.send_back.send_back(env.message())
+    await env.send_back.send_back(env.message(sys_flag=INNER_BATCH))
 
-    (back,), (copy,) = shop.broker.requests_of(BACK), shop.broker.requests_of(SEND)
+    (back,), (copy,) = env.broker.requests_of(BACK), env.broker.requests_of(SEND)
     assert (fields(back)["unitMode"], fields(copy)["k"]) == ("true", "true")
 
 
-async def test_retry_is_sent_back_under_its_stored_topic(shop: Shop) -> None:
-    message = shop.message(RETRIES, properties=f"{PROPERTIES}RETRY_TOPIC\x01orders\x02")
+async def test_retry_is_sent_back_under_its_stored_topic(env: RetryEnv) -> None:
+    message = env.message(RETRIES, properties=f"{PROPERTIES}RETRY_TOPIC\x01orders\x02")
     restore_topic(message)
-    await shop.back.send_back(message)
+    await env.send_back.send_back(message)
 
     assert message.topic == "orders"
-    assert fields(shop.broker.requests_of(BACK)[0])["originTopic"] == RETRIES
+    assert fields(env.broker.requests_of(BACK)[0])["originTopic"] == RETRIES
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ async def test_retry_is_sent_back_under_its_stored_topic(shop: Shop) -> None:
     ],
 )
 async def test_only_messages_of_retry_topics_change_their_topic(
-    shop: Shop, topic: str, properties: str, shown: str
+    env: RetryEnv, topic: str, properties: str, shown: str
 ) -> None:
-    message = shop.message(topic, properties=properties)
+    message = env.message(topic, properties=properties)
     restore_topic(message)
 
     assert (message.topic, message.queue.topic) == (shown, topic)
@@ -153,33 +153,33 @@ async def test_only_messages_of_retry_topics_change_their_topic(
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 async def test_a_dead_letter_keeps_everything(shops: Callable[..., Any], version: str) -> None:
-    shop = await shops(version=version)
-    await shop.back.dead_letter(shop.message(), "no JSON")
-    (dead,) = await shop.arrived(DEAD)
+    env = await shops(version=version)
+    await env.send_back.dead_letter(env.message(), "no JSON")
+    (dead,) = await env.arrived(DEAD)
 
     assert dead.body == b"body"
     sent = parse_properties(PROPERTIES.encode())
     assert dead.properties.items() >= (sent | {"RETRY_TOPIC": "orders"}).items()
 
 
-async def test_group_without_retry_queues_loses_no_message(shop: Shop) -> None:
-    shop.broker.topics[RETRIES].queues.clear()
-    await shop.instance.routes.fetch(RETRIES)
+async def test_group_without_retry_queues_loses_no_message(env: RetryEnv) -> None:
+    env.broker.topics[RETRIES].queues.clear()
+    await env.instance.routes.fetch(RETRIES)
 
     with pytest.raises(RouteNotFoundError, match="retryQueueNums"):
-        await shop.back.send_back(shop.message())
+        await env.send_back.send_back(env.message())
     with pytest.raises(RouteNotFoundError, match="retryQueueNums"):
-        await shop.back.dead_letter(shop.message(), "no JSON")
-    assert shop.broker.requests_of(BACK) == []
+        await env.send_back.dead_letter(env.message(), "no JSON")
+    assert env.broker.requests_of(BACK) == []
 
 
-async def test_copy_of_a_refused_message_is_complete(shop: Shop) -> None:
-    shop.broker.on(BACK, REFUSED)
-    message = shop.message(reconsume_times=2)
-    await shop.back.send_back(message)
-    (copy,) = await shop.arrived(RETRIES)
+async def test_copy_of_a_refused_message_is_complete(env: RetryEnv) -> None:
+    env.broker.on(BACK, REFUSED)
+    message = env.message(reconsume_times=2)
+    await env.send_back.send_back(message)
+    (copy,) = await env.arrived(RETRIES)
 
-    sent = fields(shop.broker.requests_of(SEND)[0])
+    sent = fields(env.broker.requests_of(SEND)[0])
     added = {"RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": message.offset_message_id, "DELAY": "5"}
     assert copy.body == b"body"
     assert copy.properties.items() >= (message.properties | added).items()
@@ -187,20 +187,20 @@ async def test_copy_of_a_refused_message_is_complete(shop: Shop) -> None:
     assert (sent["h"], sent["j"]) == ("5", "3")
 
 
-async def test_copy_of_a_retry_keeps_its_origin(shop: Shop) -> None:
-    shop.broker.on(BACK, REFUSED)
+async def test_copy_of_a_retry_keeps_its_origin(env: RetryEnv) -> None:
+    env.broker.on(BACK, REFUSED)
     origin = "RETRY_TOPIC\x01orders\x02ORIGIN_MESSAGE_ID\x01FIRST\x02"
-    await shop.back.send_back(shop.message(RETRIES, properties=origin, reconsume_times=1))
-    _, copy = await shop.arrived(RETRIES)
+    await env.send_back.send_back(env.message(RETRIES, properties=origin, reconsume_times=1))
+    _, copy = await env.arrived(RETRIES)
 
     wanted = {"RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": "FIRST", "DELAY": "4"}
     assert copy.properties.items() >= wanted.items()
 
 
-async def test_a_copy_has_the_delay_that_was_asked_for(shop: Shop) -> None:
-    shop.broker.on(BACK, REFUSED)
-    await shop.back.send_back(shop.message(reconsume_times=2), 9)
-    (copy,) = await shop.arrived(RETRIES)
+async def test_a_copy_has_the_delay_that_was_asked_for(env: RetryEnv) -> None:
+    env.broker.on(BACK, REFUSED)
+    await env.send_back.send_back(env.message(reconsume_times=2), 9)
+    (copy,) = await env.arrived(RETRIES)
 
     assert copy.properties["DELAY"] == "9"
 
@@ -210,14 +210,14 @@ async def test_a_copy_has_the_delay_that_was_asked_for(shop: Shop) -> None:
 async def test_dead_letter_copies_exceed_the_retry_limit(
     shops: Callable[..., Any], version: str, times: int, level: int
 ) -> None:
-    shop = await shops(version=version)
-    shop.broker.on(BACK, REFUSED)
-    await shop.back.send_back(shop.message(reconsume_times=times), level)
-    (dead,) = await shop.arrived(DEAD)
+    env = await shops(version=version)
+    env.broker.on(BACK, REFUSED)
+    await env.send_back.send_back(env.message(reconsume_times=times), level)
+    (dead,) = await env.arrived(DEAD)
 
     assert dead.body == b"body"
     assert dead.properties.get("DELAY", "0") == "0"
-    assert shop.broker.messages(RETRIES) == []
+    assert env.broker.messages(RETRIES) == []
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
@@ -225,19 +225,19 @@ async def test_dead_letter_copies_exceed_the_retry_limit(
 async def test_retry_copies_stay_below_the_retry_limit(
     shops: Callable[..., Any], version: str, times: int
 ) -> None:
-    shop = await shops(version=version)
-    shop.broker.on(BACK, REFUSED)
-    await shop.back.send_back(shop.message(reconsume_times=times))
+    env = await shops(version=version)
+    env.broker.on(BACK, REFUSED)
+    await env.send_back.send_back(env.message(reconsume_times=times))
 
-    assert len(await shop.arrived(RETRIES)) == 1
-    assert DEAD not in shop.broker.topics
+    assert len(await env.arrived(RETRIES)) == 1
+    assert DEAD not in env.broker.topics
 
 
 @pytest.mark.parametrize("bits", [0, *COMPRESSION_BITS.values()])
-async def test_compressed_body_is_sent_compressed(shop: Shop, bits: int) -> None:
+async def test_compressed_body_is_sent_compressed(env: RetryEnv, bits: int) -> None:
     kind = next((name for name, value in COMPRESSION_BITS.items() if value == bits), "zlib")
     body, flag = b"much of the same " * 1000, COMPRESSED | bits
-    message = shop.message(body=compress(body, kind, 5), sys_flag=flag)
+    message = env.message(body=compress(body, kind, 5), sys_flag=flag)
     header, sent = copy_of(message, RETRIES, 3)
 
     assert message.body == body
@@ -246,125 +246,125 @@ async def test_compressed_body_is_sent_compressed(shop: Shop, bits: int) -> None
     assert inflate(sent, flag) == body
 
 
-async def test_a_copy_is_neither_delayed_twice_nor_half_of_a_transaction(shop: Shop) -> None:
+async def test_a_copy_is_neither_delayed_twice_nor_half_of_a_transaction(env: RetryEnv) -> None:
     names = ["TRAN_MSG", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "DELAY"]
-    message = shop.message(properties="".join(f"{name}\x01true\x02" for name in names))
+    message = env.message(properties="".join(f"{name}\x01true\x02" for name in names))
     header, _ = copy_of(message, RETRIES, None)
 
     assert parse_properties((header.properties or "").encode()).keys().isdisjoint(names)
 
 
-async def test_entry_of_an_inner_batch_is_sent_alone(shop: Shop) -> None:
-    message = shop.message()
+async def test_entry_of_an_inner_batch_is_sent_alone(env: RetryEnv) -> None:
+    message = env.message()
     batched = bytearray(message.head)
     batched[36:40] = (INNER_BATCH | COMPRESSED).to_bytes(4, "big")
     message.head = bytes(batched)
-    await shop.back.send_back(message)
-    (copy,) = await shop.arrived(RETRIES)
+    await env.send_back.send_back(message)
+    (copy,) = await env.arrived(RETRIES)
 
     assert copy.body == b"body"
-    assert fields(shop.broker.requests_of(SEND)[0])["f"] == "0"
-    assert shop.broker.requests_of(BACK) == []
+    assert fields(env.broker.requests_of(SEND)[0])["f"] == "0"
+    assert env.broker.requests_of(BACK) == []
 
 
-async def test_messages_of_static_topics_are_copied_at_once(shop: Shop) -> None:
-    message = shop.message()
+async def test_messages_of_static_topics_are_copied_at_once(env: RetryEnv) -> None:
+    message = env.message()
     message.queue = MessageQueue("orders", "__syslo__global", 0)
-    route = await shop.instance.routes.get("orders")
-    route.owners[message.queue] = shop.broker.name
-    await shop.back.send_back(message)
+    route = await env.instance.routes.get("orders")
+    route.owners[message.queue] = env.broker.name
+    await env.send_back.send_back(message)
 
-    assert len(await shop.arrived(RETRIES)) == 1
-    assert shop.broker.requests_of(BACK) == []
+    assert len(await env.arrived(RETRIES)) == 1
+    assert env.broker.requests_of(BACK) == []
 
 
-async def test_copy_counts_local_retries(shop: Shop) -> None:
-    message = shop.message(reconsume_times=1)
+async def test_copy_counts_local_retries(env: RetryEnv) -> None:
+    message = env.message(reconsume_times=1)
     message.local_retries = 4
-    await shop.back.send_back(message)
-    (copy,) = await shop.arrived(RETRIES)
+    await env.send_back.send_back(message)
+    (copy,) = await env.arrived(RETRIES)
 
-    assert fields(shop.broker.requests_of(SEND)[0])["j"] == "6"
+    assert fields(env.broker.requests_of(SEND)[0])["j"] == "6"
     assert copy.properties["DELAY"] == "8"
-    assert shop.broker.requests_of(BACK) == []
+    assert env.broker.requests_of(BACK) == []
 
 
 async def test_a_copy_goes_to_another_broker_where_one_is(shops: Callable[..., Any]) -> None:
-    shop = await shops(2)
-    message = shop.message()
-    await shop.broker.stop()
-    await shop.back.send_back(message)
+    env = await shops(2)
+    message = env.message()
+    await env.broker.stop()
+    await env.send_back.send_back(message)
 
-    assert len(await shop.arrived(RETRIES, shop.cluster.brokers[1])) == 1
+    assert len(await env.arrived(RETRIES, env.cluster.brokers[1])) == 1
 
 
 async def test_the_messages_own_broker_is_the_last_to_be_tried(shops: Callable[..., Any]) -> None:
-    shop = await shops(2)
-    shop.broker.on(BACK, REFUSED)
-    shop.cluster.brokers[1].on(SEND, Response(2))
-    await shop.back.send_back(shop.message())
+    env = await shops(2)
+    env.broker.on(BACK, REFUSED)
+    env.cluster.brokers[1].on(SEND, Response(2))
+    await env.send_back.send_back(env.message())
 
-    assert len(shop.cluster.brokers[1].requests_of(SEND)) == 1
-    assert len(await shop.arrived(RETRIES)) == 1
+    assert len(env.cluster.brokers[1].requests_of(SEND)) == 1
+    assert len(await env.arrived(RETRIES)) == 1
 
 
 async def test_a_broker_without_the_retry_topic_makes_it_if_need_be(
     shops: Callable[..., Any],
 ) -> None:
-    shop = await shops(2)
-    del shop.broker.topics[RETRIES]
-    await shop.instance.routes.fetch(RETRIES)
-    shop.broker.on(BACK, REFUSED)
-    shop.cluster.brokers[1].on(SEND, Response(2))
-    await shop.back.send_back(shop.message())
+    env = await shops(2)
+    del env.broker.topics[RETRIES]
+    await env.instance.routes.fetch(RETRIES)
+    env.broker.on(BACK, REFUSED)
+    env.cluster.brokers[1].on(SEND, Response(2))
+    await env.send_back.send_back(env.message())
 
-    assert len(await shop.arrived(RETRIES)) == 1
+    assert len(await env.arrived(RETRIES)) == 1
 
 
 async def test_no_more_than_a_few_brokers_are_tried(shops: Callable[..., Any]) -> None:
-    shop = await shops(COPY_ATTEMPTS + 2)
-    for broker in shop.cluster.brokers:
+    env = await shops(COPY_ATTEMPTS + 2)
+    for broker in env.cluster.brokers:
         broker.on(BACK, REFUSED)
         broker.on(SEND, Response(2))
 
     with pytest.raises(BusyError):
-        await shop.back.send_back(shop.message())
-    tried = sum(len(broker.requests_of(SEND)) for broker in shop.cluster.brokers)
+        await env.send_back.send_back(env.message())
+    tried = sum(len(broker.requests_of(SEND)) for broker in env.cluster.brokers)
     assert tried == COPY_ATTEMPTS
 
 
 @pytest.mark.parametrize("code", [10, 11, 12])
-async def test_flush_timeouts_count_as_stored(shop: Shop, code: int) -> None:
-    shop.broker.on(BACK, REFUSED)
-    shop.broker.on(SEND, Response(code))
-    await shop.back.send_back(shop.message())
+async def test_flush_timeouts_count_as_stored(env: RetryEnv, code: int) -> None:
+    env.broker.on(BACK, REFUSED)
+    env.broker.on(SEND, Response(code))
+    await env.send_back.send_back(env.message())
 
-    assert len(shop.broker.requests_of(SEND)) == 1
-
-
-async def test_copy_goes_to_the_origin_without_a_retry_topic(shop: Shop) -> None:
-    del shop.broker.topics[RETRIES]
-    shop.instance.routes._routes.pop(RETRIES)
-    shop.broker.on(BACK, REFUSED)
-    await shop.back.send_back(shop.message())
-
-    assert len(await shop.arrived(RETRIES)) == 1
+    assert len(env.broker.requests_of(SEND)) == 1
 
 
-async def test_message_that_no_broker_stores_raises_and_is_unchanged(shop: Shop) -> None:
-    shop.broker.on(BACK, REFUSED)
-    shop.broker.on(SEND, Response(13, remark="too long"))
-    message = shop.message()
+async def test_copy_goes_to_the_origin_without_a_retry_topic(env: RetryEnv) -> None:
+    del env.broker.topics[RETRIES]
+    env.instance.routes._routes.pop(RETRIES)
+    env.broker.on(BACK, REFUSED)
+    await env.send_back.send_back(env.message())
+
+    assert len(await env.arrived(RETRIES)) == 1
+
+
+async def test_message_that_no_broker_stores_raises_and_is_unchanged(env: RetryEnv) -> None:
+    env.broker.on(BACK, REFUSED)
+    env.broker.on(SEND, Response(13, remark="too long"))
+    message = env.message()
     assert message.properties["own"] == "x"
     before = msgspec.structs.astuple(message)
 
     with pytest.raises(BrokerError, match="too long"):
-        await shop.back.send_back(message)
+        await env.send_back.send_back(message)
     assert msgspec.structs.astuple(message) == before
 
 
-async def test_copy_ignores_properties_changed_by_handlers(shop: Shop) -> None:
-    message = shop.message()
+async def test_copy_ignores_properties_changed_by_handlers(env: RetryEnv) -> None:
+    message = env.message()
     message.properties["own"] = "changed"
     message.properties["more"] = "y"
     header, _ = copy_of(message, RETRIES, 3)
@@ -373,15 +373,15 @@ async def test_copy_ignores_properties_changed_by_handlers(shop: Shop) -> None:
     assert (copied["own"], "more" in copied) == ("x", False)
 
 
-async def test_unknown_broker_is_an_error(shop: Shop) -> None:
-    shop.instance.routes._routes.clear()
-    await shop.cluster.name_server.stop()
+async def test_unknown_broker_is_an_error(env: RetryEnv) -> None:
+    env.instance.routes._routes.clear()
+    await env.cluster.name_server.stop()
 
     with pytest.raises(NotConnectedError):
-        await shop.back.send_back(shop.message())
+        await env.send_back.send_back(env.message())
 
 
-async def test_a_copy_has_the_fields_of_a_send(shop: Shop) -> None:
-    header, _ = copy_of(shop.message(), RETRIES, 3)
+async def test_a_copy_has_the_fields_of_a_send(env: RetryEnv) -> None:
+    header, _ = copy_of(env.message(), RETRIES, 3)
 
     assert to_ext_fields(header).keys() == set("abcdefghijklm")

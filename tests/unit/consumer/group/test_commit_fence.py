@@ -147,10 +147,10 @@ async def test_an_answer_from_before_another_stall_is_ignored(
     read = env.store.read
 
     async def read_slowly(each: MessageQueue) -> int | None:
-        answer = await read(each)
+        response = await read(each)
         env.stall(THERE)
         env.fence.stalls.look()
-        return answer
+        return response
 
     env.stall()
     with monkeypatch.context() as patched:

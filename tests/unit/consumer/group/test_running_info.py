@@ -164,12 +164,12 @@ async def test_lite_pull_consumer_answers_its_broker(cluster: FakeCluster) -> No
     async with consuming(cluster) as consumer:
         await polled(consumer, 9)
         await consumer.commit()
-        asked = GetConsumerRunningInfo(consumer_group=GROUP, client_id=consumer.client.client_id)
-        answer = await cluster.broker.push(asked)
+        requests = GetConsumerRunningInfo(consumer_group=GROUP, client_id=consumer.client.client_id)
+        response = await cluster.broker.push(requests)
         statistics = consumer.statistics()[TOPIC]
 
-    assert answer is not None
-    seen = msgspec.json.decode(to_standard(answer.body))
+    assert response is not None
+    seen = msgspec.json.decode(to_standard(response.body))
     at, info = only(seen["mqTable"])
     assert (at, info["commitOffset"]) == (queue(), 9)
     assert info["lastPullTimestamp"] >= info["lastConsumeTimestamp"] - 30_000 > 0

@@ -36,11 +36,11 @@ def stored(cluster: FakeCluster, queue_id: int = 0) -> int | None:
 
 def commits(cluster: FakeCluster, queue_id: int = 0) -> list[int]:
     """Return every commit of a queue that went over the wire."""
-    asked = [
+    requests = [
         read_header(command, UpdateConsumerOffset)
         for command in cluster.broker.requests_of(RequestCode.UPDATE_CONSUMER_OFFSET)
     ]
-    return [each.commit_offset for each in asked if each.queue_id == queue_id]
+    return [each.commit_offset for each in requests if each.queue_id == queue_id]
 
 
 async def test_only_messages_of_earlier_polls_are_committed_automatically(

@@ -51,22 +51,22 @@ async def test_members_share_the_queues_and_commit_before_revocation(cluster: Fa
 
 
 async def test_listeners_are_called_on_assignment_and_revocation(cluster: FakeCluster) -> None:
-    heard: list[tuple[str, int]] = []
+    queue_changes: list[tuple[str, int]] = []
 
     async def on_assigned(queues: tuple[MessageQueue, ...]) -> None:
-        heard.append(("assigned", len(queues)))
+        queue_changes.append(("assigned", len(queues)))
 
     def on_revoked(queues: tuple[MessageQueue, ...]) -> None:
-        heard.append(("revoked", len(queues)))
+        queue_changes.append(("revoked", len(queues)))
 
     listeners = {"on_assigned": on_assigned, "on_revoked": on_revoked}
     async with consuming(cluster, listeners=listeners) as one:
         events = one.events()
         async with consuming(cluster):
-            await until(lambda: len(heard) == 2)
-        await until(lambda: len(heard) == 3)
+            await until(lambda: len(queue_changes) == 2)
+        await until(lambda: len(queue_changes) == 3)
 
-    assert heard == [("assigned", 4), ("revoked", 2), ("assigned", 2), ("revoked", 4)]
+    assert queue_changes == [("assigned", 4), ("revoked", 2), ("assigned", 2), ("revoked", 4)]
     kinds = [type(event) async for event in events]
     assert kinds == [QueuesRevoked, QueuesAssigned, QueuesRevoked]
 

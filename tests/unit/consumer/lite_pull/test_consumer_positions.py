@@ -67,14 +67,14 @@ async def test_the_lag_counts_what_was_not_returned(cluster: FakeCluster) -> Non
 async def test_lag_raises_the_error_of_a_broker_that_is_down(cluster: FakeCluster) -> None:
     async with consuming(cluster) as consumer:
         await cluster.broker.stop()
-        for asked in (
+        for requests in (
             consumer.lag(),
             consumer.seek(queue(), 0),
             consumer.seek_to_end(queue()),
             consumer.offset_for_time(queue(), datetime.now(UTC)),
         ):
             with pytest.raises((NotConnectedError, ConnectionLostError)):
-                await asked
+                await requests
         await cluster.broker.start()
 
 
@@ -84,9 +84,9 @@ async def test_an_unknown_position_raises_within_the_request_timeout() -> None:
         async with consumer_of(cluster) as consumer:
             await consumer.assign([queue()])
             object.__setattr__(consumer.client.config, "request_timeout_seconds", 0.05)
-            for asked in (consumer.position(queue()), consumer.lag()):
+            for requests in (consumer.position(queue()), consumer.lag()):
                 with pytest.raises(Exception, match="down"):
-                    await asyncio.wait_for(asked, 15)
+                    await asyncio.wait_for(requests, 15)
             cluster.broker.off(RequestCode.QUERY_CONSUMER_OFFSET)
 
 
@@ -147,14 +147,14 @@ async def test_a_seek_out_of_range_is_refused(
 async def test_only_own_queues_can_be_sought_and_paused(cluster: FakeCluster) -> None:
     async with consuming(cluster) as consumer:
         foreign = queue(9)
-        for asked in (
+        for requests in (
             consumer.seek(foreign, 0),
             consumer.seek_to_begin(foreign),
             consumer.seek_to_end(foreign),
             consumer.position(foreign),
         ):
             with pytest.raises(ConfigError, match="not assigned") as caught:
-                await asked
+                await requests
             assert (caught.value.setting, caught.value.value) == ("queue", foreign)
         for act in (consumer.pause, consumer.resume):
             with pytest.raises(ConfigError, match="not assigned"):

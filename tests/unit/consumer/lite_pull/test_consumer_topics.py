@@ -29,7 +29,7 @@ from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 
 
-def told(broker: FakeBroker) -> dict[str, str]:
+def subscribed(broker: FakeBroker) -> dict[str, str]:
     """Return the topics and expressions of the last heartbeat."""
     data = read_body(broker.requests_of(RequestCode.HEART_BEAT)[-1].body, HeartbeatData)
     [group] = data.consumer_data_set
@@ -50,7 +50,7 @@ async def test_a_subscription_may_come_before_or_after_the_start(
 
         assert bodies(await polled(consumer, 3)) == numbers(3)
         assert consumer.assignment() == [queue(number) for number in range(4)]
-        assert told(cluster.broker) == {TOPIC: "*"}
+        assert subscribed(cluster.broker) == {TOPIC: "*"}
 
 
 async def test_several_topics_can_be_read(cluster: FakeCluster) -> None:
@@ -61,7 +61,7 @@ async def test_several_topics_can_be_read(cluster: FakeCluster) -> None:
         await consumer.subscribe("invoices")
 
         assert sorted(bodies(await polled(consumer, 2))) == ["invoice", "order"]
-        assert told(cluster.broker) == {TOPIC: "*", "invoices": "*"}
+        assert subscribed(cluster.broker) == {TOPIC: "*", "invoices": "*"}
 
 
 async def test_only_messages_of_the_subscribed_tags_are_returned(cluster: FakeCluster) -> None:
@@ -147,7 +147,7 @@ async def test_unsubscribing_commits_and_revokes(cluster: FakeCluster) -> None:
 
         assert cluster.broker.committed(GROUP, TOPIC, 0) == 2
         assert consumer.assignment() == [queue(0, topic="invoices")]
-        assert told(cluster.broker) == {"invoices": "*"}
+        assert subscribed(cluster.broker) == {"invoices": "*"}
         assert await consumer.poll(0.05) == []
         await consumer.subscribe(TOPIC)
         assert bodies(await polled(consumer, 2)) == ["2", "3"]

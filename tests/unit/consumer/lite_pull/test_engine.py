@@ -148,10 +148,10 @@ async def test_queues_of_a_deleted_topic_are_revoked_and_assigned_again(
 
 
 async def test_a_listener_is_called_when_the_queues_of_a_topic_change(cluster: FakeCluster) -> None:
-    heard: list[tuple[str, int]] = []
+    events: list[tuple[str, int]] = []
 
     def listener(topic: str, queues: list[MessageQueue]) -> None:
-        heard.append((topic, len(queues)))
+        events.append((topic, len(queues)))
 
     async with consumer_of(cluster, client=config(cluster)) as consumer:
         await consumer.subscribe(TOPIC, on_queues_changed=listener)
@@ -160,17 +160,17 @@ async def test_a_listener_is_called_when_the_queues_of_a_topic_change(cluster: F
         await consumer.ready(5)
         cluster.create_topic(TOPIC, 5)
         cluster.create_topic("invoices", 2)
-        await until(lambda: len(heard) == 2)
+        await until(lambda: len(events) == 2)
 
-    assert sorted(heard) == [("invoices", 2), (TOPIC, 5)]
+    assert sorted(events) == [("invoices", 2), (TOPIC, 5)]
 
 
 async def test_listeners_look_for_changes_of_their_own_accord(cluster: FakeCluster) -> None:
-    heard: list[int] = []
+    events: list[int] = []
     async with consumer_of(cluster, topic_check_interval_seconds=0.01) as consumer:
-        await consumer.listen_queues(TOPIC, lambda _topic, queues: heard.append(len(queues)))
+        await consumer.listen_queues(TOPIC, lambda _topic, queues: events.append(len(queues)))
         cluster.create_topic(TOPIC, 7)
-        await until(lambda: heard == [7])
+        await until(lambda: events == [7])
 
 
 async def test_heartbeats_have_subscriptions_and_start_position(cluster: FakeCluster) -> None:

@@ -18,7 +18,7 @@ LOG_END = 200
 UNWANTED = 5  # every fifth message is filtered out
 
 
-class Tenure(RuleBasedStateMachine):
+class QueueModel(RuleBasedStateMachine):
     """A queue beside a list of what should come out of it next."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Tenure(RuleBasedStateMachine):
 
 def test_an_assignment_delivers_every_matching_message_once() -> None:
     async def in_a_loop() -> None:
-        run_state_machine_as_test(Tenure, settings=settings(stateful_step_count=40))
+        run_state_machine_as_test(QueueModel, settings=settings(stateful_step_count=40))
 
     asyncio.run(in_a_loop())
 

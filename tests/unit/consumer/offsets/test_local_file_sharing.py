@@ -59,11 +59,11 @@ def test_a_forked_child_does_not_keep_the_file_locked(tmp_path: Path) -> None:
     first, second = (OffsetFile(tmp_path, CLIENT, "billing", Disk()) for _ in range(2))
     first.open()
     child_reads, may_end = os.pipe()
-    parent_reads, begun = os.pipe()
+    parent_reads, started = os.pipe()
     child = os.fork()
     if not child:
         os.close(may_end)
-        os.write(begun, b"1")
+        os.write(started, b"1")
         os.read(child_reads, 1)
         os._exit(0)
     try:
@@ -73,7 +73,7 @@ def test_a_forked_child_does_not_keep_the_file_locked(tmp_path: Path) -> None:
         first.close()
         second.open()
     finally:
-        for each in (may_end, child_reads, parent_reads, begun):
+        for each in (may_end, child_reads, parent_reads, started):
             os.close(each)
         os.waitpid(child, 0)
         first.close()

@@ -1,4 +1,4 @@
-"""RemoteOffsetStore with scripted brokers that answer, fail or delay."""
+"""RemoteOffsetStore with scripted brokers that respond, fail or delay."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def commit(store: OffsetStore, offsets: dict[MessageQueue, int]) -> None:
 async def commit_under_way(
     brokers: Brokers, store: RemoteOffsetStore, offset: int
 ) -> AsyncIterator[TaskGroup]:
-    """A commit of the first queue that its broker answers when the body is done."""
+    """A commit of the first queue that its broker responds to when the body is done."""
     await store.update(queue(0), offset)
     brokers.hold()
     async with create_task_group() as tasks:
@@ -175,7 +175,7 @@ async def test_going_back_after_an_unanswered_commit_is_sent(
     brokers.errors = {queue(0): [TIMEOUT]}
     with pytest.raises(CommitError):
         await commit(store, {queue(0): 20})
-    brokers.kept[queue(0)] = 20  # it had arrived, only the answer was lost
+    brokers.kept[queue(0)] = 20  # it had arrived, only the response was lost
 
     await commit(store, {queue(0): 10})
 

@@ -15,14 +15,14 @@ from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, queue
 
 
 async def test_only_the_current_master_of_a_broker_is_remembered() -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def lose(address: str, *_: object, **_how: Any) -> None:  # noqa: ANN401 - those of `request`
-        asked.append(address)
+        requests.append(address)
         raise NotConnectedError(address, "away")
 
     instance = SimpleNamespace(
-        routes=SimpleNamespace(master=lambda _name: f"10.0.0.{len(asked)}:10911"),
+        routes=SimpleNamespace(master=lambda _name: f"10.0.0.{len(requests)}:10911"),
         remoting=SimpleNamespace(request=lose, decode=None),
     )
     calls = PopClient(cast(MQClientInstance, instance), GROUP, start_from="earliest")
@@ -30,5 +30,5 @@ async def test_only_the_current_master_of_a_broker_is_remembered() -> None:
         with pytest.raises(NotConnectedError):
             await calls.pop(queue(-1), subscription(TOPIC, "*", 0), PopRequest(1, 60.0, 0.0), None)
 
-    assert len(set(asked)) == 5
+    assert len(set(requests)) == 5
     assert [len(table) for table in vars(calls).values() if isinstance(table, dict)] == [1]

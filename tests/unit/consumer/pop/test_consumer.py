@@ -237,7 +237,7 @@ async def test_several_messages_are_acknowledged_with_one_request(cluster: FakeC
     async with popping(cluster) as consumer:
         taken = await received(consumer, 10)
         await consumer.ack(taken)
-        await consumer.ack(taken)  # again: harmless, and nobody is asked
+        await consumer.ack(taken)  # again: harmless, and no request is sent
 
         assert invisible(cluster) == 0
         assert len(cluster.broker.requests_of(BATCH)) == 1

@@ -126,7 +126,7 @@ async def test_brokers_before_5_are_refused_at_once() -> None:
 async def test_a_proxy_is_refused_with_the_reason(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, remark: str | None
 ) -> None:
-    """A 5.5.0 proxy reads a pop as a pull; other versions may answer differently."""
+    """A 5.5.0 proxy reads a pop as a pull; other versions may respond differently."""
     cluster.broker.on(RequestCode.POP_MESSAGE, Response(1, remark=remark), times=None)
     async with popping(cluster) as consumer:
         if remark is None:
@@ -216,9 +216,9 @@ async def test_an_orderly_queue_delivers_nothing_while_messages_are_in_flight(
         await consumer.ack(second)
 
     assert [each.body for each in (*first, *second)] == [b"0", b"1", b"2", b"3"]
-    asked = [each.ext_fields() for each in cluster.broker.requests_of(POP)]
-    assert {each["order"] for each in asked} == {"true"}
-    assert len({each["attemptId"] for each in asked}) == len(asked)
+    requests = [each.ext_fields() for each in cluster.broker.requests_of(POP)]
+    assert {each["order"] for each in requests} == {"true"}
+    assert len({each["attemptId"] for each in requests}) == len(requests)
 
 
 async def test_after_a_lost_answer_the_same_attempt_gets_the_same_messages(
@@ -295,9 +295,9 @@ async def test_ack_lets_a_waiting_call_have_the_next_message_in_order(cluster: F
     put(cluster, *numbers(2))
     async with popping(cluster, orderly=True) as consumer:
         first = await anext(aiter(consumer))
-        asked = len(cluster.broker.requests_of(POP))
+        requests = len(cluster.broker.requests_of(POP))
         waiting = asyncio.ensure_future(consumer.receive(wait_seconds=600))
-        await cluster.broker.wait_for(POP, asked + 2)  # the second one waits at the broker
+        await cluster.broker.wait_for(POP, requests + 2)  # the second one waits at the broker
         await consumer.ack(first)
         async with asyncio.timeout(WAIT_SECONDS):
             [second] = await waiting

@@ -22,22 +22,22 @@ SILENT = "broker-a"
 
 
 class Calls:
-    """Changes of the invisible time: one broker does not answer until it is released."""
+    """Changes of the invisible time: one broker does not respond until it is released."""
 
     def __init__(self) -> None:
-        self.asked: list[PoppedMessage] = []
-        self.answers = asyncio.Event()
+        self.requests: list[PoppedMessage] = []
+        self.responses = asyncio.Event()
 
     async def change(self, message: PoppedMessage, seconds: float) -> ChangeInvisibleTimeResponse:
-        self.asked.append(message)
+        self.requests.append(message)
         if message.receipt.broker_name == SILENT:
-            await self.answers.wait()
+            await self.responses.wait()
         return ChangeInvisibleTimeResponse(
             pop_time=2, invisible_time=int(seconds * 1000), revive_queue_id=1
         )
 
     def changed_at(self, broker: str) -> int:
-        return sum(each.receipt.broker_name == broker for each in self.asked)
+        return sum(each.receipt.broker_name == broker for each in self.requests)
 
 
 def service_of(calls: Calls) -> AckService:
@@ -85,9 +85,9 @@ async def test_messages_with_the_least_time_left_are_renewed_first() -> None:
     calls = Calls()
     [late], [early] = due(1, seconds=20), due(1, seconds=10)
     async with renewing(calls, lambda: [late, early]):
-        await until(lambda: len(calls.asked) == 2)
+        await until(lambda: len(calls.requests) == 2)
 
-    assert calls.asked == [early, late]
+    assert calls.requests == [early, late]
 
 
 async def test_message_settled_while_its_renewal_waits_is_not_renewed(
@@ -96,13 +96,13 @@ async def test_message_settled_while_its_renewal_waits_is_not_renewed(
     calls = Calls()
     messages = due(RENEWALS_AT_ONCE + 2, SILENT)
     async with renewing(calls, lambda: messages):
-        await until(lambda: len(calls.asked) == RENEWALS_AT_ONCE)
+        await until(lambda: len(calls.requests) == RENEWALS_AT_ONCE)
         messages[-1].ack_state = AckState.ACKED
-        calls.answers.set()
-        await until(lambda: len(calls.asked) > RENEWALS_AT_ONCE)
+        calls.responses.set()
+        await until(lambda: len(calls.requests) > RENEWALS_AT_ONCE)
         await until(lambda: all(each.pending is None for each in messages))
 
-    assert calls.asked == messages[:-1]
+    assert calls.requests == messages[:-1]
     assert "renewal_failed" not in caplog.text
 
 
@@ -111,5 +111,5 @@ async def test_silent_broker_does_not_delay_messages_given_back_to_another() -> 
     messages = due(GIVEN_BACK_AT_ONCE, SILENT) + due(3)
     giving = asyncio.ensure_future(service_of(calls).give_back(messages))
     await until(lambda: calls.changed_at("broker-b") == 3)
-    calls.answers.set()
+    calls.responses.set()
     await giving

@@ -60,8 +60,8 @@ async def puller(cluster: FakeCluster) -> AsyncIterator[PullConsumer]:
 
 def pulls(cluster: FakeCluster) -> list[PullMessage]:
     """Return the headers of the pulls."""
-    asked: list[Command] = cluster.broker.requests_of(RequestCode.PULL_MESSAGE)
-    return [read_header(command, PullMessage) for command in asked]
+    requests: list[Command] = cluster.broker.requests_of(RequestCode.PULL_MESSAGE)
+    return [read_header(command, PullMessage) for command in requests]
 
 
 async def test_a_queue_is_read_from_offset_to_offset(
@@ -119,9 +119,9 @@ async def test_an_offset_that_does_not_exist_is_a_result(
 async def test_a_reset_by_an_administrator_is_returned_as_status(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
-    answer = moved(3)
+    response = moved(3)
     cluster.broker.on(
-        RequestCode.PULL_MESSAGE, Response(answer.code, answer.ext, remark="OFFSET_RESET")
+        RequestCode.PULL_MESSAGE, Response(response.code, response.ext, remark="OFFSET_RESET")
     )
     result = await puller.pull(queue(), 9)
 
@@ -184,8 +184,8 @@ async def test_the_offset_delta_of_a_static_topic_is_added(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
     record = Stored(topic=TOPIC.encode(), queue_offset=7).to_bytes()
-    answer = found(108, record)
-    shifted = Response(answer.code, {**answer.ext, "offsetDelta": "100"}, answer.body)
+    response = found(108, record)
+    shifted = Response(response.code, {**response.ext, "offsetDelta": "100"}, response.body)
     cluster.broker.on(RequestCode.PULL_MESSAGE, shifted, times=2)
     raw = await puller.pull_raw(queue(), 107)
     result = await puller.pull(queue(), 107)
@@ -233,54 +233,54 @@ async def test_a_topic_that_does_not_exist_is_an_error(puller: PullConsumer) -> 
 
 def note_replicas(puller: PullConsumer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the list in which the broker ids of pulls will be noted."""
-    asked: list[int] = []
+    requests: list[int] = []
     replica_of = puller.client.routes.replica_of
 
     def note(queue: MessageQueue, broker_id: int) -> tuple[str, int] | None:
-        asked.append(broker_id)
+        requests.append(broker_id)
         return replica_of(queue, broker_id)
 
     monkeypatch.setattr(puller.client.routes, "replica_of", note)
-    return asked
+    return requests
 
 
 def suggest_replica(cluster: FakeCluster) -> None:
     """Let the next pull find nothing and suggest the replica."""
-    answer = found(0, code=ResponseCode.PULL_NOT_FOUND)
-    elsewhere = Response(answer.code, {**answer.ext, "suggestWhichBrokerId": "1"})
+    response = found(0, code=ResponseCode.PULL_NOT_FOUND)
+    elsewhere = Response(response.code, {**response.ext, "suggestWhichBrokerId": "1"})
     cluster.broker.on(RequestCode.PULL_MESSAGE, elsewhere)
 
 
 async def test_the_suggested_replica_is_pulled_from_next(
     cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = note_replicas(puller, monkeypatch)
+    requests = note_replicas(puller, monkeypatch)
     suggest_replica(cluster)
     for _ in range(3):
         await puller.pull(queue(), 0)
 
-    assert asked == [0, 1, 0]
+    assert requests == [0, 1, 0]
 
 
-@pytest.mark.parametrize("answer", [Close(), Response(ResponseCode.SYSTEM_ERROR)], ids=str)
+@pytest.mark.parametrize("response", [Close(), Response(ResponseCode.SYSTEM_ERROR)], ids=str)
 async def test_a_pull_that_failed_at_a_replica_goes_to_the_master_next(
-    cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch, answer: Outcome
+    cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch, response: Outcome
 ) -> None:
-    asked = note_replicas(puller, monkeypatch)
+    requests = note_replicas(puller, monkeypatch)
     suggest_replica(cluster)
     await puller.pull(queue(), 0)
-    cluster.broker.on(RequestCode.PULL_MESSAGE, answer)
+    cluster.broker.on(RequestCode.PULL_MESSAGE, response)
     with pytest.raises(RocketMQError):
         await puller.pull(queue(), 0)
     await puller.pull(queue(), 0)
 
-    assert asked == [0, 1, 0]
+    assert requests == [0, 1, 0]
 
 
 async def test_a_pull_cancelled_at_a_replica_goes_to_the_master_next(
     cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = note_replicas(puller, monkeypatch)
+    requests = note_replicas(puller, monkeypatch)
     suggest_replica(cluster)
     await puller.pull(queue(), 0)
     held = cluster.broker.hold(RequestCode.PULL_MESSAGE, 1)
@@ -291,7 +291,7 @@ async def test_a_pull_cancelled_at_a_replica_goes_to_the_master_next(
     held.release()
     await puller.pull(queue(), 0)
 
-    assert asked == [0, 1, 0]
+    assert requests == [0, 1, 0]
 
 
 @pytest.mark.parametrize(

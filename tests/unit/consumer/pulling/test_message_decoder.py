@@ -209,7 +209,7 @@ async def test_without_threads_an_answer_is_decoded_on_the_loop(
     for _ in range(2):
         messages, fault = await used.decode(large(2), QUEUE)
         assert (len(messages), fault) == (2, None)
-        assert used._threads is None  # what the executor kept of the answer is gone
+        assert used._threads is None  # what the executor kept of the response is gone
 
 
 async def test_after_close_no_thread_starts(threads: Callable[[], list[str]]) -> None:
@@ -226,7 +226,7 @@ async def test_a_pull_loop_inflates_in_the_loop_up_to_the_bound_only(
     env: PullerEnv, in_loop: list[int]
 ) -> None:
     env.put(*map(str, range(8)))
-    env.answer(found(8, large(8)))
+    env.respond(found(8, large(8)))
     env.begin()
     taken = await env.polled(8)
 
@@ -239,7 +239,7 @@ async def test_a_seek_while_an_answer_is_decoded_wins(env: PullerEnv) -> None:
     held = Held()
     env.puller._decoder._decode = cast(Decode, held)
     env.put("a", "b", "c")
-    env.answer(found(3, large(3)))
+    env.respond(found(3, large(3)))
     assigned = env.begin()
     await until(lambda: held.calls, "a thread")
     assigned.seek(2)

@@ -1,4 +1,4 @@
-"""Puller: requests, answers and seeks."""
+"""Puller: requests, responses and seeks."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ async def test_a_pull_request_has_group_queue_offset_and_expression(
     env.put("a")
     env.starts.found = (1, False)
     env.begin()
-    [asked] = await env.pulled(1)
+    [requests] = await env.pulled(1)
 
-    assert (asked.consumer_group, asked.topic, asked.queue_id) == ("billing", "orders", 0)
-    assert (asked.queue_offset, asked.max_msg_nums) == (1, 32)
-    assert (asked.subscription, asked.expression_type) == ("new || paid", "TAG")
-    assert (asked.sys_flag, asked.commit_offset) == (2 | 4 | 16, 0)
-    assert asked.suspend_timeout_millis == 15_000
-    assert asked.broker_name == "broker-a"
+    assert (requests.consumer_group, requests.topic, requests.queue_id) == ("billing", "orders", 0)
+    assert (requests.queue_offset, requests.max_msg_nums) == (1, 32)
+    assert (requests.subscription, requests.expression_type) == ("new || paid", "TAG")
+    assert (requests.sys_flag, requests.commit_offset) == (2 | 4 | 16, 0)
+    assert requests.suspend_timeout_millis == 15_000
+    assert requests.broker_name == "broker-a"
 
 
 async def test_the_request_timeout_exceeds_the_hold_time(
@@ -63,8 +63,8 @@ async def test_the_request_code_depends_on_the_broker_version(
 
 async def test_the_next_pull_goes_to_the_suggested_replica(env: PullerEnv) -> None:
     env.wire.addresses[1] = "127.0.0.1:20911"
-    answer = found(1)
-    env.answer(Response(0, {**answer.ext, "suggestWhichBrokerId": "1"}))
+    response = found(1)
+    env.respond(Response(0, {**response.ext, "suggestWhichBrokerId": "1"}))
     assigned = env.begin()
     await env.pulled(2)
 
@@ -76,7 +76,7 @@ async def test_an_unsubscribed_topic_is_not_pulled(env: PullerEnv) -> None:
     env.begin()
     await wait_all_tasks_blocked()
 
-    assert env.wire.asked == []
+    assert env.wire.pulls == []
 
 
 @pytest.mark.parametrize("chosen", [True, False])
@@ -103,8 +103,8 @@ async def test_pulling_waits_until_the_start_offset_is_known(
 
 async def test_pulling_waits_for_the_previous_owner_to_commit(env: PullerEnv) -> None:
     env.put("a")
-    waiting, begun = env.begin(wait_seconds=60), env.begin(1, wait_seconds=0.001)
-    await until(begun.started.is_set)
+    waiting, started = env.begin(wait_seconds=60), env.begin(1, wait_seconds=0.001)
+    await until(started.started.is_set)
     await wait_all_tasks_blocked()
     assert not waiting.started.is_set()
 
@@ -135,7 +135,7 @@ async def test_messages_of_successive_pulls_are_in_order(
     env.begin()
 
     assert bodies(await env.polled(10)) == [str(number) for number in range(10)]
-    assert [asked.queue_offset for asked in env.wire.asked] == [0, 3, 6, 9, 10]
+    assert [requests.queue_offset for requests in env.wire.pulls] == [0, 3, 6, 9, 10]
 
 
 async def test_a_held_pull_returns_at_the_first_message(env: PullerEnv) -> None:
@@ -178,7 +178,7 @@ async def test_filtered_messages_advance_the_offset(env: PullerEnv) -> None:
 async def test_a_batch_that_begins_before_the_offset_is_cut(env: PullerEnv) -> None:
     env.put("a", "b", "c")
     records = b"".join(stored.record for stored in env.broker.messages("orders", 0))
-    env.answer(found(3, records))
+    env.respond(found(3, records))
     env.starts.found = (1, False)
     env.begin()
 
@@ -188,9 +188,9 @@ async def test_a_batch_that_begins_before_the_offset_is_cut(env: PullerEnv) -> N
 async def test_the_offset_delta_of_static_topics_is_added(env: PullerEnv) -> None:
     env.put("a", "b")
     records = b"".join(stored.record for stored in env.broker.messages("orders", 0))
-    answer = found(1002, records)
-    env.answer(Response(0, {**answer.ext, "offsetDelta": "1000"}, records))
-    env.answer(found(1002, code=ResponseCode.PULL_NOT_FOUND), times=None)
+    response = found(1002, records)
+    env.respond(Response(0, {**response.ext, "offsetDelta": "1000"}, records))
+    env.respond(found(1002, code=ResponseCode.PULL_NOT_FOUND), times=None)
     env.starts.found = (1000, False)
     env.begin()
 
@@ -201,7 +201,7 @@ async def test_the_offset_delta_of_static_topics_is_added(env: PullerEnv) -> Non
 async def test_messages_pulled_twice_are_delivered_once(env: PullerEnv) -> None:
     env.put("a", "b")
     records = b"".join(stored.record for stored in env.broker.messages("orders", 0))
-    env.answer(found(0, records), times=3)
+    env.respond(found(0, records), times=3)
     assigned = env.begin()
 
     assert bodies(await env.polled(2)) == ["a", "b"]
@@ -229,10 +229,10 @@ async def test_an_answer_from_before_a_seek_is_ignored(env: PullerEnv) -> None:
         await answered.wait()
         return found(3, records)
 
-    env.answer(late)
+    env.respond(late)
     assigned = env.begin()
     await env.pulled(1)
-    answered.set()  # the answer is there, and the pull loop has not run yet
+    answered.set()  # the response is there, and the pull loop has not run yet
     assigned.move(2)
 
     assert bodies(await env.polled(1)) == ["c"]
@@ -245,7 +245,7 @@ async def test_a_seek_is_not_lost_when_the_next_pull_fails(env: PullerEnv) -> No
     env.starts.found = (3, False)
     assigned = env.begin()
     await env.pulled(1)
-    env.answer(Close(), times=2)
+    env.respond(Close(), times=2)
     assigned.move(1)
 
     assert bodies(await env.polled(2)) == ["b", "c"]
@@ -273,7 +273,7 @@ async def test_a_revoked_queue_is_not_pulled(env: PullerEnv) -> None:
     env.put("a")
     await wait_all_tasks_blocked()
 
-    assert len(env.wire.asked) == 1
+    assert len(env.wire.pulls) == 1
     assert env.cache.count == 0
 
 
@@ -285,7 +285,7 @@ async def test_a_paused_queue_is_not_pulled_until_resume(env: PullerEnv) -> None
     await until(lambda: env.cache.count == 1)
     env.put("b")
     await wait_all_tasks_blocked()
-    assert len(env.wire.asked) == 1
+    assert len(env.wire.pulls) == 1
     assigned.paused = False
     assigned.wake_puller()
 

@@ -29,7 +29,7 @@ def spoiled(env: PullerEnv) -> bytes:
 @pytest.mark.usefixtures("impatient")
 async def test_an_undecodable_message_holds_its_queue_with_an_event(env: PullerEnv) -> None:
     env.put("a", "b", "c")
-    env.answer(found(3, spoiled(env)), times=None)
+    env.respond(found(3, spoiled(env)), times=None)
     assigned = env.begin()
 
     assert bodies(await env.polled(1)) == ["a"]
@@ -43,11 +43,11 @@ async def test_an_undecodable_message_holds_its_queue_with_an_event(env: PullerE
 @pytest.mark.usefixtures("impatient")
 async def test_an_undecodable_message_is_pulled_again(env: PullerEnv) -> None:
     env.put("a", "b", "c")
-    env.answer(found(3, spoiled(env)))
+    env.respond(found(3, spoiled(env)))
     env.begin()
 
     assert bodies(await env.polled(3)) == ["a", "b", "c"]
-    assert [asked.queue_offset for asked in env.wire.asked[:2]] == [0, 1]
+    assert [requests.queue_offset for requests in env.wire.pulls[:2]] == [0, 1]
 
 
 async def test_an_undecodable_message_is_skipped_by_the_skip_policy_with_an_event(
@@ -55,15 +55,15 @@ async def test_an_undecodable_message_is_skipped_by_the_skip_policy_with_an_even
 ) -> None:
     env = make_env(unreadable="skip")
     env.put("a", "b", "c")
-    env.answer(found(3, spoiled(env)))
-    env.answer(found(3, spoiled(env)[len(env.broker.messages("orders", 0)[0].record) :]))
+    env.respond(found(3, spoiled(env)))
+    env.respond(found(3, spoiled(env)[len(env.broker.messages("orders", 0)[0].record) :]))
     assigned = env.begin()
 
     assert bodies(await env.polled(2)) == ["a", "c"]
     [skipped] = env.events
     assert isinstance(skipped, MessageUnreadable)
     assert (skipped.queue, skipped.offset, skipped.policy) == (assigned.queue, 1, "skip")
-    assert [asked.queue_offset for asked in env.wire.asked[:3]] == [0, 1, 2]
+    assert [requests.queue_offset for requests in env.wire.pulls[:3]] == [0, 1, 2]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -71,11 +71,11 @@ async def test_an_undecodable_message_does_not_stop_other_queues(env: PullerEnv)
     env.put("a", "b", "c")
     unreadable = found(3, spoiled(env)[4:])
 
-    def answer(command: Command, connection: ServerConnection) -> Outcome | Awaitable[Outcome]:
+    def respond(command: Command, connection: ServerConnection) -> Outcome | Awaitable[Outcome]:
         first = command.ext_fields()["queueId"] == "0"
         return unreadable if first else env.broker.process(command, connection)
 
-    env.answer(answer, times=None)
+    env.respond(respond, times=None)
     env.begin(0)
     await until(lambda: env.events, "an event")
     env.put("x", queue_id=1)
@@ -85,7 +85,7 @@ async def test_an_undecodable_message_does_not_stop_other_queues(env: PullerEnv)
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         Response(0, {}),
         Response(0, {"nextBeginOffset": "x"}),
@@ -100,9 +100,9 @@ async def test_an_undecodable_message_does_not_stop_other_queues(env: PullerEnv)
     ids=repr,
 )
 @pytest.mark.usefixtures("impatient")
-async def test_pulling_continues_after_malformed_answers(env: PullerEnv, answer: object) -> None:
+async def test_pulling_goes_on_after_malformed_responses(env: PullerEnv, response: object) -> None:
     env.put("a")
-    env.answer(answer)
+    env.respond(response)
     assigned = env.begin()
 
     assert bodies(await env.polled(1)) == ["a"]
@@ -114,7 +114,7 @@ async def test_pulling_continues_after_malformed_answers(env: PullerEnv, answer:
 async def test_an_answer_with_an_earlier_next_offset_is_an_error(env: PullerEnv) -> None:
     env.put(*map(str, range(5)))
     env.starts.found = (4, False)
-    env.answer(found(2))
+    env.respond(found(2))
     assigned = env.begin()
 
     assert bodies(await env.polled(1)) == ["4"]
@@ -138,12 +138,12 @@ AT_ONCE = (
 )
 
 
-@pytest.mark.parametrize("answer", AT_ONCE)
+@pytest.mark.parametrize("response", AT_ONCE)
 async def test_immediate_answers_are_followed_by_a_pause(
-    env: PullerEnv, pauses: list[float], answer: object
+    env: PullerEnv, pauses: list[float], response: object
 ) -> None:
     env.put("a")
-    env.answer(answer, times=None)
+    env.respond(response, times=None)
     env.begin()
     await env.pulled(11)
 
@@ -156,7 +156,7 @@ async def test_retries_at_a_busy_broker_start_with_short_pauses(
     env: PullerEnv, pauses: list[float]
 ) -> None:
     env.put("a")
-    env.answer(Response(ResponseCode.FLOW_CONTROL))
+    env.respond(Response(ResponseCode.FLOW_CONTROL))
     env.begin()
     await env.polled(1)
 
@@ -176,7 +176,7 @@ async def test_a_broker_that_forgot_the_group_gets_one_heartbeat_for_all_queues(
 ) -> None:
     monkeypatch.setattr(puller_module, "HEARTBEAT_SECONDS", 3600.0)
     env.put("a")
-    env.answer(Response(code), times=4)
+    env.respond(Response(code), times=4)
     for number in range(4):
         env.begin(number)
     await env.polled(1)
@@ -186,11 +186,11 @@ async def test_a_broker_that_forgot_the_group_gets_one_heartbeat_for_all_queues(
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_failure_is_published_once_until_pulling_works_again(env: PullerEnv) -> None:
-    env.answer(Response(ResponseCode.NO_PERMISSION, remark="forbidden"), times=3)
+    env.respond(Response(ResponseCode.NO_PERMISSION, remark="forbidden"), times=3)
     env.put("a")
     assigned = env.begin()
     await env.polled(1)
-    env.answer(Close())
+    env.respond(Close())
     env.put("b")
     await env.polled(1)
     env.put("c")
@@ -212,11 +212,11 @@ def suggest_replica(env: PullerEnv) -> None:
     env.wire.broker_versions[REPLICA] = V5_0_0
     env.put("a")
     record = env.broker.messages("orders", 0)[0].record
-    env.answer(Response(0, {**found(1).ext, "suggestWhichBrokerId": "1"}, record))
+    env.respond(Response(0, {**found(1).ext, "suggestWhichBrokerId": "1"}, record))
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         timed_out,
         Close(),
@@ -230,10 +230,10 @@ def suggest_replica(env: PullerEnv) -> None:
 )
 @pytest.mark.usefixtures("impatient")
 async def test_a_pull_that_fails_at_a_replica_is_repeated_at_the_master(
-    env: PullerEnv, answer: object
+    env: PullerEnv, response: object
 ) -> None:
     suggest_replica(env)
-    env.answer(answer)
+    env.respond(response)
     env.begin()
     assert bodies(await env.polled(1)) == ["a"]
     env.put("b")
@@ -250,7 +250,7 @@ async def test_a_correction_by_a_replica_is_applied_without_a_master(env: Puller
     await env.polled(1)
     del env.wire.addresses[0]
     env.usual()
-    env.answer(moved(0), times=2)
+    env.respond(moved(0), times=2)
     await until(lambda: env.corrected, "the correction")
 
     assert env.corrected == [0]
@@ -260,7 +260,7 @@ async def test_a_correction_by_a_replica_is_applied_without_a_master(env: Puller
 async def test_a_reset_returned_by_a_replica_is_applied_at_once(env: PullerEnv) -> None:
     suggest_replica(env)
     reset = moved(0)
-    env.answer(Response(reset.code, reset.ext, remark="OFFSET_RESET"))
+    env.respond(Response(reset.code, reset.ext, remark="OFFSET_RESET"))
     env.begin()
     await until(lambda: env.corrected, "the reset")
 

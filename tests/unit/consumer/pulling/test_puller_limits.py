@@ -58,7 +58,7 @@ async def test_pulling_pauses_at_the_maximum_span(make_env: Callable[..., Puller
         env.put(str(number), tag="rare")
     env.begin()
     await wait_all_tasks_blocked()
-    assert (env.cache.count, len(env.wire.asked)) == (BATCH, 1)
+    assert (env.cache.count, len(env.wire.pulls)) == (BATCH, 1)
 
     assert bodies(await env.polled(10)) == [str(number) for number in range(10)]
 
@@ -162,7 +162,7 @@ async def test_cached_messages_stay_when_later_ones_were_deleted(env: PullerEnv)
     assigned = env.begin()
     await until(lambda: env.cache.count == 2)
     env.put(*map(str, range(2, 10)))
-    env.answer(moved(6))
+    env.respond(moved(6))
     assigned.move(0)
     await until(lambda: env.events, "an event")
 
@@ -197,9 +197,9 @@ async def test_the_error_policy_stops_the_queue_until_a_seek(
     failure = env.ready.failure()
     assert isinstance(failure, OffsetIllegalError)
     assert (failure.code, failure.remark) == (21, "OFFSET_TOO_SMALL")
-    pulls = len(env.wire.asked)
+    pulls = len(env.wire.pulls)
     await wait_all_tasks_blocked()
-    assert len(env.wire.asked) == pulls
+    assert len(env.wire.pulls) == pulls
     assigned.move(8)
 
     assert bodies(await env.polled(2)) == ["8", "9"]
@@ -215,14 +215,14 @@ async def test_a_reset_by_an_administrator_overrides_every_policy(
     env.put(*map(str, range(5)))
     assigned = env.begin()
     await until(lambda: env.cache.count == 5)
-    answer = found(target, code=ResponseCode.PULL_OFFSET_MOVED)
+    response = found(target, code=ResponseCode.PULL_OFFSET_MOVED)
 
     def reset(*_: object) -> Response:
         env.put(*map(str, range(5, 10)))
-        return Response(answer.code, answer.ext, remark="OFFSET_RESET")
+        return Response(response.code, response.ext, remark="OFFSET_RESET")
 
     await wait_all_tasks_blocked()
-    env.answer(reset)
+    env.respond(reset)
     assigned.interrupt()  # a broker answers the next pull so, not the one that it holds
     await until(lambda: env.corrected, "the reset")
 
@@ -245,7 +245,7 @@ async def test_pulling_waits_until_the_correction_is_stored(
     env.begin()
     await until(lambda: env.events, "an event")
     await wait_all_tasks_blocked()
-    assert len(env.wire.asked) == 1
+    assert len(env.wire.pulls) == 1
     stored.set()
 
     await env.pulled(2)
@@ -256,16 +256,16 @@ async def test_a_seek_while_the_policy_is_looked_up_wins(
 ) -> None:
     env = make_env(offset_illegal="earliest")
     log_from(env, 4)
-    asked = asyncio.Event()
+    requests = asyncio.Event()
 
     async def offset_of(queue: object, start: str) -> int:
-        asked.set()
+        requests.set()
         await asyncio.sleep(3600)
         raise AssertionError("not interrupted")
 
     env.starts.offset_of = offset_of  # type: ignore[method-assign]
     assigned = env.begin()
-    await asyncio.wait_for(asked.wait(), 15)
+    await asyncio.wait_for(requests.wait(), 15)
     assigned.move(7)
 
     assert bodies(await env.polled(3)) == ["7", "8", "9"]

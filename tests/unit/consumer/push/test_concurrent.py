@@ -196,16 +196,16 @@ async def test_batch_holds_messages_of_one_queue_only() -> None:
 
 
 async def test_message_dropped_by_a_reset_is_not_sent_back() -> None:
-    begun, go = asyncio.Event(), asyncio.Event()
+    started, go = asyncio.Event(), asyncio.Event()
 
     async def handle(_: MessageExt) -> None:
-        begun.set()
+        started.set()
         await go.wait()
         raise ValueError("bad")
 
     async with WorkerEnv(handle) as env:
         assigned = env.pull(0)
-        await begun.wait()
+        await started.wait()
         assigned.restart(10)
         go.set()
         await until(lambda: not assigned.has_in_flight, "the handler's end")

@@ -226,7 +226,7 @@ class Watcher:
 
     def __init__(self, fails: bool = False) -> None:
         self.fails = fails
-        self.heard: list[tuple[str, int, str | None]] = []
+        self.events: list[tuple[str, int, str | None]] = []
 
     def before(self, context: ConsumeContext) -> None:
         self._hear("before", context)
@@ -235,7 +235,7 @@ class Watcher:
         self._hear("after", context)
 
     def _hear(self, what: str, context: ConsumeContext) -> None:
-        self.heard.append((what, context.messages[0].queue_offset, context.status))
+        self.events.append((what, context.messages[0].queue_offset, context.status))
         if self.fails:
             raise ValueError("a bad hook")
 
@@ -254,7 +254,7 @@ async def test_filtered_messages_are_settled_and_failing_hooks_are_ignored(
     assert handled.bodies() == ["0"]
     assert bad.saw == first.saw == [[b"0", b"1", b"2", b"3"]]
     assert second.saw == [[b"0", b"2", b"3"]]
-    assert watcher.heard == bad_watcher.heard == [("before", 0, None), ("after", 0, "ok")]
+    assert watcher.events == bad_watcher.events == [("before", 0, None), ("after", 0, "ok")]
 
 
 async def test_queue_with_an_illegal_offset_is_held_until_seek(cluster: FakeCluster) -> None:

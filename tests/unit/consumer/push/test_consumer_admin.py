@@ -25,7 +25,7 @@ from tests.unit.remoting.until import until
 
 
 async def tried(cluster: FakeCluster, stored: StoredMessage) -> ConsumeDirectlyResult:
-    """Let the broker hand *stored* to the consumer, and return what it answers."""
+    """Let the broker hand *stored* to the consumer, and return its response."""
     header = ConsumeMessageDirectly(consumer_group=GROUP, broker_name="broker-a")
     reply = await cluster.broker.push(header, body=stored.record)
     assert reply is not None
@@ -156,17 +156,17 @@ async def test_direct_consumption_decodes_the_value(cluster: FakeCluster) -> Non
 
 async def test_offsets_are_reset_while_handlers_run(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
-    begun, go = asyncio.Event(), asyncio.Event()
+    started, go = asyncio.Event(), asyncio.Event()
     seen: list[int] = []
 
     async def handle(message: MessageExt) -> None:
         seen.append(message.queue_offset)
         if message.queue_offset == 0 and not go.is_set():
-            begun.set()
+            started.set()
             await go.wait()
 
     async with pushing(cluster, handle, commit_interval_seconds=0.01) as consumer:
-        await begun.wait()
+        await started.wait()
         await until(lambda: len(seen) == 10, "all but the first to be done")
         await consumer._engine.reset_offsets(TOPIC, {queue(): 5, queue(9): 3})
         assert cluster.broker.committed(GROUP, TOPIC, 0) == 5
@@ -179,16 +179,16 @@ async def test_offsets_are_reset_while_handlers_run(cluster: FakeCluster) -> Non
 
 async def test_failure_from_before_a_reset_is_not_sent_back(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
-    begun, go = asyncio.Event(), asyncio.Event()
+    started, go = asyncio.Event(), asyncio.Event()
 
     async def handle(message: MessageExt) -> None:
         if message.queue_offset == 0:
-            begun.set()
+            started.set()
             await go.wait()
             raise ValueError("bad")
 
     async with pushing(cluster, handle, commit_interval_seconds=0.01) as consumer:
-        await begun.wait()
+        await started.wait()
         await consumer._engine.reset_offsets(TOPIC, {queue(): 2})
         go.set()
         await committed(cluster, {0: 3})

@@ -29,7 +29,7 @@ class AsyncHook:
     def after(self, context: object) -> None: ...
 
 
-def refused(**arguments: Any) -> tuple[str, object]:  # noqa: ANN401 - as the constructor takes them
+def rejected(**arguments: Any) -> tuple[str, object]:  # noqa: ANN401 - as the constructor takes them
     with pytest.raises(ConfigError) as caught:
         PushConsumer(**{"group": "billing", "on_message": handle, "namesrv": NAMESRV, **arguments})
     return caught.value.setting, caught.value.value
@@ -70,7 +70,7 @@ CODEC = JSONCodec()
 def test_invalid_arguments_are_rejected(
     arguments: dict[str, Any], setting: str, value: object
 ) -> None:
-    assert refused(**arguments) == (setting, value)
+    assert rejected(**arguments) == (setting, value)
 
 
 def test_handler_with_a_wrong_signature_is_rejected() -> None:
@@ -85,7 +85,7 @@ def test_handler_with_a_wrong_signature_is_rejected() -> None:
 def test_async_on_event_is_rejected() -> None:
     on_event = functools.partial(handle, 1)
 
-    assert refused(on_event=on_event) == ("on_event", on_event)
+    assert rejected(on_event=on_event) == ("on_event", on_event)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_client_rebalance_false_requires_concurrent_clustering(refusing: dict[st
     orderly = refusing.pop("orderly", False)
     config = PushConfig(client_rebalance=False, **refusing)
 
-    assert refused(config=config, orderly=orderly) == ("client_rebalance", False)
+    assert rejected(config=config, orderly=orderly) == ("client_rebalance", False)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 1024])
@@ -256,6 +256,6 @@ async def test_after_close_calls_are_rejected() -> None:
     for call in (ended.suspend, ended.resume, lambda: ended.set_concurrency(5)):
         with pytest.raises(ClosedError):
             call()
-    for asked in (ended.subscribe("orders"), ended.unsubscribe("orders"), ended.run()):
+    for requests in (ended.subscribe("orders"), ended.unsubscribe("orders"), ended.run()):
         with pytest.raises(ClosedError):
-            await asked
+            await requests

@@ -75,15 +75,15 @@ async def test_run_serves_a_consumer_that_is_started(cluster: FakeCluster) -> No
 
 async def test_cancelled_run_closes_the_consumer(cluster: FakeCluster) -> None:
     put(cluster, "a")
-    begun, go = asyncio.Event(), asyncio.Event()
+    started, go = asyncio.Event(), asyncio.Event()
 
     async def handle(_: MessageExt) -> None:
-        begun.set()
+        started.set()
         await go.wait()
 
     consumer = push_consumer(cluster, handle)
     async with nothing_left(), running(consumer) as task:
-        await begun.wait()
+        await started.wait()
         task.cancel()
         await until(lambda: consumer._engine.table[queue()].dropped, "the hand-over")
         go.set()
@@ -119,15 +119,15 @@ async def test_run_ends_on_a_signal_and_puts_handlers_back(
 async def test_one_signal_ends_every_run(cluster: FakeCluster, program: list[int]) -> None:
     put(cluster, "a")
     go = asyncio.Event()
-    begun: list[str] = []
+    started: list[str] = []
 
     async def handle(message: MessageExt) -> None:
-        begun.append(message.body.decode())
+        started.append(message.body.decode())
         await go.wait()
 
     consumers = [push_consumer(cluster, handle, group=group) for group in ("first", "second")]
     async with nothing_left(), running(consumers[0]) as one, running(consumers[1]) as other:
-        await until(lambda: len(begun) == 2, "both handlers")
+        await until(lambda: len(started) == 2, "both handlers")
         os.kill(os.getpid(), signal.SIGTERM)
         await until(lambda: all(each._engine.table[queue()].dropped for each in consumers))
         go.set()
@@ -152,14 +152,14 @@ async def test_signal_ends_a_run_after_another_run_has_ended(
 
 
 async def test_handlers_of_the_event_loop_work_after_a_run(cluster: FakeCluster) -> None:
-    heard = asyncio.Event()
+    events = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, heard.set)
+    loop.add_signal_handler(signal.SIGTERM, events.set)
     try:
         async with nothing_left(), running(push_consumer(cluster, Notes())) as task:
             task.cancel()
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(heard.wait(), 15)
+        await asyncio.wait_for(events.wait(), 15)
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
 
@@ -208,7 +208,7 @@ import asyncio, sys
 from rocketmq_aio import PushConfig, PushConsumer
 
 async def handle(message):
-    print("begun", flush=True)
+    print("started", flush=True)
     await asyncio.sleep(0.2)
     print("done", flush=True)
 
@@ -231,7 +231,7 @@ async def test_sigterm_lets_running_handlers_finish(cluster: FakeCluster) -> Non
     assert process.stdout is not None
     try:
         async with asyncio.timeout(15):
-            assert await process.stdout.readline() == b"begun\n"
+            assert await process.stdout.readline() == b"started\n"
             process.terminate()
             rest = await process.stdout.read()
             code = await process.wait()
@@ -319,17 +319,17 @@ async def test_run_raises_when_a_background_task_is_cancelled_by_others(
 
 async def test_close_waits_for_running_handlers_and_commits(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
-    begun, go = asyncio.Event(), asyncio.Event()
+    started, go = asyncio.Event(), asyncio.Event()
 
     async def handle(_: MessageExt) -> None:
-        begun.set()
+        started.set()
         await go.wait()
 
     async with (
         nothing_left(),
         pushing(cluster, handle, concurrency=1, close_timeout_seconds=60.0) as consumer,
     ):
-        await begun.wait()
+        await started.wait()
         closing = asyncio.ensure_future(consumer.close())
         held = consumer._engine.table[queue()]
         await until(lambda: held.drained is not None, "the wait for the handler")
@@ -366,12 +366,12 @@ async def test_stuck_handler_is_cancelled_at_close_without_a_commit(
 
 async def test_stuck_thread_does_not_block_close(cluster: FakeCluster) -> None:
     put(cluster, "a")
-    begun, go = threading.Event(), threading.Event()
+    started, go = threading.Event(), threading.Event()
     threads: list[threading.Thread] = []
 
     def handle(_: MessageExt) -> None:
         threads.append(threading.current_thread())
-        begun.set()
+        started.set()
         go.wait()
 
     try:
@@ -380,7 +380,7 @@ async def test_stuck_thread_does_not_block_close(cluster: FakeCluster) -> None:
             asyncio.timeout(15),
             pushing(cluster, handle, close_timeout_seconds=0.05),
         ):
-            await until(begun.is_set, "a handler")
+            await until(started.is_set, "a handler")
         assert threads[0].is_alive()
     finally:
         go.set()

@@ -104,14 +104,14 @@ async def test_topics_can_be_subscribed_and_unsubscribed_at_run_time(cluster: Fa
 
 async def test_unsubscribe_waits_for_running_handlers(cluster: FakeCluster) -> None:
     put(cluster, *numbers(2))
-    begun, go = asyncio.Event(), asyncio.Event()
+    started, go = asyncio.Event(), asyncio.Event()
 
     async def handle(_: MessageExt) -> None:
-        begun.set()
+        started.set()
         await go.wait()
 
     async with pushing(cluster, handle, concurrency=1, close_timeout_seconds=60.0) as consumer:
-        await begun.wait()
+        await started.wait()
         leaving = asyncio.ensure_future(consumer.unsubscribe(TOPIC))
         held = consumer._engine.table[queue()]
         await until(lambda: held.drained is not None, "the wait for the handler")
@@ -137,17 +137,17 @@ async def test_a_handler_can_unsubscribe_without_waiting_for_itself(cluster: Fak
 async def test_new_expression_applies_to_messages_not_in_flight(cluster: FakeCluster) -> None:
     for number in range(10):
         put(cluster, str(number), tag="even" if number % 2 == 0 else "odd")
-    begun, go = asyncio.Event(), asyncio.Event()
+    started, go = asyncio.Event(), asyncio.Event()
     seen: list[str] = []
 
     async def handle(message: MessageExt) -> None:
         seen.append(message.body.decode())
         if message.body == b"2":
-            begun.set()
+            started.set()
             await go.wait()
 
     async with pushing(cluster, handle, selector="even", concurrency=1, **SOON) as consumer:
-        await begun.wait()
+        await started.wait()
         await consumer.subscribe(TOPIC, "odd")
         go.set()
         await committed(cluster, {0: 10})

@@ -193,16 +193,16 @@ async def test_error_without_a_message_is_handled_like_any_other(cluster: FakeCl
 async def test_undecodable_messages_of_a_released_queue_are_ignored(
     policy: str, orderly: bool
 ) -> None:
-    begun, go = asyncio.Event(), asyncio.Event()
+    started, go = asyncio.Event(), asyncio.Event()
 
     async def handle(message: MessageExt) -> None:
-        begun.set()
+        started.set()
         await go.wait()
         raise UndecodableError([(message, PayloadError("codec", "bad"))])
 
     async with WorkerEnv(handle, orderly=orderly, undecodable=policy) as env:
         assigned = env.pull(0)
-        await begun.wait()
+        await started.wait()
         assigned.drop()
         assigned.release()
         go.set()

@@ -1,4 +1,4 @@
-"""Handlers: kinds of callables, answers and contexts."""
+"""Handlers: kinds of callables, results and contexts."""
 
 from __future__ import annotations
 
@@ -237,15 +237,15 @@ def test_nan_is_rejected_as_a_suspend_time() -> None:
         SuspendQueue(math.nan)
 
 
-def saying(**said: Any) -> BatchContext:  # noqa: ANN401 - what a handler sets
+def context_with(**values: Any) -> BatchContext:  # noqa: ANN401 - what a handler sets
     context = BatchContext(queue())
-    for name, value in said.items():
+    for name, value in values.items():
         setattr(context, name, value)
     return context
 
 
 @pytest.mark.parametrize(
-    ("said", "done"),
+    ("values", "done"),
     [
         ({}, 5),
         ({"ack_index": None}, 5),
@@ -257,12 +257,12 @@ def saying(**said: Any) -> BatchContext:  # noqa: ANN401 - what a handler sets
         ({"delay_level": 18, "ack_index": 0}, 1),
     ],
 )
-def test_done_counts_the_acknowledged_messages(said: dict[str, Any], done: int) -> None:
-    assert saying(**said).done(5) == done
+def test_done_counts_the_acknowledged_messages(values: dict[str, Any], done: int) -> None:
+    assert context_with(**values).done(5) == done
 
 
 @pytest.mark.parametrize(
-    ("said", "setting"),
+    ("values", "setting"),
     [
         ({"ack_index": "2"}, "ack_index"),
         ({"ack_index": True}, "ack_index"),
@@ -271,9 +271,9 @@ def test_done_counts_the_acknowledged_messages(said: dict[str, Any], done: int) 
         ({"committed": True, "delay_level": "x"}, "delay_level"),
     ],
 )
-def test_invalid_context_values_are_rejected(said: dict[str, Any], setting: str) -> None:
+def test_invalid_context_values_are_rejected(values: dict[str, Any], setting: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        saying(**said).done(5)
+        context_with(**values).done(5)
 
     assert caught.value.setting == setting
 

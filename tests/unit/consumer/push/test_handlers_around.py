@@ -115,15 +115,15 @@ async def test_hooks_get_the_error_of_the_handler() -> None:
 
 
 async def test_hooks_run_after_a_cancelled_handler() -> None:
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     async def handle(_: MessageExt) -> None:
-        begun.set()
+        started.set()
         await asyncio.Event().wait()
 
     async with watched(handle, []) as (handler, hook):
         task = asyncio.ensure_future(handler.call([message(0)]))
-        await begun.wait()
+        await started.wait()
         task.cancel()
         await asyncio.wait([task])
 

@@ -125,14 +125,14 @@ async def test_stall_is_detected_at_the_next_check(member: Member) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [Response(ResponseCode.SYSTEM_ERROR), Response(body=b"[no json"), Close()],
     ids=["refused", "garbled", "cut"],
 )
 async def test_a_broker_that_fails_grants_nothing_and_the_others_do(
-    cluster: FakeCluster, member: Member, answer: Response | Close
+    cluster: FakeCluster, member: Member, response: Response | Close
 ) -> None:
-    cluster.broker.on(LOCK, answer)
+    cluster.broker.on(LOCK, response)
 
     assert await member.locks.acquire([A0, B0, NOWHERE]) == {B0}
     assert member.lost == []

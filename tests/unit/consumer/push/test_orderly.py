@@ -128,7 +128,7 @@ async def test_no_handler_is_called_without_the_lock() -> None:
 
 
 async def test_reassigned_queue_waits_for_the_handler_of_its_last_assignment() -> None:
-    begun, go = asyncio.Event(), asyncio.Event()
+    started, go = asyncio.Event(), asyncio.Event()
     seen: list[int] = []
     running = 0
 
@@ -137,14 +137,14 @@ async def test_reassigned_queue_waits_for_the_handler_of_its_last_assignment() -
         running += 1
         assert running == 1
         seen.append(message.queue_offset)
-        begun.set()
+        started.set()
         if message.queue_offset == 0:
             await go.wait()
         running -= 1
 
     async with WorkerEnv(handle, orderly=True) as env:
         env.pull(0, 1)
-        await begun.wait()
+        await started.wait()
         env.revoke()
         env.pull(1, 2)
         await asyncio.sleep(0)
@@ -157,16 +157,16 @@ async def test_reassigned_queue_waits_for_the_handler_of_its_last_assignment() -
 
 
 async def test_message_of_a_released_queue_is_not_retried() -> None:
-    begun, go = asyncio.Event(), asyncio.Event()
+    started, go = asyncio.Event(), asyncio.Event()
 
     async def handle(_: MessageExt) -> None:
-        begun.set()
+        started.set()
         await go.wait()
         raise ValueError("bad")
 
     async with WorkerEnv(handle, orderly=True, max_reconsume_times=0) as env:
         assigned = env.pull(0)
-        await begun.wait()
+        await started.wait()
         assigned.drop()
         assigned.release()
         go.set()
@@ -264,10 +264,10 @@ class SlowDeadLetters(FakeSendBack):
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun, self.go = asyncio.Event(), asyncio.Event()
+        self.started, self.go = asyncio.Event(), asyncio.Event()
 
     async def dead_letter(self, message: MessageExt, reason: str) -> None:
-        self.begun.set()
+        self.started.set()
         await self.go.wait()
         await super().dead_letter(message, reason)
 
@@ -292,7 +292,7 @@ async def test_storing_a_dead_letter_holds_its_queue_and_no_worker(
         handle, orderly=True, undecodable="dead_letter", concurrency=1, send_back=send_back
     ) as env:
         assigned = env.pull(0, 1, queue_id=0)
-        await send_back.begun.wait()
+        await send_back.started.wait()
         env.pull(2, 3, queue_id=1)
         await env.until_committable(4, 1)
         assert handled == [(0, 0), (1, 2), (1, 3)]

@@ -132,12 +132,12 @@ async def test_popping_continues_when_cached_messages_have_expired(
         cluster, handler, concurrency=1, pop_batch_size=2, pop_threshold_per_queue=1
     ) as consumer:
         await until(lambda: handler.seen and waiting(consumer))
-        asked = len(cluster.broker.requests_of(POP))
+        requests = len(cluster.broker.requests_of(POP))
         [cached] = waiting(consumer)
         assert isinstance(cached, PoppedMessage)
         cached.deadline = 0.0
 
-        await cluster.broker.wait_for(POP, asked + 1)
+        await cluster.broker.wait_for(POP, requests + 1)
         await until(lambda: [each.body for each in waiting(consumer)] == [b"3"])
         handler.let_go.set()
 

@@ -25,7 +25,7 @@ MakeWorkerEnv = Callable[..., WorkerEnv]
 
 @pytest.fixture(params=["single", "list"])
 def worker_env(request: pytest.FixtureRequest) -> MakeWorkerEnv:
-    """Makes shops of a handler of single messages, called as it is or with lists of one."""
+    """Makes environments of a handler of single messages, called as it is or with lists of one."""
 
     def make(handler: Callable[[MessageExt], object], **settings: object) -> WorkerEnv:
         if request.param == "single":
@@ -157,10 +157,10 @@ async def test_result_after_the_timeout_is_ignored(worker_env: MakeWorkerEnv) ->
 
 
 async def test_expired_thread_is_awaited_and_its_result_ignored() -> None:
-    go, begun = threading.Event(), threading.Event()
+    go, started = threading.Event(), threading.Event()
 
     def handle(_: MessageExt) -> None:
-        begun.set()
+        started.set()
         go.wait()
 
     async with WorkerEnv(handle, consume_timeout_seconds=0.02) as env:
@@ -258,17 +258,17 @@ async def test_surplus_workers_leave_no_message_unhandled(worker_env: MakeWorker
 
 
 async def test_suspension_stops_a_running_turn(worker_env: MakeWorkerEnv) -> None:
-    begun, go = asyncio.Event(), asyncio.Event()
+    started, go = asyncio.Event(), asyncio.Event()
     seen: list[int] = []
 
     async def handle(message: MessageExt) -> None:
         seen.append(message.queue_offset)
-        begun.set()
+        started.set()
         await go.wait()
 
     async with worker_env(handle, concurrency=1) as env:
         env.pull(0, 1)
-        await begun.wait()
+        await started.wait()
         env.service.suspended = True
         go.set()
         await env.until_committable(1)
@@ -304,17 +304,17 @@ async def test_handlers_that_never_wait_yield_to_the_event_loop(worker_env: Make
 
 async def test_refetched_messages_are_handled_once(worker_env: MakeWorkerEnv) -> None:
     """Another expression: what waits is forgotten while a handler is at work."""
-    begun, go = asyncio.Event(), asyncio.Event()
+    started, go = asyncio.Event(), asyncio.Event()
     seen: list[int] = []
 
     async def handle(message: MessageExt) -> None:
         seen.append(message.queue_offset)
-        begun.set()
+        started.set()
         await go.wait()
 
     async with worker_env(handle, concurrency=1) as env:
         assigned = env.pull(*range(6))
-        await begun.wait()
+        await started.wait()
         assigned.refetch()
         env.pull(*range(1, 8))
         go.set()
@@ -325,17 +325,17 @@ async def test_refetched_messages_are_handled_once(worker_env: MakeWorkerEnv) ->
 
 
 async def test_revoked_queue_counts_its_running_handler(worker_env: MakeWorkerEnv) -> None:
-    begun, go = asyncio.Event(), asyncio.Event()
+    started, go = asyncio.Event(), asyncio.Event()
     seen: list[int] = []
 
     async def handle(message: MessageExt) -> None:
         seen.append(message.queue_offset)
-        begun.set()
+        started.set()
         await go.wait()
 
     async with worker_env(handle, concurrency=1) as env:
         assigned = env.pull(0, 1, 2)
-        await begun.wait()
+        await started.wait()
         assigned.drop()
         assert assigned.has_in_flight
         go.set()
@@ -462,10 +462,10 @@ class SlowSendBack(FakeSendBack):
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun, self.go = asyncio.Event(), asyncio.Event()
+        self.started, self.go = asyncio.Event(), asyncio.Event()
 
     async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
-        self.begun.set()
+        self.started.set()
         await self.go.wait()
         await super().send_back(message, delay_level)
 
@@ -485,7 +485,7 @@ async def test_send_back_time_does_not_count_for_the_next_handler(
     send_back = SlowSendBack()
     async with worker_env(handle, concurrency=1, send_back=send_back) as env:
         env.pull(0, 1)
-        await send_back.begun.wait()
+        await send_back.started.wait()
         now = 2000.0
         send_back.go.set()
         await env.until_committable(2)
@@ -493,9 +493,9 @@ async def test_send_back_time_does_not_count_for_the_next_handler(
     assert since == [1000.0, 2000.0]
 
 
-@pytest.mark.parametrize("answer", [RetryLater(), SuspendQueue(), None, LookupError("late")])
+@pytest.mark.parametrize("response", [RetryLater(), SuspendQueue(), None, LookupError("late")])
 async def test_expired_handler_leaves_nothing_to_the_next_message(
-    worker_env: MakeWorkerEnv, answer: object
+    worker_env: MakeWorkerEnv, response: object
 ) -> None:
     """Whatever an overdue handler returns or raises after its cancellation."""
     seen: list[tuple[int, int]] = []
@@ -508,9 +508,9 @@ async def test_expired_handler_leaves_nothing_to_the_next_message(
             try:
                 await forever()
             except asyncio.CancelledError:
-                if isinstance(answer, LookupError):
-                    raise answer from None
-                return answer
+                if isinstance(response, LookupError):
+                    raise response from None
+                return response
         await asyncio.sleep(0)
         return None
 

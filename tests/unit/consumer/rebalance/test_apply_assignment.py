@@ -343,14 +343,14 @@ async def test_a_listener_that_raises_changes_nothing(env: AssignmentEnv) -> Non
 
 
 async def test_changes_are_serialized(env: AssignmentEnv) -> None:
-    told = asyncio.Event()
-    env.on_assigned = lambda: told.wait()
+    reported = asyncio.Event()
+    env.on_assigned = lambda: reported.wait()
     first = asyncio.create_task(env.hold(0, 1))
     await wait_all_tasks_blocked()
     second = asyncio.create_task(env.hold(1, 2))
     await wait_all_tasks_blocked()
     assert env.held() == [0, 1]
-    told.set()
+    reported.set()
     await asyncio.gather(first, second)
 
     assert env.held() == [1, 2]

@@ -72,9 +72,9 @@ async def test_broker_assigns_queues_to_pop() -> None:
 
 async def test_broadcasting_assigns_all_queues() -> None:
     async with asking() as (_, client):
-        said = await query_assignment(client, "any", "orders", "AVG", MessageModel.BROADCASTING)
+        assigned = await query_assignment(client, "any", "orders", "AVG", MessageModel.BROADCASTING)
 
-    assert said == {queue(number): PULL for number in range(4)}
+    assert assigned == {queue(number): PULL for number in range(4)}
 
 
 async def test_broker_without_an_answer_changes_nothing() -> None:
@@ -116,9 +116,9 @@ async def test_brokers_before_5_are_logged_once(caplog: pytest.LogCaptureFixture
 async def test_unsupported_is_logged_once_but_queried_again() -> None:
     async with asking() as (_, client):
         assignment = BrokerAssignment(client, "billing")
-        said = [await assignment.of("orders", AllocateAveragelyByCircle()) for _ in range(2)]
+        assigned = [await assignment.of("orders", AllocateAveragelyByCircle()) for _ in range(2)]
 
-        assert said == [{queue(0): PULL, queue(2): PULL}] * 2
+        assert assigned == [{queue(0): PULL, queue(2): PULL}] * 2
 
 
 async def test_static_topics_are_not_queried() -> None:
@@ -128,8 +128,8 @@ async def test_static_topics_are_not_queried() -> None:
         with pytest.raises(NotSupportedError, match="static topics"):
             await query_assignment(client, "billing", "orders", "AVG")
 
-        asked = [each.command.code for each in cluster.broker.requests]
-        assert RequestCode.QUERY_ASSIGNMENT not in asked
+        requests = [each.command.code for each in cluster.broker.requests]
+        assert RequestCode.QUERY_ASSIGNMENT not in requests
 
 
 def test_brokers_know_two_strategies() -> None:

@@ -36,12 +36,12 @@ class History(FaultHistory[str]):
         unproven: Iterable[str] = (),
     ) -> list[str]:
         """Take a sample each second for so long, at least one; return what is reported."""
-        told: list[str] = []
+        reported: list[str] = []
         for _ in range(max(1, int(seconds / STEP))):
             self.now += STEP
             self.note_members(members, self.now)
-            told += self.note_faults(list(faults), self.now, unproven=list(unproven))
-        return told
+            reported += self.note_faults(list(faults), self.now, unproven=list(unproven))
+        return reported
 
 
 def grown() -> History:
@@ -120,22 +120,22 @@ def test_a_departure_that_others_saw_counts() -> None:
 def test_lasting_fault_is_reported_despite_joins_and_departures() -> None:
     history = grown()
     history.note_departure(history.now)
-    told = [history.sample(10, members="ab" if turn % 2 else "abc") for turn in range(89)]
+    reported = [history.sample(10, members="ab" if turn % 2 else "abc") for turn in range(89)]
 
-    assert told == [[]] * 89
+    assert reported == [[]] * 89
     assert history.sample(LONGEST_SECONDS - 890 + STEP) == ["fault"]
 
 
 def test_intermittent_fault_counts_as_lasting() -> None:
     history = grown()
     history.sample(JOIN_SECONDS + STEP, faults=[])
-    told: list[str] = []
+    reported: list[str] = []
     for _ in range(3):
-        told += history.sample(10)
-        told += history.sample(GAP_SECONDS - 20, faults=[])
-    told += history.sample(10)
+        reported += history.sample(10)
+        reported += history.sample(GAP_SECONDS - 20, faults=[])
+    reported += history.sample(10)
 
-    assert told == ["fault"]
+    assert reported == ["fault"]
 
 
 def test_a_fault_that_ended_begins_anew() -> None:

@@ -151,19 +151,19 @@ async def test_a_topic_subscribed_again_is_reported_again(
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         Response(ResponseCode.NO_PERMISSION, remark="not allowed"),
         Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
         Response(body=b"{"),
         listed(),
     ],
-    ids=lambda answer: f"{answer.code}-{answer.body.decode()}",
+    ids=lambda response: f"{response.code}-{response.body.decode()}",
 )
 async def test_a_missing_topic_is_reported_where_topics_cannot_be_listed(
-    cluster: FakeCluster, answer: Outcome
+    cluster: FakeCluster, response: Outcome
 ) -> None:
-    cluster.name_server.on(LIST, answer, times=None)
+    cluster.name_server.on(LIST, response, times=None)
     async with reading(consumer_of(cluster, client=client_of(cluster))) as events:
         await until(lambda: of_topics(events), "the event")
 

@@ -33,9 +33,9 @@ class Instance:
         self.routes = self.broker = self.heartbeats = self
         self.queues: dict[str, int] = {"orders": 8}
         self.gone: set[str] = set()
-        self.answers: list[list[str] | RocketMQError] = []  # used up, then *members*
+        self.responses: list[list[str] | RocketMQError] = []  # used up, then *members*
         self.members = ["me"]
-        self.asked = 0
+        self.queried = 0
         self.beats = 0
         self.may_answer: asyncio.Event | None = None
 
@@ -50,13 +50,13 @@ class Instance:
 
     async def consumer_ids(self, group: str, topic: str) -> list[str]:
         assert group == "billing"
-        self.asked += 1
+        self.queried += 1
         if self.may_answer is not None:
             await self.may_answer.wait()
-        answer = self.answers.pop(0) if self.answers else self.members
-        if isinstance(answer, RocketMQError):
-            raise answer
-        return answer
+        response = self.responses.pop(0) if self.responses else self.members
+        if isinstance(response, RocketMQError):
+            raise response
+        return response
 
     async def send_all(self, *, anew: bool) -> None:
         assert anew
@@ -133,14 +133,14 @@ async def test_broadcasting_assigns_everything_without_requests(instance: Instan
     instance.members = ["me", "zoe"]
 
     assert await group.rebalancer.round()
-    assert (group.decided, instance.asked) == ({"orders": list(range(8))}, 0)
+    assert (group.decided, instance.queried) == ({"orders": list(range(8))}, 0)
 
 
 @pytest.mark.parametrize("error", [DOWN, RequestTimeoutError("a", 38, 3.0)])
 async def test_round_without_member_list_changes_nothing(
     instance: Instance, group: GroupEnv, error: RocketMQError
 ) -> None:
-    instance.answers = [error]
+    instance.responses = [error]
 
     assert not await group.rebalancer.round()
     assert group.decided == {}
@@ -148,7 +148,7 @@ async def test_round_without_member_list_changes_nothing(
 
 async def test_failing_topic_does_not_block_another(instance: Instance, group: GroupEnv) -> None:
     instance.queues["invoices"] = 2
-    instance.answers = [DOWN]
+    instance.responses = [DOWN]
     group.topics = ["orders", "invoices"]
 
     assert not await group.rebalancer.round()
@@ -158,7 +158,7 @@ async def test_failing_topic_does_not_block_another(instance: Instance, group: G
 async def test_unknown_member_sends_a_heartbeat_and_asks_again(
     instance: Instance, group: GroupEnv
 ) -> None:
-    instance.answers = [["zoe"]]
+    instance.responses = [["zoe"]]
 
     assert await group.rebalancer.round()
     assert instance.beats == 1
@@ -256,7 +256,7 @@ async def test_incomplete_round_is_repeated_soon(
 ) -> None:
     monkeypatch.setattr(rebalance_module, "INCOMPLETE_SECONDS", 0.01)
     monkeypatch.setattr(rebalance_module, "LEAST_SECONDS", 0.001)
-    instance.answers = [DOWN, DOWN, DOWN]
+    instance.responses = [DOWN, DOWN, DOWN]
     running = asyncio.create_task(group.rebalancer.run())
     await until(lambda: group.decided)
     running.cancel()
@@ -279,7 +279,7 @@ async def test_assignment_is_complete_once_every_topic_is(
     instance: Instance, group: GroupEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rebalance_module, "INCOMPLETE_SECONDS", 0.01)
-    instance.answers = [DOWN]
+    instance.responses = [DOWN]
     waiting = asyncio.create_task(group.rebalancer.wait_until_complete())
     running = asyncio.create_task(group.rebalancer.run())
     await until(lambda: group.rounds == 1)

@@ -346,11 +346,11 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("answer", REFUSED, ids=lambda answer: str(answer.code))
+@pytest.mark.parametrize("response", REFUSED, ids=lambda response: str(response.code))
 async def test_broker_that_denies_is_not_queried_again(
-    cluster: FakeCluster, answer: Response, caplog: pytest.LogCaptureFixture
+    cluster: FakeCluster, response: Response, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cluster.broker.on(LIST_CONNECTIONS, answer, times=None)
+    cluster.broker.on(LIST_CONNECTIONS, response, times=None)
     async with member(cluster) as check:
         with caplog.at_level(logging.INFO, "rocketmq_aio.consumer.rebalance.subscription_check"):
             assert await check.checked() == []
@@ -360,7 +360,7 @@ async def test_broker_that_denies_is_not_queried_again(
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         Close(),
         Response(ResponseCode.CONSUMER_NOT_ONLINE, remark="not online"),
@@ -371,10 +371,10 @@ async def test_broker_that_denies_is_not_queried_again(
     ids=repr,
 )
 async def test_failed_request_is_repeated_at_the_next_check(
-    cluster: FakeCluster, answer: Outcome
+    cluster: FakeCluster, response: Outcome
 ) -> None:
     async with member(cluster, "new") as check, member(cluster, "paid", "b"):
-        cluster.broker.on(LIST_CONNECTIONS, answer)
+        cluster.broker.on(LIST_CONNECTIONS, response)
         await check.check()
         await until(lambda: check._instance.remoting.is_connected(cluster.broker.address), "again")
         await check._instance.heartbeats.send_all(anew=True)
