@@ -163,7 +163,8 @@ async def test_a_dead_letter_keeps_everything(shops: Callable[..., Any], version
 
 
 async def test_group_without_retry_queues_loses_no_message(env: RetryEnv) -> None:
-    env.broker.topics[RETRIES].queues.clear()
+    retries = env.broker.topics[RETRIES]
+    retries.read_queues = retries.write_queues = 0
     await env.instance.routes.fetch(RETRIES)
 
     with pytest.raises(RouteNotFoundError, match="retryQueueNums"):

@@ -94,7 +94,7 @@ async def test_a_missing_topic_that_appears_is_reported_and_read(
         cluster.create_topic(TYPO)
         await until(lambda: len(of_topics(events)) > 1, "the second event")
 
-    missing = TopicMissing(topic=TYPO, namesrv=(cluster.namesrv,), nearest=None)
+    missing = TopicMissing(topic=TYPO, namesrv=(cluster.namesrv,), nearest=TOPIC)
     assert of_topics(events) == [missing, TopicFound(topic=TYPO)]
 
 
