@@ -74,7 +74,7 @@ class GroupAdmin:
         held = await self._held(check_group(group), masters)
         for config in _configs(group, held):
             if differs(config, settings):
-                raise ConfigError("group", group, f"it is there as {config}; use update_group")
+                raise ConfigError("group", group, f"a broker has it as {config}; use update_group")
 
         async def make(name: str, _: str) -> None:
             await self._put(held[name], new_body(group, settings), settings)
@@ -93,15 +93,15 @@ class GroupAdmin:
         check_settings(settings)
         masters = await self._servers.masters(cluster, brokers)
         held = await self._held(group, masters)
-        there = bodies(held)
-        if not there or (brokers is not None and len(there) < len(held)):
-            code, absent = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, sorted(held.keys() - there)
+        existing = bodies(held)
+        if not existing or (brokers is not None and len(existing) < len(held)):
+            code, absent = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, sorted(held.keys() - existing)
             raise SubscriptionError(code, f"group {group} is not on {absent}")
 
         async def change(name: str, _: str) -> None:
-            await self._put(held[name], changed_body(there[name], settings), settings)
+            await self._put(held[name], changed_body(existing[name], settings), settings)
 
-        targets = {name: masters[name] for name in there}
+        targets = {name: masters[name] for name in existing}
         await self._servers.on_each(f"changing group {group}", targets, change)
         return _configs(group, await self._held(group, targets))
 

@@ -134,12 +134,12 @@ def read_offset_id(text: str) -> tuple[str, int]:
     except (ValueError, TypeError):
         data = b""
     if len(data) not in ID_BYTES:
-        reason = "expected the 32 or 56 hex digits that a broker made"
+        reason = "expected the 32 or 56 hex digits of an offset message id"
         raise ConfigError("offset_message_id", text, reason)
     host = ip_address(data[:-12])
     port, offset = int.from_bytes(data[-12:-8], "big"), int.from_bytes(data[-8:], "big")
     if not 0 < port <= MAX_PORT or offset > MAX_OFFSET:
-        reason = "no broker made it; find_message() looks for the message_id that a producer gave"
+        reason = "not the id of a broker; find_message() finds the message_id of a producer"
         raise ConfigError("offset_message_id", text, reason)
     shown = f"[{host}]" if host.version == 6 else str(host)
     return f"{shown}:{port}", offset

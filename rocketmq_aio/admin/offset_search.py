@@ -38,7 +38,7 @@ class OffsetSearch:
     async def offset_at(self, queue: MessageQueue, millis: int) -> int:
         """Return the first offset stored at or after *millis* since 1970, or the queue's end.
 
-        If the account may not read, the answer of the broker is only limited to existing offsets.
+        If the account may not read, the broker's offset is only limited to existing offsets.
         """
         broker = self._servers.instance.broker
         least = max(0, await broker.min_offset(queue))
@@ -57,22 +57,20 @@ class OffsetSearch:
     ) -> list[tuple[int, int]]:
         """Return offsets and store times of the next messages; BrokerError if it ends early."""
         while offset < most:
-            body, answer = await self._pull(queue, offset, count)
-            delta = answer.offset_delta or 0
-            found = [
+            body, response = await self._pull(queue, offset, count)
+            delta = response.offset_delta or 0
+            messages = [
                 each
                 for record in records(body)
                 for each in _times(stored_message(record, queue.broker_name), delta)
                 if each[0] >= offset
             ]
-            if found:
-                return found
-            if answer.next_begin_offset <= offset:
-                remark = (
-                    f"it has nothing at offset {offset} of {queue}, and says that it ends at {most}"
-                )
+            if messages:
+                return messages
+            if response.next_begin_offset <= offset:
+                remark = f"no message at offset {offset} of {queue}, which ends at {most}"
                 raise BrokerError(ResponseCode.PULL_NOT_FOUND, remark, queue.broker_name)
-            offset = answer.next_begin_offset  # after a gap
+            offset = response.next_begin_offset  # after a gap
         return []
 
     async def _pull(

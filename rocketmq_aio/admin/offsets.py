@@ -82,8 +82,8 @@ class OffsetAdmin:
             owners = {queue: routes.broker_of(queue) for queue in offsets}
 
             async def move(name: str, address: str) -> list[OffsetReset]:
-                there = {queue: each for queue, each in offsets.items() if owners[queue] == name}
-                return await self._move(_Move(group, topic, address, there, millis))
+                own = {queue: each for queue, each in offsets.items() if owners[queue] == name}
+                return await self._move(_Move(group, topic, address, own, millis))
 
             targets = {name: masters.get(name) for name in sorted(set(owners.values()))}
             done = await self._servers.on_each(f"resetting group {group} in {topic}", targets, move)

@@ -99,16 +99,16 @@ class TopicAdmin:
         wanted = checked(settings)
         masters = await self._servers.masters(cluster, brokers)
         held = await self._held(check_topic(topic), masters)
-        there = bodies(held)
-        if not there or (brokers is not None and len(there) < len(held)):
-            raise RouteNotFoundError(topic, f"it is not on {sorted(held.keys() - there)}")
+        existing = bodies(held)
+        if not existing or (brokers is not None and len(existing) < len(held)):
+            raise RouteNotFoundError(topic, f"it is not on {sorted(held.keys() - existing)}")
 
         async def change(name: str, _: str) -> TopicConfig:
-            config = changed(config_of(name, topic, there[name]), wanted)
+            config = changed(config_of(name, topic, existing[name]), wanted)
             await self._put(held[name], config, wanted)
             return config
 
-        targets = {name: masters[name] for name in there}
+        targets = {name: masters[name] for name in existing}
         configs = await self._servers.on_each(f"changing topic {topic}", targets, change)
         if "order" in wanted or "write_queues" in wanted:
             await self._put_order(topic, configs.values(), wanted.get("order"))
@@ -273,7 +273,7 @@ def _check_equal(topic: str, held: Mapping[str, HeldTopic], wanted: TopicSetting
         if held[config.broker_name].version < V5_0_0:  # they do not store `order`
             config = msgspec.structs.replace(config, order=wanted.get("order", False))
         if changed(config, wanted) != config:
-            raise ConfigError("topic", topic, f"it is there as {config}; use update_topic")
+            raise ConfigError("topic", topic, f"a broker has it as {config}; use update_topic")
 
 
 def _order_request(key: str, counts: Mapping[str, str]) -> PutKVConfig | DeleteKVConfig:

@@ -70,15 +70,15 @@ class Heartbeats:
         self._calls += 1
         call = self._calls
         async with self.lock(address):
-            begun, error = self._last.get(address, (0, None))
-            if begun < call:
-                begun = self._calls
+            began_at, error = self._last.get(address, (0, None))
+            if began_at < call:
+                began_at = self._calls
                 error = await self._try_send(address)
-                self._last[address] = begun, error
+                self._last[address] = began_at, error
             return error
 
     async def version_of(self, address: str) -> int | None:
-        """Return the version number of a broker; None while it does not answer."""
+        """Return the version number of a broker; None while it does not respond."""
         if address not in self.broker_versions:
             await self.send(address)
         return self.broker_versions.get(address)
@@ -125,11 +125,11 @@ class Heartbeats:
         self._remember(address, fingerprint, read_header(command, HeartbeatResponse), short)
 
     def _remember(
-        self, address: str, fingerprint: int, answer: HeartbeatResponse, short: bool
+        self, address: str, fingerprint: int, response: HeartbeatResponse, short: bool
     ) -> None:
-        if answer.supports_v2:
+        if response.supports_v2:
             self._v2.add(address)
-        if short and answer.subscription_changed:
+        if short and response.subscription_changed:
             self._accepted.pop(address, None)  # by another member: send the full form
         else:
             self._accepted[address] = fingerprint

@@ -39,13 +39,13 @@ class Dialer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._seconds
         async with asyncio.timeout_at(deadline):
-            found = await _resolve(host, port)
-        for left in range(len(found), 0, -1):
+            addresses = await _resolve(host, port)
+        for left in range(len(addresses), 0, -1):
             # Leaves time for the next addresses.
             until = loop.time() + (deadline - loop.time()) / left
             try:
                 async with asyncio.timeout_at(until):
-                    return await self._dial_one(host, found[-left], port, make)
+                    return await self._dial_one(host, addresses[-left], port, make)
             except OSError:
                 if left == 1:
                     raise
@@ -89,10 +89,10 @@ async def _resolve(host: str, port: int) -> list[str]:
     with suppress(ValueError):
         return [str(ip_address(host))]
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except RuntimeError as error:  # asyncio resolves in a thread, and could not start one
         raise OSError(f"{host} cannot be resolved: {error}") from error
-    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in infos))
 
 
 def failure_reason(error: BaseException) -> str:
