@@ -30,29 +30,30 @@ class ExitCode(IntEnum):
     STOPPED = 130  # by a signal, before the end
 
 
-# Settings and options of the source -> options of the command.
+# Options of the command -> settings, and options of the source.
+_SETTINGS: Final = {
+    **{f"--{name}": name for name in "tls namespace group sql body mode format rate".split()},
+    "--name-server": "nameServer name_server namesrv",
+    "--credentials-file": "accessKey secretKey securityToken credentials",
+    "--tls-ca-file": "tlsCaFile",
+    "--tls-cert-file": "tlsCertFile tlsKeyFile",
+    "GROUP": "of_group",
+    "--from": "startingOffsets startingTimestamp start",
+    "--to": "endingOffsets endingTimestamp end",
+    "TOPICS": "subscribe topics topic",
+    "--pattern": "subscribePattern pattern",
+    "--to-topic": "to",
+    "--filter": "subExpression",
+    "--column": "columns",
+    "--path": "target",
+    "--body-format": "kind",
+    "--body-schema": "schema",
+    "--body-message": "message",
+    "--bad-rows": "bad_rows",
+}
 OPTIONS: Final = {
-    **{name: f"--{name}" for name in "tls namespace group sql body mode format rate".split()},
-    **dict.fromkeys(("nameServer", "name_server", "namesrv"), "--name-server"),
-    **dict.fromkeys(
-        ("accessKey", "secretKey", "securityToken", "credentials"), "--credentials-file"
-    ),
+    **{name: option for option, names in _SETTINGS.items() for name in names.split()},
     "tls files": "--tls-ca-file, --tls-cert-file, --tls-key-file",
-    "tlsCaFile": "--tls-ca-file",
-    **dict.fromkeys(("tlsCertFile", "tlsKeyFile"), "--tls-cert-file"),
-    "of_group": "GROUP",
-    **dict.fromkeys(("startingOffsets", "startingTimestamp", "start"), "--from"),
-    **dict.fromkeys(("endingOffsets", "endingTimestamp", "end"), "--to"),
-    **dict.fromkeys(("subscribe", "topics", "topic"), "TOPICS"),
-    **dict.fromkeys(("subscribePattern", "pattern"), "--pattern"),
-    "to": "--to-topic",
-    "subExpression": "--filter",
-    "columns": "--column",
-    "target": "--path",
-    "kind": "--body-format",
-    "schema": "--body-schema",
-    "message": "--body-message",
-    "bad_rows": "--bad-rows",
 }
 HINTS: Final[dict[type[RocketMQError], str]] = {
     AuthError: "check --credentials-file, or ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY",

@@ -83,17 +83,11 @@ def progress(wanted: bool) -> Iterator[Report | None]:
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn())
     with Progress(*columns, MofNCompleteColumn(), TimeElapsedColumn(), console=stderr) as bars:
-        yield _Bars(bars)
+        tasks: dict[str, TaskID] = {}
 
+        def report(step: str, done: int, total: int) -> None:
+            if step not in tasks:  # one bar per step, created by its first report
+                tasks[step] = bars.add_task(step, total=None)
+            bars.update(tasks[step], completed=done, total=total or None)
 
-class _Bars:
-    """One bar per step, created by its first report."""
-
-    def __init__(self, bars: Progress) -> None:
-        self._bars = bars
-        self._tasks: dict[str, TaskID] = {}
-
-    def __call__(self, step: str, done: int, total: int) -> None:
-        if step not in self._tasks:
-            self._tasks[step] = self._bars.add_task(step, total=None)
-        self._bars.update(self._tasks[step], completed=done, total=total or None)
+        yield report

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from typing import Final
 
 from pyspark.sql import (
@@ -238,12 +239,6 @@ def split_ranges(ranges: Iterable[Range], limit: int) -> Iterator[list[Range]]:
 
 def _share_out(ranges: Sequence[Range], limit: int) -> list[int]:
     """Return the number of offsets for each range, rounded so that the sum is exact."""
-    total = sum(each.size for each in ranges)
-    shared = min(limit, total)
-    shares, before, given = [], 0, 0
-    for each in ranges:
-        before += each.size
-        up_to = before * shared // total
-        shares.append(up_to - given)
-        given = up_to
-    return shares
+    sums = list(accumulate(each.size for each in ranges))
+    shared = min(limit, sums[-1])
+    return [end - start for start, end in pairwise([0, *(n * shared // sums[-1] for n in sums)])]

@@ -231,7 +231,8 @@ class Fetcher:
         cursor, reached = segment.cursor, response.next_offset
         extent = Extent(response.min_offset, response.max_offset)
         if response.status is PullStatus.FOUND:
-            self._extend(segment, reached)
+            if reached > segment.end == cursor.position:  # no other segment follows: extend it
+                segment.end = cursor.position = min(reached, cursor.wanted.end)
             end = min(reached, segment.end)
             segment.results.append(
                 FetchedMessages(
@@ -260,12 +261,6 @@ class Fetcher:
         cursor.position = max(cursor.position, min(reached, cursor.wanted.end))
         cursor.segment_size = min(max(cursor.segment_size, reached - at), MAX_SEGMENT)
         return min(reached, segment.end)
-
-    def _extend(self, segment: _Segment, reached: int) -> None:
-        """Extend the segment to *reached* unless another segment follows."""
-        cursor = segment.cursor
-        if reached > segment.end == cursor.position:
-            segment.end = cursor.position = min(reached, cursor.wanted.end)
 
 
 def size_of(results: Chunk) -> int:

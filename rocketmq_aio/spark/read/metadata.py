@@ -191,8 +191,13 @@ class Metadata:
     ) -> QueueResults[Extent]:
         """Return the extent of each queue; only the maximum where all was read before."""
 
-        async def extent(queue: MessageQueue) -> Extent:
-            return await self._extent(queue, read_up_to.get(_queue_key(queue)))
+        async def extent(key: Queue) -> Extent:
+            queue = MessageQueue(*key)
+            maximum = await self._consumer.max_offset(queue)
+            if maximum == read_up_to.get(key):
+                return Extent(maximum, maximum)
+            minimum = max(0, await self._consumer.min_offset(queue))
+            return Extent(minimum, max(minimum, maximum))
 
         return await self._query(queues, extent)
 
@@ -202,49 +207,37 @@ class Metadata:
 
     async def committed(self, queues: Iterable[Queue]) -> QueueResults[int | None]:
         """Return the committed offset of each queue, or None."""
-        return await self._query(queues, self._consumer.committed)
+        return await self._query(queues, lambda key: self._consumer.committed(MessageQueue(*key)))
 
     async def offsets_at(
         self, instants: Mapping[Queue, int], extents: Mapping[Queue, Extent]
     ) -> QueueResults[int]:
         """Return the first offset stored at or after the milliseconds given for each queue."""
 
-        async def search(queue: MessageQueue) -> int:
-            return await self._search(
-                queue, instants[_queue_key(queue)], extents[_queue_key(queue)]
-            )
+        async def search(key: Queue) -> int:
+            queue, maximum = MessageQueue(*key), extents[key].maximum
+            hint = await self._instance.broker.offset_for_time(queue, instants[key])
+            search = TimeSearch(instants[key], *extents[key], hint)
+            while search.found is None:
+                search.seen(await self._store_times(queue, search.probe, maximum, search.count))
+            return search.found
 
         return await self._query(instants, search)
 
     async def stored_at(self, places: Mapping[Queue, int]) -> QueueResults[int | None]:
         """Return the store time in ms of an offset by queue; None without a readable message."""
 
-        async def stored(queue: MessageQueue) -> int | None:
-            offset = places[_queue_key(queue)]
+        async def stored(key: Queue) -> int | None:
             try:
-                messages = (await self._pull(queue, offset, 1)).messages
-                found = messages[0] if messages else None
-                return _store_millis(found) if found and found.queue_offset == offset else None
+                messages = (await self._pull(MessageQueue(*key), places[key], 1)).messages
+                first = messages[0] if messages else None
+                return _store_millis(first) if first and first.queue_offset == places[key] else None
             except RETRYABLE:
                 raise
             except RocketMQError:
                 return None  # the tasks pull the same queue, and report the error with advice
 
         return await self._query(places, stored)
-
-    async def _extent(self, queue: MessageQueue, read_up_to: int | None) -> Extent:
-        maximum = await self._consumer.max_offset(queue)
-        if maximum == read_up_to:
-            return Extent(maximum, maximum)
-        minimum = max(0, await self._consumer.min_offset(queue))
-        return Extent(minimum, max(minimum, maximum))
-
-    async def _search(self, queue: MessageQueue, millis: int, extent: Extent) -> int:
-        hint = await self._instance.broker.offset_for_time(queue, millis)
-        search = TimeSearch(millis, *extent, hint)
-        while search.found is None:
-            search.seen(await self._store_times(queue, search.probe, extent.maximum, search.count))
-        return search.found
 
     async def _store_times(
         self, queue: MessageQueue, offset: int, maximum: int, count: int
@@ -276,13 +269,11 @@ class Metadata:
             consumer_ids = partial(self._instance.broker.consumer_ids_at, group, address)
             return await self._retry(address, consumer_ids)
 
-        found = await _gather(sorted(self._master_addresses(topics)), member_ids)
-        return {each for ids in found.values() for each in ids}
-
-    def _master_addresses(self, topics: Iterable[str]) -> set[str]:
         routes = map(self._instance.routes.known, topics)
         brokers = {name for route in routes if route is not None for name in route.brokers}
-        return set(filter(None, map(self._instance.routes.master, brokers)))
+        masters = filter(None, map(self._instance.routes.master, brokers))
+        found = await _gather(sorted(set(masters)), member_ids)
+        return {each for ids in found.values() for each in ids}
 
     def retry_pauses(self, server: str | None = None) -> Iterator[float]:
         """Yield the seconds before each retry; *server* is a broker, a topic, or empty."""
@@ -310,7 +301,7 @@ class Metadata:
         raise AssertionError  # unreachable
 
     async def _query(
-        self, queues: Iterable[Queue], request: Callable[[MessageQueue], Awaitable[T]]
+        self, queues: Iterable[Queue], request: Callable[[Queue], Awaitable[T]]
     ) -> QueueResults[T]:
         """Query the broker of each queue; an unavailable broker does not delay another."""
         by_broker: dict[str, list[Queue]] = {}
@@ -319,7 +310,7 @@ class Metadata:
         results: QueueResults[T] = QueueResults({}, {})
 
         async def query_queue(queue: Queue) -> None:
-            results.values[queue] = await request(MessageQueue(*queue))
+            results.values[queue] = await request(queue)
 
         async def query_missing(broker: str) -> None:
             await _gather([q for q in by_broker[broker] if q not in results.values], query_queue)

@@ -28,7 +28,8 @@ def plan(ranges: Iterable[Range], options: ReadOptions) -> list[QueuePartition]:
     pieces = sorted(each for each in ranges if each.size > 0)
     if not pieces:
         return []
-    pieces = _split_large(pieces, options.max_records_per_partition)
+    if (most := options.max_records_per_partition) is not None:
+        pieces = [part for piece in pieces for part in _split(piece, -(-piece.size // most))]
     pieces = _split_to(pieces, options.min_partitions or 1)
     tasks = _pack(pieces, options)
     return [QueuePartition(tuple(sorted(task))) for task in sorted(tasks)]
@@ -41,12 +42,6 @@ def plan_between(
     starts = {queue: end.start_of(queue, start) for queue in end.end}
     known = ((queue, at) for queue, at in starts.items() if at is not None)
     return plan((Range(*queue, at, end.end[queue]) for queue, at in known), options)
-
-
-def _split_large(pieces: list[Range], most: int | None) -> list[Range]:
-    if most is None:
-        return pieces
-    return [part for piece in pieces for part in _split(piece, -(-piece.size // most))]
 
 
 def _split_to(pieces: list[Range], wanted: int) -> list[Range]:

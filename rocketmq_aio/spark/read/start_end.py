@@ -71,7 +71,8 @@ async def start_offsets(
     check_named("startingOffsets", named if isinstance(named, dict) else {}, topics)
     rest = {queue: extent for queue, extent in extents.items() if queue not in found}
     if named == "group":
-        return found | await _committed_offsets(metadata, rest)
+        committed = complete(await metadata.committed(rest))
+        return found | {q: rest[q].minimum if at is None else at for q, at in committed.items()}
     found |= _resolve(named, rest, EARLIEST)
     if isinstance(named, dict) and options.starting_timestamp is None:
         found |= {q: at for q, at in named.items() if q not in found and at >= 0}
@@ -119,15 +120,6 @@ def _instants(
     if for_all is not None:
         return dict.fromkeys(queues, for_all)
     return {queue: by_queue[queue] for queue in queues if queue in by_queue}
-
-
-async def _committed_offsets(metadata: Metadata, extents: Mapping[Queue, Extent]) -> Offsets:
-    """Return the committed offsets; the minimum where the group has none."""
-    committed = complete(await metadata.committed(extents))
-    return {
-        queue: extents[queue].minimum if offset is None else offset
-        for queue, offset in committed.items()
-    }
 
 
 def _resolve(named: str | Offsets, extents: Mapping[Queue, Extent], otherwise: int) -> Offsets:

@@ -67,7 +67,8 @@ class ReadTask:
                 raise ReadError(part, found.start, f"it is no message: {fault}") from fault
         messages = within(messages, found.start, end)
         self._check_gap(found, end, messages)
-        yield self._matching(messages, part.topic)
+        tags = self._wanted[part.topic].tags  # brokers compare only hashes
+        yield [each for each in messages if each.tags in tags] if tags else messages
         if end < found.end:  # decompression reached its limit: fetch the rest again
             for piece in self._runtime.call(self._fetcher.refetch, part, end, found.end):
                 yield from self._read_result(piece)
@@ -78,11 +79,6 @@ class ReadTask:
         if part.queue != (queue.topic, queue.broker_name, queue.queue_id):
             queue = self._queue = MessageQueue(part.topic, part.broker, part.queue_id)
         return queue
-
-    def _matching(self, messages: list[MessageExt], topic: str) -> list[MessageExt]:
-        tags = self._wanted[topic].tags
-        # Brokers compare only hashes.
-        return [each for each in messages if each.tags in tags] if tags else messages
 
     def _check_gap(self, found: FetchedMessages, end: int, messages: list[MessageExt]) -> None:
         missing = end - found.start - len(messages)

@@ -137,24 +137,18 @@ class WriteTask:
         sender: RequestSender | None = None
         try:
             for some in _not_empty(batches):
-                sender = sender or self._open()
-                self._send(sender, some)
+                if sender is None:  # a task without rows does not connect
+                    self._runtime = Runtime.get(self._options.connection)
+                    sender = RequestSender(self._runtime.producer(), self._options)
+                requests = self._encode(sender, some)
+                self._wait(ENCODE_AHEAD)
+                self._pending.append(self._runtime.submit(sender.send, requests))
+                self._row += some.num_rows
             self._wait(0)
         finally:
             for each in self._pending:
                 each.cancel()
         return WriteSummary() if sender is None else sender.summary()
-
-    def _open(self) -> RequestSender:
-        """Connect; not called for a task without rows."""
-        self._runtime = Runtime.get(self._options.connection)
-        return RequestSender(self._runtime.producer(), self._options)
-
-    def _send(self, sender: RequestSender, batch: Any) -> None:  # noqa: ANN401 - a RecordBatch
-        requests = self._encode(sender, batch)
-        self._wait(ENCODE_AHEAD)
-        self._pending.append(self._runtime.submit(sender.send, requests))
-        self._row += batch.num_rows
 
     def _encode(self, sender: RequestSender, batch: Any) -> list[WriteRequest]:  # noqa: ANN401
         rows = encode(
