@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from time import monotonic, time_ns
 from typing import Final, Generic, TypeVar
 
@@ -223,10 +224,8 @@ class GroupEngine(Generic[Q]):
 
     async def know_route(self, topic: str) -> None:
         """Get the route; a missing topic is looked up again in the background."""
-        try:
+        with suppress(RouteNotFoundError):
             await self.instance.routes.get(topic)
-        except RouteNotFoundError:
-            return
 
     def _shared_topics(self) -> Collection[str]:
         return self._subscriptions

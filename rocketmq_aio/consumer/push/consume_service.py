@@ -106,12 +106,8 @@ def log_failure(message: MessageExt, error: BaseException | None, reason: str) -
     """Log a failed message; the first failure by an unexpected exception with its traceback."""
     intended = isinstance(error, RetryRequest) or error is None
     log = logger.info if intended else logger.warning
-    log(
-        "message_failed",
-        queue=str(message.queue),
-        offset=message.queue_offset,
-        message_id=message.message_id,
-        reconsume_times=message.reconsume_times,
-        reason=reason,
-        **({} if intended or message.reconsume_times else {"exc_info": error}),
-    )
+    times = message.reconsume_times
+    named = {"offset": message.queue_offset, "message_id": message.message_id}
+    traceback = {} if intended or times else {"exc_info": error}
+    queue = str(message.queue)
+    log("message_failed", queue=queue, **named, reconsume_times=times, reason=reason, **traceback)

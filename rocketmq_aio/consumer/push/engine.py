@@ -60,7 +60,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         instance, group, config = context.instance, context.group, context.config
         assignment: BrokerAssignment | None = None
         if not config.client_rebalance:
-            assignment = BrokerAssignment(instance, group, config.message_model)
+            assignment = BrokerAssignment(instance, group)
         super().__init__(context, assignment=assignment)
         self.orderly = orderly
         self._call = handler.call

@@ -25,40 +25,6 @@ BROKER_STRATEGIES: Final = frozenset({"AVG", "AVG_BY_CIRCLE"})
 ALL_QUEUES: Final = -1  # the id that stands for all queues of a broker, for pops
 
 
-async def query_assignment(
-    instance: MQClientInstance,
-    group: str,
-    topic: str,
-    strategy: str,
-    model: MessageModel = MessageModel.CLUSTERING,
-) -> Assignment | None:
-    """Return the queues of *topic* that a broker assigns to this client, with their modes.
-
-    None: the broker does not know the topic or the strategy; keep the current queues.  Empty: the
-    client reads nothing, or is not a member yet.  A queue with the id `ALL_QUEUES` stands for all
-    queues of its broker, to be popped.
-
-    :raises NotSupportedError: the broker is older than 5.0, or the topic is static: the client
-        has to allocate queues itself
-    :raises RouteNotFoundError: no route of the topic names a broker
-    :raises RocketMQError: the request failed
-    """
-    known = instance.routes.known(topic)
-    if known is not None and known.owners:
-        # A 5.5.0 broker then returns its physical queues, which cannot be pulled.
-        code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        raise NotSupportedError(code, "brokers do not assign the queues of static topics", "-")
-    request = AssignmentRequest(
-        topic=topic,
-        consumer_group=group,
-        client_id=instance.client_id,
-        strategy_name=strategy,
-        message_model=model.value,
-    )
-    assigned = await instance.broker.query_assignment(request)
-    return None if assigned is None else dict(map(_entry, assigned))
-
-
 def broker_strategy(strategy: AllocateStrategy) -> str:
     """Return the name of *strategy* at brokers.  Raises ConfigError: brokers do not support it."""
     name = strategy_name(strategy)
@@ -71,38 +37,49 @@ def broker_strategy(strategy: AllocateStrategy) -> str:
 class BrokerAssignment:
     """Queries the assignment of one group; logs an unsupported topic once."""
 
-    def __init__(
-        self, instance: MQClientInstance, group: str, model: MessageModel = MessageModel.CLUSTERING
-    ) -> None:
+    def __init__(self, instance: MQClientInstance, group: str) -> None:
         self._unsupported: set[str] = set()  # topics already logged as unsupported
         self._instance = instance
         self._group = group
-        self._model = model
 
     async def of(self, topic: str, strategy: AllocateStrategy) -> Assignment | None:
-        """Return the assignment of *topic*, see `query_assignment`.
+        """Return the queues of *topic* that a broker assigns to this client, with their modes.
+
+        None: the broker does not know the topic or the strategy; keep the current queues.  Empty:
+        the client reads nothing, or is not a member yet.  A queue with the id `ALL_QUEUES` stands
+        for all queues of its broker, to be popped.
 
         :raises ConfigError: brokers do not support *strategy*
-        :raises NotSupportedError: the member has to allocate the queues of *topic* itself
-        :raises RocketMQError: see `query_assignment`
+        :raises NotSupportedError: the broker is older than 5.0, or the topic is static: the client
+            has to allocate queues itself
+        :raises RouteNotFoundError: no route of the topic names a broker
+        :raises RocketMQError: the request failed
         """
         name = broker_strategy(strategy)
         try:
-            return await query_assignment(self._instance, self._group, topic, name, self._model)
+            assigned = await self._query(topic, name)
         except NotSupportedError as error:
-            self._note(topic, error)
+            if topic not in self._unsupported:
+                self._unsupported.add(topic)
+                where = {"group": self._group, "topic": topic, "broker": error.address}
+                logger.warning("broker_assignment_unsupported", **where, reason=error.remark)
             raise
+        return None if assigned is None else dict(map(_entry, assigned))
 
-    def _note(self, topic: str, error: NotSupportedError) -> None:
-        if topic not in self._unsupported:
-            self._unsupported.add(topic)
-            logger.warning(
-                "broker_assignment_unsupported",
-                group=self._group,
-                topic=topic,
-                broker=error.address,
-                reason=error.remark,
-            )
+    async def _query(self, topic: str, strategy: str) -> list[MessageQueueAssignment] | None:
+        known = self._instance.routes.known(topic)
+        if known is not None and known.owners:
+            # A 5.5.0 broker then returns its physical queues, which cannot be pulled.
+            code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            raise NotSupportedError(code, "brokers do not assign the queues of static topics", "-")
+        request = AssignmentRequest(
+            topic=topic,
+            consumer_group=self._group,
+            client_id=self._instance.client_id,
+            strategy_name=strategy,
+            message_model=MessageModel.CLUSTERING.value,
+        )
+        return await self._instance.broker.query_assignment(request)
 
 
 def _entry(assigned: MessageQueueAssignment) -> tuple[MessageQueue, MessageRequestMode]:

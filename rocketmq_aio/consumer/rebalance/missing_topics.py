@@ -63,13 +63,8 @@ class MissingTopics:
             return
         outage.reported = True
         servers = tuple(sorted(self._instance.name_servers.addresses))
-        logger.warning(
-            "topic_missing",
-            group=self._group,
-            topic=topic,
-            namesrv=";".join(servers),
-            nearest=nearest,
-        )
+        where = {"group": self._group, "topic": topic, "namesrv": ";".join(servers)}
+        logger.warning("topic_missing", **where, nearest=nearest)
         self._publish(TopicMissing(topic=topic, namesrv=servers, nearest=nearest))
 
     async def _names(self) -> set[str]:

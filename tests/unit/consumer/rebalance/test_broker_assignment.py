@@ -14,7 +14,6 @@ from rocketmq_aio import (
     ClientConfig,
     CodecError,
     ConfigError,
-    MessageModel,
     MessageQueue,
     MQClientInstance,
     NotSupportedError,
@@ -23,7 +22,6 @@ from rocketmq_aio.consumer.rebalance.broker_assignment import (
     ALL_QUEUES,
     BrokerAssignment,
     broker_strategy,
-    query_assignment,
 )
 from rocketmq_aio.embedded.broker.clients import Group
 from rocketmq_aio.embedded.responses import Response
@@ -36,7 +34,7 @@ PULL, POP = MessageRequestMode.PULL, MessageRequestMode.POP
 
 
 @asynccontextmanager
-async def asking(version: str = "5.5.0") -> AsyncIterator[tuple[FakeCluster, MQClientInstance]]:
+async def assigning(version: str = "5.5.0") -> AsyncIterator[tuple[FakeCluster, MQClientInstance]]:
     """A topic of four queues, and a group with this client and one after it."""
     async with (
         FakeCluster(version=version, topics={"orders": 4}) as cluster,
@@ -53,40 +51,33 @@ def queue(number: int) -> MessageQueue:
 
 
 async def test_broker_assigns_queues_to_pull() -> None:
-    async with asking() as (_, client):
-        blocks = await query_assignment(client, "billing", "orders", "AVG")
-        dealt = await query_assignment(client, "billing", "orders", "AVG_BY_CIRCLE")
+    async with assigning() as (_, client):
+        blocks = await BrokerAssignment(client, "billing").of("orders", AllocateAveragely())
+        dealt = await BrokerAssignment(client, "billing").of("orders", AllocateAveragelyByCircle())
 
     assert blocks == {queue(0): PULL, queue(1): PULL}
     assert dealt == {queue(0): PULL, queue(2): PULL}
 
 
 async def test_broker_assigns_queues_to_pop() -> None:
-    async with asking() as (cluster, client):
+    async with assigning() as (cluster, client):
         cluster.broker.assignments.modes["orders", "billing"] = POP
 
-        assert await query_assignment(client, "billing", "orders", "AVG") == {
+        assert await BrokerAssignment(client, "billing").of("orders", AllocateAveragely()) == {
             queue(ALL_QUEUES): POP
         }
 
 
-async def test_broadcasting_assigns_all_queues() -> None:
-    async with asking() as (_, client):
-        assigned = await query_assignment(client, "any", "orders", "AVG", MessageModel.BROADCASTING)
-
-    assert assigned == {queue(number): PULL for number in range(4)}
-
-
-async def test_broker_without_an_answer_changes_nothing() -> None:
-    async with asking() as (_, client):
-        assert await query_assignment(client, "unheard-of", "orders", "AVG") is None
+async def test_unknown_group_changes_nothing() -> None:
+    async with assigning() as (_, client):
+        assert await BrokerAssignment(client, "unknown").of("orders", AllocateAveragely()) is None
 
 
 async def test_client_outside_the_group_reads_nothing() -> None:
-    async with asking() as (cluster, client):
+    async with assigning() as (cluster, client):
         cluster.broker.members.groups["billing"].members = {-2: "somebody"}
 
-        assert await query_assignment(client, "billing", "orders", "AVG") == {}
+        assert await BrokerAssignment(client, "billing").of("orders", AllocateAveragely()) == {}
 
 
 async def test_unknown_request_mode_is_an_error() -> None:
@@ -94,15 +85,15 @@ async def test_unknown_request_mode_is_an_error() -> None:
         b'{"messageQueueAssignments":[{"messageQueue":'
         b'{"topic":"orders","brokerName":"broker-a","queueId":0},"mode":"PUSH"}]}'
     )
-    async with asking() as (cluster, client):
+    async with assigning() as (cluster, client):
         cluster.broker.on(RequestCode.QUERY_ASSIGNMENT, Response(body=body))
 
         with pytest.raises(CodecError, match="'PUSH' is no way"):
-            await query_assignment(client, "billing", "orders", "AVG")
+            await BrokerAssignment(client, "billing").of("orders", AllocateAveragely())
 
 
 async def test_brokers_before_5_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with asking("4.9.7") as (cluster, client):
+    async with assigning("4.9.7") as (cluster, client):
         assignment = BrokerAssignment(client, "billing")
         with caplog.at_level("WARNING", "rocketmq_aio"):
             for _ in range(2):
@@ -114,7 +105,7 @@ async def test_brokers_before_5_are_logged_once(caplog: pytest.LogCaptureFixture
 
 
 async def test_unsupported_is_logged_once_but_queried_again() -> None:
-    async with asking() as (_, client):
+    async with assigning() as (_, client):
         assignment = BrokerAssignment(client, "billing")
         assigned = [await assignment.of("orders", AllocateAveragelyByCircle()) for _ in range(2)]
 
@@ -122,11 +113,11 @@ async def test_unsupported_is_logged_once_but_queried_again() -> None:
 
 
 async def test_static_topics_are_not_queried() -> None:
-    async with asking() as (cluster, client):
+    async with assigning() as (cluster, client):
         share_out(cluster, "orders", ["broker-a"] * 4)
         await client.routes.fetch("orders")
         with pytest.raises(NotSupportedError, match="static topics"):
-            await query_assignment(client, "billing", "orders", "AVG")
+            await BrokerAssignment(client, "billing").of("orders", AllocateAveragely())
 
         requests = [each.command.code for each in cluster.broker.requests]
         assert RequestCode.QUERY_ASSIGNMENT not in requests
