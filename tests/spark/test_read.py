@@ -17,6 +17,7 @@ from rocketmq_aio import Message, MessageExt, Producer, ProducerConfig, PullCons
 from rocketmq_aio.spark.arrow.columns import COLUMNS, SCHEMA
 from rocketmq_aio.testing import Cluster
 from tests.spark.support import wait_until, write_messages
+from tests.unit.spark.rows import row_of
 
 MIB: Final = 1024 * 1024
 
@@ -49,27 +50,6 @@ async def _pulled(namesrv: str, topics: tuple[str, ...]) -> list[MessageExt]:
                     found += messages
                     offset = messages[-1].queue_offset + 1
     return found
-
-
-def row_of(message: MessageExt) -> dict[str, Any]:
-    return {
-        "topic": message.topic,
-        "flag": message.flag,
-        "body": message.body,
-        "properties": message.properties,
-        "brokerName": message.queue.broker_name,
-        "queueId": message.queue.queue_id,
-        "queueOffset": message.queue_offset,
-        "bornTimestamp": message.born_time,
-        "storeTimestamp": message.store_time,
-        "msgId": message.message_id,
-        "keys": message.properties.get("KEYS"),
-        "tags": message.tags,
-        "sysFlag": message.sys_flag,
-        "reconsumeTimes": message.reconsume_times,
-        "bornHost": message.born_host,
-        "storeHost": message.store_host,
-    }
 
 
 def place(row: dict[str, Any]) -> tuple[str, str, int, int]:

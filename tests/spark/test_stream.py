@@ -41,6 +41,14 @@ def copying(frame: DataFrame, folder: Path, **trigger: Any) -> StreamingQuery:  
     return writer.start()
 
 
+def copy_stored(frame: DataFrame, folder: Path) -> StreamingQuery:
+    """Copy what is stored now with a query that starts or resumes, and stop it."""
+    query = copying(frame, folder)
+    query.processAllAvailable()
+    query.stop()
+    return query
+
+
 def copied(spark: SparkSession, folder: Path) -> list[str]:
     rows = spark.read.schema(SLIM).parquet(str(folder / "rows")).select("body").collect()
     return sorted(row.body.decode() for row in rows)
@@ -106,13 +114,9 @@ def test_a_restarted_query_resumes_at_its_checkpoint(
 ) -> None:
     frame = stream(spark, namesrv, topic=topic).schema(SLIM).load()
     write_messages(namesrv, topic, numbered(0, 100))
-    query = copying(frame, tmp_path)
-    query.processAllAvailable()
-    query.stop()
+    copy_stored(frame, tmp_path)
     write_messages(namesrv, topic, numbered(100, 150))
-    query = copying(frame, tmp_path)
-    query.processAllAvailable()
-    query.stop()
+    copy_stored(frame, tmp_path)
 
     assert copied(spark, tmp_path) == numbered(0, 150)
 
@@ -122,9 +126,7 @@ def test_a_limit_bounds_each_batch_except_with_trigger_once(
 ) -> None:
     frame = stream(spark, namesrv, topic=topic, maxOffsetsPerTrigger="30").schema(SLIM).load()
     write_messages(namesrv, topic, numbered(0, 100))
-    query = copying(frame, tmp_path)
-    query.processAllAvailable()
-    query.stop()
+    query = copy_stored(frame, tmp_path)
     counts = [each["numInputRows"] for each in query.recentProgress]
     write_messages(namesrv, topic, numbered(100, 200))
     with warnings.catch_warnings():
@@ -237,19 +239,27 @@ def test_lag_is_part_of_the_progress(
     assert [lag.by_topic() for lag in report] == [{topic: 0}]
 
 
+def copy_then_recreate(cluster: Cluster, topic: str, frame: DataFrame, folder: Path) -> None:
+    """Copy 40 messages of *topic*, then delete and create it, and wait until it is empty."""
+    write_messages(cluster.namesrv, topic, numbered(0, 40))
+    copy_stored(frame, folder)
+    cluster.delete_topic(topic)
+    cluster.create_topic(topic, queues=4)
+
+    async def ends() -> list[int]:
+        async with PullConsumer("spark-tests-reader", namesrv=cluster.namesrv) as consumer:
+            return [await consumer.max_offset(q) for q in await consumer.message_queues(topic)]
+
+    wait_until(lambda: asyncio.run(ends()) == [0] * 4, "the topic is empty")
+
+
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_recreated_topic_fails_or_is_read_again(
     spark: SparkSession, rocketmq_cluster: Cluster, topic: str, tmp_path: Path, fail: str
 ) -> None:
     namesrv = rocketmq_cluster.namesrv
-    write_messages(namesrv, topic, numbered(0, 40))
     frame = stream(spark, namesrv, topic=topic, failOnDataLoss=fail).schema(SLIM).load()
-    query = copying(frame, tmp_path)
-    query.processAllAvailable()
-    query.stop()
-    rocketmq_cluster.delete_topic(topic)
-    rocketmq_cluster.create_topic(topic, queues=4)
-    wait_until_empty(namesrv, topic)
+    copy_then_recreate(rocketmq_cluster, topic, frame, tmp_path)
     query = copying(frame, tmp_path)
     if fail == "true":
         with pytest.raises(StreamingQueryException, match=r"wanted offset.*failOnDataLoss=false"):
@@ -268,14 +278,8 @@ def test_a_recreated_topic_longer_than_the_checkpoint_is_detected(
     spark: SparkSession, rocketmq_cluster: Cluster, topic: str, tmp_path: Path, fail: str
 ) -> None:
     namesrv = rocketmq_cluster.namesrv
-    write_messages(namesrv, topic, numbered(0, 40))
     frame = stream(spark, namesrv, topic=topic, failOnDataLoss=fail).schema(SLIM).load()
-    query = copying(frame, tmp_path)
-    query.processAllAvailable()
-    query.stop()
-    rocketmq_cluster.delete_topic(topic)
-    rocketmq_cluster.create_topic(topic, queues=4)
-    wait_until_empty(namesrv, topic)
+    copy_then_recreate(rocketmq_cluster, topic, frame, tmp_path)
     write_messages(namesrv, topic, numbered(40, 140))
     query = copying(frame, tmp_path)
     if fail == "true":
@@ -287,14 +291,6 @@ def test_a_recreated_topic_longer_than_the_checkpoint_is_detected(
     query.stop()
 
     assert copied(spark, tmp_path) == numbered(0, 140)
-
-
-def wait_until_empty(namesrv: str, topic: str) -> None:
-    async def ends() -> list[int]:
-        async with PullConsumer("spark-tests-reader", namesrv=namesrv) as consumer:
-            return [await consumer.max_offset(q) for q in await consumer.message_queues(topic)]
-
-    wait_until(lambda: asyncio.run(ends()) == [0] * 4, "the topic is empty")
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 from pyspark.sql.types import IntegerType, MapType, StringType, StructField, StructType
 
-from rocketmq_aio.errors import CodecError, ConfigError
+from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.record import decode_messages
@@ -24,6 +23,7 @@ from rocketmq_aio.spark.arrow.columns import (
     check_schema,
 )
 from rocketmq_aio.spark.arrow.properties import MAX_BITS
+from tests.unit.spark.rows import row_of
 from tests.unit.stored import BORN_IPV6, STORE_IPV6, Stored
 
 QUEUE: Final = MessageQueue("orders", "broker-a", 3)
@@ -49,35 +49,6 @@ def built(messages: list[MessageExt], schema: pa.Schema = WHOLE) -> Batch:
 def rows_of(messages: list[MessageExt]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = built(messages).to_pylist(maps_as_pydicts="strict")
     return rows
-
-
-def expected(message: MessageExt) -> dict[str, Any]:
-    return {
-        "topic": message.topic,
-        "flag": message.flag,
-        "body": message.body,
-        "properties": message.properties,
-        "brokerName": message.queue.broker_name,
-        "queueId": message.queue.queue_id,
-        "queueOffset": message.queue_offset,
-        "bornTimestamp": time_of(message, "born_time"),
-        "storeTimestamp": time_of(message, "store_time"),
-        "msgId": message.message_id,
-        "keys": message.properties.get("KEYS"),
-        "tags": message.tags,
-        "sysFlag": message.sys_flag,
-        "reconsumeTimes": message.reconsume_times,
-        "bornHost": message.born_host,
-        "storeHost": message.store_host,
-    }
-
-
-def time_of(message: MessageExt, name: str) -> datetime | None:
-    try:
-        when: datetime = getattr(message, name)
-    except CodecError:
-        return None
-    return when
 
 
 INT: Final = st.integers(-(2**31), 2**31 - 1)
@@ -106,7 +77,7 @@ MESSAGES: Final = st.builds(
 @given(st.lists(MESSAGES, min_size=1, max_size=12))
 def test_columns_equal_message_attributes(stored: list[Stored]) -> None:
     messages = decoded(*stored)
-    assert rows_of(messages) == [expected(each) for each in messages]
+    assert rows_of(messages) == [row_of(each) for each in messages]
 
 
 @given(st.lists(st.permutations([*COLUMNS]), min_size=1, max_size=3), st.integers(1, len(COLUMNS)))
@@ -133,7 +104,7 @@ def test_one_row_may_have_other_property_names(last: bytes) -> None:
     alike = [b"TAGS\x01t%d\x02KEYS\x01k%d\x02" % (10**each, each) for each in range(5)]
     for properties in (alike, [*alike, last]):
         messages = decoded(*[Stored(properties=each) for each in properties])
-        assert rows_of(messages) == [expected(each) for each in messages]
+        assert rows_of(messages) == [row_of(each) for each in messages]
 
 
 def test_the_last_of_duplicate_properties_wins() -> None:
@@ -156,7 +127,7 @@ def test_a_message_without_a_producer_id_has_the_broker_id() -> None:
 def test_more_property_names_than_bits_are_supported(extra: bytes) -> None:
     many = b"".join([b"name%d\x01v\x02" % each for each in range(MAX_BITS + 5)])
     messages = decoded(Stored(properties=many), Stored(properties=many + extra), Stored())
-    assert rows_of(messages) == [expected(each) for each in messages]
+    assert rows_of(messages) == [row_of(each) for each in messages]
 
 
 def test_a_batch_holds_messages_of_several_queues() -> None:
