@@ -12,9 +12,10 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.embedded.broker.store import StoredMessage
 from rocketmq_aio.instance.hook_runner import AnySendHook
-from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
+from rocketmq_aio.producer.transaction.transaction import Transaction
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import EndTransaction
@@ -64,6 +65,11 @@ class TransactionEnv:
     def open(self) -> list[StoredMessage]:
         """The half messages without a decision."""
         return [half for broker in self.cluster.brokers for half in broker.transactions.open]
+
+    async def commit(self, message: Message, **arguments: Any) -> Transaction:  # noqa: ANN401
+        """Send *message* in a transaction whose local part does nothing."""
+        async with self.producer.transaction(message, **arguments) as transaction:
+            return transaction
 
     def ends(self) -> list[EndTransaction]:
         return [

@@ -201,8 +201,7 @@ async def test_a_check_before_the_half_message_is_confirmed_gets_unknown(
     held = env.broker.hold(RequestCode.SEND_MESSAGE_V2, times=1)
 
     async def commit() -> None:
-        async with env.producer.transaction(ORDER):
-            pass
+        await env.commit(ORDER)
 
     sending = asyncio.create_task(commit())
     await held.wait(1)
@@ -239,8 +238,7 @@ async def test_a_check_after_a_rollback_gets_rollback(env: TransactionEnv) -> No
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 async def test_a_check_after_a_confirmed_commit_discards_the_copy(version: str) -> None:
     async with open_transactions(version=version) as env:
-        async with env.producer.transaction(ORDER) as tx:
-            pass
+        tx = await env.commit(ORDER)
         env.broker.transactions.reopen(tx.message_id)
 
         # First the broker is asked to end a transaction that it never had, which it refuses.
@@ -250,16 +248,14 @@ async def test_a_check_after_a_confirmed_commit_discards_the_copy(version: str) 
 
 async def test_proxies_are_detected_once_per_connection(env: TransactionEnv) -> None:
     for count in (3, 5):
-        async with env.producer.transaction(ORDER) as tx:
-            pass
+        tx = await env.commit(ORDER)
         env.broker.transactions.reopen(tx.message_id)
         await env.run_check(count)
     assert env.flags() == [COMMIT, ROLLBACK, ROLLBACK, COMMIT, ROLLBACK]
 
     await env.broker.restart()
     await env.producer.client.heartbeats.send(env.broker.address)
-    async with env.producer.transaction(ORDER) as tx:
-        pass
+    tx = await env.commit(ORDER)
     env.broker.transactions.reopen(tx.message_id)
     await env.run_check(8)
     assert env.flags()[5:] == [COMMIT, ROLLBACK, ROLLBACK]
@@ -271,8 +267,7 @@ async def test_a_commit_confirmed_by_a_proxy_is_repeated_when_the_broker_checks(
 ) -> None:
     env.broker.transactions.behind_proxy = True
     for _ in range(3):
-        async with env.producer.transaction(ORDER) as tx:
-            pass
+        tx = await env.commit(ORDER)
         assert tx.result is not None
         assert tx.result.confirmed
     assert env.visible == []  # the proxy has dropped the commits
@@ -305,8 +300,7 @@ async def test_a_rollback_confirmed_by_a_proxy_is_repeated_when_the_broker_check
 async def test_a_commit_is_repeated_unless_the_peer_rejects_unknown_transactions(
     outcome: Response, env: TransactionEnv
 ) -> None:
-    async with env.producer.transaction(ORDER) as tx:
-        pass
+    tx = await env.commit(ORDER)
     env.broker.transactions.reopen(tx.message_id)
     env.broker.on(END, lambda command, connection: outcome, times=1)
 
@@ -315,8 +309,7 @@ async def test_a_commit_is_repeated_unless_the_peer_rejects_unknown_transactions
 
 async def test_a_check_by_another_broker_than_the_one_that_confirmed_repeats_the_commit() -> None:
     async with open_transactions(brokers=2) as env:
-        async with env.producer.transaction(ORDER) as tx:
-            pass
+        tx = await env.commit(ORDER)
         first, second = env.cluster.brokers
         if tx.sent.queue.broker_name == second.name:
             first, second = second, first
@@ -331,8 +324,7 @@ async def test_a_check_by_another_broker_than_the_one_that_confirmed_repeats_the
 
 
 async def test_a_restarted_broker_gets_the_decision_again(env: TransactionEnv) -> None:
-    async with env.producer.transaction(ORDER) as tx:
-        pass
+    tx = await env.commit(ORDER)
     await env.broker.restart()
     env.broker.transactions.reopen(tx.message_id)
     await env.producer.client.heartbeats.send(env.broker.address)
@@ -526,8 +518,7 @@ async def test_hooks_get_the_decision_after_an_early_check() -> None:
 async def test_hooks_run_once_for_a_commit_with_a_discarded_copy() -> None:
     hook = Decided()
     async with open_transactions(hooks=(hook,)) as env:
-        async with env.producer.transaction(ORDER) as tx:
-            pass
+        tx = await env.commit(ORDER)
         env.broker.transactions.reopen(tx.message_id)
         await env.run_check(3)
 

@@ -175,7 +175,7 @@ async def test_a_transaction_is_entered_once(env: TransactionEnv) -> None:
 
 async def test_end_transaction_has_the_offsets_of_the_half_message() -> None:
     async with open_transactions(version="4.9.7") as env:
-        await _commit(env)
+        await env.commit(ORDER)
         async with env.producer.transaction(ORDER) as tx:
             (half,) = env.open
 
@@ -189,16 +189,14 @@ async def test_end_transaction_has_the_offsets_of_the_half_message() -> None:
 async def test_a_namespace_applies_to_topic_and_group() -> None:
     async with open_transactions(client=ANY_ENCODING[3]) as env:
         env.cluster.create_topic("shop%orders")
-        async with env.producer.transaction(ORDER):
-            pass
+        await env.commit(ORDER)
 
         assert [each.producer_group for each in env.ends()] == ["shop%till"]
         assert [each.body for each in env.broker.messages("shop%orders")] == [b"paid"]
 
 
 async def test_a_heartbeat_precedes_the_half_message(env: TransactionEnv) -> None:
-    async with env.producer.transaction(ORDER):
-        pass
+    await env.commit(ORDER)
 
     codes = [frame.command.code for frame in env.broker.requests]
     first_half = codes.index(SEND)
@@ -210,13 +208,12 @@ async def test_a_heartbeat_precedes_the_half_message(env: TransactionEnv) -> Non
 async def test_a_new_connection_gets_a_heartbeat_before_the_half_message(
     env: TransactionEnv,
 ) -> None:
-    async with env.producer.transaction(ORDER):
-        pass
+    await env.commit(ORDER)
     await env.broker.restart()
     await until(lambda: not env.producer.client.remoting.is_connected(env.broker.address))
     held = env.broker.hold(HEART_BEAT)
     before = len(env.broker.requests_of(SEND))
-    sending = asyncio.create_task(_commit(env, timeout_seconds=60))
+    sending = asyncio.create_task(env.commit(ORDER, timeout_seconds=60))
     await held.wait(1)
     assert len(env.broker.requests_of(SEND)) == before
     env.broker.off(HEART_BEAT)
@@ -224,11 +221,6 @@ async def test_a_new_connection_gets_a_heartbeat_before_the_half_message(
     await sending
 
     assert env.visible == [b"paid", b"paid"]
-
-
-async def _commit(env: TransactionEnv, timeout_seconds: float | None = None) -> None:
-    async with env.producer.transaction(ORDER, timeout_seconds=timeout_seconds):
-        pass
 
 
 # --- the local part does not run -----------------------------------------------------------------
@@ -251,7 +243,7 @@ async def test_a_rejected_half_message_raises(env: TransactionEnv) -> None:
 
 async def test_a_half_message_of_unknown_outcome_is_rolled_back_by_its_check() -> None:
     async with open_transactions(config=ProducerConfig(retries=0)) as env:
-        await _commit(env)
+        await env.commit(ORDER)
         held = env.broker.hold(SEND)
         await _never_entered(env, SendUnknownError, timeout_seconds=0.2)
         held.release()
@@ -348,10 +340,8 @@ async def test_queue_and_selector_apply_to_the_half_message() -> None:
     last: QueueSelector = lambda queues, message: queues[-1]  # noqa: E731 - shortest
     async with open_transactions() as env:
         queues = await env.producer.publish_queues("orders")
-        async with env.producer.transaction(ORDER, queue=queues[2]):
-            pass
-        async with env.producer.transaction(ORDER, selector=last):
-            pass
+        await env.commit(ORDER, queue=queues[2])
+        await env.commit(ORDER, selector=last)
         with pytest.raises(ConfigError, match="selector"):
             async with env.producer.transaction(ORDER, queue=queues[0], selector=last):
                 pytest.fail("the local part ran")
@@ -365,8 +355,7 @@ async def test_a_sharding_key_selects_the_queue_of_the_half_message() -> None:
     async with open_transactions() as env:
         sent = await env.producer.send(keyed)
         for _ in range(5):
-            async with env.producer.transaction(keyed):
-                pass
+            await env.commit(keyed)
 
         assert len(env.broker.messages("orders", sent.queue.queue_id)) == 6
 
@@ -376,8 +365,7 @@ async def test_a_sharding_key_selects_the_queue_of_the_half_message() -> None:
 
 async def test_the_decision_is_retried_at_a_busy_broker(env: TransactionEnv) -> None:
     env.broker.on(END, Response(2, remark="busy"), times=2)
-    async with env.producer.transaction(ORDER) as tx:
-        pass
+    tx = await env.commit(ORDER)
 
     assert env.flags() == [COMMIT] * 3
     assert (env.visible, tx.result.confirmed) == ([b"paid"], True)  # type: ignore[union-attr]
@@ -400,8 +388,7 @@ async def test_the_decision_is_retried_while_the_broker_is_down() -> None:
 async def test_a_commit_that_may_have_arrived_is_not_repeated(env: TransactionEnv) -> None:
     shorten_next_timeout(env.producer.client, END)
     held = env.broker.hold(END)
-    async with env.producer.transaction(ORDER) as tx:
-        pass
+    tx = await env.commit(ORDER)
     held.release()
 
     assert tx.result is not None
@@ -412,8 +399,7 @@ async def test_a_commit_that_may_have_arrived_is_not_repeated(env: TransactionEn
 
 async def test_a_rejected_decision_does_not_raise(env: TransactionEnv) -> None:
     env.broker.on(END, Response(1, remark="Find prepared transaction message failed"))
-    async with env.producer.transaction(ORDER) as tx:
-        pass
+    tx = await env.commit(ORDER)
 
     assert tx.result is not None
     assert isinstance(tx.result.error, BrokerError)
@@ -423,8 +409,7 @@ async def test_a_rejected_decision_does_not_raise(env: TransactionEnv) -> None:
 async def test_an_unconfirmed_decision_is_the_reply_to_the_check(env: TransactionEnv) -> None:
     shorten_next_timeout(env.producer.client, END)
     env.broker.on(END, None)
-    async with env.producer.transaction(ORDER):
-        pass
+    await env.commit(ORDER)
     assert (len(env.open), env.visible) == (1, [])
 
     assert await env.run_check(2) == [COMMIT, COMMIT]
@@ -580,7 +565,7 @@ async def test_close_waits_for_transactions_in_progress(env: TransactionEnv) -> 
     assert tx.result is not None
     assert tx.result.confirmed
     with pytest.raises(ClosedError):
-        await _commit(env)
+        await env.commit(ORDER)
     assert env.visible == [b"paid"]
 
 
@@ -591,7 +576,7 @@ async def test_a_transaction_producer_sends_ordinary_messages(env: TransactionEn
 
 
 async def test_topics_of_transactions_stay_registered(env: TransactionEnv) -> None:
-    await _commit(env)
+    await env.commit(ORDER)
     env.producer.on_route_changed("orders")
 
     assert "orders" in env.producer.topics()
