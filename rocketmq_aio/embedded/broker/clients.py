@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from rocketmq_aio.embedded.broker.filters import FilterError, compile_sql
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.connection import ServerConnection
@@ -30,8 +31,6 @@ from rocketmq_aio.protocol.requests.client import (
     HeartbeatResponse,
     UnregisterClient,
 )
-
-BAD_EXPRESSION = "(BAD"  # prefix of SQL expressions that this fake rejects
 
 
 class Group:
@@ -132,10 +131,12 @@ class ClientProcessor:
 
     def check(self, command: Command, _connection: ServerConnection) -> Response:
         data = read_body(command.body, CheckClientRequest).subscription_data
-        if data.expression_type != "TAG" and data.sub_string.startswith(BAD_EXPRESSION):
-            raise ErrorResponse(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"cannot parse {data.sub_string}"
-            )
+        if data.expression_type == "SQL92":
+            try:
+                compile_sql(data.sub_string, is_5=self._state.version.is_5)
+            except FilterError as error:
+                code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+                raise ErrorResponse(code, str(error)) from None
         return Response()
 
     def disconnected(self, connection: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from random import randrange
 from typing import Final
@@ -12,12 +11,19 @@ from rocketmq_aio.embedded.broker.delay_levels import DelayLevels, number
 from rocketmq_aio.embedded.broker.send_back import SendBackProcessor
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
 from rocketmq_aio.embedded.broker.store import REGION, NewMessage, StoredMessage
-from rocketmq_aio.embedded.broker.timers import TimerProcessor
+from rocketmq_aio.embedded.broker.timers import TIMER_DELAY_SEC, TimerProcessor
 from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import RETRY_PREFIX
-from rocketmq_aio.model.properties import DELAY, MAX_PROPERTIES, UNIQ_KEY, parse_properties
+from rocketmq_aio.model.properties import (
+    DELAY,
+    MAX_PROPERTIES,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
+    UNIQ_KEY,
+    parse_properties,
+)
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
@@ -30,6 +36,9 @@ TOPIC_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 FORBIDDEN_TOPICS: Final = frozenset(
     """SCHEDULE_TOPIC_XXXX RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC
     TRANS_CHECK_MAX_TIME_TOPIC SELF_TEST_TOPIC OFFSET_MOVED_EVENT""".split()
+)
+DELAYED_OR_HALF: Final = frozenset(
+    (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, "TRAN_MSG")
 )
 TRACE_FIELDS: Final = {"MSG_REGION": REGION, "TRACE_ON": "true"}  # of every response
 ILLEGAL: Final = (
@@ -78,7 +87,7 @@ class SendProcessor:
             )
             # The flag decides, not the code: 320 without it stores the batch as one message.
             if header.batch:
-                return self._response(self._store_batch(message), message)
+                return self._response(self._store_batch(message), message, batch=True)
             return self._store_single(message, header.max_reconsume_times)
         except ErrorResponse as error:
             return replace(error.response, ext=TRACE_FIELDS)
@@ -127,21 +136,19 @@ class SendProcessor:
     def _store_single(self, message: NewMessage, max_reconsume_times: int | None) -> Response:
         if message.topic.startswith(RETRY_PREFIX):
             message = self._send_backs.placed(message, max_reconsume_times)
-        properties, store = message.properties, self._state.store
-        encoded = store.encode_properties(message)
+        encoded = self._state.store.encode_properties(message)
         if len(encoded) > MAX_PROPERTIES:
             raise ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, ILLEGAL)
-        due_ms = self._timers.due_ms(properties)
-        if due_ms is not None:
+        if DELAYED_OR_HALF.isdisjoint(message.properties):
+            stored = self._state.store.append_encoded(message, encoded)
+        elif (due_ms := self._timers.due_ms(message.properties)) is not None:
             stored, handle = self._timers.store(message, due_ms)
             response = self._response([stored], message)
             return replace(response, ext={**response.ext, "recallHandle": handle})
-        if properties.get("TRAN_MSG") == "true":
+        elif message.properties.get("TRAN_MSG") == "true":
             stored = self._transactions.store(message)
-        elif DELAY in properties:
-            stored = self._delays.store(message)
         else:
-            stored = store.append_encoded(message, encoded)
+            stored = self._delays.store(message)
         return self._response([stored], message)
 
     def _store_batch(self, batch: NewMessage) -> list[StoredMessage]:
@@ -155,15 +162,16 @@ class SendProcessor:
             raise ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, ILLEGAL)
         return self._state.store.append_batch(batch, entries)
 
-    def _response(self, stored: Iterable[StoredMessage], message: NewMessage) -> Response:
-        stored = list(stored)
+    def _response(
+        self, stored: list[StoredMessage], message: NewMessage, *, batch: bool = False
+    ) -> Response:
         ext = {
             "msgId": ",".join([each.message_id for each in stored]),
             "queueId": str(message.queue_id),
             "queueOffset": str(stored[0].offset),
             **TRACE_FIELDS,
         }
-        if self._state.version.is_5 and not len(stored) > 1:
+        if self._state.version.is_5 and not batch:
             key = message.properties.get(UNIQ_KEY) or stored[0].properties.get(UNIQ_KEY)
             if key is not None:
                 ext["transactionId"] = key

@@ -6,6 +6,7 @@ Cases use the protocol directly.  Differences of versions are part of a case; no
 from __future__ import annotations
 
 from tests.fakes.conformance.assignments import CASES as ASSIGNMENTS
+from tests.fakes.conformance.filtering import CASES as FILTERING
 from tests.fakes.conformance.frames import CASES as FRAMES
 from tests.fakes.conformance.ground import Case, Ground
 from tests.fakes.conformance.locking import CASES as LOCKING
@@ -13,6 +14,7 @@ from tests.fakes.conformance.membership import CASES as MEMBERSHIP
 from tests.fakes.conformance.offsets import CASES as OFFSETS
 from tests.fakes.conformance.popping import CASES as POPPING
 from tests.fakes.conformance.pulling import CASES as PULLING
+from tests.fakes.conformance.querying import CASES as QUERYING
 from tests.fakes.conformance.replying import CASES as REPLYING
 from tests.fakes.conformance.routes import CASES as ROUTES
 from tests.fakes.conformance.sending import CASES as SENDING
@@ -26,6 +28,8 @@ CASES = (
     *TIMERS,
     *REPLYING,
     *PULLING,
+    *FILTERING,
+    *QUERYING,
     *POPPING,
     *OFFSETS,
     *MEMBERSHIP,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION
+from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION, RequestCode
 from rocketmq_aio.protocol.header import RequestHeader, read_header
 from rocketmq_aio.protocol.requests.offsets import (
     GetEarliestMsgStoretime,
@@ -141,6 +142,49 @@ async def an_offset_is_found_by_store_time(ground: Ground) -> None:
     assert found == [0, 0, 1, 2, 3 if ground.is_5 else 2]
 
 
+async def a_time_between_messages_has_a_lower_and_an_upper_offset(ground: Ground) -> None:
+    async with ground.client() as client:
+        for _ in range(3):
+            await send(client, ground, b"body")
+            await asyncio.sleep(0.06)
+        messages = await everything(client, ground, 3)
+        second = round(messages[1].store_time.timestamp() * 1000)
+        found = {
+            (boundary, time): await search(client, ground, boundary, time)
+            for boundary in ("LOWER", "UPPER")
+            for time in (0, second - 1, second, second + 1, FUTURE_MILLIS)
+        }
+
+    lower = [found["LOWER", time] for time in (0, second - 1, second, second + 1, FUTURE_MILLIS)]
+    upper = [found["UPPER", time] for time in (0, second - 1, second, second + 1, FUTURE_MILLIS)]
+    if ground.is_5:
+        assert (lower, upper) == ([0, 1, 1, 2, 3], [0, 0, 1, 1, 2])
+    else:  # 4.9 returns the nearest message
+        assert lower == upper == [0, 1, 1, 1, 2]
+
+
+async def search(client: RawClient, ground: Ground, boundary: str, time: int) -> int:
+    fields = {
+        "topic": ground.topic,
+        "queueId": "0",
+        "timestamp": str(time),
+        "boundaryType": boundary,
+    }
+    opaque = client.send_fields(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+    return read_header(await client.answer(opaque), OffsetResponse).offset
+
+
+async def unknown_queues_and_topics_have_no_messages(ground: Ground) -> None:
+    async with ground.client() as client:
+        for topic, queue_id in ((ground.topic, 99), (f"{ground.topic}-unknown", 0)):
+            of: dict[str, Any] = {"topic": topic, "queue_id": queue_id}
+            assert await offset(client, GetMaxOffset(**of)) == 0
+            assert await offset(client, GetMinOffset(**of)) == 0
+            assert await offset(client, SearchOffset(**of, timestamp=FUTURE_MILLIS)) == 0
+            earliest = await client.ask(GetEarliestMsgStoretime(**of))
+            assert read_header(earliest, TimestampResponse).timestamp == -1
+
+
 async def the_earliest_store_time_is_that_of_the_first_message(ground: Ground) -> None:
     asked = GetEarliestMsgStoretime(topic=ground.topic, queue_id=0)
     async with ground.client() as client:
@@ -160,6 +204,8 @@ CASES: tuple[Case, ...] = (
     a_oneway_commit_takes_effect,
     brokers_from_5_refuse_commits_for_unknown_topics_and_groups,
     a_pull_makes_its_group_known,
+    a_time_between_messages_has_a_lower_and_an_upper_offset,
+    unknown_queues_and_topics_have_no_messages,
     a_queue_tells_where_it_begins_and_ends,
     an_offset_is_found_by_store_time,
     the_earliest_store_time_is_that_of_the_first_message,

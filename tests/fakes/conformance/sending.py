@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from typing import Any
 
 from rocketmq_aio.model.properties import encode_properties
 from rocketmq_aio.protocol.codes import COMPRESSED, RequestCode
@@ -174,6 +175,65 @@ async def a_send_without_a_topic_is_an_internal_error(ground: Ground) -> None:
     assert answer.code == 1
 
 
+async def invalid_and_system_topics_are_rejected(ground: Ground) -> None:
+    invalid = ("t" * 128, "two words", "a.b", "", "  ")
+    system = ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC")
+    async with ground.client() as client:
+        of_invalid = [await client.ask(send_header(ground, topic=each), b"x") for each in invalid]
+        of_system = [await client.ask(send_header(ground, topic=each), b"x") for each in system]
+
+    assert {answer.code for answer in of_invalid} == {29 if ground.is_5 else 1}
+    assert {answer.code for answer in of_system} == {16}
+    for answer in (*of_invalid, *of_system):
+        assert answer.ext_fields() == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+
+
+async def properties_are_limited_as_stored(ground: Ground) -> None:
+    longest = 32_705 if ground.is_5 else 32_745  # brokers add some
+    head = "UNIQ_KEY\x01A\x02p\x01"
+    async with ground.client() as client:
+        codes = [
+            (await client.ask(send_header(ground, properties=text), b"x")).code
+            for text in (head + "v" * (length - len(head) - 1) + "\x02"
+                         for length in (longest, longest + 1))
+        ]  # fmt: skip
+
+    assert codes == [0, 13]
+
+
+async def a_delay_that_is_no_number_is_an_error(ground: Ground) -> None:
+    async with ground.client() as client:
+        answer = await client.ask(send_header(ground, properties="DELAY\x01x\x02"), b"body")
+
+    assert answer.code == 1
+
+
+async def unsuitable_batches_are_rejected(ground: Ground) -> None:
+    entry = batch_of((b"one", {"UNIQ_KEY": ID}))
+    retry = f"%RETRY%{ground.group}"
+    big = batch_of(*[(bytes(1_100_000), {"UNIQ_KEY": ID})] * 4)
+    async with ground.client() as client:
+
+        async def code(body: bytes, **changes: Any) -> int:  # noqa: ANN401 - fields of the header
+            return (await client.ask(send_header(ground, batch=True, **changes), body)).code
+
+        assert await code(entry, properties="DELAY\x013\x02") == 13
+        assert await code(entry, topic=retry) == (13 if ground.is_5 else 0)
+        assert await code(big) == (1 if ground.is_5 else 13)
+        assert await code(b"") == 1
+        assert await code(b"xyz") == 1
+
+
+async def receipts_of_other_messages_are_not_stored(ground: Ground) -> None:
+    header = send_header(ground, properties=encode_properties({"POP_CK": "0 1", "CLUSTER": "c"}))
+    async with ground.client() as client:
+        await client.ask(header, b"body")
+        (message,) = await everything(client, ground, 1)
+
+    assert message.property("POP_CK") is None
+    assert message.property("CLUSTER") != "c"
+
+
 async def a_send_to_an_unknown_topic_creates_it(ground: Ground) -> None:
     topic = f"{ground.topic}-made"
     header = send_header(ground, topic=topic, default_topic_queue_nums=2)
@@ -192,6 +252,11 @@ CASES: tuple[Case, ...] = (
     a_compressed_body_is_kept_as_it_is,
     the_entries_of_a_batch_are_messages_at_consecutive_offsets,
     the_batch_field_decides_not_the_code,
+    invalid_and_system_topics_are_rejected,
+    properties_are_limited_as_stored,
+    a_delay_that_is_no_number_is_an_error,
+    unsuitable_batches_are_rejected,
+    receipts_of_other_messages_are_not_stored,
     a_queue_that_does_not_exist_is_refused,
     the_broker_chooses_where_the_queue_is_negative,
     only_brokers_before_5_store_an_empty_body,
