@@ -1,0 +1,40 @@
+"""Filters: tags, and SQL92 beyond the conformance cases."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketmq_aio.embedded.broker.filters import FilterError, compile_filter, compile_sql
+
+
+def test_unknown_kinds_and_stars_match_everything() -> None:
+    for expression, kind in (("*", "TAG"), ("", None), ("x", "OTHER")):
+        assert compile_filter(expression, kind, is_5=True) is None
+
+
+def test_a_tag_expression_without_a_tag_is_an_error() -> None:
+    with pytest.raises(FilterError):
+        compile_filter(" || ", "TAG", is_5=True)
+
+
+@pytest.mark.parametrize("expression", ["(" * 500 + "TRUE" + ")" * 500, "NOT " * 500 + "TRUE"])
+def test_deep_nesting_is_an_error(expression: str) -> None:
+    with pytest.raises(FilterError, match="nested"):
+        compile_sql(expression)
+
+
+def test_a_long_chain_is_no_nesting() -> None:
+    condition = compile_sql(" OR ".join(f"a = '{number}'" for number in range(500)))
+
+    assert condition({"a": "499"})
+
+
+@pytest.mark.parametrize("expression", ["a > ?", "a = 1e999", "a = /* x", "\0", "a = \ud800"])
+def test_garbage_is_an_error(expression: str) -> None:
+    with pytest.raises(FilterError):
+        compile_sql(expression)
+
+
+@pytest.mark.parametrize("value", ["1_000", "١", "1.0", "0x1", "", "1" * 5000])
+def test_only_java_numbers_are_numbers(value: str) -> None:
+    assert not compile_sql("a > 0")({"a": value})
