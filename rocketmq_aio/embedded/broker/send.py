@@ -73,7 +73,8 @@ class SendProcessor:
             queue_id = self._queue_id(header)
             self._check_body(header, command.body)
             properties = parse_properties((header.properties or "").encode())
-            properties.pop("POP_CK", None)
+            if self._state.version.is_5:
+                properties.pop("POP_CK", None)
             message = NewMessage(
                 topic=header.topic,
                 queue_id=queue_id,

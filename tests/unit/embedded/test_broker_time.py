@@ -118,6 +118,10 @@ async def test_transactions_are_checked_without_a_request_of_the_test(
         checked.append(message.body)
         return TransactionState.COMMIT if len(checked) > 1 else TransactionState.UNKNOWN
 
+    async def committed() -> bool:
+        cluster.clock.advance(31)  # the producer may still be at the last check
+        return stored(cluster) == [b"sale"]
+
     async with TransactionProducer("till", check=check, namesrv=cluster.namesrv) as producer:
         await producer.send_in_transaction(
             Message("orders", b"sale"), lambda _: TransactionState.UNKNOWN
