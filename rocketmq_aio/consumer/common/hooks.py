@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, cast
 
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.hooks import ConsumeContext, ConsumeHook, FilterMessageHook
@@ -33,12 +33,10 @@ def checked_consume_hooks(hooks: Iterable[object]) -> ConsumeHooks:
 
     :raises ConfigError: one is not a `ConsumeHook`, or is async
     """
-    given: list[ConsumeHook] = []
-    for hook in hooks:
+    given = list(hooks)
+    for hook in given:
         check_hook(hook, ConsumeHook, METHODS[:2])
-        assert isinstance(hook, ConsumeHook)
-        given.append(hook)
-    return ConsumeHooks(given)
+    return ConsumeHooks(cast(list[ConsumeHook], given))
 
 
 class ConsumeHooks:
