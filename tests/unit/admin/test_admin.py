@@ -1,4 +1,4 @@
-"""An administrator beside servers that refuse, hang or do not tell the truth."""
+"""AdminClient against servers that reject, hang or return wrong data."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_admin_error_has_the_outcome_of_each_server(
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-async def test_a_refusal_of_all_is_raised_as_it_came(
+async def test_an_error_common_to_all_brokers_is_raised_itself(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
     on_all(cluster, RequestCode.DELETE_SUBSCRIPTIONGROUP, Response(16, remark="not you"))
@@ -114,7 +114,7 @@ async def test_different_errors_raise_admin_error(cluster: FakeCluster, admin: A
     assert kinds == {"broker-a": PermissionDeniedError, "broker-b": BrokerError}
 
 
-async def test_a_broker_without_a_master_is_not_passed_over(
+async def test_a_broker_without_a_master_fails_the_call(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
     tell_of_brokers(cluster, "broker-b")
@@ -126,7 +126,7 @@ async def test_a_broker_without_a_master_is_not_passed_over(
     assert isinstance(caught.value.failed["broker-b"], NotConnectedError)
 
 
-async def test_name_servers_keep_a_topic_that_a_broker_did_not_delete(
+async def test_name_servers_keep_a_topic_if_a_broker_fails_to_delete_it(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
     cluster.brokers[0].on(RequestCode.DELETE_TOPIC_IN_BROKER, Response())
@@ -205,7 +205,7 @@ async def test_the_queues_of_members_are_requested_concurrently(cluster: FakeClu
     assert silent.keys() == {"member-0", "member-1", "member-2"}
 
 
-async def test_reset_falls_back_to_time_if_the_broker_leaves_it_to_members(
+async def test_reset_falls_back_to_time_if_the_broker_does_not_store_it(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
     online(cluster)
@@ -221,7 +221,7 @@ async def test_reset_falls_back_to_time_if_the_broker_leaves_it_to_members(
     assert (second["timestamp"], second["isForce"]) == ("1767225600000", "true")
 
 
-async def test_a_broker_that_leaves_resets_to_members_moves_no_single_queue(
+async def test_a_broker_without_stored_resets_cannot_reset_a_single_queue(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
     online(cluster)
@@ -294,7 +294,7 @@ async def test_a_connected_group_is_not_reset_in_a_static_topic(
 # --- which servers there are ----------------------------------------------------------------------
 
 
-async def test_without_any_broker_nothing_counts_as_done() -> None:
+async def test_calls_raise_without_any_broker() -> None:
     async with FakeCluster(brokers=0) as cluster:
         tell_of_brokers(cluster)
         template = Response(ResponseCode.TOPIC_NOT_EXIST)
@@ -312,15 +312,13 @@ async def test_without_any_broker_nothing_counts_as_done() -> None:
                     await refused
 
 
-async def test_an_empty_list_of_brokers_is_refused(admin: AdminClient) -> None:
+async def test_an_empty_list_of_brokers_raises(admin: AdminClient) -> None:
     for refused in (admin.create_topic(TOPIC, brokers=[]), admin.create_group(GROUP, brokers=())):
         with pytest.raises(ConfigError, match="broker-a"):
             await refused
 
 
-async def test_brokers_that_one_of_the_name_servers_does_not_know_are_not_left_out(
-    cluster: FakeCluster,
-) -> None:
+async def test_brokers_missing_at_one_name_server_are_included(cluster: FakeCluster) -> None:
     restarted = FakeNameServer()
     restarted.register(cluster.brokers[0])
     async with restarted:
@@ -336,7 +334,7 @@ async def test_brokers_that_one_of_the_name_servers_does_not_know_are_not_left_o
     assert set(stats) == {"broker-a", "broker-b"}
 
 
-async def test_a_name_server_that_does_not_know_the_request_is_no_outage(
+async def test_an_unsupported_name_server_request_is_not_an_outage(
     admin: AdminClient, cluster: FakeCluster
 ) -> None:
     not_supported = Response(3, remark=" request type 106 not supported")

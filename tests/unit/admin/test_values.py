@@ -1,4 +1,4 @@
-"""What administrators see and say, as values."""
+"""AdminClient: results, settings and offset message ids."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_no_time_is_none() -> None:
     assert time_of(1) == datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC)
 
 
-def test_statistics_are_not_all_shown() -> None:
+def test_repr_of_broker_runtime_counts_the_statistics() -> None:
     stats = {"brokerVersionDesc": "V5_5_0", "putTps": "1"}
     runtime = BrokerRuntime(broker_name="broker-a", address="10.0.0.1:10911", stats=stats)
 
     assert repr(runtime) == "BrokerRuntime('broker-a', '10.0.0.1:10911', 'V5_5_0', 2 stats)"
 
 
-def test_a_new_topic_has_as_many_queues_to_read_as_to_write() -> None:
+def test_a_new_topic_has_equal_read_and_write_queues() -> None:
     made = new_topic("orders", "broker-a", checked({"read_queues": 3}))
 
     assert (made.read_queues, made.write_queues) == (3, 3)

@@ -1,4 +1,4 @@
-"""The list of name servers from an address server."""
+"""Address server: the list of name servers from a web page."""
 
 from __future__ import annotations
 

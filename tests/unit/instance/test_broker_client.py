@@ -1,4 +1,4 @@
-"""Typed calls to brokers."""
+"""Broker client: typed calls to brokers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_no_offset_and_an_unknown_offset_differ() -> None:
 
 
 @pytest.mark.parametrize("code", ASKED)
-async def test_a_refusal_is_an_error_with_the_words_of_the_broker(code: int) -> None:
+async def test_a_rejection_raises_with_code_and_remark_of_the_broker(code: int) -> None:
     async with asking() as (cluster, broker):
         cluster.broker.on(code, Response(14, remark="not now"))
 
@@ -136,7 +136,7 @@ async def test_a_topic_without_a_broker_raises() -> None:
             await broker.consumer_ids("billing", "nowhere")
 
 
-async def test_a_filter_that_the_broker_does_not_understand_is_refused() -> None:
+async def test_an_invalid_filter_raises() -> None:
     async with asking() as (_, broker):
         good = subscription("orders", MessageSelector.by_sql("price > 3"), 1)
         bad = subscription("orders", MessageSelector.by_sql("a >"), 1)

@@ -1,4 +1,4 @@
-"""The life of a producer or consumer: start, close, failure, cancellation."""
+"""ClientBase: start, close, failure, cancellation."""
 
 from __future__ import annotations
 
@@ -154,14 +154,14 @@ def test_a_program_that_forgets_to_close_ends_without_a_word(
 
 
 @pytest.mark.parametrize("group", ["", "  ", "a b", "g" * 256, "DEFAULT_PRODUCER", None, 5])
-def test_a_bad_group_is_refused_before_anything_happens(group: object) -> None:
+def test_an_invalid_group_raises_in_the_constructor(group: object) -> None:
     with pytest.raises(ConfigError) as caught:
         PlainClient(ClientConfig(namesrv="127.0.0.1:9876"), group)  # type: ignore[arg-type]
 
     assert caught.value.setting == "group"
 
 
-def test_where_to_connect_is_said_once() -> None:
+def test_namesrv_and_client_are_exclusive() -> None:
     config = ClientConfig(namesrv="127.0.0.1:9876")
     with pytest.raises(ConfigError, match="either"):
         ClientBase("shop", namesrv="127.0.0.1:9876", client=config)
@@ -169,7 +169,7 @@ def test_where_to_connect_is_said_once() -> None:
         ClientBase("shop", namesrv=None, client="127.0.0.1:9876")  # type: ignore[arg-type]
 
 
-def test_where_to_connect_must_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_namesrv_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROCKETMQ_NAMESRV", raising=False)
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     with pytest.raises(ConfigError, match="NAMESRV_ADDR"):

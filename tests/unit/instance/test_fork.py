@@ -62,7 +62,7 @@ async def test_objects_made_before_a_fork_get_an_identity_in_each_process() -> N
         assert len({each["message"][12:20] for each in workers}) == WORKERS
 
 
-async def test_started_clients_refuse_calls_in_a_forked_child() -> None:
+async def test_started_clients_raise_in_a_forked_child() -> None:
     async with FakeCluster(topics={"orders": 4}) as cluster:
         async with program("started", cluster) as process:
             *refusals, last = (await said(process))["refusals"]

@@ -1,4 +1,4 @@
-"""What brokers are told about the client, and when."""
+"""Heartbeats: content, forms, order, failures."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ async def test_the_versions_of_brokers_are_remembered() -> None:
         assert made.heartbeats.broker_versions == {made.broker.address: 407}
 
 
-async def test_a_refusal_is_returned_and_can_be_raised() -> None:
+async def test_a_rejection_is_returned_and_can_be_raised() -> None:
     async with heartbeats_env() as made:
         made.broker.on(HEART_BEAT, Response(26, remark="no such group"))
         failures = await made.heartbeats.send_all()
@@ -231,7 +231,7 @@ async def test_a_refusal_is_returned_and_can_be_raised() -> None:
             check_accepted(failures)
 
 
-async def test_a_broker_that_could_not_be_reached_is_no_refusal() -> None:
+async def test_an_unreachable_broker_does_not_count_as_a_rejection() -> None:
     check_accepted({"127.0.0.1:10911": NotConnectedError("127.0.0.1:10911", "down")})
 
     with pytest.raises(BrokerError):

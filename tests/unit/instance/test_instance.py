@@ -1,4 +1,4 @@
-"""The instance: its life, its members, and what it keeps going for them."""
+"""MQClientInstance: life cycle, registration, background work."""
 
 from __future__ import annotations
 

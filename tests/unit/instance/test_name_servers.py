@@ -1,4 +1,4 @@
-"""Which name server is asked, and where their list comes from."""
+"""Name servers: failover, hedging, and the list of addresses."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ async def test_a_topic_is_unknown_when_all_servers_say_so() -> None:
         assert (asked(first), asked(second)) == (1, 1)
 
 
-async def test_a_server_that_knows_the_topic_wins_over_one_that_has_just_restarted() -> None:
+async def test_a_server_with_the_topic_wins_over_a_restarted_one() -> None:
     async with servers(3) as made, asking(joined(made)) as name_servers:
         made[0].brokers.clear()
         made[1].brokers.clear()
@@ -226,7 +226,7 @@ async def test_a_suspect_is_requested_if_no_other_server_answers() -> None:
 
 
 @pytest.mark.usefixtures("doubtful")
-async def test_a_slow_server_that_knows_the_topic_wins_over_an_early_unknown(
+async def test_a_slow_server_with_the_topic_wins_over_an_early_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with servers() as (empty, slow), asking(joined([empty, slow])) as name_servers:
@@ -240,7 +240,7 @@ async def test_a_slow_server_that_knows_the_topic_wins_over_an_early_unknown(
         assert (await asking_now).queue_datas
 
 
-async def test_a_refusal_of_the_request_is_not_an_outage() -> None:
+async def test_a_rejected_request_is_not_an_outage() -> None:
     async with servers() as (first, second), asking(joined([first, second])) as name_servers:
         for server in (first, second):
             server.on(GetClusterInfo.code, server.not_supported(Command(GetClusterInfo.code, 0)))
@@ -376,7 +376,7 @@ async def test_an_address_server_that_fails_is_an_error_at_the_start() -> None:
                 raise AssertionError("it may not start")
 
 
-async def test_a_server_that_speaks_no_http_is_an_error_at_the_start() -> None:
+async def test_an_address_server_without_http_raises_at_start() -> None:
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"\x00\x00\x01\x02 not http\r\n\r\n")

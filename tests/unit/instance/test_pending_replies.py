@@ -1,4 +1,4 @@
-"""The table of requests that wait for replies."""
+"""Pending replies: deadlines, late and unknown replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brokers ask of the client, and who answers."""
+"""Requests from brokers: dispatch and replies."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def test_resets_that_make_no_sense_are_left_out() -> None:
         assert made.consumer.resets == [{QUEUE: 7}]
 
 
-async def test_a_reset_for_a_foreign_group_is_refused() -> None:
+async def test_a_reset_for_a_foreign_group_is_rejected() -> None:
     async with asking() as made:
         foreign = ResetOffset(group="others", topic="orders", timestamp=0, is_force=True)
         answer = await made.broker.push(foreign, body=reset_body({QUEUE: 7}))
@@ -257,7 +257,7 @@ async def test_a_direct_consume_that_does_not_end_is_cancelled_and_reported(
         assert "not done within 0.01 s" in result["remark"]
 
 
-async def test_a_consumer_without_a_handler_refuses_direct_consumption() -> None:
+async def test_a_consumer_without_a_handler_rejects_direct_consumption() -> None:
     async with asking() as made:
         answer = await made.broker.push(DIRECT, body=RECORD)
 

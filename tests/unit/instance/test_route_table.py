@@ -1,4 +1,4 @@
-"""How routes are asked for, shared and kept fresh."""
+"""Route table: fetching, sharing, refreshing."""
 
 from __future__ import annotations
 

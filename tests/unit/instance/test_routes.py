@@ -1,4 +1,4 @@
-"""What routes say."""
+"""Routes: queues and addresses read from a response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of request is signed when there is an account, whoever makes it."""
+"""Signatures: every kind of request is signed when there are credentials."""
 
 from __future__ import annotations
 

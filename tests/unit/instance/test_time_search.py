@@ -1,4 +1,4 @@
-"""The search for a time ends at the right offset, whatever the broker says."""
+"""Time search: the right offset for any hint of the broker."""
 
 from __future__ import annotations
 

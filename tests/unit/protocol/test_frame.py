@@ -89,7 +89,7 @@ def test_the_start_of_a_frame_delivers_nothing() -> None:
     st.binary(max_size=300),
     st.lists(st.integers(0, 400), max_size=8),
 )
-def test_many_chunks_give_what_one_chunk_gives(
+def test_chunk_sizes_do_not_change_the_frames(
     parts: list[tuple[bytes, bytes]], tail: bytes, cuts: list[int]
 ) -> None:
     stream = b"".join(frame(header, body) for header, body in parts) + tail

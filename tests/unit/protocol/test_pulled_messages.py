@@ -35,7 +35,7 @@ def test_messages_are_read_as_they_were_sent(pull: Json) -> None:
 
 
 @each([pull for pull in PULLS if "entries inside" in pull["what"]])
-def test_the_entries_of_an_inner_batch_share_what_lies_around_them(pull: Json) -> None:
+def test_the_entries_of_an_inner_batch_share_its_fields(pull: Json) -> None:
     queue = MessageQueue(pull["topic"], "broker-a", 0)
 
     messages, _ = decode_messages(body_of(pull), queue)
@@ -47,7 +47,7 @@ def test_the_entries_of_an_inner_batch_share_what_lies_around_them(pull: Json) -
 
 
 @each([pull for pull in PULLS if "middle" in pull["what"]])
-def test_a_pull_into_an_inner_batch_brings_what_lies_before_it_too(pull: Json) -> None:
+def test_a_pull_into_an_inner_batch_returns_the_whole_batch(pull: Json) -> None:
     queue = MessageQueue(pull["topic"], "broker-a", 0)
 
     messages, _ = decode_messages(body_of(pull), queue)

@@ -1,4 +1,4 @@
-"""A remoting client with a host of its own, for as long as a block lasts."""
+"""Fixture: a remoting client with background tasks of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures; that they equal those of the Java client is proven on recorded frames."""
+"""Signatures; recorded frames prove that they equal those of the Java client."""
 
 from __future__ import annotations
 

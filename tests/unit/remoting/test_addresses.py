@@ -1,4 +1,4 @@
-"""What addresses may be, and where they lead."""
+"""Addresses: valid forms, address mapping, name resolution."""
 
 from __future__ import annotations
 

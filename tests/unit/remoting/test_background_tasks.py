@@ -1,4 +1,4 @@
-"""The host of long-lived tasks."""
+"""BackgroundTasks: start, close, failure, cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pauses after failures."""
+"""Backoff: doubling pauses with jitter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections by address, against a scripted broker."""
+"""Remoting client: connections by address, against a scripted broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection, over a transport in memory."""
+"""Connection: requests and responses over a transport in memory."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ async def test_a_web_server_is_named_as_one() -> None:
         assert "HTTP" in error.reason
 
 
-async def test_a_length_of_two_gib_is_refused_before_its_bytes_come() -> None:
+async def test_a_length_of_two_gib_is_rejected_before_its_bytes_arrive() -> None:
     async with Wire() as wire:
         asked = wire.ask()
         await settle()

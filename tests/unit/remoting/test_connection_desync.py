@@ -1,4 +1,4 @@
-"""A byte stream whose frame boundaries are lost, and one that is only slow."""
+"""Connection: lost frame boundaries, and streams that are only slow."""
 
 from __future__ import annotations
 

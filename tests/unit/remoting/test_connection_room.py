@@ -1,4 +1,4 @@
-"""Requests that wait for a place or for a peer that does not read."""
+"""Connection: requests that wait for room or for a peer that does not read."""
 
 from __future__ import annotations
 

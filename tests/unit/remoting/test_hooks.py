@@ -1,4 +1,4 @@
-"""Hooks around requests and answers."""
+"""RPC hooks around requests and responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that brokers send to the client."""
+"""Inbound requests: replies, order, bounds."""
 
 from __future__ import annotations
 

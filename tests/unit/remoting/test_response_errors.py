@@ -1,4 +1,4 @@
-"""Which error a refusal becomes."""
+"""Response errors: the exception type of each response code."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ ACL_4 = "org.apache.rocketmq.acl.common.AclException: No accessKey is configured
         (31999, None, BrokerError),
     ],
 )
-def test_every_refusal_has_its_type(code: int, remark: str | None, kind: type[BrokerError]) -> None:
+def test_response_codes_map_to_exception_types(
+    code: int, remark: str | None, kind: type[BrokerError]
+) -> None:
     error = broker_error(Command(code, 1, remark=remark), ADDRESS)
 
     assert type(error) is kind

@@ -1,4 +1,4 @@
-"""Calls of plain functions in threads."""
+"""run_in_thread: results, errors, context, executors without threads."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ async def test_wake_one_wakes_only_one() -> None:
     await asyncio.gather(*tasks)
 
 
-async def test_wake_all_wakes_everyone_and_not_those_who_come_later() -> None:
+async def test_wake_all_wakes_all_waiters_but_not_later_ones() -> None:
     line = Line()
     tasks = await line.join(3)
     line.queue.wake_all()

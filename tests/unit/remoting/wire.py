@@ -1,4 +1,4 @@
-"""A connection over a transport in memory: every write is seen, every answer is written by hand."""
+"""Fixture: a connection over a transport in memory, which records writes."""
 
 from __future__ import annotations
 
