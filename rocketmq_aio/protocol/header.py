@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any, ClassVar, Final, TypedDict, TypeVar, dataclass_transform, get_args
+from typing import ClassVar, Final, TypedDict, TypeVar, get_args
 
 import msgspec
 import msgspec.structs
@@ -21,46 +21,31 @@ H = TypeVar("H", bound="Header")
 SIGNED_DIGITS: Final = re.compile(r"[+-]?[0-9]{1,20}")  # Java accepts leading zeros and a plus
 
 
-class _HeaderMeta(msgspec.StructMeta):
-    def __new__(
-        cls,
-        name: str,
-        bases: tuple[type, ...],
-        body: dict[str, Any],
-        code: int | None = None,
-        **config: Any,  # noqa: ANN401 - as of msgspec
-    ) -> _HeaderMeta:
-        if code is not None:
-            body["code"] = code
-        return super().__new__(cls, name, bases, body, kw_only=True, **config)
+class Header(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
+    """Base of all typed headers; fields that are None are omitted."""
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(msgspec.field,))
-class Header(msgspec.Struct, metaclass=_HeaderMeta, frozen=True, rename="camel", gc=False):
-    """Base of all typed headers: fields are keyword-only, and those that are None are omitted."""
-
-
-class RequestHeader(Header, frozen=True):
-    """Base of the headers of requests; subclasses give the request code as ``code=``."""
+class RequestHeader(Header, frozen=True, kw_only=True):
+    """Base of the headers of requests; *code* is the request code."""
 
     code: ClassVar[int]
     unsigned: ClassVar[tuple[str, ...]] = ()  # fields that are not signed
 
 
-class TopicRequest(RequestHeader, frozen=True):
+class TopicRequest(RequestHeader, frozen=True, kw_only=True):
     """Base of the requests about one topic."""
 
     topic: str
 
 
-class QueueRequest(TopicRequest, frozen=True):
+class QueueRequest(TopicRequest, frozen=True, kw_only=True):
     """Base of the requests about one queue."""
 
     queue_id: int
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class GroupQueueRequest(QueueRequest, frozen=True):
+class GroupQueueRequest(QueueRequest, frozen=True, kw_only=True):
     """Base of the requests of a consumer group about one queue."""
 
     consumer_group: str

@@ -17,9 +17,10 @@ BY_ID: Final = "_UNIQUE_KEY_QUERY"
 # --- topics -----------------------------------------------------------------------------------
 
 
-class CreateTopic(TopicRequest, code=RequestCode.UPDATE_AND_CREATE_TOPIC, frozen=True):
+class CreateTopic(TopicRequest, frozen=True, kw_only=True):
     """Create or update a topic on one broker; attributes not given stay."""
 
+    code = RequestCode.UPDATE_AND_CREATE_TOPIC
     default_topic: str  # required but unused
     read_queue_nums: int
     write_queue_nums: int
@@ -30,25 +31,32 @@ class CreateTopic(TopicRequest, code=RequestCode.UPDATE_AND_CREATE_TOPIC, frozen
     attributes: str | None = None
 
 
-class DeleteTopicInBroker(TopicRequest, code=RequestCode.DELETE_TOPIC_IN_BROKER, frozen=True):
+class DeleteTopicInBroker(TopicRequest, frozen=True, kw_only=True):
     """Delete a topic with its messages; response 0 if it does not exist."""
 
+    code = RequestCode.DELETE_TOPIC_IN_BROKER
 
-class DeleteTopicInNameServer(TopicRequest, code=RequestCode.DELETE_TOPIC_IN_NAMESRV, frozen=True):
+
+class DeleteTopicInNameServer(TopicRequest, frozen=True, kw_only=True):
     """Delete a topic of one cluster or of all; a broker that has it registers it again."""
 
+    code = RequestCode.DELETE_TOPIC_IN_NAMESRV
     cluster_name: str | None = None
 
 
-class GetTopicConfig(TopicRequest, code=RequestCode.GET_TOPIC_CONFIG, frozen=True):
+class GetTopicConfig(TopicRequest, frozen=True, kw_only=True):
     """Get the settings of one topic (5.x); response 17 if it does not exist."""
 
+    code = RequestCode.GET_TOPIC_CONFIG
 
-class GetAllTopicConfig(RequestHeader, code=RequestCode.GET_ALL_TOPIC_CONFIG, frozen=True):
+
+class GetAllTopicConfig(RequestHeader, frozen=True, kw_only=True):
     """Get the settings of all topics of a broker."""
 
+    code = RequestCode.GET_ALL_TOPIC_CONFIG
 
-class AllTopicConfigResponse(Header, frozen=True):
+
+class AllTopicConfigResponse(Header, frozen=True, kw_only=True):
     """Brokers from 5.4 return the number of topics."""
 
     total_topic_num: int | None = None
@@ -73,13 +81,16 @@ class TopicConfigTable(Body, frozen=True):
     topic_config_table: dict[str, TopicConfigBody] = msgspec.field(default_factory=dict)
 
 
-class GetAllTopics(RequestHeader, code=RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, frozen=True):
+class GetAllTopics(RequestHeader, frozen=True, kw_only=True):
     """To a name server: list all topics."""
 
+    code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
 
-class GetTopicsOfCluster(RequestHeader, code=RequestCode.GET_TOPICS_BY_CLUSTER, frozen=True):
+
+class GetTopicsOfCluster(RequestHeader, frozen=True, kw_only=True):
     """To a name server: list the topics of one cluster."""
 
+    code = RequestCode.GET_TOPICS_BY_CLUSTER
     cluster: str
 
 
@@ -89,8 +100,10 @@ class TopicList(Body, frozen=True):
     topic_list: list[str] = msgspec.field(default_factory=list)
 
 
-class GetTopicStats(TopicRequest, code=RequestCode.GET_TOPIC_STATS_INFO, frozen=True):
+class GetTopicStats(TopicRequest, frozen=True, kw_only=True):
     """Get the offsets of the queues of a topic on one broker."""
+
+    code = RequestCode.GET_TOPIC_STATS_INFO
 
 
 class TopicOffset(Body, frozen=True):
@@ -107,30 +120,33 @@ class TopicStatsTable(Body, frozen=True):
     offset_table: dict[str, TopicOffset] = msgspec.field(default_factory=dict)
 
 
-class PutKVConfig(RequestHeader, code=RequestCode.PUT_KV_CONFIG, frozen=True):
+class PutKVConfig(RequestHeader, frozen=True, kw_only=True):
     """To a name server: store a value, such as the order configuration of a topic."""
 
+    code = RequestCode.PUT_KV_CONFIG
     namespace: str
     key: str
     value: str
 
 
-class GetKVConfig(RequestHeader, code=RequestCode.GET_KV_CONFIG, frozen=True):
+class GetKVConfig(RequestHeader, frozen=True, kw_only=True):
     """To a name server: get a value; response 22 if there is none."""
 
+    code = RequestCode.GET_KV_CONFIG
     namespace: str
     key: str
 
 
-class GetKVConfigResponse(Header, frozen=True):
+class GetKVConfigResponse(Header, frozen=True, kw_only=True):
     """Response to GetKVConfig."""
 
     value: str | None = None
 
 
-class DeleteKVConfig(RequestHeader, code=RequestCode.DELETE_KV_CONFIG, frozen=True):
+class DeleteKVConfig(RequestHeader, frozen=True, kw_only=True):
     """To a name server: delete a value."""
 
+    code = RequestCode.DELETE_KV_CONFIG
     namespace: str
     key: str
 
@@ -138,23 +154,28 @@ class DeleteKVConfig(RequestHeader, code=RequestCode.DELETE_KV_CONFIG, frozen=Tr
 # --- groups -----------------------------------------------------------------------------------
 
 
-class CreateGroup(RequestHeader, code=RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, frozen=True):
+class CreateGroup(RequestHeader, frozen=True, kw_only=True):
     """Create or update a consumer group on one broker; the body has the settings."""
 
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
 
-class DeleteGroup(RequestHeader, code=RequestCode.DELETE_SUBSCRIPTIONGROUP, frozen=True):
+
+class DeleteGroup(RequestHeader, frozen=True, kw_only=True):
     """Delete a consumer group on one broker; response 0 if it does not exist."""
 
+    code = RequestCode.DELETE_SUBSCRIPTIONGROUP
     group_name: str
     remove_offset: bool | None = None  # 4.9
     clean_offset: bool | None = None  # 5.x
 
 
-class GetAllGroups(RequestHeader, code=RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, frozen=True):
+class GetAllGroups(RequestHeader, frozen=True, kw_only=True):
     """Get the settings of all consumer groups of a broker."""
 
+    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 
-class AllGroupsResponse(Header, frozen=True):
+
+class AllGroupsResponse(Header, frozen=True, kw_only=True):
     """Brokers from 5.4 return the number of groups."""
 
     total_group_num: int | None = None
@@ -183,8 +204,10 @@ class SubscriptionGroupTable(Body, frozen=True):
     subscription_group_table: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
 
 
-class GetGroupsOfTopic(TopicRequest, code=RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, frozen=True):
+class GetGroupsOfTopic(TopicRequest, frozen=True, kw_only=True):
     """List the groups that have consumed a topic."""
+
+    code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
 
 
 class GroupList(Body, frozen=True):
@@ -193,11 +216,10 @@ class GroupList(Body, frozen=True):
     group_list: list[str] = msgspec.field(default_factory=list)
 
 
-class GetProducerConnections(
-    RequestHeader, code=RequestCode.GET_PRODUCER_CONNECTION_LIST, frozen=True
-):
+class GetProducerConnections(RequestHeader, frozen=True, kw_only=True):
     """List the connections of a producer group; response 1 if there are none."""
 
+    code = RequestCode.GET_PRODUCER_CONNECTION_LIST
     producer_group: str
 
 
@@ -207,9 +229,10 @@ class ProducerConnections(Body, frozen=True):
     connection_set: list[ConnectionBody] = msgspec.field(default_factory=list)
 
 
-class GetConsumeStats(RequestHeader, code=RequestCode.GET_CONSUME_STATS, frozen=True):
+class GetConsumeStats(RequestHeader, frozen=True, kw_only=True):
     """Get the progress of a group in one topic, or in all that it committed offsets of."""
 
+    code = RequestCode.GET_CONSUME_STATS
     consumer_group: str
     topic: str | None = None
 
@@ -230,15 +253,19 @@ class ConsumeStats(Body, frozen=True):
     consume_tps: float = 0.0
 
 
-class InvokeResetOffset(ResetOffset, code=RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, frozen=True):
+class InvokeResetOffset(ResetOffset, frozen=True, kw_only=True):
     """Reset the offsets of a group; queue and offset from 5.0."""
+
+    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 
 
 # --- brokers ----------------------------------------------------------------------------------
 
 
-class GetClusterInfo(RequestHeader, code=RequestCode.GET_BROKER_CLUSTER_INFO, frozen=True):
+class GetClusterInfo(RequestHeader, frozen=True, kw_only=True):
     """To a name server: list all brokers."""
+
+    code = RequestCode.GET_BROKER_CLUSTER_INFO
 
 
 class ClusterInfoBody(Body, frozen=True):
@@ -248,8 +275,10 @@ class ClusterInfoBody(Body, frozen=True):
     cluster_addr_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
 
 
-class GetBrokerRuntime(RequestHeader, code=RequestCode.GET_BROKER_RUNTIME_INFO, frozen=True):
+class GetBrokerRuntime(RequestHeader, frozen=True, kw_only=True):
     """Get the runtime information of a broker."""
+
+    code = RequestCode.GET_BROKER_RUNTIME_INFO
 
 
 class KVTable(Body, frozen=True):
@@ -261,20 +290,22 @@ class KVTable(Body, frozen=True):
 # --- messages ---------------------------------------------------------------------------------
 
 
-class ViewMessage(RequestHeader, code=RequestCode.VIEW_MESSAGE_BY_ID, frozen=True):
+class ViewMessage(RequestHeader, frozen=True, kw_only=True):
     """Get the message at *offset* of the commit log."""
 
+    code = RequestCode.VIEW_MESSAGE_BY_ID
     topic: str | None = None
     offset: int
 
 
-class QueryMessage(RequestHeader, code=RequestCode.QUERY_MESSAGE, frozen=True):
+class QueryMessage(RequestHeader, frozen=True, kw_only=True):
     """Find messages by the hash of *key*, stored between two times (milliseconds).
 
     With credentials, declare an old client version: releases differ on whether *by_id* is signed,
     but none sign it for old clients.
     """
 
+    code = RequestCode.QUERY_MESSAGE
     unsigned: ClassVar[tuple[str, ...]] = (BY_ID,)
 
     topic: str
@@ -286,7 +317,7 @@ class QueryMessage(RequestHeader, code=RequestCode.QUERY_MESSAGE, frozen=True):
     by_id: bool | None = msgspec.field(name=BY_ID, default=None)
 
 
-class QueryMessageResponse(Header, frozen=True):
+class QueryMessageResponse(Header, frozen=True, kw_only=True):
     """How far the index is complete."""
 
     index_last_update_timestamp: int

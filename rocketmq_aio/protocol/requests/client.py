@@ -11,57 +11,65 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import Header, RequestHeader
 
 
-class GetRouteInfo(RequestHeader, code=RequestCode.GET_ROUTEINFO_BY_TOPIC, frozen=True):
+class GetRouteInfo(RequestHeader, frozen=True, kw_only=True):
     """To a name server: get the route of a topic."""
 
+    code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     topic: str
     accept_standard_json_only: bool | None = None
 
 
-class Heartbeat(RequestHeader, code=RequestCode.HEART_BEAT, frozen=True):
+class Heartbeat(RequestHeader, frozen=True, kw_only=True):
     """Register the client; the body is bodies.HeartbeatData."""
 
+    code = RequestCode.HEART_BEAT
 
-class HeartbeatResponse(Header, frozen=True):
+
+class HeartbeatResponse(Header, frozen=True, kw_only=True):
     """Brokers from 5.1.3 say whether they support short heartbeats."""
 
     supports_v2: bool = msgspec.field(name="IS_SUPPORT_HEART_BEAT_V2", default=False)
     subscription_changed: bool = msgspec.field(name="IS_SUB_CHANGE", default=False)
 
 
-class UnregisterClient(RequestHeader, code=RequestCode.UNREGISTER_CLIENT, frozen=True):
+class UnregisterClient(RequestHeader, frozen=True, kw_only=True):
     """Unregister; the broker removes only the entry of this connection."""
 
+    code = RequestCode.UNREGISTER_CLIENT
     client_id: str = msgspec.field(name="clientID")
     producer_group: str | None = None
     consumer_group: str | None = None
 
 
-class GetConsumerListByGroup(
-    RequestHeader, code=RequestCode.GET_CONSUMER_LIST_BY_GROUP, frozen=True
-):
+class GetConsumerListByGroup(RequestHeader, frozen=True, kw_only=True):
     """List the client ids of the members; response 1 if there are none."""
 
+    code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
     consumer_group: str
 
 
-class CheckClientConfig(RequestHeader, code=RequestCode.CHECK_CLIENT_CONFIG, frozen=True):
+class CheckClientConfig(RequestHeader, frozen=True, kw_only=True):
     """Validate a filter expression; the body is bodies.CheckClientRequest."""
 
+    code = RequestCode.CHECK_CLIENT_CONFIG
 
-class LockBatchMQ(RequestHeader, code=RequestCode.LOCK_BATCH_MQ, frozen=True):
+
+class LockBatchMQ(RequestHeader, frozen=True, kw_only=True):
     """Lock queues for orderly consumption; the body is bodies.LockBatchRequest."""
 
+    code = RequestCode.LOCK_BATCH_MQ
 
-class UnlockBatchMQ(RequestHeader, code=RequestCode.UNLOCK_BATCH_MQ, frozen=True):
+
+class UnlockBatchMQ(RequestHeader, frozen=True, kw_only=True):
     """Unlock queues; the body is bodies.LockBatchRequest."""
 
+    code = RequestCode.UNLOCK_BATCH_MQ
 
-class GetConsumerConnectionList(
-    RequestHeader, code=RequestCode.GET_CONSUMER_CONNECTION_LIST, frozen=True
-):
+
+class GetConsumerConnectionList(RequestHeader, frozen=True, kw_only=True):
     """Get connections and subscriptions of a group; response 206 if it has no member."""
 
+    code = RequestCode.GET_CONSUMER_CONNECTION_LIST
     consumer_group: str
 
 
@@ -104,8 +112,10 @@ class MessageRequestMode(StrEnum):
     POP = "POP"
 
 
-class QueryAssignment(RequestHeader, code=RequestCode.QUERY_ASSIGNMENT, frozen=True):
+class QueryAssignment(RequestHeader, frozen=True, kw_only=True):
     """Query the assignment of a member; the body is AssignmentRequest."""
+
+    code = RequestCode.QUERY_ASSIGNMENT
 
 
 class AssignmentRequest(Body, frozen=True, kw_only=True):

@@ -11,12 +11,13 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import GroupQueueRequest, Header, RequestHeader
 
 
-class PopMessage(GroupQueueRequest, code=RequestCode.POP_MESSAGE, frozen=True):
+class PopMessage(GroupQueueRequest, frozen=True, kw_only=True):
     """Pop messages of a topic, which stay invisible to the group for *invisible_time* ms.
 
     *queue_id* -1: all queues of the broker; *born_time*: ms by the broker's clock, 0: unknown.
     """
 
+    code = RequestCode.POP_MESSAGE
     max_msg_nums: int
     invisible_time: int
     poll_time: int
@@ -28,7 +29,7 @@ class PopMessage(GroupQueueRequest, code=RequestCode.POP_MESSAGE, frozen=True):
     attempt_id: str | None = None
 
 
-class ChangeInvisibleTimeResponse(Header, frozen=True):
+class ChangeInvisibleTimeResponse(Header, frozen=True, kw_only=True):
     """The changed parts of the receipt."""
 
     pop_time: int
@@ -36,7 +37,7 @@ class ChangeInvisibleTimeResponse(Header, frozen=True):
     revive_queue_id: int = msgspec.field(name="reviveQid")
 
 
-class PopMessageResponse(ChangeInvisibleTimeResponse, frozen=True):
+class PopMessageResponse(ChangeInvisibleTimeResponse, frozen=True, kw_only=True):
     """Header of responses 0 and 210; `receipt` decodes the last three fields."""
 
     rest_num: int
@@ -45,18 +46,22 @@ class PopMessageResponse(ChangeInvisibleTimeResponse, frozen=True):
     order_count_info: str | None = None
 
 
-class AckMessage(GroupQueueRequest, code=RequestCode.ACK_MESSAGE, frozen=True):
+class AckMessage(GroupQueueRequest, frozen=True, kw_only=True):
     """Acknowledge a message; *topic* is where it is stored, *extra_info* its receipt."""
 
+    code = RequestCode.ACK_MESSAGE
     extra_info: str
     offset: int
 
 
-class ChangeInvisibleTime(AckMessage, code=RequestCode.CHANGE_MESSAGE_INVISIBLETIME, frozen=True):
+class ChangeInvisibleTime(AckMessage, frozen=True, kw_only=True):
     """Keep a message invisible for *invisible_time* ms from now; else as `AckMessage`."""
 
+    code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
     invisible_time: int
 
 
-class BatchAckMessage(RequestHeader, code=RequestCode.BATCH_ACK_MESSAGE, frozen=True):
+class BatchAckMessage(RequestHeader, frozen=True, kw_only=True):
     """Acknowledge several messages; the body is bodies.BatchAckRequest (from 5.1.3)."""
+
+    code = RequestCode.BATCH_ACK_MESSAGE

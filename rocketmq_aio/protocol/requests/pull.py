@@ -6,9 +6,10 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import GroupQueueRequest, Header
 
 
-class PullMessage(GroupQueueRequest, code=RequestCode.PULL_MESSAGE, frozen=True):
+class PullMessage(GroupQueueRequest, frozen=True, kw_only=True):
     """Pull messages of a queue from an offset; *sys_flag* says which fields are valid."""
 
+    code = RequestCode.PULL_MESSAGE
     queue_offset: int
     max_msg_nums: int
     sys_flag: int
@@ -20,11 +21,13 @@ class PullMessage(GroupQueueRequest, code=RequestCode.PULL_MESSAGE, frozen=True)
     max_msg_bytes: int | None = None  # a hint, from 5.0
 
 
-class LitePullMessage(PullMessage, code=RequestCode.LITE_PULL_MESSAGE, frozen=True):
+class LitePullMessage(PullMessage, frozen=True, kw_only=True):
     """The same for lite pull consumers, from 5.0."""
 
+    code = RequestCode.LITE_PULL_MESSAGE
 
-class PullMessageResponse(Header, frozen=True):
+
+class PullMessageResponse(Header, frozen=True, kw_only=True):
     """Header of responses 0, 19, 20 and 21."""
 
     suggest_which_broker_id: int

@@ -11,9 +11,10 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import Header, RequestHeader
 
 
-class SendMessage(RequestHeader, code=RequestCode.SEND_MESSAGE_V2, frozen=True):
+class SendMessage(RequestHeader, frozen=True, kw_only=True):
     """Send a message, or batch entries if *batch* is true."""
 
+    code = RequestCode.SEND_MESSAGE_V2
     producer_group: str = msgspec.field(name="a")
     topic: str = msgspec.field(name="b")
     default_topic: str = msgspec.field(name="c")
@@ -30,31 +31,36 @@ class SendMessage(RequestHeader, code=RequestCode.SEND_MESSAGE_V2, frozen=True):
     broker_name: str | None = msgspec.field(name="n", default=None)
 
 
-class SendBatchMessage(SendMessage, code=RequestCode.SEND_BATCH_MESSAGE, frozen=True):
+class SendBatchMessage(SendMessage, frozen=True, kw_only=True):
     """Send a batch; the broker checks *batch*, not the code."""
 
+    code = RequestCode.SEND_BATCH_MESSAGE
 
-class SendReplyMessage(SendMessage, code=RequestCode.SEND_REPLY_MESSAGE_V2, frozen=True):
+
+class SendReplyMessage(SendMessage, frozen=True, kw_only=True):
     """Send a reply message; the broker pushes it to the requester."""
 
+    code = RequestCode.SEND_REPLY_MESSAGE_V2
 
-class RecallMessage(RequestHeader, code=RequestCode.RECALL_MESSAGE, frozen=True):
+
+class RecallMessage(RequestHeader, frozen=True, kw_only=True):
     """Recall a delayed message."""
 
+    code = RequestCode.RECALL_MESSAGE
     producer_group: str | None = None
     topic: str
     recall_handle: str
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class RecallMessageResponse(Header, frozen=True):
+class RecallMessageResponse(Header, frozen=True, kw_only=True):
     """The id of the recalled message."""
 
     msg_id: str
     region_id: str = msgspec.field(name="MSG_REGION", default="DefaultRegion")
 
 
-class SendMessageResponse(Header, frozen=True):
+class SendMessageResponse(Header, frozen=True, kw_only=True):
     """Position of the stored message."""
 
     msg_id: str
@@ -67,9 +73,10 @@ class SendMessageResponse(Header, frozen=True):
     trace_on: str | None = msgspec.field(name="TRACE_ON", default=None)
 
 
-class ConsumerSendMsgBack(RequestHeader, code=RequestCode.CONSUMER_SEND_MSG_BACK, frozen=True):
+class ConsumerSendMsgBack(RequestHeader, frozen=True, kw_only=True):
     """Store the message at *offset* of the commit log in the retry topic of *group*."""
 
+    code = RequestCode.CONSUMER_SEND_MSG_BACK
     offset: int
     group: str
     delay_level: int
@@ -80,9 +87,10 @@ class ConsumerSendMsgBack(RequestHeader, code=RequestCode.CONSUMER_SEND_MSG_BACK
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class EndTransaction(RequestHeader, code=RequestCode.END_TRANSACTION, frozen=True):
+class EndTransaction(RequestHeader, frozen=True, kw_only=True):
     """Commit or roll back a half message; no response for "unknown"."""
 
+    code = RequestCode.END_TRANSACTION
     topic: str | None = None
     producer_group: str
     tran_state_table_offset: int
