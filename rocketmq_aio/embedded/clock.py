@@ -10,6 +10,8 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final
 
+from rocketmq_aio.embedded.loop_thread import LoopThread, from_any_thread
+
 COMPACT_AT: Final = 64  # cancelled timers that may stay in the heap, at least
 
 
@@ -40,7 +42,8 @@ class Clock:
     Timeouts of clients are not affected: they run on real time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, thread: LoopThread | None = None) -> None:
+        self.thread = thread or LoopThread()
         self._ahead = 0.0  # seconds ahead of real time
         self._timers: list[tuple[float, int, Timer]] = []
         self._numbers = count()
@@ -88,6 +91,7 @@ class Clock:
             finally:
                 timer.cancel()
 
+    @from_any_thread
     def advance(self, seconds: float) -> None:
         """Move the time forward; run the timers that become due, in order, each at its time.
 

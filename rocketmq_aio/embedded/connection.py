@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
-from typing import Final, Protocol as Interface, cast
+from typing import TYPE_CHECKING, Final, Protocol as Interface, cast
 
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.command import Command, decode_command
 from rocketmq_aio.protocol.frame import FrameDecoder
 
+if TYPE_CHECKING:
+    from rocketmq_aio.embedded.responses import Outcome
+
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024  # the limit of Java peers
+HIGH_WATER_BYTES: Final = 1024 * 1024  # unsent bytes that stop reading requests
+MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024  # of a client that does not read; then it is dropped
 LINGER_ZERO: Final = struct.pack("ii", 1, 0)  # closing with it sends a reset
 
 
@@ -26,60 +32,98 @@ class Peer(Interface):
 
 
 class ServerConnection(asyncio.Protocol):
-    """Reads frames and writes raw bytes.
+    """Reads frames and writes raw bytes, joined into one write per event-loop turn.
 
-    Invalid input closes the connection without a response, like on brokers.
+    Invalid input closes the connection without a response, like on brokers. A client that does not
+    read its responses is not read either, and is dropped at `MAX_UNSENT_BYTES`.
+
+    :ivar tasks: of requests whose responses are awaited
+    :ivar pushed: responses of the client that the server waits for, by opaque
     """
 
     def __init__(self, number: int, peer: Peer) -> None:
         self.number = number
         self.is_open = False
+        self.client_address: tuple[str, int] = ("0.0.0.0", 0)  # noqa: S104 - not bound: unknown
         self.received_bytes = 0
         self.received_chunks = 0
         self.fault: CodecError | None = None
+        self.tasks: set[asyncio.Future[Outcome] | asyncio.Task[None]] = set()
+        self.pushed: dict[int, asyncio.Future[Command]] = {}
         self._peer = peer
-        self._splitter = FrameDecoder(self._frame, max_frame_bytes=MAX_FRAME_BYTES)
+        self._decoder = FrameDecoder(self._frame, max_frame_bytes=MAX_FRAME_BYTES)
         self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._flushing: asyncio.Handle | None = None
+        self._frozen = False
+        self._reading_paused = False
+        self._writing_paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
+        self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         self.is_open = True
+        if peername := transport.get_extra_info("peername"):
+            self.client_address = peername[:2]
         self._peer.opened(self)
 
     def data_received(self, data: bytes) -> None:
         self.received_bytes += len(data)
         self.received_chunks += 1
         try:
-            self._splitter.feed(data)
+            self._decoder.feed(data)
         except CodecError as fault:
             self.fault = fault
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
+        self._drop_unsent()
         self._peer.closed(self)
 
-    @property
-    def client_address(self) -> tuple[str, int]:
-        """Host and port of the client."""
-        host, port = self._transport_().get_extra_info("peername")[:2]
-        return host, port
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        self._set_reading()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._set_reading()
 
     def write(self, data: bytes) -> None:
-        if self.is_open and data:
-            self._transport_().write(data)
+        """Send *data* with everything else that is written in this turn of the event loop."""
+        if not self.is_open or not data:
+            return
+        self._unsent.append(data)
+        self._unsent_bytes += len(data)
+        if self._unsent_bytes > HIGH_WATER_BYTES:
+            self._flush()
+        elif self._flushing is None:
+            self._flushing = self._loop.call_soon(self._flush)
 
-    def stall(self) -> None:
+    def pause_reading(self) -> None:
         """Stop reading, so that the socket buffers fill."""
-        if self.is_open:
-            self._transport_().pause_reading()
+        self._reading_paused = True
+        self._set_reading()
 
-    def resume(self) -> None:
-        if self.is_open:
-            self._transport_().resume_reading()
+    def resume_reading(self) -> None:
+        self._reading_paused = False
+        self._set_reading()
+
+    def freeze(self) -> None:
+        """Read and write nothing until `unfreeze`."""
+        self._frozen = True
+        self._set_reading()
+
+    def unfreeze(self) -> None:
+        self._frozen = False
+        self._flush()
+        self._set_reading()
 
     def close(self) -> None:
         """Close gracefully: written data is still delivered."""
+        self._flush()
         self.is_open = False
         self._transport_().close()
 
@@ -92,9 +136,39 @@ class ServerConnection(asyncio.Protocol):
         self.is_open = False
         self._transport_().abort()
 
+    def after_fork(self) -> None:
+        """Replace the descriptor of the copy in a forked child: the parent's stays."""
+        detach(self._transport_().get_extra_info("socket"))
+
     def _frame(self, encoding: int, header: bytes, body: bytes) -> None:
         if self.is_open:  # the handler of an earlier frame may have closed it
             self._peer.received(self, encoding, decode_command(encoding, header, body))
+
+    def _flush(self) -> None:
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+        if self._unsent and self.is_open and not self._frozen:
+            transport, data = self._transport_(), b"".join(self._unsent)
+            self._drop_unsent()
+            transport.write(data)
+            unsent = transport.get_write_buffer_size()
+        else:
+            unsent = self._unsent_bytes
+        if unsent > MAX_UNSENT_BYTES:
+            self.abort()
+
+    def _drop_unsent(self) -> None:
+        self._unsent.clear()
+        self._unsent_bytes = 0
+
+    def _set_reading(self) -> None:
+        if not self.is_open:
+            return
+        if self._frozen or self._reading_paused or self._writing_paused:
+            self._transport_().pause_reading()
+        else:
+            self._transport_().resume_reading()
 
     def _transport_(self) -> asyncio.Transport:
         assert self._transport is not None, "used before it was connected"
@@ -106,3 +180,10 @@ def abort_with_reset(transport: asyncio.WriteTransport) -> None:
     raw: socket.socket = transport.get_extra_info("socket")
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_ZERO)
     transport.abort()
+
+
+def detach(raw: socket.socket) -> None:
+    """Replace the descriptor of *raw* by that of an unconnected socket."""
+    if raw.fileno() >= 0:
+        with socket.socket() as unconnected:
+            os.dup2(unconnected.fileno(), raw.fileno())

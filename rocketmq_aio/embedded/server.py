@@ -1,30 +1,32 @@
-"""Base of the embedded servers: port, connections, scripted handlers, recorded frames."""
+"""Base of the embedded servers: port, connections, faults, requests to clients."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import ssl
-from collections import Counter
+from collections import deque
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from itertools import count
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.held_responses import HeldResponses
+from rocketmq_aio.embedded.clock import Clock
+from rocketmq_aio.embedded.connection import ServerConnection, detach
+from rocketmq_aio.embedded.faults import CONNECT, Faults
+from rocketmq_aio.embedded.loop_thread import LoopThread, awaited_or_blocking, from_any_thread
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
+from rocketmq_aio.embedded.recording import MAX_RECORDS, Recorder
 from rocketmq_aio.embedded.responses import (
     Close,
-    Handler,
+    ErrorResponse,
     Outcome,
     Raw,
     Response,
-    Script,
-    as_handler,
     resolve,
 )
+from rocketmq_aio.errors import CodecError
+from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.codes import (
     BINARY_HEADER,
     JSON_HEADER,
@@ -34,9 +36,13 @@ from rocketmq_aio.protocol.codes import (
 )
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
+from rocketmq_aio.remoting.fork import reset_after_fork
 
 HOST: Final = "127.0.0.1"
-NONCE: Final = "nonce"  # an ext field that every response repeats
+BACKLOG: Final = 1024
+MAX_ERRORS: Final = 100
+
+logger = get_logger(__name__)
 
 
 class Version(NamedTuple):
@@ -57,55 +63,50 @@ VERSIONS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class WireFrame:
-    """A recorded frame; *request_code* is that of the request or of the answered request."""
-
-    at: float
-    connection: int
-    sent: bool  # by the server
-    encoding: int
-    command: Command
-    request_code: int
-
-
 class EmbeddedServer:
     """Server on a loopback port; state and port survive a restart.
 
-    An exception of a handler closes the connection and is raised by the ``async with`` block.
+    Its methods can be called from any thread if the cluster runs in one of its own; otherwise from
+    the event loop, where `start`, `stop` and `restart` are awaited.
+
+    :ivar errors: exceptions of handlers of faults; raised at the end of the ``async with`` block
+    :ivar recorder: frames, after `record`
     """
+
+    name: str
 
     def __init__(
         self,
         version: str,
-        response_headers: str | None,
+        *,
+        response_headers: str | None = None,
         tls: ssl.SSLContext | None = None,
         port: int = 0,
+        clock: Clock | None = None,
+        faults: Faults | None = None,
+        thread: LoopThread | None = None,
     ) -> None:
         self.version = VERSIONS[version]
         self.response_headers = response_headers or self.version.response_headers
         self.port = port  # 0: any free one
-        self.wire: list[WireFrame] = []
-        self.connects: list[float] = []
-        self.errors: list[Exception] = []
+        self.thread = thread or LoopThread()
+        self.clock = clock or Clock(self.thread)
+        self.faults = faults or Faults(self.clock, self.thread)
+        self.errors: deque[Exception] = deque(maxlen=MAX_ERRORS)
+        self.recorder: Recorder | None = None
         self.connections: dict[int, ServerConnection] = {}  # open connections
-        self.changed = Notifier()
+        self.changed = Notifier()  # of the set of connections
         self._tls = tls
-        self._asked: Counter[int] = Counter()
-        self._script = Script()
-        self._on_connect = Script()
         self._server: asyncio.Server | None = None
+        self._closing: asyncio.Server | None = None
+        self._frozen = False
         self._numbers = count(1)
         self._opaques = count(1)
-        self._tasks: dict[
-            asyncio.Task[None], int
-        ] = {}  # task -> number of the connection it responds to
-        self._pushed: dict[tuple[int, int], asyncio.Future[Command]] = {}
 
     def process(
         self, command: Command, connection: ServerConnection
     ) -> Outcome | Awaitable[Outcome]:
-        """Return the default response, that of a real server."""
+        """Return the response of a real server."""
         raise NotImplementedError
 
     def not_supported(self, command: Command) -> Response:
@@ -119,31 +120,94 @@ class EmbeddedServer:
     def address(self) -> str:
         return f"{HOST}:{self.port}"
 
-    async def start(self) -> None:
-        """Listen, on the earlier port if there was one."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: ServerConnection(next(self._numbers), self), HOST, self.port, ssl=self._tls
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
+    @property
+    def is_running(self) -> bool:
+        return self._server is not None
 
+    @awaited_or_blocking
+    async def start(self) -> None:
+        """Listen, on the earlier port if there was one; without effect on a running server."""
+        if self._server is None:
+            await self._start()
+
+    @awaited_or_blocking
     async def stop(self) -> None:
         """Close all connections, refuse new ones, and wait for all tasks."""
+        await self._stop()
+
+    @awaited_or_blocking
+    async def restart(self) -> None:
+        """Stop and start."""
+        await self._stop()
+        await self._start()
+
+    @from_any_thread
+    def kill(self) -> None:
+        """Reset all connections and refuse new ones, as after the end of the process.
+
+        Messages and offsets stay; what a real server has only in memory is lost, such as locks.
+        """
+        self._shut(reset=True)
+
+    @from_any_thread
+    def freeze(self) -> None:
+        """Read and write nothing until `resume`, like a stopped process; connections stay open."""
+        self._frozen = True
+        for connection in self.connections.values():
+            connection.freeze()
+
+    @from_any_thread
+    def resume(self) -> None:
+        """Continue after `freeze`."""
+        self._frozen = False
+        for connection in list(self.connections.values()):
+            connection.unfreeze()
+
+    async def _start(self) -> None:
+        await self._closed()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: ServerConnection(next(self._numbers), self),
+            HOST,
+            self.port,
+            ssl=self._tls,
+            backlog=BACKLOG,
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        reset_after_fork(self)
+
+    async def _stop(self) -> None:
+        self._shut(reset=False)
+        await self._closed()
+
+    def _shut(self, *, reset: bool) -> None:
         if self._server is None:
             return
-        server, self._server = self._server, None
-        server.close()
-        for task in self._tasks:
-            task.cancel()
+        self._closing, self._server = self._server, None
+        self._closing.close()
+        self._frozen = False
         for connection in list(self.connections.values()):
-            connection.abort()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+            for task in list(connection.tasks):
+                task.cancel()
+            (connection.reset if reset else connection.abort)()
+
+    async def _closed(self) -> None:
+        """Wait until connections and tasks of a closed server have ended."""
+        server, self._closing = self._closing, None
+        if server is None:
+            return
+        tasks = [task for each in self.connections.values() for task in each.tasks]
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.changed.until(lambda: not self.connections, "the connections to close")
         await server.wait_closed()
 
-    async def restart(self) -> None:
-        await self.stop()
-        await self.start()
+    def after_fork(self) -> None:
+        """Replace the sockets of the copy in a forked child, which would keep the port open."""
+        if self._server is not None:
+            for listening in self._server.sockets:
+                detach(listening)  # type: ignore[arg-type] # asyncio's wrapper has fileno(), too
+        for connection in self.connections.values():
+            connection.after_fork()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -157,31 +221,21 @@ class EmbeddedServer:
     ) -> None:
         await self.stop()
         if self.errors and error is None:
-            raise ExceptionGroup("a scripted handler failed", self.errors)
+            raise ExceptionGroup("a handler failed", list(self.errors))
 
-    # --- script ---------------------------------------------------------------------------------
+    # --- tests ----------------------------------------------------------------------------------
 
-    def on(self, code: int, what: Handler | Outcome, times: int | None = 1) -> None:
-        """Respond to the next *times* requests of *code* with *what*; None: to all.
+    def record(self, limit: int = MAX_RECORDS) -> Recorder:
+        """Record frames from now on, the newest *limit*."""
+        self.recorder = Recorder(limit)
+        return self.recorder
 
-        *what* is a handler ``(command, connection) -> outcome``, which may be a coroutine function,
-        or an outcome. It may call `answer` for the default.
-        """
-        self._script.add(code, as_handler(what), times)
+    async def wait_for_connections(self, count: int, seconds: float = WAIT_SECONDS) -> None:
+        """Wait until exactly *count* connections are open."""
+        what = f"{count} open connection(s)"
+        await self.changed.until(lambda: len(self.connections) == count, what, seconds)
 
-    def off(self, code: int) -> None:
-        """Restore the default response to *code*."""
-        self._script.remove(code)
-
-    def on_connect(self, what: Outcome, times: int | None = 1) -> None:
-        """Apply *what* to the next connections: `Raw` sends bytes, `Close` closes."""
-        self._on_connect.add(0, as_handler(what), times)
-
-    def hold(self, code: int, times: int | None = None) -> HeldResponses:
-        """Execute requests of *code*, but hold their responses until released."""
-        held = HeldResponses(self.process)
-        self.on(code, held, times)
-        return held
+    # --- requests to clients --------------------------------------------------------------------
 
     async def push(
         self,
@@ -201,172 +255,146 @@ class EmbeddedServer:
             request = Command(request.code, 0, body=body)
         else:
             ext = request.ext_fields()
-        request.opaque = next(self._opaques)
-        reply: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-        self._pushed[connection.number, request.opaque] = reply
+        request.opaque = opaque = next(self._opaques)
+        response: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        connection.pushed[opaque] = response
         try:
-            self._send(connection, request, ext, JSON_HEADER, request.code)
+            self._send(connection, request, ext)
             if request.is_oneway:
                 return None
             async with asyncio.timeout(seconds):
-                return await reply
+                return await response
         finally:
-            del self._pushed[connection.number, request.opaque]
+            del connection.pushed[opaque]
 
-    # --- history --------------------------------------------------------------------------------
-
-    @property
-    def requests(self) -> list[WireFrame]:
-        """Requests of clients in the order of arrival."""
-        return [frame for frame in self.wire if not frame.sent and not frame.command.is_response]
-
-    def requests_of(self, code: int) -> list[Command]:
-        return [frame.command for frame in self.requests if frame.command.code == code]
-
-    async def wait_for(
-        self, code: int, count: int = 1, seconds: float = WAIT_SECONDS
-    ) -> list[Command]:
-        """Wait for *count* requests of *code*; return all since the start."""
-        what = f"{count} request(s) of code {code}"
-        await self.changed.until(lambda: self._asked[code] >= count, what, seconds)
-        return self.requests_of(code)
-
-    async def wait_for_connections(self, count: int, seconds: float = WAIT_SECONDS) -> None:
-        """Wait until exactly *count* connections are open."""
-        what = f"{count} open connection(s)"
-        await self.changed.until(lambda: len(self.connections) == count, what, seconds)
+    def _send(self, connection: ServerConnection, request: Command, ext: dict[str, str]) -> None:
+        if self.recorder is not None:
+            number = connection.number
+            self.recorder.add(number, JSON_HEADER, request, request.code, sent=True)
+        connection.write(encode_command(request, ext, version=self.version.number))
 
     # --- what connections report ----------------------------------------------------------------
 
     def opened(self, connection: ServerConnection) -> None:
         self.connections[connection.number] = connection
-        self.connects.append(asyncio.get_running_loop().time())
-        handler = self._on_connect.take(0)
-        if handler is not None:
-            outcome = handler(Command(0, 0), connection)
-            assert not inspect.isawaitable(outcome)
-            self._act(connection, outcome)
+        if self.recorder is not None:
+            self.recorder.connected()
+        if self._frozen:
+            connection.freeze()
+        elif self.faults.active:
+            request = Command(CONNECT, 0)
+            fault = self.faults.take(self, request)
+            if fault is not None:
+                outcome = fault.respond(self, request, connection)
+                assert not inspect.isawaitable(outcome)
+                self._act(connection, outcome)
         self.changed.notify()
 
     def received(self, connection: ServerConnection, encoding: int, command: Command) -> None:
+        if self.recorder is not None:
+            self.recorder.received(connection.number, encoding, command)
         if command.is_response:
-            self._response(connection, encoding, command)
+            response = connection.pushed.get(command.opaque)
+            if response is not None and not response.done():
+                response.set_result(command)
             return
-        self._record(connection, encoding, command, command.code, sent=False)
-        self._asked[command.code] += 1
-        handler = self._script.take(command.code) or self.process
+        fault = self.faults.take(self, command) if self.faults.active else None
         try:
-            outcome = handler(command, connection)
-        except Close as close:
-            outcome = close
-        except Exception as error:  # noqa: BLE001 - a handler of a test, whose error fails the test
-            self.errors.append(error)
-            outcome = Close()
+            if fault is None:
+                outcome = self.process(command, connection)
+            else:
+                outcome = fault.respond(self, command, connection)
+        except Exception as error:  # noqa: BLE001 - a defect must not end the server
+            outcome = self._failed(error, command, scripted=fault is not None)
         if inspect.isawaitable(outcome):
-            task = asyncio.ensure_future(self._answer_later(connection, encoding, command, outcome))
-            self._tasks[task] = connection.number
-            task.add_done_callback(self._tasks.pop)
+            later = self._respond_later(
+                connection, encoding, command, outcome, scripted=fault is not None
+            )
+            task = asyncio.ensure_future(later)
+            connection.tasks.add(task)
+            task.add_done_callback(connection.tasks.discard)
             if inspect.iscoroutine(outcome):  # the task may be cancelled before it starts
                 task.add_done_callback(lambda _: outcome.close())
         else:
-            self._answer(connection, encoding, command, outcome)
-        self.changed.notify()
+            self._respond(connection, encoding, command, outcome)
 
     def closed(self, connection: ServerConnection) -> None:
         del self.connections[connection.number]
-        for task, number in self._tasks.items():
-            if number == connection.number:
-                task.cancel()
-        for (number, _), reply in self._pushed.items():
-            if number == connection.number and not reply.done():
-                reply.set_exception(ConnectionResetError("closed before the client answered"))
+        for task in connection.tasks:
+            task.cancel()
+        for response in connection.pushed.values():
+            if not response.done():
+                response.set_exception(ConnectionResetError("closed before the client answered"))
         self.changed.notify()
 
-    def frame(self, command: Command, reply: Response, encoding: int = JSON_HEADER) -> bytes:
-        """Return the frame of *reply* to *command*, for tests that corrupt it."""
-        ext = dict(reply.ext)
-        if (nonce := command.ext_fields().get(NONCE)) is not None:
-            ext[NONCE] = nonce
-        answer = Command(reply.code, command.opaque, RESPONSE_FLAG, reply.remark, body=reply.body)
+    async def execute(self, command: Command, connection: ServerConnection) -> Outcome:
+        """Return the outcome of a request without faults."""
+        try:
+            return await resolve(self.process(command, connection))
+        except Exception as error:  # noqa: BLE001 - as in `received`
+            return self._failed(error, command, scripted=False)
+
+    def frame(self, command: Command, response: Response, encoding: int = JSON_HEADER) -> bytes:
+        """Return the frame of *response* to *command*."""
+        answer = Command(
+            response.code, command.opaque, RESPONSE_FLAG, response.remark, body=response.body
+        )
         binary = encoding == BINARY_HEADER and self.response_headers == "request"
-        return encode_command(answer, ext, binary=binary, version=self.version.number)
+        return encode_command(answer, response.ext, binary=binary, version=self.version.number)
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _response(self, connection: ServerConnection, encoding: int, command: Command) -> None:
-        reply = self._pushed.get((connection.number, command.opaque))
-        asked = next(
-            (f.request_code for f in reversed(self.wire) if _asked(f, connection, command)), -1
-        )
-        self._record(connection, encoding, command, asked, sent=False)
-        if reply is not None and not reply.done():
-            reply.set_result(command)
-        self.changed.notify()
+    def _failed(self, error: Exception, command: Command, *, scripted: bool) -> Outcome:
+        """Return the outcome of a request whose handler raised.
 
-    async def _answer_later(
+        :param scripted: by the handler of a fault
+        """
+        if isinstance(error, Close):
+            return error
+        if isinstance(error, ErrorResponse):
+            return error.response
+        if isinstance(error, CodecError):  # servers fail on missing fields like this
+            remark = f"java.lang.NullPointerException: {error}"
+            return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
+        if scripted or self.recorder is not None:
+            self.errors.append(error)
+        if scripted:
+            return Close()
+        logger.error("request_failed", server=self.name, code=command.code, exc_info=error)
+        return Response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+
+    async def _respond_later(
         self,
         connection: ServerConnection,
         encoding: int,
         command: Command,
         outcome: Awaitable[Outcome],
+        *,
+        scripted: bool,
     ) -> None:
         try:
-            result = await resolve(outcome)
-        except Close as close:
-            result = close
+            result = await outcome
         except Exception as error:  # noqa: BLE001 - as in `received`
-            self.errors.append(error)
-            result = Close()
-        self._answer(connection, encoding, command, result)
+            result = self._failed(error, command, scripted=scripted)
+        self._respond(connection, encoding, command, result)
 
-    def _answer(
+    def _respond(
         self, connection: ServerConnection, encoding: int, command: Command, outcome: Outcome
     ) -> None:
         if not isinstance(outcome, Response):
             self._act(connection, outcome)
         elif not command.is_oneway and connection.is_open:
-            data = self.frame(command, outcome, encoding)
-            answer = Command(outcome.code, command.opaque, RESPONSE_FLAG, outcome.remark)
-            answer.ext, answer.body = dict(outcome.ext), outcome.body
-            self._record(connection, encoding, answer, command.code, sent=True)
-            connection.write(data)
+            if self.recorder is not None:
+                answer = Command(outcome.code, command.opaque, RESPONSE_FLAG, outcome.remark)
+                answer.ext, answer.body = dict(outcome.ext), outcome.body
+                self.recorder.add(connection.number, encoding, answer, command.code, sent=True)
+            connection.write(self.frame(command, outcome, encoding))
 
-    def _act(self, connection: ServerConnection, outcome: Outcome) -> None:
+    @staticmethod
+    def _act(connection: ServerConnection, outcome: Raw | Close | None) -> None:
         if isinstance(outcome, Raw):
             connection.write(outcome.data)
             if outcome.close:
                 connection.close()
         elif isinstance(outcome, Close):
             (connection.reset if outcome.reset else connection.close)()
-
-    def _send(
-        self,
-        connection: ServerConnection,
-        command: Command,
-        ext: dict[str, str],
-        encoding: int,
-        request_code: int,
-    ) -> None:
-        self._record(connection, encoding, command, request_code, sent=True)
-        connection.write(encode_command(command, ext, version=self.version.number))
-
-    def _record(
-        self,
-        connection: ServerConnection,
-        encoding: int,
-        command: Command,
-        request_code: int,
-        *,
-        sent: bool,
-    ) -> None:
-        at = asyncio.get_running_loop().time()
-        self.wire.append(WireFrame(at, connection.number, sent, encoding, command, request_code))
-
-
-def _asked(frame: WireFrame, connection: ServerConnection, response: Command) -> bool:
-    return (
-        frame.sent
-        and not frame.command.is_response
-        and frame.connection == connection.number
-        and frame.command.opaque == response.opaque
-    )

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rocketmq_aio.embedded.broker.store import MessageStore, StoredMessage, Topic
 from rocketmq_aio.embedded.clock import Clock
-from rocketmq_aio.embedded.responses import Handler, Response
+from rocketmq_aio.embedded.responses import ErrorResponse as ErrorResponse, Handler
 from rocketmq_aio.embedded.server import Version
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.codes import ResponseCode
@@ -36,14 +36,6 @@ NEW_GROUP_5: Final = {
     "attributes": {},
 }
 INVALID_PARAMETER: Final = 29  # since 5.3.2; earlier brokers return 1
-
-
-class ErrorResponse(Exception):  # noqa: N818 - an error response, raised by handlers
-    """Error response of the broker."""
-
-    def __init__(self, code: int, remark: str) -> None:
-        super().__init__(code, remark)
-        self.response = Response(code, remark=remark)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,444 @@
+"""Faults of embedded servers, for tests of applications and clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, TypedDict, Unpack
+
+import msgspec
+
+from rocketmq_aio.embedded.clock import Clock
+from rocketmq_aio.embedded.loop_thread import LoopThread, awaited_or_blocking, from_any_thread
+from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
+from rocketmq_aio.embedded.responses import Close, Handler, Outcome, Raw, Response
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+
+if TYPE_CHECKING:
+    from rocketmq_aio.embedded.connection import ServerConnection
+    from rocketmq_aio.embedded.server import EmbeddedServer
+
+RequestKind = Literal[
+    "send", "send_back", "reply", "end_transaction", "recall", "pull", "pop", "ack",
+    "change_invisible", "commit", "query_offset", "heartbeat", "lock", "unlock", "members", "route",
+]  # fmt: skip
+Requests = RequestKind | int | Iterable[int] | None
+Respond = Callable[
+    ["EmbeddedServer", Command, "ServerConnection"], Outcome | Awaitable[Outcome]
+]
+
+KINDS: Final[dict[str, frozenset[int]]] = {
+    "send": frozenset({10, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}),
+    "send_back": frozenset({RequestCode.CONSUMER_SEND_MSG_BACK}),
+    "reply": frozenset({324, RequestCode.SEND_REPLY_MESSAGE_V2}),
+    "end_transaction": frozenset({RequestCode.END_TRANSACTION}),
+    "recall": frozenset({RequestCode.RECALL_MESSAGE}),
+    "pull": frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}),
+    "pop": frozenset({RequestCode.POP_MESSAGE}),
+    "ack": frozenset({RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE}),
+    "change_invisible": frozenset({RequestCode.CHANGE_MESSAGE_INVISIBLETIME}),
+    "commit": frozenset({RequestCode.UPDATE_CONSUMER_OFFSET}),
+    "query_offset": frozenset({RequestCode.QUERY_CONSUMER_OFFSET}),
+    "heartbeat": frozenset({RequestCode.HEART_BEAT}),
+    "lock": frozenset({RequestCode.LOCK_BATCH_MQ}),
+    "unlock": frozenset({RequestCode.UNLOCK_BATCH_MQ}),
+    "members": frozenset({RequestCode.GET_CONSUMER_LIST_BY_GROUP}),
+    "route": frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC}),
+}
+CONNECT: Final = -1  # code of a new connection
+GARBAGE: Final = bytes(range(255, 127, -1))
+UNKNOWN_OPAQUE: Final = 0x7FFF_FFF0
+
+_SHORT_NAMES: Final = KINDS["send"] | KINDS["reply"]  # header fields of one letter
+_TOPIC_FIELDS: Final = ("topic", "originTopic")
+_GROUP_FIELDS: Final = ("consumerGroup", "producerGroup", "group")
+
+
+class Selection(TypedDict, total=False):
+    """Requests that a fault applies to.
+
+    :param topic: of the request
+    :param group: of producers or consumers, of the request
+    :param broker: name of one server; default: all
+    :param times: number of requests; None: until the fault is removed; default: 1
+    """
+
+    topic: str | None
+    group: str | None
+    broker: str | None
+    times: int | None
+
+
+class Fault:
+    """A fault; as a context manager it is removed at the end of the block.
+
+    :ivar count: requests it was applied to
+    """
+
+    def __init__(
+        self, faults: Faults, codes: frozenset[int] | None, respond: Respond, where: Selection
+    ) -> None:
+        self.count = 0
+        self.times = where.get("times", 1)
+        self.respond = respond
+        self._codes = codes
+        self._topic = where.get("topic")
+        self._group = where.get("group")
+        self._broker = where.get("broker")
+        self._faults = faults
+        self._changed = Notifier()
+
+    @property
+    def thread(self) -> LoopThread:
+        return self._faults.thread
+
+    def remove(self) -> None:
+        """Apply it to no further request; held responses stay held."""
+        self._faults.remove(self)
+
+    @awaited_or_blocking
+    async def wait(self, count: int = 1, seconds: float = WAIT_SECONDS) -> None:
+        """Wait until it was applied to *count* requests.
+
+        :raises TimeoutError: it was not within *seconds*
+        """
+        what = f"{count} request(s) of a fault"
+        await self._changed.until(lambda: self.count >= count, what, seconds)
+
+    def matches(self, server: EmbeddedServer, command: Command) -> bool:
+        """Return whether it applies to *command*."""
+        if self._codes is None:
+            if command.code == CONNECT:
+                return False
+        elif command.code not in self._codes:
+            return False
+        if self._broker not in (None, server.name):
+            return False
+        if self._topic is None and self._group is None:
+            return True
+        return self._names_match(command)
+
+    def used(self) -> None:
+        """Count a request; the last one removes the fault."""
+        self.count += 1
+        if self.count == self.times:
+            self._faults.remove(self)
+        self._changed.notify()
+
+    def _names_match(self, command: Command) -> bool:
+        topics, groups = names_of(command)
+        return (self._topic is None or self._topic in topics) and (
+            self._group is None or self._group in groups
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+class HeldResponse(NamedTuple):
+    """A response that is not sent yet."""
+
+    command: Command
+    released: asyncio.Future[None]
+
+
+class HeldResponses(Fault):
+    """Executes requests and holds their responses until they are released."""
+
+    def __init__(
+        self, faults: Faults, codes: frozenset[int] | None, where: Selection, *, executed: bool
+    ) -> None:
+        super().__init__(faults, codes, self._hold, where)
+        self._executed = executed
+        self._held: list[HeldResponse] = []
+
+    @property
+    def requests(self) -> list[Command]:
+        """Requests with held responses."""
+        return [command for command, _ in self._held]
+
+    @awaited_or_blocking
+    async def wait(  # pyright: ignore[reportIncompatibleMethodOverride] - it returns more
+        self, count: int = 1, seconds: float = WAIT_SECONDS
+    ) -> list[Command]:
+        """Wait for *count* held responses; return their requests.
+
+        :raises TimeoutError: there were fewer after *seconds*
+        """
+        what = f"{count} held response(s)"
+        await self._changed.until(lambda: len(self._held) >= count, what, seconds)
+        return self.requests
+
+    @from_any_thread
+    def release(self, *indexes: int) -> None:
+        """Release the responses at *indexes* in this order; default: all."""
+        released = [self._held[index] for index in indexes or range(len(self._held))]
+        self._held = [each for each in self._held if each not in released]
+        for each in released:
+            if not each.released.done():
+                each.released.set_result(None)
+
+    async def _hold(
+        self, server: EmbeddedServer, command: Command, connection: ServerConnection
+    ) -> Outcome:
+        outcome = await server.execute(command, connection) if self._executed else None
+        held = HeldResponse(command, asyncio.get_running_loop().create_future())
+        self._held.append(held)
+        self._changed.notify()
+        try:
+            await held.released
+        finally:  # the connection may have ended
+            self._held = [each for each in self._held if each is not held]
+        return outcome if self._executed else await server.execute(command, connection)
+
+
+class Faults:
+    """Faults of the servers of a cluster.
+
+    Each method adds a fault for requests of a kind: a name such as "send", a request code, several
+    codes, or None for all requests. Keywords narrow them down: `topic=`, `group=`, `broker=` (a
+    broker name or "namesrv"), and `times=`, 1 by default, None for all until `remove` or `clear`::
+
+        cluster.faults.refuse("send", ResponseCode.SYSTEM_BUSY, topic="orders", times=3)
+        with cluster.faults.drop("commit", times=None):
+            ...
+
+    A request meets the first fault that matches: limited ones in the order of their calls, then
+    those for all requests, the newest first. Unless a method says otherwise, requests are executed:
+    a fault spoils the response. ``executed=False`` makes the request itself get lost.
+    """
+
+    def __init__(self, clock: Clock | None = None, thread: LoopThread | None = None) -> None:
+        self.thread = thread or LoopThread()
+        self._clock = clock or Clock()
+        self._limited: list[Fault] = []
+        self._kept: list[Fault] = []  # the newest first
+        self.active = False
+
+    # --- responses ------------------------------------------------------------------------------
+
+    def refuse(
+        self,
+        requests: Requests,
+        code: int = ResponseCode.SYSTEM_BUSY,
+        remark: str = "refused by a fault of the embedded cluster",
+        **where: Unpack[Selection],
+    ) -> Fault:
+        """Respond with an error code; the request is not executed."""
+        response = Response(code, remark=remark)
+        return self._add(requests, lambda _s, _c, _n: response, where)
+
+    def delay(
+        self,
+        requests: Requests,
+        seconds: float,
+        *,
+        executed: bool = True,
+        **where: Unpack[Selection],
+    ) -> Fault:
+        """Respond *seconds* later; with ``executed=False`` also execute later."""
+
+        async def respond(
+            server: EmbeddedServer, command: Command, connection: ServerConnection
+        ) -> Outcome:
+            outcome = await server.execute(command, connection) if executed else None
+            await self._clock.wait(seconds)
+            return outcome if executed else await server.execute(command, connection)
+
+        return self._add(requests, respond, where)
+
+    def hold(
+        self, requests: Requests, *, executed: bool = True, **where: Unpack[Selection]
+    ) -> HeldResponses:
+        """Hold responses until `HeldResponses.release`; with ``executed=False`` the requests."""
+        held = HeldResponses(self, _codes(requests), where, executed=executed)
+        self.insert(held)
+        return held
+
+    def drop(
+        self, requests: Requests, *, executed: bool = True, **where: Unpack[Selection]
+    ) -> Fault:
+        """Send no response."""
+        return self._spoil(requests, lambda _: None, where, executed=executed)
+
+    def close(
+        self, requests: Requests, *, executed: bool = True, **where: Unpack[Selection]
+    ) -> Fault:
+        """Close the connection instead of responding."""
+        return self._spoil(requests, lambda _: Close(), where, executed=executed)
+
+    def reset(
+        self, requests: Requests, *, executed: bool = True, **where: Unpack[Selection]
+    ) -> Fault:
+        """Reset the connection instead of responding."""
+        return self._spoil(requests, lambda _: Close(reset=True), where, executed=executed)
+
+    def truncate(
+        self, requests: Requests, *, close: bool = True, **where: Unpack[Selection]
+    ) -> Fault:
+        """Send half of the response, then close the connection or send nothing."""
+        return self._spoil(requests, lambda frame: Raw(frame[: len(frame) // 2], close), where)
+
+    def duplicate(self, requests: Requests, **where: Unpack[Selection]) -> Fault:
+        """Send the response twice."""
+        return self._spoil(requests, lambda frame: Raw(frame * 2), where)
+
+    def garbage(
+        self,
+        requests: Requests,
+        data: bytes = GARBAGE,
+        *,
+        after_response: bool = False,
+        **where: Unpack[Selection],
+    ) -> Fault:
+        """Send bytes that are not a frame, instead of the response or after it."""
+        return self._spoil(
+            requests, lambda frame: Raw(frame + data if after_response else data), where
+        )
+
+    def wrong_opaque(
+        self, requests: Requests, opaque: int = UNKNOWN_OPAQUE, **where: Unpack[Selection]
+    ) -> Fault:
+        """Respond with the opaque of another request, or of none."""
+
+        async def respond(
+            server: EmbeddedServer, command: Command, connection: ServerConnection
+        ) -> Outcome:
+            outcome = await server.execute(command, connection)
+            if isinstance(outcome, Response):
+                return Raw(server.frame(Command(command.code, opaque), outcome))
+            return outcome
+
+        return self._add(requests, respond, where)
+
+    def handle(
+        self, requests: Requests, handler: Handler | Outcome, **where: Unpack[Selection]
+    ) -> Fault:
+        """Respond with *handler*, a function of command and connection, or with an outcome.
+
+        A handler may be a coroutine function, and may call `process` of the server for the normal
+        response. An exception closes the connection, and the cluster raises it at its end.
+        """
+        if callable(handler):
+            return self._add(requests, lambda _s, *request: handler(*request), where)
+        return self._add(requests, lambda _s, _c, _n: handler, where)
+
+    def connect(
+        self,
+        *,
+        data: bytes = b"",
+        close: bool = True,
+        reset: bool = False,
+        **where: Unpack[Selection],
+    ) -> Fault:
+        """Send *data* on new connections, then close or reset them."""
+        outcome = Close(reset=True) if reset else Raw(data, close)
+        return self.handle(CONNECT, Close() if close and not data and not reset else outcome, **where)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    @from_any_thread
+    def clear(self) -> None:
+        """Remove all faults, and release all held responses."""
+        for each in (*self._limited, *self._kept):
+            if isinstance(each, HeldResponses):
+                each.release()
+        self._limited.clear()
+        self._kept.clear()
+        self.active = False
+
+    @from_any_thread
+    def insert(self, fault: Fault) -> None:
+        """Add a fault."""
+        if fault.times is None:
+            self._kept.insert(0, fault)
+        elif fault.times > 0:
+            self._limited.append(fault)
+        self.active = True
+
+    @from_any_thread
+    def remove(self, fault: Fault) -> None:
+        """Remove a fault; without effect when it is gone."""
+        for faults in (self._limited, self._kept):
+            if fault in faults:
+                faults.remove(fault)
+        self.active = bool(self._limited or self._kept)
+
+    def take(self, server: EmbeddedServer, command: Command) -> Fault | None:
+        """Return the fault that *command* meets, and count it."""
+        for fault in (*self._limited, *self._kept):
+            if fault.matches(server, command):
+                fault.used()
+                return fault
+        return None
+
+    def _add(self, requests: Requests, respond: Respond, where: Selection) -> Fault:
+        fault = Fault(self, _codes(requests), respond, where)
+        self.insert(fault)
+        return fault
+
+    def _spoil(
+        self,
+        requests: Requests,
+        spoil: Callable[[bytes], Outcome],
+        where: Selection,
+        *,
+        executed: bool = True,
+    ) -> Fault:
+        """Add a fault that replaces the frame of the response."""
+
+        async def respond(
+            server: EmbeddedServer, command: Command, connection: ServerConnection
+        ) -> Outcome:
+            outcome = await server.execute(command, connection) if executed else Response()
+            return spoil(server.frame(command, outcome)) if isinstance(outcome, Response) else outcome
+
+        return self._add(requests, respond, where)
+
+
+def names_of(command: Command) -> tuple[set[str], set[str]]:
+    """Return the topics and the groups that a request names."""
+    fields = command.ext_fields()
+    if command.code in _SHORT_NAMES and "b" in fields:
+        return {fields["b"]}, {fields.get("a", "")}
+    topics = {fields[name] for name in _TOPIC_FIELDS if name in fields}
+    groups = {fields[name] for name in _GROUP_FIELDS if name in fields}
+    if not topics and not groups and command.body:
+        _names_of_body(command.body, topics, groups)
+    return topics, groups
+
+
+def _names_of_body(body: bytes, topics: set[str], groups: set[str]) -> None:
+    """Add the names in the body of a heartbeat, a lock request or a batch of acks."""
+    try:
+        data = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeError):
+        return
+    entries = [data]
+    while entries:
+        entry = entries.pop()
+        if isinstance(entry, list):
+            entries += entry
+        elif isinstance(entry, dict):
+            entries += [value for value in entry.values() if isinstance(value, list | dict)]
+            topics |= {entry[name] for name in ("topic", "t") if isinstance(entry.get(name), str)}
+            names = (*_GROUP_FIELDS, "groupName", "consumerGroup", "c")
+            groups |= {entry[name] for name in names if isinstance(entry.get(name), str)}
+
+
+def _codes(requests: Requests) -> frozenset[int] | None:
+    if requests is None:
+        return None
+    if isinstance(requests, str):
+        return KINDS[requests]
+    return frozenset({requests} if isinstance(requests, int) else requests)

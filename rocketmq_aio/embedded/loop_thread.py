@@ -1,0 +1,132 @@
+"""Event loop in a thread of its own, for callers without one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import Future
+from functools import wraps
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
+
+T = TypeVar("T")
+P = ParamSpec("P")
+CALL_SECONDS: Final = 60.0  # of one call; reached only if the thread hangs
+
+
+class LoopThread:
+    """Runs functions and coroutines in an event loop of another thread, once it is started.
+
+    Not started, functions run where they are called: then the caller's event loop is the one.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: asyncio.Event | None = None
+        self._pid = 0
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the event loop runs in another thread than the caller."""
+        return self._thread is not None and self._thread.ident != threading.get_ident()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a child of the one that started the thread."""
+        return self._pid != os.getpid()
+
+    def start(self) -> None:
+        started: Future[None] = Future()
+        self._pid = os.getpid()
+        self._thread = threading.Thread(
+            target=self._main, args=(started,), name="rocketmq-embedded", daemon=True
+        )
+        self._thread.start()
+        started.result(CALL_SECONDS)
+
+    def stop(self) -> None:
+        """End the loop and the thread; without effect in a forked child."""
+        thread, self._thread = self._thread, None
+        if thread is None or self.forked:
+            return
+        assert self._loop is not None
+        assert self._end is not None
+        self._loop.call_soon_threadsafe(self._end.set)
+        thread.join(CALL_SECONDS)
+        self._loop = self._end = None
+
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function in the event loop and return its result."""
+        if not self.elsewhere:
+            return function(*args, **kwargs)
+
+        async def run() -> T:
+            return function(*args, **kwargs)
+
+        return self.run(run())
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the event loop of the thread and return its result."""
+        if self._loop is None or self.forked:
+            coroutine.close()
+            raise RuntimeError("the cluster does not run in this process")
+        call = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return call.result(CALL_SECONDS)
+        except BaseException:  # e.g. an interrupt: the coroutine must not run on alone
+            call.cancel()
+            raise
+
+    def _main(self, started: Future[None]) -> None:
+        asyncio.run(self._until_end(started))
+
+    async def _until_end(self, started: Future[None]) -> None:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        started.set_result(None)
+        await self._end.wait()
+
+
+class Threaded(Protocol):
+    """An object whose event loop may run in a thread."""
+
+    @property
+    def thread(self) -> LoopThread: ...
+
+
+S = TypeVar("S", bound=Threaded)
+
+
+def from_any_thread(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Make a method callable from any thread: it runs in the event loop of its object."""
+
+    @wraps(method)
+    def wrapper(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.thread.call(method, self, *args, **kwargs)
+
+    return wrapper
+
+
+def awaited_or_blocking(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[S, P], Awaitable[T]]:
+    """Make a coroutine method block when the event loop runs in another thread."""
+
+    @wraps(method)
+    def wrapper(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        coroutine = method(self, *args, **kwargs)
+        return Done(self.thread.run(coroutine)) if self.thread.elsewhere else coroutine
+
+    return wrapper
+
+
+class Done(Generic[T]):
+    """Awaitable that has its value already."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self.value
+        yield
