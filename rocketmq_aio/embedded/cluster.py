@@ -7,25 +7,47 @@ import string
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rocketmq_aio.embedded.broker.acl import AccountLike
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
 from rocketmq_aio.embedded.broker.state import MAX_BYTES
 from rocketmq_aio.embedded.broker.store import READ_WRITE
 from rocketmq_aio.embedded.clock import Clock
+from rocketmq_aio.embedded.faults import Faults
+from rocketmq_aio.embedded.loop_thread import LoopThread, from_any_thread
 from rocketmq_aio.embedded.name_server import EmbeddedNameServer
+from rocketmq_aio.embedded.server import EmbeddedServer
 
 
 class EmbeddedCluster:
-    """Brokers ``broker-a``, ``broker-b`` ... registered at one name server.
+    """Name server and brokers in memory, for development and tests; never for production.
 
-    A stopped broker stays in the routes until ``name_server.unregister(broker)``: a real name
-    server also needs time to notice.
+    The brokers ``broker-a``, ``broker-b`` ... listen on loopback addresses::
 
-    async with EmbeddedCluster(brokers=2, topics={"orders": 4}) as cluster:
-        producer = Producer("group", namesrv=cluster.namesrv)
+        async with EmbeddedCluster(brokers=2, topics={"orders": 4}) as cluster:
+            producer = Producer("group", namesrv=cluster.namesrv)
+
+    ``with EmbeddedCluster() as cluster:`` runs it in a thread of its own. Then its methods, and
+    those of its brokers, faults and clock, can be called from any thread; those that are awaited
+    otherwise block.
+
+    :param brokers: number of masters
+    :param version: "5.5.0" or "4.9.7", where brokers differ
+    :param replicas: slaves per broker: they serve reads when the master does not run
+    :param topics: names and numbers of queues
+    :param auto_create_topics: a send creates its topic, the default of brokers
+    :param auto_create_groups: members create their group, the default of brokers
+    :param tls: accept TLS only
+    :param accounts: enforce access control
+    :param max_bytes: bytes of messages that a broker keeps; the oldest are deleted beyond
+    :param port: of the name server; default: any free one
+    :ivar faults: see `Faults`; brokers and the name server also have `kill`, `restart`, `freeze`
+    :ivar clock: see `Clock`
     """
+
+    broker_class: type[EmbeddedBroker] = EmbeddedBroker
+    name_server_class: type[EmbeddedNameServer] = EmbeddedNameServer
 
     def __init__(
         self,
@@ -41,22 +63,34 @@ class EmbeddedCluster:
         max_bytes: int = MAX_BYTES,
         port: int = 0,
     ) -> None:
-        self.clock = Clock()
-        self.replicas = replicas
-        self.name_server = EmbeddedNameServer(version=version, tls=tls, port=port)
-        self.brokers = [
-            EmbeddedBroker(
+        if not 1 <= brokers <= len(string.ascii_lowercase):
+            raise ValueError(f"brokers is {brokers}, not 1 to {len(string.ascii_lowercase)}")
+        self.thread = LoopThread()
+        self.clock = Clock(self.thread)
+        self.faults = Faults(self.clock, self.thread)
+        options: dict[str, Any] = {
+            "version": version,
+            "tls": tls,
+            "clock": self.clock,
+            "faults": self.faults,
+            "thread": self.thread,
+        }
+        self._name_server = self.name_server_class(**options, port=port)
+        self._brokers = [
+            self.broker_class(
                 name=f"broker-{letter}",
-                version=version,
                 auto_create_topics=auto_create_topics,
                 auto_create_groups=auto_create_groups,
-                tls=tls,
-                clock=self.clock,
                 max_bytes=max_bytes,
                 accounts=accounts,
+                **options,
             )
             for letter in string.ascii_lowercase[:brokers]
         ]
+        for broker in self.brokers:
+            self.name_server.register(broker)
+            for _ in range(replicas):
+                self.broker_class(name=broker.name, master=broker, **options)
         for name, queues in (topics or {}).items():
             self.create_topic(name, queues)
         self._stack = AsyncExitStack()
@@ -67,30 +101,49 @@ class EmbeddedCluster:
         return self.name_server.address
 
     @property
+    def name_server(self) -> EmbeddedNameServer:
+        return self._name_server
+
+    @property
+    def brokers(self) -> Sequence[EmbeddedBroker]:
+        """The masters."""
+        return self._brokers
+
+    @property
     def broker(self) -> EmbeddedBroker:
         """The first broker."""
         return self.brokers[0]
 
+    @property
+    def servers(self) -> list[EmbeddedServer]:
+        """The brokers, their replicas and the name server."""
+        replicas = [replica for broker in self.brokers for replica in broker.replicas]
+        return [*self.brokers, *replicas, self.name_server]
+
+    @from_any_thread
     def create_topic(self, name: str, queues: int = 4, perm: int = READ_WRITE) -> None:
         """Create a topic with *queues* queues on every broker."""
         for broker in self.brokers:
             broker.create_topic(name, queues, perm)
 
+    @from_any_thread
     def create_group(self, name: str) -> None:
         """Create a consumer group on every broker."""
         for broker in self.brokers:
             broker.create_group(name)
 
+    @from_any_thread
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its messages on every broker."""
         for broker in self.brokers:
             broker.delete_topic(name)
 
     async def __aenter__(self) -> Self:
-        for broker in self.brokers:
-            await self._stack.enter_async_context(broker)
-            self.name_server.register(broker)
-        await self._stack.enter_async_context(self.name_server)
+        async with AsyncExitStack() as stack:  # stops what has started if a start fails
+            stack.callback(self.clock.stop)
+            for server in self.servers:
+                await stack.enter_async_context(server)
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
@@ -99,4 +152,26 @@ class EmbeddedCluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.faults.clear()
         await self._stack.__aexit__(kind, error, trace)
+
+    def __enter__(self) -> Self:
+        self.thread.start()
+        try:
+            return self.thread.run(self.__aenter__())
+        except BaseException:
+            self.thread.stop()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.thread.forked:
+            return  # the cluster belongs to the parent
+        try:
+            self.thread.run(self.__aexit__(kind, error, trace))
+        finally:
+            self.thread.stop()

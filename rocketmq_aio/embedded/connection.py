@@ -44,7 +44,7 @@ class ServerConnection(asyncio.Protocol):
     def __init__(self, number: int, peer: Peer) -> None:
         self.number = number
         self.is_open = False
-        self.client_address: tuple[str, int] = ("0.0.0.0", 0)  # noqa: S104 - not bound: unknown
+        self.client_address: tuple[str, int] = ("0.0.0.0", 0)
         self.received_bytes = 0
         self.received_chunks = 0
         self.fault: CodecError | None = None

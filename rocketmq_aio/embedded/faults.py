@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, TypedDict, Unpack
@@ -25,9 +26,7 @@ RequestKind = Literal[
     "change_invisible", "commit", "query_offset", "heartbeat", "lock", "unlock", "members", "route",
 ]  # fmt: skip
 Requests = RequestKind | int | Iterable[int] | None
-Respond = Callable[
-    ["EmbeddedServer", Command, "ServerConnection"], Outcome | Awaitable[Outcome]
-]
+Respond = Callable[["EmbeddedServer", Command, "ServerConnection"], Outcome | Awaitable[Outcome]]
 
 KINDS: Final[dict[str, frozenset[int]]] = {
     "send": frozenset({10, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}),
@@ -47,6 +46,7 @@ KINDS: Final[dict[str, frozenset[int]]] = {
     "members": frozenset({RequestCode.GET_CONSUMER_LIST_BY_GROUP}),
     "route": frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC}),
 }
+MAX_REQUESTS: Final = 1000
 CONNECT: Final = -1  # code of a new connection
 GARBAGE: Final = bytes(range(255, 127, -1))
 UNKNOWN_OPAQUE: Final = 0x7FFF_FFF0
@@ -75,12 +75,14 @@ class Fault:
     """A fault; as a context manager it is removed at the end of the block.
 
     :ivar count: requests it was applied to
+    :ivar requests: the newest of them
     """
 
     def __init__(
         self, faults: Faults, codes: frozenset[int] | None, respond: Respond, where: Selection
     ) -> None:
         self.count = 0
+        self.requests: deque[Command] = deque(maxlen=MAX_REQUESTS)
         self.times = where.get("times", 1)
         self.respond = respond
         self._codes = codes
@@ -99,13 +101,14 @@ class Fault:
         self._faults.remove(self)
 
     @awaited_or_blocking
-    async def wait(self, count: int = 1, seconds: float = WAIT_SECONDS) -> None:
-        """Wait until it was applied to *count* requests.
+    async def wait(self, count: int = 1, seconds: float = WAIT_SECONDS) -> list[Command]:
+        """Wait until it was applied to *count* requests; return `requests`.
 
         :raises TimeoutError: it was not within *seconds*
         """
         what = f"{count} request(s) of a fault"
         await self._changed.until(lambda: self.count >= count, what, seconds)
+        return list(self.requests)
 
     def matches(self, server: EmbeddedServer, command: Command) -> bool:
         """Return whether it applies to *command*."""
@@ -120,9 +123,10 @@ class Fault:
             return True
         return self._names_match(command)
 
-    def used(self) -> None:
+    def used(self, command: Command) -> None:
         """Count a request; the last one removes the fault."""
         self.count += 1
+        self.requests.append(command)
         if self.count == self.times:
             self._faults.remove(self)
         self._changed.notify()
@@ -163,21 +167,19 @@ class HeldResponses(Fault):
         self._held: list[HeldResponse] = []
 
     @property
-    def requests(self) -> list[Command]:
+    def held(self) -> list[Command]:
         """Requests with held responses."""
         return [command for command, _ in self._held]
 
     @awaited_or_blocking
-    async def wait(  # pyright: ignore[reportIncompatibleMethodOverride] - it returns more
-        self, count: int = 1, seconds: float = WAIT_SECONDS
-    ) -> list[Command]:
+    async def wait(self, count: int = 1, seconds: float = WAIT_SECONDS) -> list[Command]:
         """Wait for *count* held responses; return their requests.
 
         :raises TimeoutError: there were fewer after *seconds*
         """
         what = f"{count} held response(s)"
         await self._changed.until(lambda: len(self._held) >= count, what, seconds)
-        return self.requests
+        return self.held
 
     @from_any_thread
     def release(self, *indexes: int) -> None:
@@ -343,7 +345,9 @@ class Faults:
     ) -> Fault:
         """Send *data* on new connections, then close or reset them."""
         outcome = Close(reset=True) if reset else Raw(data, close)
-        return self.handle(CONNECT, Close() if close and not data and not reset else outcome, **where)
+        return self.handle(
+            CONNECT, Close() if close and not data and not reset else outcome, **where
+        )
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -378,7 +382,7 @@ class Faults:
         """Return the fault that *command* meets, and count it."""
         for fault in (*self._limited, *self._kept):
             if fault.matches(server, command):
-                fault.used()
+                fault.used(command)
                 return fault
         return None
 
@@ -401,7 +405,9 @@ class Faults:
             server: EmbeddedServer, command: Command, connection: ServerConnection
         ) -> Outcome:
             outcome = await server.execute(command, connection) if executed else Response()
-            return spoil(server.frame(command, outcome)) if isinstance(outcome, Response) else outcome
+            return (
+                spoil(server.frame(command, outcome)) if isinstance(outcome, Response) else outcome
+            )
 
         return self._add(requests, respond, where)
 

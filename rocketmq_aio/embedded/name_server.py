@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Unpack
 
 import msgspec
 
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.loop_thread import from_any_thread
 from rocketmq_aio.embedded.responses import Outcome, Response
-from rocketmq_aio.embedded.server import EmbeddedServer
+from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.codes import MASTER_ID, PERM_WRITE, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -22,28 +23,35 @@ from rocketmq_aio.protocol.requests.admin import DeleteKVConfig, GetKVConfig, Pu
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
 
 ORDER_CONFIGS: Final = "ORDER_TOPIC_CONFIG"
-BROKER_IDS: Final = re.compile(rb'"brokerAddrs":{"(\d+)":')
+ADDRESSES: Final = re.compile(rb'"brokerAddrs":{[^}]*}')
+BROKER_ID: Final = re.compile(rb'"(\d+)":')
+REGISTER_SECONDS: Final = 30.0  # between two registrations of a broker
 STANDARD_JSON_SINCE: Final = 401  # 4.9.4: newer clients get broker ids as strings
 
 
 class EmbeddedNameServer(EmbeddedServer):
-    """Routes to the registered brokers, always current; *advertised* overrides their addresses.
+    """Routes to the registered brokers that run.
+
+    *advertised* overrides their addresses.
 
     :param dialect: "standard" or "fastjson" (``{0:"..."}``) for all routes; default: by
         the client's version, like real ones
+    :ivar keeps_lost_brokers: keep brokers in routes that do not run, as real ones do for two
+        minutes if a machine vanishes
     """
 
     def __init__(
         self,
         *,
         version: str = "5.5.0",
-        response_headers: str | None = None,
         dialect: str | None = None,
-        tls: ssl.SSLContext | None = None,
-        port: int = 0,
+        **options: Unpack[ServerOptions],
     ) -> None:
-        super().__init__(version, response_headers, tls, port)
-        self.brokers: list[EmbeddedBroker] = []
+        super().__init__(version, **options)
+        self.name = "namesrv"
+        self.keeps_lost_brokers = False
+        self._registered: dict[EmbeddedBroker, bool] = {}
+        self._stale: dict[str, dict[str, Any]] | None = None
         self.advertised: dict[str, str] = {}  # broker name -> address
         self.headless: set[str] = set()  # brokers with only a replica registered
         self.dialect = dialect
@@ -66,11 +74,40 @@ class EmbeddedNameServer(EmbeddedServer):
             AdminCode.REGISTER_BROKER: self.refuse_registration,
         }
 
-    def register(self, broker: EmbeddedBroker) -> None:
-        self.brokers.append(broker)
+    @property
+    def brokers(self) -> list[EmbeddedBroker]:
+        """The masters that are registered, or have a registered replica."""
+        return [broker for broker, known in self._registered.items() if known and self._ids(broker)]
 
+    def register(self, broker: EmbeddedBroker) -> None:
+        """Register a master with its replicas."""
+        self._registered[broker] = True
+
+    @from_any_thread
     def unregister(self, broker: EmbeddedBroker) -> None:
-        self.brokers.remove(broker)
+        self._registered[broker] = False
+
+    @from_any_thread
+    def forget_brokers(self, seconds: float = REGISTER_SECONDS) -> None:
+        """Make all routes empty until brokers register again, as after a restart of a real one.
+
+        They do so after *seconds* of the cluster's clock.
+        """
+        for broker, known in self._registered.items():
+            if known:
+                self.unregister(broker)
+                self.clock.call_later(seconds, partial(self.register, broker))
+
+    @from_any_thread
+    def freeze_routes(self) -> None:
+        """Respond with the routes of now until `update_routes`."""
+        topics = {topic for broker in self.brokers for topic in broker.topics}
+        self._stale = {topic: route for topic in topics if (route := self.route(topic))}
+
+    @from_any_thread
+    def update_routes(self) -> None:
+        """End `freeze_routes`."""
+        self._stale = None
 
     def process(
         self, command: Command, connection: ServerConnection
@@ -87,14 +124,15 @@ class EmbeddedNameServer(EmbeddedServer):
 
     def topic_route(self, command: Command) -> Response:
         header = read_header(command, GetRouteInfo)
-        holders = [broker for broker in self.brokers if header.topic in broker.topics]
-        if not holders:
+        route = self.route(header.topic) if self._stale is None else self._stale.get(header.topic)
+        if route is None:
             remark = f"No topic route info in name server for the topic: {header.topic}"
             return Response(ResponseCode.TOPIC_NOT_EXIST, remark=remark)
         standard = command.version >= STANDARD_JSON_SINCE or bool(header.accept_standard_json_only)
         if self.dialect is not None:
             standard = self.dialect == "standard"
-        return Response(body=self.route(header.topic, holders, standard=standard))
+        body = msgspec.json.encode(route)
+        return Response(body=body if standard else _with_numbers(body))
 
     def cluster_info(self, _command: Command) -> Response:
         clusters: dict[str, list[str]] = {}
@@ -158,8 +196,11 @@ class EmbeddedNameServer(EmbeddedServer):
         remark = "the embedded name server has embedded brokers only: others cannot register"
         return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
 
-    def route(self, topic: str, holders: list[EmbeddedBroker], *, standard: bool) -> bytes:
-        """Return the route as JSON, or with numeric keys like Java's fastjson."""
+    def route(self, topic: str) -> dict[str, Any] | None:
+        """Return the current route of a topic; None: no broker has it."""
+        holders = [broker for broker in self.brokers if topic in broker.topics]
+        if not holders:
+            return None
         route: dict[str, Any] = {
             "brokerDatas": [self._broker_data(broker) for broker in holders],
             "filterServerTable": {},
@@ -167,8 +208,18 @@ class EmbeddedNameServer(EmbeddedServer):
         }
         if (order := self.configs.get(ORDER_CONFIGS, {}).get(topic)) is not None:
             route["orderTopicConf"] = order
-        body = msgspec.json.encode(route)
-        return body if standard else _with_numbers(body)
+        return route
+
+    def _ids(self, broker: EmbeddedBroker) -> dict[int, str]:
+        """Return the addresses of a master and its replicas by broker id."""
+        master = self.advertised.get(broker.name, broker.address)
+        ids = {}
+        if broker.is_running or self.keeps_lost_brokers:
+            ids[1 if broker.name in self.headless else MASTER_ID] = master
+        for replica in broker.replicas:
+            if replica.is_running or self.keeps_lost_brokers:
+                ids[replica.broker_id] = replica.address
+        return ids
 
     def _write_permission(
         self, command: Command, field: str, apply: Callable[[str], None]
@@ -179,9 +230,8 @@ class EmbeddedNameServer(EmbeddedServer):
         return Response(ext={field: str(sum(topics))})
 
     def _broker_data(self, broker: EmbeddedBroker) -> dict[str, Any]:
-        address = self.advertised.get(broker.name, broker.address)
         return {
-            "brokerAddrs": {"1" if broker.name in self.headless else str(MASTER_ID): address},
+            "brokerAddrs": {str(number): address for number, address in self._ids(broker).items()},
             "brokerName": broker.name,
             "cluster": broker.state.cluster,
             "enableActingMaster": False,
@@ -200,4 +250,4 @@ class EmbeddedNameServer(EmbeddedServer):
 
 def _with_numbers(body: bytes) -> bytes:
     """Return JSON with broker ids as bare numbers, like Java's fastjson."""
-    return BROKER_IDS.sub(rb'"brokerAddrs":{\1:', body)
+    return ADDRESSES.sub(lambda match: BROKER_ID.sub(rb"\1:", match[0]), body)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
-
 from typing import Final
 
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
@@ -73,7 +72,9 @@ class Recorder:
         self, connection: int, encoding: int, command: Command, request_code: int, *, sent: bool
     ) -> None:
         self.wire.append(
-            WireFrame(asyncio.get_running_loop().time(), connection, sent, encoding, command, request_code)
+            WireFrame(
+                asyncio.get_running_loop().time(), connection, sent, encoding, command, request_code
+            )
         )
         _trim(self.wire, self._limit)
 

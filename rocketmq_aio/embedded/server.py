@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable
 from itertools import count
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, TypedDict, Unpack
 
 from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.connection import ServerConnection, detach
@@ -17,14 +17,7 @@ from rocketmq_aio.embedded.faults import CONNECT, Faults
 from rocketmq_aio.embedded.loop_thread import LoopThread, awaited_or_blocking, from_any_thread
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
 from rocketmq_aio.embedded.recording import MAX_RECORDS, Recorder
-from rocketmq_aio.embedded.responses import (
-    Close,
-    ErrorResponse,
-    Outcome,
-    Raw,
-    Response,
-    resolve,
-)
+from rocketmq_aio.embedded.responses import Close, ErrorResponse, Outcome, Raw, Response, resolve
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.codes import (
@@ -63,6 +56,24 @@ VERSIONS: Final = {
 }
 
 
+class ServerOptions(TypedDict, total=False):
+    """Settings of every server; those without a value have a default.
+
+    :param response_headers: encoding of response headers: "json", or "request" for that of the
+        request; default: the version's
+    :param tls: accept TLS only
+    :param port: default: any free one
+    :param clock: of the cluster; default: one of its own, as for faults and thread
+    """
+
+    response_headers: str | None
+    tls: ssl.SSLContext | None
+    port: int
+    clock: Clock
+    faults: Faults
+    thread: LoopThread
+
+
 class EmbeddedServer:
     """Server on a loopback port; state and port survive a restart.
 
@@ -75,28 +86,18 @@ class EmbeddedServer:
 
     name: str
 
-    def __init__(
-        self,
-        version: str,
-        *,
-        response_headers: str | None = None,
-        tls: ssl.SSLContext | None = None,
-        port: int = 0,
-        clock: Clock | None = None,
-        faults: Faults | None = None,
-        thread: LoopThread | None = None,
-    ) -> None:
+    def __init__(self, version: str, **options: Unpack[ServerOptions]) -> None:
         self.version = VERSIONS[version]
-        self.response_headers = response_headers or self.version.response_headers
-        self.port = port  # 0: any free one
-        self.thread = thread or LoopThread()
-        self.clock = clock or Clock(self.thread)
-        self.faults = faults or Faults(self.clock, self.thread)
+        self.response_headers = options.get("response_headers") or self.version.response_headers
+        self.port = options.get("port", 0)
+        self.thread = options.get("thread") or LoopThread()
+        self.clock = options.get("clock") or Clock(self.thread)
+        self.faults = options.get("faults") or Faults(self.clock, self.thread)
         self.errors: deque[Exception] = deque(maxlen=MAX_ERRORS)
         self.recorder: Recorder | None = None
         self.connections: dict[int, ServerConnection] = {}  # open connections
         self.changed = Notifier()  # of the set of connections
-        self._tls = tls
+        self._tls = options.get("tls")
         self._server: asyncio.Server | None = None
         self._closing: asyncio.Server | None = None
         self._frozen = False
@@ -113,6 +114,18 @@ class EmbeddedServer:
         """Return the error response to a request of unknown code."""
         remark = f" request type {command.code} not supported by the embedded server"
         return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+
+    @staticmethod
+    def error_outcome(error: Close | ErrorResponse | CodecError) -> Outcome:
+        """Return the outcome of a request whose handler raised *error*."""
+        if isinstance(error, Close):
+            return error
+        if isinstance(error, ErrorResponse):
+            return error.response
+        # Servers fail on missing fields like this.
+        return Response(
+            ResponseCode.SYSTEM_ERROR, remark=f"java.lang.NullPointerException: {error}"
+        )
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -205,7 +218,7 @@ class EmbeddedServer:
         """Replace the sockets of the copy in a forked child, which would keep the port open."""
         if self._server is not None:
             for listening in self._server.sockets:
-                detach(listening)  # type: ignore[arg-type] # asyncio's wrapper has fileno(), too
+                detach(listening)
         for connection in self.connections.values():
             connection.after_fork()
 
@@ -287,6 +300,7 @@ class EmbeddedServer:
             if fault is not None:
                 outcome = fault.respond(self, request, connection)
                 assert not inspect.isawaitable(outcome)
+                assert not isinstance(outcome, Response)
                 self._act(connection, outcome)
         self.changed.notify()
 
@@ -349,13 +363,8 @@ class EmbeddedServer:
 
         :param scripted: by the handler of a fault
         """
-        if isinstance(error, Close):
-            return error
-        if isinstance(error, ErrorResponse):
-            return error.response
-        if isinstance(error, CodecError):  # servers fail on missing fields like this
-            remark = f"java.lang.NullPointerException: {error}"
-            return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
+        if isinstance(error, Close | ErrorResponse | CodecError):
+            return self.error_outcome(error)
         if scripted or self.recorder is not None:
             self.errors.append(error)
         if scripted:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.embedded.server import VERSIONS, EmbeddedServer
@@ -15,42 +13,17 @@ from rocketmq_aio.testing.jvm import AdminTool
 from rocketmq_aio.testing.security import Security
 from rocketmq_aio.testing.server import Backend, Launched, Server
 
-T = TypeVar("T")
-CALL_SECONDS: Final = 30.0  # for a start or a stop; reached only if the thread hangs
 FLAGS: Final = {
     "autoCreateTopicEnable": "auto_create_topics",
     "autoCreateSubscriptionGroup": "auto_create_groups",
 }
 
 
-class LoopThread:
-    """An event loop in a thread of its own, for blocking callers."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="rocketmq-embedded", daemon=True
-        )
-        self._thread.start()
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run *coroutine* in the thread and return its result."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(CALL_SECONDS)
-
-    def close(self) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(CALL_SECONDS)
-            self._loop.close()
-
-
 class EmbeddedServerControl(Server):
     """Starts and stops one server; it has no process of its own."""
 
-    def __init__(self, thread: LoopThread, server: EmbeddedServer) -> None:
-        self._thread = thread
+    def __init__(self, server: EmbeddedServer) -> None:
         self._server = server
-        self._running = True
 
     @property
     def pid(self) -> int | None:
@@ -58,26 +31,24 @@ class EmbeddedServerControl(Server):
 
     @property
     def running(self) -> bool:
-        return self._running
+        return self._server.is_running
 
     def start(self) -> None:
-        if self._running:
+        if self.running:
             raise ClusterError(f"{self._server.address} is running already")
-        self._thread.run(self._server.start())
-        self._running = True
+        self._server.start()
 
     def kill(self) -> None:
-        self._thread.run(self._server.stop())
-        self._running = False
+        self._server.kill()
 
     def stop(self) -> None:
-        self.kill()
+        self._server.stop()
 
     def pause(self) -> None:
-        raise NotSupportedError("the embedded backend cannot freeze a server yet")
+        self._server.freeze()
 
     def resume(self) -> None:
-        raise NotSupportedError("the embedded backend cannot freeze a server yet")
+        self._server.resume()
 
     def log_tail(self) -> str:
         return ""
@@ -94,8 +65,8 @@ class EmbeddedBackend(Backend):
             raise NotSupportedError(f"the embedded backend has {known}, not {version!r}")
         self._version = version
         self._security = security
-        self._thread: LoopThread | None = None
         self._tool: AdminTool | None = None
+        self._running = False
         self.cluster: EmbeddedCluster
 
     def launch(
@@ -112,10 +83,10 @@ class EmbeddedBackend(Backend):
             accounts=self._security.accounts,
             **_settings(properties),
         )
-        self._thread = LoopThread()
-        self._thread.run(self.cluster.__aenter__())
-        names = [self._launched("namesrv-a", self.cluster.name_server)]
-        return names, [self._launched(each.name, each) for each in self.cluster.brokers]
+        self.cluster.__enter__()
+        self._running = True
+        names = [_launched("namesrv-a", self.cluster.name_server)]
+        return names, [_launched(each.name, each) for each in self.cluster.brokers]
 
     def namesrv(self, name: str) -> Launched:
         raise NotImplementedError("use launch")
@@ -133,17 +104,13 @@ class EmbeddedBackend(Backend):
         """Do nothing: it writes no logs."""
 
     def close(self) -> None:
-        if self._thread is None:
-            return
-        thread, self._thread = self._thread, None
-        try:
-            thread.run(self.cluster.__aexit__(None, None, None))
-        finally:
-            thread.close()
+        if self._running:
+            self._running = False
+            self.cluster.__exit__(None, None, None)
 
-    def _launched(self, name: str, server: EmbeddedServer) -> Launched:
-        assert self._thread is not None
-        return Launched(name, server.address, EmbeddedServerControl(self._thread, server))
+
+def _launched(name: str, server: EmbeddedServer) -> Launched:
+    return Launched(name, server.address, EmbeddedServerControl(server))
 
 
 def _settings(properties: Mapping[str, str]) -> dict[str, Any]:

@@ -1,5 +1,10 @@
 """Embedded broker of the fault tests."""
 
-from rocketmq_aio.embedded.broker.broker import EmbeddedBroker as FakeBroker
+from __future__ import annotations
 
-__all__ = ["FakeBroker"]
+from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
+from tests.fakes.scripted import ScriptedServer
+
+
+class FakeBroker(ScriptedServer, EmbeddedBroker):
+    """Records frames."""

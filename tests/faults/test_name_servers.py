@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.embedded.responses import Close, Handler, Outcome, Response
+from rocketmq_aio.embedded.faults import GARBAGE, Fault
+from rocketmq_aio.embedded.responses import Close, Outcome, Raw, Response
 from rocketmq_aio.errors import (
     NameServerUnavailableError,
     NotConnectedError,
@@ -23,14 +24,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.fair_time import FairTime
-from tests.fakes.misbehaviour import (
-    GARBAGE,
-    GRPC_SETTINGS,
-    HTTP_PAGE,
-    TWO_GIBIBYTES,
-    answered_to_nobody,
-    half_answered,
-)
+from tests.fakes.misbehaviour import GRPC_SETTINGS, HTTP_PAGE, TWO_GIBIBYTES
 from tests.fakes.name_server import FakeNameServer
 from tests.faults.proxied import shorten_timeout
 from tests.unit.instance.client_env import nothing_left
@@ -120,7 +114,7 @@ KINDS: dict[str, Outcome] = {
     "HTTP server": HTTP_PAGE,
     "gRPC server": GRPC_SETTINGS,
     "2 GiB frame": TWO_GIBIBYTES,
-    "garbage": GARBAGE,
+    "garbage": Raw(GARBAGE),
     "hang up": Close(),
     "reset": Close(reset=True),
 }
@@ -247,22 +241,22 @@ async def test_a_restarted_name_server_without_routes_removes_no_route() -> None
             assert (await producer.send(ORDER)).ok
 
 
-@pytest.mark.parametrize("kind", ["closed", "reset", "half", "to nobody", "garbage"])
+@pytest.mark.parametrize("kind", ["closed", "reset", "half", "wrong opaque", "garbage"])
 async def test_a_failed_refresh_keeps_the_route_and_recovers(kind: str) -> None:
     async with nothing_left(), FakeCluster(topics={"orders": 4}) as cluster:
         server = cluster.name_server
-        wrong: dict[str, Outcome | Handler] = {
-            "closed": Close(),
-            "reset": Close(reset=True),
-            "half": half_answered(server, close=True),
-            "to nobody": answered_to_nobody(server),
-            "garbage": GARBAGE,
+        add_fault: dict[str, Callable[..., Fault]] = {
+            "closed": server.faults.close,
+            "reset": server.faults.reset,
+            "half": server.faults.truncate,
+            "wrong opaque": server.faults.wrong_opaque,
+            "garbage": server.faults.garbage,
         }
         config = ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=0.05)
         async with Producer("shop", client=config) as producer:
             await producer.send(ORDER)
             shorten_timeout(producer.client)
-            server.on(ROUTE, wrong[kind], times=4)
+            add_fault[kind](ROUTE, times=4)
             asked = len(server.requests)
             await until(lambda: len(server.requests) > asked + 2)
             assert (await producer.send(ORDER, timeout_seconds=15)).ok

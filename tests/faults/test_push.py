@@ -18,7 +18,7 @@ from rocketmq_aio.consumer.common.events import (
     PullFailed,
 )
 from rocketmq_aio.consumer.push.handlers import RetryLater
-from rocketmq_aio.embedded.responses import Close, Handler, Response
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import DLQ_PREFIX
 from rocketmq_aio.model.values import MessageQueue
@@ -27,7 +27,6 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.frame_rules import drop, duplicate
 from tests.fakes.history import Outcome
 from tests.fakes.history.handlers import Behaviour
-from tests.fakes.misbehaviour import answered_twice, unanswered
 from tests.fakes.proxy import FaultProxy
 from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.faults.pushing import RETRIES, SOON, Group, group_of
@@ -214,12 +213,8 @@ async def test_connection_lost_during_send_back_duplicates_but_loses_nothing(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, how: str
 ) -> None:
     group.history.extra_copies = 1  # stored once, and again because the outcome was unknown
-    lost: dict[str, Handler] = {
-        "closed": stored_and(cluster, Close()),
-        "reset": stored_and(cluster, Close(reset=True)),
-        "silent": unanswered(cluster.broker),
-    }
-    cluster.broker.on(BACK, lost[how])
+    faults = cluster.faults
+    {"closed": faults.close, "reset": faults.reset, "silent": faults.drop}[how]("send_back")
     put(cluster, *numbers(5))
     consumer = await group.join(once(ValueError, "3"), client=proxied_config(proxy, cluster))
     shorten_timeout(consumer.client)
@@ -227,14 +222,6 @@ async def test_connection_lost_during_send_back_duplicates_but_loses_nothing(
     await group.drained()
 
     assert group.handled().count("3") == 2
-
-
-def stored_and(cluster: FakeCluster, outcome: Close) -> Handler:
-    def handler(command: object, connection: object) -> Close:
-        cluster.broker.process(command, connection)  # type: ignore[arg-type]
-        return outcome
-
-    return handler
 
 
 async def test_repeated_connection_losses_lose_nothing(
@@ -284,12 +271,12 @@ async def test_commit_is_repeated_after_any_failure(
     assert cluster.broker.committed(GROUP, TOPIC, 0) == 5
 
 
-@pytest.mark.parametrize("how", ["answers come twice", "requests come twice"])
+@pytest.mark.parametrize("how", ["responses come twice", "requests come twice"])
 async def test_repeated_pulls_deliver_each_message_once(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, how: str
 ) -> None:
-    if how == "answers come twice":
-        cluster.broker.on(PULL, answered_twice(cluster.broker), times=None)
+    if how == "responses come twice":
+        cluster.faults.duplicate("pull", times=None)
     else:
         proxy.up.on(duplicate, code=PULL, times=None)
     put(cluster, *numbers(100))

@@ -14,7 +14,7 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.events import LeaseLost, OffsetCorrected, PullFailed
 from rocketmq_aio.consumer.push.consumer import PushConsumer
-from rocketmq_aio.embedded.responses import Close, Response
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import DLQ_PREFIX
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -23,7 +23,6 @@ from tests.fakes.history.recording import request_times
 from tests.fakes.proxy import FaultProxy
 from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.faults.pushing import SOON, Group, QuickLocks, group_of, let_time_pass
-from tests.faults.test_push import stored_and
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
@@ -189,8 +188,7 @@ async def test_lost_response_duplicates_a_dead_letter_without_blocking(
             raise ValueError("poison")
 
     async with group_of(cluster, orderly=True) as group:
-        back = RequestCode.CONSUMER_SEND_MSG_BACK
-        cluster.broker.on(back, stored_and(cluster, Close(reset=reset)))
+        (cluster.faults.reset if reset else cluster.faults.close)("send_back")
         put(cluster, *numbers(6))
         await group.join(behave, max_reconsume_times=0)
         await group.drained()

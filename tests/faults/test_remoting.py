@@ -10,7 +10,8 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.responses import Close, Handler, Outcome, Raw, Response
+from rocketmq_aio.embedded.faults import GARBAGE, Fault, Faults
+from rocketmq_aio.embedded.responses import Close, Outcome, Raw, Response
 from rocketmq_aio.errors import (
     ConnectionLostError,
     NotConnectedError,
@@ -18,28 +19,14 @@ from rocketmq_aio.errors import (
     RocketMQError,
 )
 from rocketmq_aio.protocol.command import Command
-from tests.fakes.broker import FakeBroker
 from tests.fakes.fair_time import FairTime
 from tests.fakes.frame_rules import Rule, corrupt, duplicate, truncate
-from tests.fakes.misbehaviour import (
-    GARBAGE,
-    GRPC_SETTINGS,
-    HTTP_PAGE,
-    NO_JSON,
-    TWO_GIBIBYTES,
-    answered_to_nobody,
-    answered_twice,
-    answered_with_garbage_after,
-    half_answered,
-    unanswered,
-)
+from tests.fakes.misbehaviour import GRPC_SETTINGS, HTTP_PAGE, NO_JSON, TWO_GIBIBYTES
 from tests.faults.lines import SHORT, Line, line
 from tests.unit.remoting.clients import ASK, CODE, open_client
 from tests.unit.remoting.until import succeeds, until, until_done
 
 PATIENT = 15.0  # more than anything here takes
-
-Misbehaving = Callable[[FakeBroker], Handler | Outcome]
 
 
 # --- servers that misbehave ----------------------------------------------------------------------
@@ -48,7 +35,7 @@ GREETINGS: dict[str, tuple[Outcome, tuple[type[RocketMQError], ...]]] = {
     "HTTP server": (HTTP_PAGE, (ConnectionLostError, NotConnectedError)),
     "gRPC server": (GRPC_SETTINGS, (RequestTimeoutError,)),
     "2 GiB frame": (TWO_GIBIBYTES, (ConnectionLostError, NotConnectedError)),
-    "garbage": (GARBAGE, (ConnectionLostError, NotConnectedError)),
+    "garbage": (Raw(GARBAGE), (ConnectionLostError, NotConnectedError)),
     "no JSON": (NO_JSON, (ConnectionLostError, NotConnectedError)),
     "hang up": (Close(), (ConnectionLostError, NotConnectedError)),
     "reset": (Close(reset=True), (ConnectionLostError, NotConnectedError)),
@@ -88,27 +75,27 @@ async def until_refused(made: Line) -> None:
         await made.ask(SHORT)
 
 
-ANSWERS: dict[str, tuple[Misbehaving, type[RocketMQError] | None]] = {
-    "twice": (answered_twice, None),
-    "with garbage after": (answered_with_garbage_after, None),
-    "half": (half_answered, RequestTimeoutError),
-    "half, then closed": (lambda b: half_answered(b, close=True), ConnectionLostError),
-    "to nobody": (answered_to_nobody, RequestTimeoutError),
-    "never": (unanswered, RequestTimeoutError),
-    "closed": (lambda _: Close(), ConnectionLostError),
-    "reset": (lambda _: Close(reset=True), ConnectionLostError),
-    "as 2 GiB": (lambda _: TWO_GIBIBYTES, ConnectionLostError),
-    "as garbage": (lambda _: GARBAGE, ConnectionLostError),
-    "as HTTP": (lambda _: HTTP_PAGE, ConnectionLostError),
+RESPONSES: dict[str, tuple[Callable[[Faults], Fault], type[RocketMQError] | None]] = {
+    "twice": (lambda faults: faults.duplicate(CODE), None),
+    "with garbage after": (lambda faults: faults.garbage(CODE, after_response=True), None),
+    "half": (lambda faults: faults.truncate(CODE, close=False), RequestTimeoutError),
+    "half, then closed": (lambda faults: faults.truncate(CODE), ConnectionLostError),
+    "with another opaque": (lambda faults: faults.wrong_opaque(CODE), RequestTimeoutError),
+    "never": (lambda faults: faults.drop(CODE), RequestTimeoutError),
+    "closed": (lambda faults: faults.close(CODE), ConnectionLostError),
+    "reset": (lambda faults: faults.reset(CODE), ConnectionLostError),
+    "as 2 GiB": (lambda faults: faults.handle(CODE, TWO_GIBIBYTES), ConnectionLostError),
+    "as garbage": (lambda faults: faults.garbage(CODE), ConnectionLostError),
+    "as HTTP": (lambda faults: faults.handle(CODE, HTTP_PAGE), ConnectionLostError),
 }
 
 
-@pytest.mark.parametrize("kind", ANSWERS)
+@pytest.mark.parametrize("kind", RESPONSES)
 async def test_a_malformed_response_raises_its_own_error_and_recovers(kind: str) -> None:
-    misbehaving, error = ANSWERS[kind]
+    add_fault, error = RESPONSES[kind]
     async with line() as made:
         await made.ask()
-        made.broker.on(CODE, misbehaving(made.broker))
+        add_fault(made.broker.faults)
         if error is None:
             assert (await made.ask(PATIENT)).code == 0
         else:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Awaitable, Iterable
-from typing import Final
+from typing import Final, Unpack
 
 from rocketmq_aio.embedded.broker.acl import AccessControl, AccountLike
 from rocketmq_aio.embedded.broker.admin import AdminProcessor
@@ -18,6 +17,7 @@ from rocketmq_aio.embedded.broker.offsets import OffsetProcessor
 from rocketmq_aio.embedded.broker.pop import PopProcessor
 from rocketmq_aio.embedded.broker.pull import PullProcessor
 from rocketmq_aio.embedded.broker.queries import QueryProcessor
+from rocketmq_aio.embedded.broker.read_only import check_writable
 from rocketmq_aio.embedded.broker.replies import ReplyProcessor
 from rocketmq_aio.embedded.broker.send import SendProcessor
 from rocketmq_aio.embedded.broker.send_back import SendBackProcessor
@@ -33,13 +33,13 @@ from rocketmq_aio.embedded.broker.store import (
 from rocketmq_aio.embedded.broker.timers import TimerProcessor
 from rocketmq_aio.embedded.broker.topics import TEMPLATE_TOPIC, TopicProcessor
 from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
-from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.loop_thread import from_any_thread
 from rocketmq_aio.embedded.responses import Outcome, Response
-from rocketmq_aio.embedded.server import EmbeddedServer
+from rocketmq_aio.embedded.server import HOST, EmbeddedServer, ServerOptions
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.properties import PRODUCER_GROUP, parse_properties
-from rocketmq_aio.protocol.codes import JSON_HEADER, ONEWAY_FLAG, RequestCode, ResponseCode
+from rocketmq_aio.protocol.codes import MASTER_ID, ONEWAY_FLAG, RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import RequestHeader
 
@@ -51,12 +51,12 @@ class EmbeddedBroker(EmbeddedServer):
     """Topics, offsets and groups in memory; they survive `restart`.
 
     :param version: "5.5.0" or "4.9.7", where the two differ
-    :param response_headers: encoding of response headers: "json" or "request" (like the request);
-        default: the version's
     :param auto_create_topics: a send creates its topic, the default of brokers
     :param auto_create_groups: heartbeats and pulls create their group, the default of brokers
-    :param tls: accept TLS only
     :param max_bytes: bytes of messages to keep; the oldest are deleted beyond
+    :param master: make a replica of it, which has its messages and offsets and rejects writes
+    :ivar disk_full: reject writes as a broker with a full disk does
+    :ivar replicas: slaves, with the broker ids 1, 2 ...
     """
 
     def __init__(
@@ -64,21 +64,35 @@ class EmbeddedBroker(EmbeddedServer):
         *,
         name: str = "broker-a",
         version: str = "5.5.0",
-        response_headers: str | None = None,
         cluster: str = "DefaultCluster",
         auto_create_topics: bool = True,
         auto_create_groups: bool = True,
-        tls: ssl.SSLContext | None = None,
-        clock: Clock | None = None,
         max_bytes: int = MAX_BYTES,
         accounts: Iterable[AccountLike] = (),
+        master: EmbeddedBroker | None = None,
+        **options: Unpack[ServerOptions],
     ) -> None:
-        super().__init__(version, response_headers, tls)
-        clock = clock or Clock()
-        store = MessageStore(self.version, cluster, clock, max_bytes)
-        self.state = BrokerState(
-            name, cluster, self.version, store, clock, auto_create_topics, auto_create_groups
-        )
+        super().__init__(version, **options)
+        clock = self.clock
+        self.name = name
+        self.disk_full = False
+        self.replicas: list[EmbeddedBroker] = []
+        if master is None:
+            self.broker_id = MASTER_ID
+            self.state = BrokerState(
+                name,
+                cluster,
+                self.version,
+                MessageStore(self.version, cluster, clock, max_bytes),
+                clock,
+                auto_create_topics,
+                auto_create_groups,
+            )
+        else:
+            master.replicas.append(self)
+            self.broker_id = len(master.replicas)
+            self.state = master.state
+        store = self.state.store
         self.members = ClientProcessor(self.state, self._notify_members)
         self.pulls = PullProcessor(self.state, self.members)
         self.pops = PopProcessor(self.state)
@@ -91,7 +105,7 @@ class EmbeddedBroker(EmbeddedServer):
         sends = SendProcessor(self.state, self.delays, backs, self.transactions, self.timers)
         replies = ReplyProcessor(self.state, self.members, sends, self._push_to)
         groups = (self.members, self.assignments, self.locks)
-        self.acl = AccessControl(self.version, cluster, accounts)
+        self.acl = AccessControl(self.version, cluster, accounts) if master is None else master.acl
         topics = TopicProcessor(self.state)
         admin = (
             topics,
@@ -121,28 +135,33 @@ class EmbeddedBroker(EmbeddedServer):
         if auto_create_topics:
             self.create_topic(TEMPLATE_TOPIC, TEMPLATE_QUEUES, TEMPLATE_PERM)
 
-    async def start(self) -> None:
-        await super().start()
+    async def _start(self) -> None:
+        await super()._start()
         self.locks.owners.clear()  # kept in memory only
-        self.state.store.host = ("127.0.0.1", self.port)
+        if self.is_master:
+            self.state.store.host = (HOST, self.port)
 
     @property
-    def name(self) -> str:
-        return self.state.name
+    def is_master(self) -> bool:
+        return self.broker_id == MASTER_ID
 
     @property
     def topics(self) -> dict[str, Topic]:
         return self.state.store.topics
 
+    @from_any_thread
     def create_topic(self, name: str, queues: int = 4, perm: int = READ_WRITE) -> None:
         self.state.store.create_topic(name, queues, perm)
 
+    @from_any_thread
     def delete_topic(self, name: str) -> None:
         self.state.delete_topic(name)
 
+    @from_any_thread
     def create_group(self, name: str) -> None:
         self.state.create_group(name)
 
+    @from_any_thread
     def put(
         self, topic: str, body: bytes, *, queue_id: int = 0, properties: str = ""
     ) -> StoredMessage:
@@ -156,6 +175,7 @@ class EmbeddedBroker(EmbeddedServer):
         )
         return self.state.store.append(incoming)
 
+    @from_any_thread
     def messages(self, topic: str, queue_id: int | None = None) -> list[StoredMessage]:
         """Return the stored messages by queue."""
         queues = self.topics[topic].queues
@@ -166,6 +186,7 @@ class EmbeddedBroker(EmbeddedServer):
         """Return the committed offset of the group."""
         return self.state.committed.get((group, topic, queue_id))
 
+    @from_any_thread
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit an offset as if a member had."""
         self.state.create_group(group)
@@ -186,12 +207,11 @@ class EmbeddedBroker(EmbeddedServer):
         handler = self._handlers.get(command.code, self._unknown)
         try:
             self.acl.check(command, connection)
+            if self.disk_full or not self.is_master:
+                check_writable(command, self.version, is_master=self.is_master)
             return handler(command, connection)
-        except ErrorResponse as error:
-            return error.response
-        except CodecError as error:  # brokers fail on missing fields like this
-            remark = f"java.lang.NullPointerException: {error}"
-            return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
+        except (ErrorResponse, CodecError) as error:
+            return self.error_outcome(error)
 
     def _unknown(self, command: Command, _connection: ServerConnection) -> Response:
         return self.not_supported(command)
@@ -226,4 +246,4 @@ class EmbeddedBroker(EmbeddedServer):
                 notice = Command(code, next(self._opaques), ONEWAY_FLAG)
                 ext = {"consumerGroup": group}
                 notice.ext = ext
-                self._send(connection, notice, ext, JSON_HEADER, code)
+                self._send(connection, notice, ext)

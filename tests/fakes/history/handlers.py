@@ -14,7 +14,7 @@ from rocketmq_aio.consumer.common.events import (
     QueuesAssigned,
     QueuesRevoked,
 )
-from rocketmq_aio.embedded.server import WireFrame
+from rocketmq_aio.embedded.recording import WireFrame
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import RETRY_PREFIX

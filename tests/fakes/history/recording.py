@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rocketmq_aio.embedded.server import NONCE
 from rocketmq_aio.errors import (
     BrokerError,
     ConfigError,
@@ -32,6 +31,7 @@ from rocketmq_aio.protocol.requests.send import SendMessage
 from tests.fakes.broker import FakeBroker
 from tests.fakes.fair_time import FairTime
 from tests.fakes.history.events import Call, Commit, Echo, History, LogEntry, Outcome, Sent
+from tests.fakes.scripted import NONCE
 
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)

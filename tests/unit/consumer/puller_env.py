@@ -17,7 +17,7 @@ from rocketmq_aio.consumer.offsets.start_position import StartPositions
 from rocketmq_aio.consumer.pulling.flow_control import Cache, CacheFlowControl
 from rocketmq_aio.consumer.pulling.puller import Puller
 from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.responses import Outcome, Response, resolve
+from rocketmq_aio.embedded.responses import Response, resolve
 from rocketmq_aio.errors import ConnectionLostError, RocketMQError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.properties import TAGS, encode_properties
@@ -82,8 +82,12 @@ class FakeInstance:
         self.codes.append(command.code)
         self.at.append(asyncio.get_running_loop().time())
         self.timeouts.add(timeout)
-        handler = self._broker._script.take(command.code) or self._broker.process
-        outcome: Outcome = await resolve(handler(command, cast(ServerConnection, None)))
+        connection = cast(ServerConnection, None)
+        fault = self._broker.faults.take(self._broker, command)
+        if fault is None:
+            outcome = await self._broker.execute(command, connection)
+        else:
+            outcome = await resolve(fault.respond(self._broker, command, connection))
         if not isinstance(outcome, Response):
             raise ConnectionLostError(ADDRESS, command.code, "closed by the peer")
         return Command(

@@ -8,7 +8,7 @@ import ssl
 import pytest
 
 from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.responses import ANY, Close, Outcome, Raw, Response
+from rocketmq_aio.embedded.responses import Close, Outcome, Raw, Response
 from rocketmq_aio.protocol.codes import BINARY_HEADER, JSON_HEADER, ONEWAY_FLAG, RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
@@ -74,7 +74,7 @@ async def test_a_none_outcome_sends_no_response() -> None:
 
 async def test_one_handler_can_serve_all_codes() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
-        broker.on(ANY, Response(14), times=None)
+        broker.faults.handle(None, Response(14), times=None)
 
         assert (await client.ask(MAX_OFFSET)).code == 14
         assert (await client.ask(RUNNING_INFO)).code == 14
@@ -151,11 +151,11 @@ async def test_a_stalled_connection_reads_nothing_until_it_resumes() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         await broker.wait_for_connections(1)
         (connection,) = broker.connections.values()
-        connection.stall()
+        connection.pause_reading()
         opaque = client.send(MAX_OFFSET)
         with pytest.raises(TimeoutError):
             await broker.wait_for(CODE, seconds=0.05)
-        connection.resume()
+        connection.resume_reading()
 
         assert (await client.answer(opaque)).code == 0
 

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.consumer.push import locks as locks_module
-from rocketmq_aio.embedded.held_responses import HeldResponses
+from rocketmq_aio.embedded.faults import HeldResponses
 from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode

@@ -1,0 +1,52 @@
+"""Responses of brokers that do not accept writes: replicas, and masters with a full disk."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rocketmq_aio.embedded.faults import KINDS
+from rocketmq_aio.embedded.responses import ErrorResponse
+from rocketmq_aio.embedded.server import Version
+from rocketmq_aio.protocol.codes import TRANSACTION_COMMIT, RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+
+NOT_AVAILABLE: Final = (
+    "service not available now. It may be caused by one of the following reasons: "
+    "the broker's disk is full [CL:  0.95 CQ:  0.95 INDEX:  0.95], messages are put to the slave, "
+    "message store has been shut down, etc."
+)
+STORE_FIELDS: Final = {"TRACE_ON": "true", "MSG_REGION": "DefaultRegion"}
+BUSY: Final = "[REJECTREQUEST]system busy, start flow control for a while"
+
+
+def check_writable(command: Command, version: Version, *, is_master: bool) -> None:
+    """Raise the response of a broker that stores no messages to *command*, if it is a write.
+
+    :raises ErrorResponse: it is
+    """
+    code = command.code
+    is_send_back = code == RequestCode.CONSUMER_SEND_MSG_BACK
+    if not is_master and version.is_5 and (is_send_back or code in KINDS["send"]):
+        raise ErrorResponse(ResponseCode.SYSTEM_BUSY, BUSY)
+    if code in KINDS["send"]:
+        raise ErrorResponse(ResponseCode.SERVICE_NOT_AVAILABLE, NOT_AVAILABLE, STORE_FIELDS)
+    if is_send_back:
+        raise ErrorResponse(ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE")
+    if code == RequestCode.END_TRANSACTION:
+        if not is_master:
+            raise ErrorResponse(ResponseCode.SLAVE_NOT_AVAILABLE, "not set any response code")
+        if command.ext_fields().get("commitOrRollback") == str(TRANSACTION_COMMIT):
+            remark = "Service not available now."
+            raise ErrorResponse(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+    if code == RequestCode.POP_MESSAGE and not is_master:
+        raise ErrorResponse(ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE", NOTHING_POPPED)
+
+
+NOTHING_POPPED: Final = {
+    "popTime": "0",
+    "invisibleTime": "0",
+    "reviveQid": "0",
+    "restNum": "0",
+    "startOffsetInfo": "",
+    "msgOffsetInfo": "",
+}

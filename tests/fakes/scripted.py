@@ -1,0 +1,76 @@
+"""What fakes add to embedded servers: recorded frames, and faults by request code."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any, Final
+
+from rocketmq_aio.embedded.faults import CONNECT, Fault, HeldResponses
+from rocketmq_aio.embedded.notifier import WAIT_SECONDS
+from rocketmq_aio.embedded.recording import Recorder, WireFrame
+from rocketmq_aio.embedded.responses import Handler, Outcome, Response
+from rocketmq_aio.embedded.server import EmbeddedServer
+from rocketmq_aio.protocol.codes import JSON_HEADER
+from rocketmq_aio.protocol.command import Command
+
+NONCE: Final = "nonce"  # an ext field that every response repeats
+
+
+class ScriptedServer(EmbeddedServer):
+    """Embedded server that records all frames."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - of the other base
+        super().__init__(*args, **options)
+        self._recorded = self.record()
+        self._scripted: defaultdict[int, list[Fault]] = defaultdict(list)
+
+    @property
+    def recorded(self) -> Recorder:
+        return self._recorded
+
+    @property
+    def wire(self) -> list[WireFrame]:
+        return self._recorded.wire
+
+    @property
+    def connects(self) -> list[float]:
+        return self._recorded.connects
+
+    @property
+    def requests(self) -> list[WireFrame]:
+        return self._recorded.requests
+
+    def requests_of(self, code: int) -> list[Command]:
+        return self._recorded.requests_of(code)
+
+    async def wait_for(
+        self, code: int, count: int = 1, seconds: float = WAIT_SECONDS
+    ) -> list[Command]:
+        """Wait for *count* requests of *code*; return all since the start."""
+        return await self._recorded.wait_for(code, count, seconds)
+
+    def on(self, code: int, what: Handler | Outcome, times: int | None = 1) -> None:
+        """Respond to the next *times* requests of *code* with *what*; None: to all."""
+        fault = self.faults.handle(code, what, times=times, broker=self.name)
+        self._scripted[code].append(fault)
+
+    def off(self, code: int) -> None:
+        """Remove all handlers of *code*."""
+        for fault in self._scripted.pop(code, []):
+            fault.remove()
+
+    def on_connect(self, what: Outcome, times: int | None = 1) -> None:
+        """Apply *what* to the next connections."""
+        self.on(CONNECT, what, times)
+
+    def hold(self, code: int, times: int | None = None) -> HeldResponses:
+        """Execute requests of *code*, but hold their responses until released."""
+        held = self.faults.hold(code, times=times, broker=self.name)
+        self._scripted[code].append(held)
+        return held
+
+    def frame(self, command: Command, response: Response, encoding: int = JSON_HEADER) -> bytes:
+        if (nonce := command.ext_fields().get(NONCE)) is not None:
+            response = replace(response, ext={**response.ext, NONCE: nonce})
+        return super().frame(command, response, encoding)
