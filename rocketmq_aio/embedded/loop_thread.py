@@ -38,6 +38,8 @@ class LoopThread:
         return self._pid != os.getpid()
 
     def start(self) -> None:
+        if self._thread is not None:
+            raise RuntimeError("the cluster runs already")
         started: Future[None] = Future()
         self._pid = os.getpid()
         self._thread = threading.Thread(

@@ -1,0 +1,171 @@
+"""Embedded clusters in a thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from rocketmq_aio.embedded.loop_thread import LoopThread
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
+from tests.fakes.raw_client import RawClient
+
+MAX_OFFSET = GetMaxOffset(topic="orders", queue_id=0)
+
+
+def send(cluster: EmbeddedCluster, body: bytes) -> bool:
+    async def run() -> bool:
+        async with Producer("shop", namesrv=cluster.namesrv) as producer:
+            return (await producer.send(Message("orders", body))).ok
+
+    return asyncio.run(run())
+
+
+def ask(address: str) -> int:
+    async def run() -> int:
+        async with RawClient(address) as client:
+            return (await client.ask(MAX_OFFSET)).code
+
+    return asyncio.run(run())
+
+
+def threads() -> list[str]:
+    return [each.name for each in threading.enumerate() if "embedded" in each.name]
+
+
+def test_a_cluster_in_a_with_block_serves_clients_of_any_loop() -> None:
+    with EmbeddedCluster(topics={"orders": 4}) as cluster:
+        assert send(cluster, b"one")
+        assert threads() == ["rocketmq-embedded"]
+
+        assert [each.body for each in cluster.broker.messages("orders")] == [b"one"]
+    assert threads() == []
+
+
+def test_public_methods_run_in_the_thread_of_the_cluster() -> None:
+    with EmbeddedCluster() as cluster:
+        cluster.create_topic("orders", 2)
+        cluster.create_group("billing")
+        cluster.broker.put("orders", b"one")
+        cluster.clock.advance(3600)
+        fault = cluster.faults.refuse(30, 14)
+        refused = ask(cluster.broker.address)
+        fault.wait()
+        cluster.faults.clear()
+        cluster.delete_topic("orders")
+
+        assert refused == 14
+        assert "orders" not in cluster.broker.topics
+
+
+def test_brokers_stop_and_start_without_await() -> None:
+    with EmbeddedCluster(topics={"orders": 4}) as cluster:
+        address = cluster.broker.address
+        cluster.broker.kill()
+        with pytest.raises(ConnectionRefusedError):
+            ask(address)
+        cluster.broker.start()
+        first = ask(address)
+        cluster.broker.restart()
+        cluster.broker.stop()
+        cluster.broker.start()
+
+        assert (first, ask(address)) == (0, 0)
+
+
+def test_several_clusters_run_at_once() -> None:
+    with EmbeddedCluster(topics={"orders": 4}) as one, EmbeddedCluster() as other:
+        assert send(one, b"one")
+        assert one.namesrv != other.namesrv
+        assert len(threads()) == 2
+
+        assert "orders" not in other.broker.topics
+
+
+def test_a_start_that_fails_leaves_nothing() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        cluster = EmbeddedCluster(port=taken.getsockname()[1])
+        with pytest.raises(OSError, match="in use"):
+            cluster.__enter__()
+
+    assert threads() == []
+    assert not any(server.is_running for server in cluster.servers)
+
+
+def test_an_exception_in_the_thread_is_raised_by_the_caller() -> None:
+    thread = LoopThread()
+    thread.start()
+    with pytest.raises(ZeroDivisionError):
+        thread.call(lambda: 1 / 0)
+    thread.stop()
+    with pytest.raises(RuntimeError, match="does not run"):
+        thread.run(asyncio.sleep(0))
+
+
+FORK = """
+import os, sys, socket
+from rocketmq_aio.embedded.cluster import EmbeddedCluster
+
+with EmbeddedCluster() as cluster:
+    child = os.fork()
+    if not child:
+        try:
+            cluster.create_topic("orders")
+        except RuntimeError as error:
+            print(error, flush=True)
+        sys.exit(3)  # leaves the block
+    _, status = os.waitpid(child, 0)
+    print(os.waitstatus_to_exitcode(status), flush=True)
+    child = os.fork()
+    if not child:
+        import time
+        time.sleep(60)
+        os._exit(0)
+    cluster.broker.stop()
+    try:
+        socket.create_connection(("127.0.0.1", cluster.broker.port), 5)
+    except ConnectionRefusedError:
+        print("refused", flush=True)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+print("ended")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks on this system")
+def test_a_forked_child_ends_and_keeps_no_port_open() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.stdout.split("\n")[:4] == [
+        "the cluster does not run in this process",
+        "3",
+        "refused",
+        "ended",
+    ], done
+
+
+def test_the_cluster_cannot_start_twice_at_once() -> None:
+    with EmbeddedCluster() as cluster, pytest.raises(RuntimeError, match="runs already"):
+        cluster.__enter__()
+
+
+def test_a_client_error_is_no_error_of_the_cluster() -> None:
+    with EmbeddedCluster(auto_create_topics=False) as cluster, pytest.raises(RocketMQError):
+        send(cluster, b"one")
