@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rocketmq_aio.protocol.command import Command
 
 if TYPE_CHECKING:
     from rocketmq_aio.embedded.connection import ServerConnection
-
-NO_FIELDS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +18,7 @@ class Response:
     """A response."""
 
     code: int = 0
-    ext: Mapping[str, str] = NO_FIELDS
+    ext: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     remark: str | None = None
 
@@ -45,9 +42,9 @@ class Close(Exception):  # noqa: N818 - not an error: an outcome, returned or ra
 class ErrorResponse(Exception):  # noqa: N818 - an error response, raised by handlers
     """Error response."""
 
-    def __init__(self, code: int, remark: str, ext: Mapping[str, str] = NO_FIELDS) -> None:
+    def __init__(self, code: int, remark: str, ext: Mapping[str, str] | None = None) -> None:
         super().__init__(code, remark)
-        self.response = Response(code, ext, remark=remark)
+        self.response = Response(code, ext or {}, remark=remark)
 
 
 Outcome = Response | Raw | Close | None  # None: no response

@@ -105,7 +105,9 @@ class EmbeddedBroker(EmbeddedServer):
         sends = SendProcessor(self.state, self.delays, backs, self.transactions, self.timers)
         replies = ReplyProcessor(self.state, self.members, sends, self._push_to)
         groups = (self.members, self.assignments, self.locks)
-        self.acl = AccessControl(self.version, cluster, accounts) if master is None else master.acl
+        self.acl: AccessControl = (
+            AccessControl(self.version, cluster, accounts) if master is None else master.acl
+        )
         topics = TopicProcessor(self.state)
         admin = (
             topics,

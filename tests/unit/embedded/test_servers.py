@@ -1,0 +1,262 @@
+"""Life of embedded servers: kill, freeze, restart, replicas, full disks, name servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from rocketmq_aio.protocol.requests.client import GetRouteInfo, LockBatchMQ
+from rocketmq_aio.protocol.requests.offsets import (
+    GetMaxOffset,
+    QueryConsumerOffset,
+    UpdateConsumerOffset,
+)
+from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack, EndTransaction
+from tests.fakes.conformance.ground import Ground, pull_header, send_header
+from tests.fakes.conformance.locking import body as lock_body, lock
+from tests.fakes.conformance.popping import pop_header
+from tests.fakes.history import Resources
+from tests.fakes.raw_client import RawClient
+
+GROUND = Ground("", "", "5.5.0", "orders", "billing")
+MAX_OFFSET = GetMaxOffset(topic="orders", queue_id=0)
+ROUTE = GetRouteInfo(topic="orders", accept_standard_json_only=True)
+NOT_HELD = 4
+SEND_BACK = ConsumerSendMsgBack(
+    offset=0, group="billing", delay_level=1, origin_topic="orders", max_reconsume_times=16
+)
+COMMIT = EndTransaction(
+    producer_group="p",
+    tran_state_table_offset=0,
+    commit_log_offset=0,
+    commit_or_rollback=8,
+    from_transaction_check=False,
+    msg_id="x",
+    transaction_id="x",
+)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[EmbeddedCluster]:
+    async with EmbeddedCluster(brokers=2, topics={"orders": 4}) as cluster:
+        yield cluster
+
+
+async def route(cluster: EmbeddedCluster) -> dict[str, dict[str, str]]:
+    """Return the addresses of the brokers with the topic, by broker id."""
+    async with RawClient(cluster.namesrv) as client:
+        answer = await client.ask(ROUTE)
+    if answer.code:
+        return {}
+    brokers = msgspec.json.decode(answer.body)["brokerDatas"]
+    return {each["brokerName"]: each["brokerAddrs"] for each in brokers}
+
+
+# --- life ----------------------------------------------------------------------------------------
+
+
+async def test_a_cluster_ends_without_leftovers() -> None:
+    async def run() -> Resources:
+        async with EmbeddedCluster(brokers=2, replicas=1) as cluster:
+            for server in cluster.servers:
+                async with RawClient(server.address) as client:
+                    client.send(pull_header(GROUND, 0))
+                    await server.wait_for_connections(1)
+        await asyncio.sleep(0)
+        return Resources.now()
+
+    after_first = await run()  # event loops open some descriptors on first use
+
+    assert await run() == after_first
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_cluster_can_start_again_with_its_messages() -> None:
+    cluster = EmbeddedCluster(topics={"orders": 4})
+    async with cluster:
+        cluster.broker.put("orders", b"one")
+    async with cluster, RawClient(cluster.broker.address) as client:
+        assert (await client.ask(MAX_OFFSET)).ext_fields() == {"offset": "1"}
+
+
+async def test_kill_resets_connections_and_loses_locks_but_no_messages_or_offsets(
+    cluster: EmbeddedCluster,
+) -> None:
+    broker = cluster.broker
+    async with RawClient(broker.address) as client:
+        await client.ask(send_header(GROUND), b"one")
+        broker.commit("billing", "orders", 0, 1)
+        assert await lock(client, GROUND, "c@1", 0) == [0]
+        broker.kill()
+        with pytest.raises(ConnectionResetError):
+            await client.ask(MAX_OFFSET)
+    with pytest.raises(ConnectionRefusedError):
+        await RawClient(broker.address).__aenter__()
+    await broker.start()
+    async with RawClient(broker.address) as client:
+        assert (await client.ask(MAX_OFFSET)).ext_fields() == {"offset": "1"}
+        assert broker.committed("billing", "orders", 0) == 1
+        assert await lock(client, GROUND, "c@2", 0) == [0]
+
+
+async def test_a_frozen_broker_accepts_connections_but_responds_after_resume(
+    cluster: EmbeddedCluster,
+) -> None:
+    broker = cluster.broker
+    async with RawClient(broker.address) as before:
+        await broker.wait_for_connections(1)
+        held = before.send(pull_header(GROUND, 0))
+        await before.ask(MAX_OFFSET)
+        broker.freeze()
+        broker.put("orders", b"one")
+        opaque = before.send(MAX_OFFSET)
+        async with RawClient(broker.address) as during:
+            new = during.send(MAX_OFFSET)
+            for client, waiting in ((before, held), (before, opaque), (during, new)):
+                with pytest.raises(TimeoutError):
+                    await client.answer(waiting, seconds=0.05)
+            broker.resume()
+
+            assert (await during.answer(new)).ext_fields() == {"offset": "1"}
+        assert (await before.answer(opaque)).code == 0
+        assert (await before.answer(held)).code == 0
+
+
+async def test_a_frozen_broker_can_be_killed_and_started(cluster: EmbeddedCluster) -> None:
+    cluster.broker.freeze()
+    cluster.broker.kill()
+    await cluster.broker.start()
+    await cluster.broker.start()
+
+    async with RawClient(cluster.broker.address) as client:
+        assert (await client.ask(MAX_OFFSET)).code == 0
+
+
+# --- name server ---------------------------------------------------------------------------------
+
+
+async def test_brokers_that_do_not_run_are_in_no_route(cluster: EmbeddedCluster) -> None:
+    cluster.broker.kill()
+    without = await route(cluster)
+    await cluster.broker.start()
+
+    assert list(without) == ["broker-b"]
+    assert list(await route(cluster)) == ["broker-a", "broker-b"]
+
+
+async def test_a_name_server_can_keep_lost_brokers(cluster: EmbeddedCluster) -> None:
+    cluster.name_server.keeps_lost_brokers = True
+    cluster.broker.kill()
+
+    assert list(await route(cluster)) == ["broker-a", "broker-b"]
+
+
+async def test_stale_routes_stay_until_they_are_updated(cluster: EmbeddedCluster) -> None:
+    cluster.name_server.freeze_routes()
+    cluster.broker.kill()
+    cluster.delete_topic("orders")
+    stale = await route(cluster)
+    cluster.name_server.update_routes()
+
+    assert list(stale) == ["broker-a", "broker-b"]
+    assert await route(cluster) == {}
+
+
+async def test_a_name_server_that_forgets_brokers_gets_them_back_with_time(
+    cluster: EmbeddedCluster,
+) -> None:
+    cluster.name_server.forget_brokers()
+    empty = await route(cluster)
+    cluster.clock.advance(30)
+
+    assert empty == {}
+    assert list(await route(cluster)) == ["broker-a", "broker-b"]
+
+
+async def test_a_killed_name_server_starts_on_its_port(cluster: EmbeddedCluster) -> None:
+    cluster.name_server.kill()
+    with pytest.raises(ConnectionRefusedError):
+        await route(cluster)
+    await cluster.name_server.start()
+
+    assert list(await route(cluster)) == ["broker-a", "broker-b"]
+
+
+# --- replicas and full disks ---------------------------------------------------------------------
+
+
+@pytest.fixture(params=["4.9.7", "5.5.0"])
+async def replicated(request: pytest.FixtureRequest) -> AsyncIterator[EmbeddedCluster]:
+    topics = {"orders": 4}
+    async with EmbeddedCluster(version=request.param, replicas=1, topics=topics) as cluster:
+        yield cluster
+
+
+async def test_a_replica_is_registered_with_broker_id_1(replicated: EmbeddedCluster) -> None:
+    both = await route(replicated)
+    (replica,) = replicated.broker.replicas
+    replicated.broker.kill()
+    one = await route(replicated)
+    replica.kill()
+
+    assert both == {"broker-a": {"0": replicated.broker.address, "1": replica.address}}
+    assert one == {"broker-a": {"1": replica.address}}
+    assert await route(replicated) == {}
+
+
+async def test_a_replica_serves_messages_and_offsets_without_its_master(
+    replicated: EmbeddedCluster,
+) -> None:
+    replicated.broker.put("orders", b"one")
+    replicated.broker.commit("billing", "orders", 0, 1)
+    replicated.broker.kill()
+    (replica,) = replicated.broker.replicas
+    offset = QueryConsumerOffset(consumer_group="billing", topic="orders", queue_id=0)
+    commit = UpdateConsumerOffset(
+        consumer_group="billing", topic="orders", queue_id=0, commit_offset=0
+    )
+    async with RawClient(replica.address) as client:
+        assert (await client.ask(pull_header(GROUND, 0, sys_flag=NOT_HELD))).code == 0
+        assert (await client.ask(pull_header(GROUND, 1, sys_flag=NOT_HELD))).code == 19
+        assert (await client.ask(MAX_OFFSET)).ext_fields() == {"offset": "1"}
+        assert (await client.ask(offset)).ext_fields() == {"offset": "1"}
+        assert (await client.ask(commit)).code == 0
+        assert (await client.ask(LockBatchMQ(), lock_body(GROUND, "c@1", (0,)))).code == 0
+
+
+async def test_a_replica_rejects_writes_like_real_ones(replicated: EmbeddedCluster) -> None:
+    is_5 = replicated.broker.version.is_5
+    async with RawClient(replicated.broker.replicas[0].address) as client:
+        send = await client.ask(send_header(GROUND), b"one")
+        send_back = await client.ask(SEND_BACK)
+        commit = await client.ask(COMMIT)
+        pop = await client.ask(pop_header(GROUND))
+
+    busy = (2, "[REJECTREQUEST]system busy, start flow control for a while")
+    assert (send.code, send_back.code) == ((2, 2) if is_5 else (14, 1))
+    assert (send_back.code, send_back.remark) == (busy if is_5 else (1, "SERVICE_NOT_AVAILABLE"))
+    assert (commit.code, commit.remark) == (11, "not set any response code")
+    assert pop.code == (210 if is_5 else 3)
+    assert replicated.broker.messages("orders") == []
+
+
+async def test_a_broker_with_a_full_disk_serves_reads_only(replicated: EmbeddedCluster) -> None:
+    broker = replicated.broker
+    broker.put("orders", b"one")
+    broker.disk_full = True
+    async with RawClient(broker.address) as client:
+        send = await client.ask(send_header(GROUND), b"two")
+        read = await client.ask(pull_header(GROUND, 0, sys_flag=NOT_HELD))
+        send_back = await client.ask(SEND_BACK)
+        commit = await client.ask(COMMIT)
+        broker.disk_full = False
+        again = await client.ask(send_header(GROUND), b"two")
+
+    assert (send.code, read.code, again.code) == (14, 0, 0)
+    assert "the broker's disk is full" in (send.remark or "")
+    assert (send_back.code, send_back.remark) == (1, "SERVICE_NOT_AVAILABLE")
+    assert commit.code == 14
