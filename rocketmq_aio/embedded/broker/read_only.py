@@ -16,6 +16,14 @@ NOT_AVAILABLE: Final = (
     "message store has been shut down, etc."
 )
 STORE_FIELDS: Final = {"TRACE_ON": "true", "MSG_REGION": "DefaultRegion"}
+NOTHING_POPPED: Final = {
+    "popTime": "0",
+    "invisibleTime": "0",
+    "reviveQid": "0",
+    "restNum": "0",
+    "startOffsetInfo": "",
+    "msgOffsetInfo": "",
+}
 BUSY: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
@@ -38,15 +46,5 @@ def check_writable(command: Command, version: Version, *, is_master: bool) -> No
         if command.ext_fields().get("commitOrRollback") == str(TRANSACTION_COMMIT):
             remark = "Service not available now."
             raise ErrorResponse(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
-    if code == RequestCode.POP_MESSAGE and not is_master:
+    if code == RequestCode.POP_MESSAGE and version.is_5:  # it would have to store checkpoints
         raise ErrorResponse(ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE", NOTHING_POPPED)
-
-
-NOTHING_POPPED: Final = {
-    "popTime": "0",
-    "invisibleTime": "0",
-    "reviveQid": "0",
-    "restNum": "0",
-    "startOffsetInfo": "",
-    "msgOffsetInfo": "",
-}
