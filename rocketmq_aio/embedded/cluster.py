@@ -63,8 +63,8 @@ class EmbeddedCluster:
         max_bytes: int = MAX_BYTES,
         port: int = 0,
     ) -> None:
-        if not 1 <= brokers <= len(string.ascii_lowercase):
-            raise ValueError(f"brokers is {brokers}, not 1 to {len(string.ascii_lowercase)}")
+        if not 0 <= brokers <= len(string.ascii_lowercase):
+            raise ValueError(f"brokers is {brokers}, not 0 to {len(string.ascii_lowercase)}")
         self.thread = LoopThread()
         self.clock = Clock(self.thread)
         self.faults = Faults(self.clock, self.thread)

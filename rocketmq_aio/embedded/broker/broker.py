@@ -238,7 +238,7 @@ class EmbeddedBroker(EmbeddedServer):
         """Send a transaction check to one producer of *group*, if any is connected."""
         for connection in self._producers_of(group)[:1]:
             check.opaque = next(self._opaques)
-            self._send(connection, check, check.ext_fields(), JSON_HEADER, check.code)
+            self._send(connection, check, check.ext_fields())
 
     def _notify_members(self, group: str, numbers: Iterable[int]) -> None:
         for number in numbers:

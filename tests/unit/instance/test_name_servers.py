@@ -182,8 +182,8 @@ async def test_a_topic_is_unknown_when_all_servers_say_so() -> None:
 
 async def test_a_server_with_the_topic_wins_over_a_restarted_one() -> None:
     async with servers(3) as made, asking(joined(made)) as name_servers:
-        made[0].brokers.clear()
-        made[1].brokers.clear()
+        made[0].forget_brokers()
+        made[1].forget_brokers()
         for _ in range(2):
             assert (await name_servers.route("orders")).queue_datas
 
@@ -231,7 +231,7 @@ async def test_a_slow_server_with_the_topic_wins_over_an_early_unknown(
 ) -> None:
     async with servers() as (empty, slow), asking(joined([empty, slow])) as name_servers:
         doubt_after(60.0, monkeypatch)
-        empty.brokers.clear()
+        empty.forget_brokers()
         held = slow.hold(ROUTE, times=1)
         asking_now = asyncio.create_task(name_servers.route("orders"))
         await held.wait(1)
