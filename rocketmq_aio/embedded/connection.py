@@ -6,14 +6,11 @@ import asyncio
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING, Final, Protocol as Interface, cast
+from typing import Final, Protocol as Interface, cast
 
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.command import Command, decode_command
 from rocketmq_aio.protocol.frame import FrameDecoder
-
-if TYPE_CHECKING:
-    from rocketmq_aio.embedded.responses import Outcome
 
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024  # the limit of Java peers
 HIGH_WATER_BYTES: Final = 1024 * 1024  # unsent bytes that stop reading requests
@@ -48,7 +45,7 @@ class ServerConnection(asyncio.Protocol):
         self.received_bytes = 0
         self.received_chunks = 0
         self.fault: CodecError | None = None
-        self.tasks: set[asyncio.Future[Outcome] | asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
         self.pushed: dict[int, asyncio.Future[Command]] = {}
         self._peer = peer
         self._decoder = FrameDecoder(self._frame, max_frame_bytes=MAX_FRAME_BYTES)

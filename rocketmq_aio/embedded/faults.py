@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, Self, TypedDict, Unpack
 
 import msgspec
 
@@ -19,14 +19,28 @@ from rocketmq_aio.protocol.command import Command
 
 if TYPE_CHECKING:
     from rocketmq_aio.embedded.connection import ServerConnection
-    from rocketmq_aio.embedded.server import EmbeddedServer
 
 RequestKind = Literal[
     "send", "send_back", "reply", "end_transaction", "recall", "pull", "pop", "ack",
     "change_invisible", "commit", "query_offset", "heartbeat", "lock", "unlock", "members", "route",
 ]  # fmt: skip
 Requests = RequestKind | int | Iterable[int] | None
-Respond = Callable[["EmbeddedServer", Command, "ServerConnection"], Outcome | Awaitable[Outcome]]
+Respond = Callable[["FaultyServer", Command, "ServerConnection"], Outcome | Awaitable[Outcome]]
+
+
+class FaultyServer(Protocol):
+    """What faults need of a server."""
+
+    name: str
+
+    async def execute(self, command: Command, connection: ServerConnection) -> Outcome:
+        """Return the outcome of a request without faults."""
+        ...
+
+    def frame(self, command: Command, response: Response) -> bytes:
+        """Return the frame of *response* to *command*."""
+        ...
+
 
 KINDS: Final[dict[str, frozenset[int]]] = {
     "send": frozenset({10, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}),
@@ -110,7 +124,7 @@ class Fault:
         await self._changed.until(lambda: self.count >= count, what, seconds)
         return list(self.requests)
 
-    def matches(self, server: EmbeddedServer, command: Command) -> bool:
+    def matches(self, server: FaultyServer, command: Command) -> bool:
         """Return whether it applies to *command*."""
         if self._codes is None:
             if command.code == CONNECT:
@@ -191,7 +205,7 @@ class HeldResponses(Fault):
                 each.released.set_result(None)
 
     async def _hold(
-        self, server: EmbeddedServer, command: Command, connection: ServerConnection
+        self, server: FaultyServer, command: Command, connection: ServerConnection
     ) -> Outcome:
         outcome = await server.execute(command, connection) if self._executed else None
         held = HeldResponse(command, asyncio.get_running_loop().create_future())
@@ -251,7 +265,7 @@ class Faults:
         """Respond *seconds* later; with ``executed=False`` also execute later."""
 
         async def respond(
-            server: EmbeddedServer, command: Command, connection: ServerConnection
+            server: FaultyServer, command: Command, connection: ServerConnection
         ) -> Outcome:
             outcome = await server.execute(command, connection) if executed else None
             await self._clock.wait(seconds)
@@ -314,7 +328,7 @@ class Faults:
         """Respond with the opaque of another request, or of none."""
 
         async def respond(
-            server: EmbeddedServer, command: Command, connection: ServerConnection
+            server: FaultyServer, command: Command, connection: ServerConnection
         ) -> Outcome:
             outcome = await server.execute(command, connection)
             if isinstance(outcome, Response):
@@ -378,7 +392,7 @@ class Faults:
                 faults.remove(fault)
         self.active = bool(self._limited or self._kept)
 
-    def take(self, server: EmbeddedServer, command: Command) -> Fault | None:
+    def take(self, server: FaultyServer, command: Command) -> Fault | None:
         """Return the fault that *command* meets, and count it."""
         for fault in (*self._limited, *self._kept):
             if fault.matches(server, command):
@@ -402,7 +416,7 @@ class Faults:
         """Add a fault that replaces the frame of the response."""
 
         async def respond(
-            server: EmbeddedServer, command: Command, connection: ServerConnection
+            server: FaultyServer, command: Command, connection: ServerConnection
         ) -> Outcome:
             outcome = await server.execute(command, connection) if executed else Response()
             return (
