@@ -158,6 +158,7 @@ def _checked_topic(topic: object) -> str:
     """Return *topic* as a plain `str`: a member of a string enum is formatted by its name."""
     if (fault := topic_fault(topic)) is not None:
         raise InvalidMessageError(topic, fault)
+    assert isinstance(topic, str)
     if topic in UNSENDABLE_TOPICS:
         raise InvalidMessageError(topic, "this topic is reserved by the broker")
     plain = str.__str__(topic)
