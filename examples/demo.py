@@ -2,8 +2,8 @@
 
     python examples/demo.py --seconds 10 --version 5.5.0 --backend embedded
 
-The backend `embedded` is a broker in Python, in a thread of this process. `jvm` and `docker` start
-and stop a real one; `external` uses the one of ROCKETMQ_NAMESRV. The demo ends with an error if a
+The backend `embedded` is a broker in Python, run by `rmq dev`. `jvm` and `docker` start and stop a
+real one; `external` uses the one of ROCKETMQ_NAMESRV. The demo ends with an error if a
 message was lost.
 """
 
@@ -11,8 +11,11 @@ import argparse
 import asyncio
 import logging
 import os
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rocketmq_aio import LitePullConfig, LitePullConsumer, Message, Producer, RocketMQError
@@ -22,12 +25,13 @@ SENDERS = 64
 BODY = b"x" * 1016  # after eight bytes with the number of the message: 1 KiB
 STALL_TIMEOUT_SECONDS = 10.0  # without a new message, before missing ones count as lost
 LINE_SECONDS = 0.5
-BACKENDS = ("embedded", "jvm", "docker", "external", "auto")
-BROKERS = {
-    "embedded": "the embedded broker (Python, in memory, in a thread of this process)",
-    "jvm": "a real broker (Java process)",
-    "containers": "a real broker (container)",
+QUEUES = 8
+BACKENDS = {
+    "embedded": "the embedded broker (Python, in memory, a process of its own)",
+    "jvm": "a real broker (Java processes)",
+    "docker": "a real broker (containers)",
     "external": "the brokers of ROCKETMQ_NAMESRV",
+    "auto": "the first real broker that is possible",
 }
 
 
@@ -125,28 +129,45 @@ async def run(namesrv: str, topic: str, seconds: float) -> Counts:
     return counts
 
 
+@contextmanager
+def embedded(version: str, topic: str) -> Iterator[str]:
+    """Run the embedded broker in a process of its own; yield its name server."""
+    options = ("--port", "0", "--version", version, "--topic", f"{topic}:{QUEUES}", "--quiet")
+    command = (sys.executable, "-m", "rocketmq_aio.cli", "dev", *options)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
+        try:
+            assert broker.stdout is not None
+            line = next(line for line in broker.stdout if line.startswith("name server"))
+            yield line.rpartition("=")[2].strip()
+        finally:
+            broker.terminate()
+
+
+@contextmanager
+def real(version: str, topic: str, backend: str) -> Iterator[str]:
+    """Run a real broker, or use that of ROCKETMQ_NAMESRV; yield its name server."""
+    with Cluster.start(version, backend=backend) as cluster:
+        cluster.create_topic(topic, queues=QUEUES)
+        yield cluster.namesrv
+        cluster.delete_topic(topic)
+
+
 def main(seconds: float, version: str, backend: str) -> int:
     logging.basicConfig(format="  %(message)s", stream=sys.stdout)
     logging.getLogger("rocketmq_aio.testing").setLevel(logging.INFO)  # logs downloads
-    print(f"Getting RocketMQ {version} ready ({backend}) ...", flush=True)
-    started = time.monotonic()
+    print(f"Getting RocketMQ {version} ready: {BACKENDS[backend]} ...", flush=True)
+    started, topic = time.monotonic(), f"demo-{time.time_ns()}"
+    servers = embedded(version, topic) if backend == "embedded" else real(version, topic, backend)
     try:
-        cluster = Cluster.start(version, backend=backend)
+        with servers as namesrv:
+            print(f"Ready after {time.monotonic() - started:.1f} s: name server {namesrv}")
+            print(f"Sending with {SENDERS} tasks, receiving with `async for`, for {seconds:g} s:")
+            counts = asyncio.run(run(namesrv, topic, seconds))
     except ClusterError as error:
         print(error, file=sys.stderr)
         return 1
-    with cluster:
-        took = time.monotonic() - started
-        print(
-            f"Ready after {took:.1f} s: name server {cluster.namesrv}, {BROKERS[cluster.backend]}"
-        )
-        topic = f"demo-{time.time_ns()}"
-        cluster.create_topic(topic, queues=8)
-        print(f"Sending with {SENDERS} tasks, receiving with `async for`, for {seconds:g} s:")
-        counts = asyncio.run(run(cluster.namesrv, topic, seconds))
-        print(f"\n{counts.summary()}")
-        print(f"on {BROKERS[cluster.backend]}, {platform()}")
-        cluster.delete_topic(topic)
+    print(f"\n{counts.summary()}")
+    print(f"on {BACKENDS[backend]}; {platform()}")
     return counts.exit_code()
 
 

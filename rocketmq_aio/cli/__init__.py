@@ -1,4 +1,4 @@
-"""The command ``rmq``; it needs the extra ``rocketmq-aio[cli]``."""
+"""The command ``rmq``; all but ``rmq dev`` needs the extra ``rocketmq-aio[cli]``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ NEEDED: Final = ("typer", "rich")
 
 def main() -> None:
     """Run the command of this process and end with its exit code."""
+    if sys.argv[1:2] == ["dev"]:
+        from rocketmq_aio.cli import dev
+
+        sys.exit(dev.run(sys.argv[2:]))
     try:
         from rocketmq_aio.cli.app import run
     except ModuleNotFoundError as error:

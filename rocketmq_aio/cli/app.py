@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from rocketmq_aio.cli import pipelines
+from rocketmq_aio.cli import dev, pipelines
 from rocketmq_aio.cli.failures import ExitCode, exit_code, format_error
 from rocketmq_aio.cli.output import print_error
 
@@ -23,6 +23,16 @@ app = typer.Typer(
 )
 # One module per noun: each has a typer app of its own.
 app.add_typer(pipelines.app, name="pipeline")
+
+
+@app.command(
+    "dev",
+    help="Run a RocketMQ for development, in memory, for clients of any language.",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def _dev(context: typer.Context) -> int:
+    return dev.run(context.args)
 
 
 def _show_version(wanted: bool) -> None:

@@ -14,6 +14,7 @@ from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
 from rocketmq_aio.embedded.broker.state import MAX_BYTES
 from rocketmq_aio.embedded.broker.store import READ_WRITE
 from rocketmq_aio.embedded.clock import Clock
+from rocketmq_aio.embedded.events import EventCallback
 from rocketmq_aio.embedded.faults import Faults
 from rocketmq_aio.embedded.loop_thread import LoopThread, from_any_thread
 from rocketmq_aio.embedded.name_server import EmbeddedNameServer
@@ -137,6 +138,11 @@ class EmbeddedCluster:
         """Delete a topic and its messages on every broker."""
         for broker in self.brokers:
             broker.delete_topic(name)
+
+    def on_event(self, callback: EventCallback) -> None:
+        """Call *callback* with each stored message, and with messages that groups get."""
+        for broker in self.brokers:
+            broker.on_event(callback)
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:  # stops what has started if a start fails

@@ -34,6 +34,7 @@ from rocketmq_aio.embedded.broker.timers import TimerProcessor
 from rocketmq_aio.embedded.broker.topics import TEMPLATE_TOPIC, TopicProcessor
 from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
 from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.events import EventCallback, MessagesDelivered, MessageStored
 from rocketmq_aio.embedded.loop_thread import from_any_thread
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.embedded.server import HOST, EmbeddedServer, ServerOptions
@@ -158,6 +159,14 @@ class EmbeddedBroker(EmbeddedServer):
     @from_any_thread
     def delete_topic(self, name: str) -> None:
         self.state.delete_topic(name)
+
+    def on_event(self, callback: EventCallback) -> None:
+        """Call *callback* with each stored message, and with messages that groups get."""
+        name, state = self.name, self.state
+        state.store.on_stored = lambda message: callback(MessageStored(name, message))
+        state.on_delivered = lambda group, messages: callback(
+            MessagesDelivered(name, group, messages)
+        )
 
     @from_any_thread
     def create_group(self, name: str) -> None:

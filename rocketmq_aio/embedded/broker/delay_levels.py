@@ -24,13 +24,14 @@ LEVELS: Final = (1, 5, 10, 30, *(MINUTE * n for n in (*range(1, 11), 20, 30)), H
 class DelayLevels:
     """Stores messages, delayed ones again at the end of their delay.
 
-    `seconds` has the delay of each level; tests can shorten them.
+    :ivar seconds: the delay of each level; tests can shorten them
+    :ivar waiting: log offsets of messages that are not due
     """
 
     def __init__(self, store: MessageStore) -> None:
         self.seconds: list[float] = list(LEVELS)
         self._store = store
-        self._waiting = DelayQueue[int](
+        self.waiting = DelayQueue[int](
             store.clock, self._deliver, lambda log_offset: log_offset >= store.log_start
         )
 
@@ -41,7 +42,7 @@ class DelayLevels:
             return self._store.append(message)
         self._store.create_topic(SCHEDULE_TOPIC, len(self.seconds), perm=0)
         stored = self._store.append(hidden(message, SCHEDULE_TOPIC, level - 1))
-        self._waiting.add(stored.store_ms + int(self.seconds[level - 1] * 1000), stored.log_offset)
+        self.waiting.add(stored.store_ms + int(self.seconds[level - 1] * 1000), stored.log_offset)
         return stored
 
     def _deliver(self, log_offset: int) -> None:

@@ -35,6 +35,10 @@ class DelayQueue(Generic[T]):
     def __len__(self) -> int:
         return len(self._heap)
 
+    def items(self) -> list[tuple[int, T]]:
+        """Return the items that are still wanted, with their times, in order."""
+        return [(due, item) for due, _, item in sorted(self._heap) if self._is_wanted(item)]
+
     def add(self, due_ms: int, item: T) -> None:
         """Deliver *item* at *due_ms*, wall-clock time of the clock."""
         if len(self._heap) >= self._prune_at:

@@ -54,7 +54,7 @@ class BrokerState:
     reset_offsets: dict[GroupQueue, int] = field(default_factory=dict)  # for the next pull (5.x)
     settings: dict[str, str] = field(default_factory=dict)  # that an administrator updated
     changes: int = 0  # of topics and groups
-    on_delivered: Callable[[str, Sequence[StoredMessage]], None] | None = None
+    on_delivered: Callable[[str, Sequence[StoredMessage]], object] | None = None
 
     def topic(self, name: str) -> Topic:
         """Return the topic.

@@ -182,7 +182,7 @@ class MessageStore:
         self.clock = clock
         self.log: list[StoredMessage] = []  # of all queues, in the order of their storage
         self.log_end = 0
-        self.on_stored: Callable[[StoredMessage], None] | None = None
+        self.on_stored: Callable[[StoredMessage], object] | None = None
         self._max_bytes = max_bytes
         self._bytes = 0
         self._host = packed_host(("127.0.0.1", 0))
@@ -309,6 +309,14 @@ class MessageStore:
         at = stored.offset, stored.log_offset
         parts = message.flag, message.body, properties
         return encode_record(message, parts, at, stored.store_ms, self._host)
+
+    def restore(self, messages: Iterable[StoredMessage], log_end: int) -> None:
+        """Add messages with their positions to topics that exist; the store is empty."""
+        for stored in messages:
+            self.topics[stored.topic].queues[stored.queue_id].messages.append(stored)
+            self.log.append(stored)
+            self._bytes += _size(stored)
+        self.log_end = log_end
 
     def _drop_oldest(self) -> None:
         room = self._max_bytes - self._max_bytes // DROPPED_SHARE

@@ -35,13 +35,16 @@ ILLEGAL_OPERATION: Final = 604
 
 
 class TimerProcessor:
-    """Delivers messages at their times."""
+    """Delivers messages at their times.
+
+    :ivar waiting: log offsets of messages that are not due
+    """
 
     def __init__(self, state: BrokerState) -> None:
         self.recall_enabled = False
         self._state = state
         self._recalled: dict[tuple[str, str], None] = {}
-        self._waiting = DelayQueue[int](
+        self.waiting = DelayQueue[int](
             state.clock, self._deliver, lambda log_offset: log_offset >= state.store.log_start
         )
 
@@ -74,7 +77,7 @@ class TimerProcessor:
         waiting = hidden(message, TIMER_TOPIC, 0)
         waiting.properties[TIMER_OUT_MS] = str(due_ms)
         stored = store.append(waiting)
-        self._waiting.add(due_ms, stored.log_offset)
+        self.waiting.add(due_ms, stored.log_offset)
         key = stored.properties[UNIQ_KEY]
         text = f"v1 {message.topic} {self._state.name} {due_ms + 1} {key}"
         return stored, urlsafe_b64encode(text.encode()).decode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -47,6 +47,7 @@ class TransactionProcessor:
     Like real brokers, it stores a half message again before each check and keeps no decisions.
 
     :param send_check: sends a check to a producer of a group
+    :ivar checks: log offsets of half messages to check
     :ivar behind_proxy: END_TRANSACTION is answered as a cluster proxy of 5.x does: 0 at once, and
         passed on only for a transaction that the broker has just checked
     """
@@ -59,11 +60,17 @@ class TransactionProcessor:
         self._state = state
         self._send_check = send_check
         self._open: dict[int, None] = {}  # log offsets
-        self._checks = DelayQueue[int](state.clock, self._check, self._is_open)
+        self.checks = DelayQueue[int](state.clock, self._check, self._is_open)
         self._checked: dict[str | None, StoredMessage] = {}  # known to the proxy, by transaction id
 
     def handlers(self) -> Handlers:
         return {RequestCode.END_TRANSACTION: self.end}
+
+    def restore(self, checks: Iterable[tuple[int, int]]) -> None:
+        """Restore open half messages: time of the next check, log offset."""
+        for due_ms, log_offset in checks:
+            self._open[log_offset] = None
+            self.checks.add(due_ms, log_offset)
 
     @property
     def open(self) -> list[StoredMessage]:
@@ -81,7 +88,7 @@ class TransactionProcessor:
         sys_flag = message.sys_flag & ~TRANSACTION_MASK
         half = self._state.store.append(hidden(message, HALF_TOPIC, 0, sys_flag=sys_flag))
         self._open[half.log_offset] = None
-        self._checks.add(half.store_ms + int(delay * 1000), half.log_offset)
+        self.checks.add(half.store_ms + int(delay * 1000), half.log_offset)
         return half
 
     def end(self, command: Command, _connection: ServerConnection) -> Response | None:

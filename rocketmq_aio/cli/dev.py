@@ -1,0 +1,323 @@
+"""``rmq dev``: the embedded broker as a process, for development with clients of any language.
+
+It needs no extra, so it parses its options itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Final, NoReturn
+
+from rocketmq_aio.embedded.broker.store import StoredMessage
+from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from rocketmq_aio.embedded.events import Event, MessageStored
+from rocketmq_aio.embedded.server import VERSIONS
+from rocketmq_aio.embedded.snapshot import SnapshotError, load_snapshot, save_snapshot
+from rocketmq_aio.model.properties import KEYS, TAGS
+from rocketmq_aio.signals import stop_signals
+
+USAGE: Final = 2  # exit codes as in `cli.failures`, which needs an extra
+FAILED: Final = 3
+DEFAULT_PORT: Final = 9876
+DEFAULT_QUEUES: Final = 4
+MAX_QUEUES: Final = 1024
+MAX_BROKERS: Final = 26
+LINES_PER_WINDOW: Final = 5  # of one topic; further messages are counted in one line
+WINDOW_SECONDS: Final = 1.0
+SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_")
+NAME: Final = re.compile(r"[%|0-9A-Za-z_-]{1,127}")
+LABELS: Final = (("tag", TAGS), ("keys", KEYS))
+SHOWN_BYTES: Final = 60
+DESCRIPTION: Final = """\
+Run a RocketMQ for development: a name server and brokers in this process, in memory.
+Never use it in production: it has no replication, no disk and no limits for clients."""
+
+
+class UsageError(Exception):
+    """An option is wrong; nothing was started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevOptions:
+    """Options of the command."""
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    topics: dict[str, int] = field(default_factory=dict)
+    brokers: int = 1
+    version: str = "5.5.0"
+    keep: Path | None = None
+    quiet: bool = False
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command until SIGINT or SIGTERM; return its exit code."""
+    try:
+        options = parse(arguments)
+    except UsageError as error:
+        return _fail(str(error), USAGE)
+    try:
+        asyncio.run(serve(options, _print))
+    except OSError as error:
+        return _fail(_reason(error, options), FAILED)
+    except SnapshotError as error:
+        return _fail(str(error), FAILED)
+    return 0
+
+
+def parse(arguments: Sequence[str]) -> DevOptions:
+    """Return the options.
+
+    :raises UsageError: one of them is wrong
+    :raises SystemExit: ``--help``
+    """
+    given = _parser().parse_args(arguments)
+    if not 0 <= given.port <= 65535:
+        raise UsageError(f"--port {given.port}: expected 0 (any free port) to 65535")
+    if not 1 <= given.brokers <= MAX_BROKERS:
+        raise UsageError(f"--brokers {given.brokers}: expected 1 to {MAX_BROKERS}")
+    return DevOptions(
+        host=_host(given.host),
+        port=given.port,
+        topics=dict(_topic(text) for text in given.topic),
+        brokers=given.brokers,
+        version=given.version,
+        keep=given.keep,
+        quiet=given.quiet,
+    )
+
+
+async def serve(options: DevOptions, show: Callable[[str], object]) -> None:
+    """Run the cluster until a signal arrives.
+
+    :raises OSError: the port cannot be used
+    :raises SnapshotError: the file of ``--keep`` cannot be read or written
+    """
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    with stop_signals(lambda: loop.call_soon_threadsafe(stopped.set)):
+        cluster = EmbeddedCluster(options.brokers, version=options.version, port=options.port)
+        loaded = options.keep is not None and load_snapshot(cluster.brokers, options.keep)
+        for name, queues in options.topics.items():
+            cluster.create_topic(name, queues)
+        async with cluster:
+            for line in _greeting(cluster, options, loaded=loaded):
+                show(line)
+            await _watch(cluster, options, show, stopped)
+        if options.keep is not None:
+            save_snapshot(cluster.brokers, options.keep)
+            show(f"saved to {options.keep}")
+
+
+async def _watch(
+    cluster: EmbeddedCluster,
+    options: DevOptions,
+    show: Callable[[str], object],
+    stopped: asyncio.Event,
+) -> None:
+    """Show what happens until *stopped* is set."""
+    if options.quiet:
+        await stopped.wait()
+        return
+    activity = Activity(show)
+    cluster.on_event(activity.record)
+    waiting = asyncio.ensure_future(stopped.wait())
+    try:
+        while not waiting.done():
+            await asyncio.wait([waiting], timeout=WINDOW_SECONDS)
+            activity.end_window()
+    finally:
+        waiting.cancel()
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Messages of one topic, or of one group and topic, in one window."""
+
+    lines: int = 0
+    more: int = 0
+    more_bytes: int = 0
+
+
+class Activity:
+    """Shows messages as lines, and many messages of a topic as one line per window."""
+
+    def __init__(
+        self, show: Callable[[str], object], clock: Callable[[], float] = time.time
+    ) -> None:
+        self._show = show
+        self._clock = clock
+        self._windows: dict[str, _Counts] = {}
+
+    def record(self, event: Event) -> None:
+        """Show or count *event*."""
+        if isinstance(event, MessageStored):
+            self._stored(event.message)
+        else:
+            self._delivered(event.group, event.messages)
+
+    def end_window(self) -> None:
+        """Show what was only counted, and begin a new window."""
+        windows, self._windows = self._windows, {}
+        for subject, counts in windows.items():
+            if counts.more:
+                size = f", {counts.more_bytes / 1e6:.1f} MB" if counts.more_bytes else ""
+                self._line(f"{subject}  {counts.more:,} more messages{size}")
+
+    def _stored(self, message: StoredMessage) -> None:
+        if message.topic.startswith(SYSTEM_PREFIXES):
+            return
+        subject = f"sent      {message.topic}"
+        counts = self._counts(subject)
+        if counts.lines < LINES_PER_WINDOW:
+            counts.lines += 1
+            place = f"queue {message.queue_id} offset {message.offset}"
+            self._line(f"{subject}  {place}  {_described(message.properties, message.body)}")
+        else:
+            counts.more += 1
+            counts.more_bytes += len(message.body)
+
+    def _delivered(self, group: str, messages: Sequence[StoredMessage]) -> None:
+        first, last = messages[0], messages[-1]
+        if first.topic.startswith(SYSTEM_PREFIXES):
+            return
+        subject = f"consumed  {first.topic} by {group}"
+        counts = self._counts(subject)
+        if counts.lines < LINES_PER_WINDOW:
+            counts.lines += 1
+            place = f"queue {last.queue_id} offset {last.offset}"
+            if len(messages) > 1:
+                place = f"{len(messages)} messages up to {place}"
+            self._line(f"{subject}  {place}")
+        else:
+            counts.more += len(messages)
+
+    def _counts(self, subject: str) -> _Counts:
+        counts = self._windows.get(subject)
+        if counts is None:
+            counts = self._windows[subject] = _Counts()
+        return counts
+
+    def _line(self, text: str) -> None:
+        self._show(f"{time.strftime('%H:%M:%S', time.localtime(self._clock()))}  {text}")
+
+
+def _described(properties: dict[str, str], body: bytes) -> str:
+    """Return tag, keys and the begin of the body."""
+    words = [f"{name}={properties[key]}" for name, key in LABELS if key in properties]
+    return "  ".join([*words, _shown(body)])
+
+
+def _shown(body: bytes) -> str:
+    """Return the first characters of a text, or the size of other bytes."""
+    try:
+        text = body[:SHOWN_BYTES].decode()
+    except UnicodeDecodeError:
+        return f"{len(body):,} bytes"
+    if not text.isprintable():
+        return f"{len(body):,} bytes"
+    return text if len(body) <= SHOWN_BYTES else f"{text}... ({len(body):,} bytes)"
+
+
+def _greeting(cluster: EmbeddedCluster, options: DevOptions, *, loaded: bool) -> Iterable[str]:
+    yield f"Embedded RocketMQ {options.version} for development, not for production."
+    yield f"name server  {cluster.namesrv}      export ROCKETMQ_NAMESRV={cluster.namesrv}"
+    for broker in cluster.brokers:
+        yield f"{broker.name}     {broker.address}"
+    for name, queues in options.topics.items():
+        yield f"topic        {name}, {queues} queues per broker"
+    if options.keep is None:
+        yield "data         in memory only; keep it with --keep FILE"
+    else:
+        yield f"data         {'loaded from' if loaded else 'new, will be saved to'} {options.keep}"
+    yield "Stop with Ctrl+C."
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="rmq dev",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, help="of the name server (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="IP address to listen on and to give to clients (default: %(default)s); anyone who"
+        " reaches another one can read and write",
+    )
+    parser.add_argument(
+        "--topic",
+        action="append",
+        default=[],
+        metavar="NAME[:QUEUES]",
+        help=f"topic to create, by default with {DEFAULT_QUEUES} queues; repeatable. Other topics"
+        " are created by the first message",
+    )
+    parser.add_argument("--brokers", type=int, default=1, help="(default: %(default)s)")
+    parser.add_argument(
+        "--version", choices=VERSIONS, default="5.5.0", help="to behave like (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FILE",
+        help="load messages, offsets and groups from FILE at the start, save them at the end",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not show messages")
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of printing usage and exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def _topic(text: str) -> tuple[str, int]:
+    name, colon, number = text.partition(":")
+    if not NAME.fullmatch(name):
+        raise UsageError(f"--topic {text}: {name!r} is no topic name")
+    if not colon:
+        return name, DEFAULT_QUEUES
+    if not number.isdecimal() or not 1 <= int(number) <= MAX_QUEUES:
+        raise UsageError(f"--topic {text}: expected NAME:QUEUES with 1 to {MAX_QUEUES} queues")
+    return name, int(number)
+
+
+def _host(text: str) -> str:
+    """Return an IPv4 address that clients can connect to."""
+    try:
+        address = IPv4Address(text)
+    except ValueError:
+        raise UsageError(f"--host {text}: expected an IPv4 address of this machine") from None
+    if address.is_unspecified:
+        raise UsageError(f"--host {text}: clients cannot connect to it, name one address")
+    return text
+
+
+def _reason(error: OSError, options: DevOptions) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {options.port} of {options.host} is in use: stop that server, or use --port"
+    return f"cannot listen on {options.host}:{options.port}: {error.strerror or error}"
+
+
+def _fail(text: str, code: int) -> int:
+    sys.stderr.write(f"rmq dev: {text}\n")
+    return code
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

@@ -1,0 +1,154 @@
+"""Snapshot of a cluster's data in a file: topics, messages, offsets and groups."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
+from rocketmq_aio.embedded.broker.store import StoredMessage
+
+FORMAT: Final = "rocketmq_aio embedded 1"
+
+
+class SnapshotError(Exception):
+    """The file cannot be read or written, or is not a snapshot."""
+
+
+class TopicData(msgspec.Struct, array_like=True):
+    """A topic; *min_offsets* has one entry per queue."""
+
+    min_offsets: list[int]
+    perm: int
+    read_queues: int
+    write_queues: int
+    sys_flag: int
+    order: bool
+    attributes: dict[str, str]
+
+
+class BrokerData(msgspec.Struct):
+    """All that a broker keeps; messages in the order in which they were stored.
+
+    Delayed, timed and half messages wait: time in ms, log offset.
+    """
+
+    name: str
+    topics: dict[str, TopicData]
+    messages: list[tuple[str, int, int, int, int, bytes]]
+    log_end: int
+    groups: dict[str, dict[str, Any]]
+    committed: list[tuple[str, str, int, int]]
+    settings: dict[str, str]
+    delayed: list[tuple[int, int]]
+    timed: list[tuple[int, int]]
+    half: list[tuple[int, int]]
+
+
+class Snapshot(msgspec.Struct):
+    """The contents of a file."""
+
+    format: str
+    brokers: list[BrokerData]
+
+
+_decoder: Final = msgspec.msgpack.Decoder(Snapshot)
+
+
+def load_snapshot(brokers: Sequence[EmbeddedBroker], file: Path) -> bool:
+    """Restore *brokers*, which do not run yet, by name; return False if there is no file.
+
+    :raises SnapshotError: the file cannot be read, or has the data of another number of brokers
+    """
+    try:
+        found = _decoder.decode(file.read_bytes())
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise SnapshotError(f"{file} cannot be read: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise SnapshotError(f"{file} is not a snapshot: {error}") from error
+    if found.format != FORMAT:
+        raise SnapshotError(f"{file} is not a snapshot of this version: {found.format!r}")
+    by_name = {broker.name: broker for broker in brokers}
+    names = [data.name for data in found.brokers]
+    if sorted(names) != sorted(by_name):
+        raise SnapshotError(f"{file} has the data of {len(names)} brokers: start as many")
+    for data in found.brokers:
+        _restore(by_name[data.name], data)
+    return True
+
+
+def save_snapshot(brokers: Sequence[EmbeddedBroker], file: Path) -> None:
+    """Save the data of *brokers*; the file is replaced at once, or stays as it was.
+
+    :raises SnapshotError: the file cannot be written
+    """
+    encoded = msgspec.msgpack.encode(Snapshot(FORMAT, [_data(broker) for broker in brokers]))
+    part = file.with_name(f"{file.name}.{os.getpid()}.part")
+    try:
+        try:
+            with part.open("wb") as output:
+                output.write(encoded)
+                output.flush()
+                os.fsync(output.fileno())
+            part.replace(file)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise SnapshotError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def _data(broker: EmbeddedBroker) -> BrokerData:
+    state, store = broker.state, broker.state.store
+    return BrokerData(
+        name=broker.name,
+        topics={
+            name: TopicData(
+                [queue.min_offset for queue in topic.queues],
+                topic.perm,
+                topic.read_queues,
+                topic.write_queues,
+                topic.sys_flag,
+                topic.order,
+                topic.attributes,
+            )
+            for name, topic in store.topics.items()
+        },
+        messages=[
+            (each.topic, each.queue_id, each.offset, each.log_offset, each.store_ms, each.record)
+            for each in store.log
+        ],
+        log_end=store.log_end,
+        groups=state.groups,
+        committed=[(*key, offset) for key, offset in state.committed.items()],
+        settings=state.settings,
+        delayed=broker.delays.waiting.items(),
+        timed=broker.timers.waiting.items(),
+        half=broker.transactions.checks.items(),
+    )
+
+
+def _restore(broker: EmbeddedBroker, data: BrokerData) -> None:
+    state, store = broker.state, broker.state.store
+    for name, kept in data.topics.items():
+        topic = store.create_topic(name, len(kept.min_offsets), kept.perm)
+        topic.read_queues, topic.write_queues = kept.read_queues, kept.write_queues
+        topic.sys_flag, topic.order, topic.attributes = kept.sys_flag, kept.order, kept.attributes
+        for queue, min_offset in zip(topic.queues, kept.min_offsets, strict=True):
+            queue.min_offset = min_offset
+    store.restore([StoredMessage(*fields) for fields in data.messages], data.log_end)
+    state.groups.update(data.groups)
+    state.committed.update({(group, topic, at): to for group, topic, at, to in data.committed})
+    state.settings.update(data.settings)
+    for waiting, items in (
+        (broker.delays.waiting, data.delayed),
+        (broker.timers.waiting, data.timed),
+    ):
+        for due_ms, log_offset in items:
+            waiting.add(due_ms, log_offset)
+    broker.transactions.restore(data.half)

@@ -1,0 +1,130 @@
+"""Snapshots: everything that a broker keeps is there after a load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rocketmq_aio import (
+    LitePullConfig,
+    LitePullConsumer,
+    Message,
+    Producer,
+    TransactionProducer,
+    TransactionState,
+)
+from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from rocketmq_aio.embedded.snapshot import SnapshotError, load_snapshot, save_snapshot
+
+EARLIEST = LitePullConfig(start_from="earliest")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def loaded(file: Path, brokers: int = 1) -> EmbeddedCluster:
+    cluster = EmbeddedCluster(brokers)
+    assert load_snapshot(cluster.brokers, file)
+    return cluster
+
+
+async def consume(namesrv: str, count: int) -> list[bytes]:
+    """Read and commit *count* messages."""
+    found: list[bytes] = []
+    async with LitePullConsumer("billing", namesrv=namesrv, config=EARLIEST) as consumer:
+        await consumer.subscribe("orders")
+        while len(found) < count:
+            found += [message.body for message in await consumer.poll(1, max_messages=1)]
+    return found
+
+
+async def test_messages_and_committed_offsets_survive(file: Path) -> None:
+    async with EmbeddedCluster(topics={"orders": 1}) as cluster:
+        async with Producer("shop", namesrv=cluster.namesrv) as producer:
+            for body in (b"one", b"two", b"three"):
+                await producer.send(Message("orders", body))
+        assert await consume(cluster.namesrv, 1) == [b"one"]
+    save_snapshot(cluster.brokers, file)
+
+    async with loaded(file) as cluster:
+        async with Producer("shop", namesrv=cluster.namesrv) as producer:
+            result = await producer.send(Message("orders", b"four"))
+        rest = await consume(cluster.namesrv, 3)
+
+    assert result.queue_offset == 3
+    assert rest == [b"two", b"three", b"four"]
+
+
+async def test_settings_of_topics_and_groups_survive(file: Path) -> None:
+    cluster = EmbeddedCluster(2, topics={"orders": 3})
+    cluster.create_group("billing")
+    cluster.brokers[1].topics["orders"].perm = 4
+    save_snapshot(cluster.brokers, file)
+
+    cluster = loaded(file, brokers=2)
+
+    assert [broker.topics["orders"].perm for broker in cluster.brokers] == [6, 4]
+    assert [len(broker.topics["orders"].queues) for broker in cluster.brokers] == [3, 3]
+    assert all("billing" in broker.state.groups for broker in cluster.brokers)
+
+
+async def test_delayed_messages_and_open_transactions_survive(file: Path) -> None:
+    async with EmbeddedCluster(topics={"orders": 1}) as cluster:
+        async with Producer("shop", namesrv=cluster.namesrv) as producer:
+            await producer.send(Message("orders", b"level", delay_level=5))
+            await producer.send(Message("orders", b"timed", delay_seconds=60))
+        async with TransactionProducer(
+            "tills", namesrv=cluster.namesrv, check=lambda _: TransactionState.UNKNOWN
+        ) as tills:
+            await tills.send_in_transaction(
+                Message("orders", b"half"), lambda _: TransactionState.UNKNOWN
+            )
+    save_snapshot(cluster.brokers, file)
+
+    async with loaded(file) as cluster:
+        [half] = cluster.broker.transactions.open
+        cluster.clock.advance(61)
+        bodies = [stored.body for stored in cluster.broker.messages("orders")]
+
+    assert half.body == b"half"
+    assert sorted(bodies) == [b"level", b"timed"]
+
+
+def test_without_a_file_nothing_is_loaded(file: Path) -> None:
+    assert not load_snapshot(EmbeddedCluster().brokers, file)
+
+
+@pytest.mark.parametrize(
+    ("contents", "reason"),
+    [(b"not a snapshot", "is not a snapshot"), (None, "has the data of 2 brokers: start as many")],
+    ids=["garbage", "brokers"],
+)
+def test_a_file_that_cannot_be_loaded_raises(
+    file: Path, contents: bytes | None, reason: str
+) -> None:
+    if contents is None:
+        save_snapshot(EmbeddedCluster(2).brokers, file)
+    else:
+        file.write_bytes(contents)
+
+    with pytest.raises(SnapshotError, match=reason):
+        load_snapshot(EmbeddedCluster().brokers, file)
+
+
+def test_a_failed_save_leaves_the_old_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = EmbeddedCluster(topics={"orders": 1})
+    save_snapshot(cluster.brokers, file)
+    before = file.read_bytes()
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(SnapshotError, match="cannot be written: No space left"):
+        save_snapshot(cluster.brokers, file)
+
+    assert file.read_bytes() == before
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
