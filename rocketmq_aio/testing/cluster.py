@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Final, Self, cast
 from rocketmq_aio.testing import probe
 from rocketmq_aio.testing.backends import open_backend
 from rocketmq_aio.testing.conf import CLUSTER_NAME
-from rocketmq_aio.testing.errors import ClusterError, StartError
+from rocketmq_aio.testing.errors import ClusterError, NotSupportedError, StartError
 from rocketmq_aio.testing.external import ExternalBackend, ExternalServer
 from rocketmq_aio.testing.jvm import UNSECURED
 from rocketmq_aio.testing.security import Account, Security, ServerTLS
 from rocketmq_aio.testing.server import Backend, Launched
 
 if TYPE_CHECKING:
+    from rocketmq_aio.embedded.clock import Clock
+    from rocketmq_aio.embedded.cluster import EmbeddedCluster
+    from rocketmq_aio.embedded.faults import Faults
     from rocketmq_aio.testing.embedded import EmbeddedBackend
 
 DEFAULT_VERSION: Final = "5.5.0"
@@ -183,6 +186,22 @@ class Cluster:
         """The addresses of the name servers, joined by semicolons, as clients accept them."""
         return ";".join(server.address for server in self.namesrvs)
 
+    @property
+    def faults(self) -> Faults:
+        """Faults of the embedded cluster.
+
+        :raises NotSupportedError: the servers are real: use `Broker.kill` and `Broker.pause`
+        """
+        return self._require_embedded("faults").faults
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the embedded cluster.
+
+        :raises NotSupportedError: the servers are real
+        """
+        return self._require_embedded("a clock that can be moved").clock
+
     def close(self) -> None:
         """Kill all servers and remove their data. Idempotent."""
         self._backend.close()
@@ -258,6 +277,12 @@ class Cluster:
     def mqadmin(self, *arguments: str) -> str:
         """Run the official admin tool against this cluster and return its output."""
         return self._backend.mqadmin(arguments)
+
+    def _require_embedded(self, what: str) -> EmbeddedCluster:
+        if (embedded := self._embedded) is None:
+            reason = f"only the embedded broker has {what}, and this cluster is {self.backend}"
+            raise NotSupportedError(reason)
+        return embedded.cluster
 
     @property
     def _embedded(self) -> EmbeddedBackend | None:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from rocketmq_aio.embedded.name_server import EmbeddedNameServer
 from rocketmq_aio.embedded.server import VERSIONS, EmbeddedServer
 from rocketmq_aio.testing.errors import ClusterError, NotSupportedError
 from rocketmq_aio.testing.jvm import AdminTool
 from rocketmq_aio.testing.security import Security
 from rocketmq_aio.testing.server import Backend, Launched, Server
 
-FLAGS: Final = {
-    "autoCreateTopicEnable": "auto_create_topics",
-    "autoCreateSubscriptionGroup": "auto_create_groups",
-}
+UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}  # of messageDelayLevel
 
 
 class EmbeddedServerControl(Server):
-    """Starts and stops one server; it has no process of its own."""
+    """Starts, stops and freezes one server; it has no process of its own."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self._server = server
@@ -67,26 +66,34 @@ class EmbeddedBackend(Backend):
         self._security = security
         self._tool: AdminTool | None = None
         self._running = False
+        self._more_name_servers: list[EmbeddedNameServer] = []
         self.cluster: EmbeddedCluster
 
     def launch(
         self, namesrvs: int, brokers: int, properties: Mapping[str, str]
     ) -> tuple[list[Launched], list[Launched]]:
         """Start all servers; return name servers and brokers."""
-        if namesrvs != 1:
-            raise NotSupportedError("the embedded backend has one name server")
         tls = self._security.tls
+        context = None if tls is None else tls.server_context()
         self.cluster = EmbeddedCluster(
-            brokers,
-            version=self._version,
-            tls=None if tls is None else tls.server_context(),
-            accounts=self._security.accounts,
-            **_settings(properties),
+            brokers, version=self._version, tls=context, accounts=self._security.accounts
         )
+        for broker in self.cluster.brokers:
+            apply_properties(broker, properties)
         self.cluster.__enter__()
         self._running = True
-        names = [_launched("namesrv-a", self.cluster.name_server)]
-        return names, [_launched(each.name, each) for each in self.cluster.brokers]
+        for _ in range(namesrvs - 1):
+            thread = self.cluster.thread
+            server = EmbeddedNameServer(version=self._version, tls=context, thread=thread)
+            self._more_name_servers.append(server)
+            for broker in self.cluster.brokers:
+                server.register(broker)
+            server.start()
+        names = [self.cluster.name_server, *self._more_name_servers]
+        return (
+            [_launched(f"namesrv-{number}", server) for number, server in enumerate(names)],
+            [_launched(broker.name, broker) for broker in self.cluster.brokers],
+        )
 
     def namesrv(self, name: str) -> Launched:
         raise NotImplementedError("use launch")
@@ -104,17 +111,60 @@ class EmbeddedBackend(Backend):
         """Do nothing: it writes no logs."""
 
     def close(self) -> None:
-        if self._running:
-            self._running = False
-            self.cluster.__exit__(None, None, None)
+        if not self._running:
+            return
+        self._running = False
+        for server in self._more_name_servers:
+            server.stop()
+        self.cluster.__exit__(None, None, None)
+
+
+def apply_properties(broker: EmbeddedBroker, properties: Mapping[str, str]) -> None:
+    """Apply settings of broker.conf.
+
+    :raises NotSupportedError: the embedded broker does not have one of them
+    """
+    for name, value in properties.items():
+        apply = PROPERTIES.get(name)
+        if apply is None:
+            raise NotSupportedError(f"the embedded backend cannot set {name}={value}")
+        broker.state.settings[name] = value
+        apply(broker, value)
+
+
+def _create_topics(broker: EmbeddedBroker, value: str) -> None:
+    broker.state.auto_create_topics = value == "true"
+
+
+def _create_groups(broker: EmbeddedBroker, value: str) -> None:
+    broker.state.auto_create_groups = value == "true"
+
+
+def _delay_levels(broker: EmbeddedBroker, value: str) -> None:
+    broker.delays.seconds = [int(text[:-1]) * UNITS[text[-1]] for text in value.split()]
+
+
+def _transaction_timeout(broker: EmbeddedBroker, value: str) -> None:
+    broker.transactions.first_check_seconds = int(value) / 1000
+
+
+def _check_interval(broker: EmbeddedBroker, value: str) -> None:
+    broker.transactions.check_interval_seconds = int(value) / 1000
+
+
+def _max_checks(broker: EmbeddedBroker, value: str) -> None:
+    broker.transactions.max_checks = int(value)
+
+
+PROPERTIES: Final[Mapping[str, Callable[[EmbeddedBroker, str], None]]] = {
+    "autoCreateTopicEnable": _create_topics,
+    "autoCreateSubscriptionGroup": _create_groups,
+    "messageDelayLevel": _delay_levels,
+    "transactionTimeOut": _transaction_timeout,
+    "transactionCheckInterval": _check_interval,
+    "transactionCheckMax": _max_checks,
+}
 
 
 def _launched(name: str, server: EmbeddedServer) -> Launched:
     return Launched(name, server.address, EmbeddedServerControl(server))
-
-
-def _settings(properties: Mapping[str, str]) -> dict[str, Any]:
-    for name, value in properties.items():
-        if name not in FLAGS or value not in ("true", "false"):
-            raise NotSupportedError(f"the embedded backend cannot set {name}={value}")
-    return {FLAGS[name]: value == "true" for name, value in properties.items()}

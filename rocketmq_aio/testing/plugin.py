@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 if TYPE_CHECKING:
+    from rocketmq_aio.embedded.clock import Clock
+    from rocketmq_aio.embedded.faults import Faults
     from rocketmq_aio.testing import Cluster
 
 DEFAULT_VERSION: Final = "5.5.0"
@@ -118,6 +120,27 @@ def rocketmq_group(request: pytest.FixtureRequest) -> str:
     return unique_name(request.node.name)
 
 
+@pytest.fixture
+def rocketmq_faults(rocketmq_cluster: Cluster) -> Iterator[Faults]:
+    """The faults of the session's cluster, removed after the test; only the embedded one has any.
+
+    On another backend the test is skipped.
+    """
+    _require_embedded(rocketmq_cluster, "faults")
+    yield rocketmq_cluster.faults
+    rocketmq_cluster.faults.clear()
+
+
+@pytest.fixture
+def rocketmq_clock(rocketmq_cluster: Cluster) -> Clock:
+    """The clock of the session's cluster; only the embedded one can be moved.
+
+    On another backend the test is skipped.
+    """
+    _require_embedded(rocketmq_cluster, "a clock that can be moved")
+    return rocketmq_cluster.clock
+
+
 def unique_name(name: str) -> str:
     """Return a valid, unique RocketMQ name that begins with *name*."""
     words = re.sub(r"[^0-9A-Za-z_]+", "-", name)[:NAME_CHARACTERS].strip("-")
@@ -134,3 +157,8 @@ def _cluster(backend: str, version: str) -> Iterator[Cluster]:
         pytest.fail(f"RocketMQ backend {backend!r}: {error}", pytrace=False)
     with cluster:
         yield cluster
+
+
+def _require_embedded(cluster: Cluster, what: str) -> None:
+    if cluster.backend != "embedded":
+        pytest.skip(f"only the embedded broker has {what}: --rocketmq-backend embedded")
