@@ -4,12 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
-
 from examples.billing.app import ORDERS, RECEIPTS, Order, Receipt, billing
 from examples.billing.tests.bank import FakeBank
 from rocketmq_aio import LitePullConfig, LitePullConsumer, Message, Producer
-from rocketmq_aio.testing import Cluster
 
 SECONDS = 30.0  # for a busy machine; a good run takes far less
 
@@ -32,13 +29,6 @@ class Shop:
             while len(found) < count:
                 found += [message.value for message in await self._consumer.poll()]
         return sorted(found, key=lambda receipt: receipt.order)
-
-
-@pytest.fixture
-def receipts_topic(rocketmq: Cluster, rocketmq_topic: str) -> str:
-    topic = f"{rocketmq_topic}-receipts"
-    rocketmq.create_topic(topic, queues=2)
-    return topic
 
 
 @asynccontextmanager

@@ -4,11 +4,10 @@ import asyncio
 
 from examples.billing.app import Order, Receipt, billing
 from examples.billing.tests.bank import FakeBank
-from examples.billing.tests.test_billing import SECONDS, receipts_topic, shop_of
+from examples.billing.tests.test_billing import SECONDS, shop_of
 from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.faults import Faults
 
-__all__ = ["receipts_topic"]  # a fixture
 ORDER = Order(number=42, amount=12)
 RECEIPT = Receipt(order=42, amount=12)
 
@@ -18,7 +17,7 @@ async def test_an_order_is_tried_again_when_the_bank_was_busy(
     rocketmq_namesrv: str,
     rocketmq_topic: str,
     rocketmq_group: str,
-    receipts_topic: str,  # noqa: F811 - the fixture
+    receipts_topic: str,
 ) -> None:
     bank = FakeBank(busy=1)
 
@@ -48,7 +47,7 @@ async def test_a_busy_broker_costs_no_receipt(
     rocketmq_namesrv: str,
     rocketmq_topic: str,
     rocketmq_group: str,
-    receipts_topic: str,  # noqa: F811 - the fixture
+    receipts_topic: str,
 ) -> None:
     bank = FakeBank()
     refused = rocketmq_faults.refuse("send", topic=receipts_topic, times=2)
