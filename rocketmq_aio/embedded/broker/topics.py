@@ -142,7 +142,7 @@ class TopicProcessor:
     def _put(self, config: TopicConfigBody, signed: dict[str, str]) -> None:
         """Create or change a topic; *signed* are changes of attributes."""
         name = config.topic_name
-        if (fault := _name_fault(name)) is not None:
+        if (fault := _name_fault(name, is_5=self._state.version.is_5)) is not None:
             raise self._state.invalid(fault)
         self._check_not_system(name)
         known = self._state.store.topics.get(name)
@@ -178,13 +178,14 @@ class TopicProcessor:
             raise self._state.invalid(f"The topic[{name}] is conflict with system topic.")
 
 
-def _name_fault(name: str) -> str | None:
+def _name_fault(name: str, *, is_5: bool) -> str | None:
     if not name.strip():
         return "The specified topic is blank."
+    shown = f"The specified topic: {name}," if is_5 else "The specified topic"
     if not NAME.fullmatch(name):
-        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+        return f"{shown} contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     if len(name) > MAX_TOPIC and not name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-        return f"The specified topic is longer than topic max length {MAX_TOPIC}."
+        return f"{shown} is longer than topic max length{f': {MAX_TOPIC}' if is_5 else '.'}"
     return None
 
 

@@ -5,6 +5,7 @@ Cases use the protocol directly.  Differences of versions are part of a case; no
 
 from __future__ import annotations
 
+from tests.fakes.conformance.administration import CASES as ADMINISTRATION
 from tests.fakes.conformance.assignments import CASES as ASSIGNMENTS
 from tests.fakes.conformance.filtering import CASES as FILTERING
 from tests.fakes.conformance.frames import CASES as FRAMES
@@ -35,6 +36,7 @@ CASES = (
     *MEMBERSHIP,
     *ASSIGNMENTS,
     *LOCKING,
+    *ADMINISTRATION,
     *FRAMES,
 )
 

@@ -1,0 +1,174 @@
+"""The official admin tool and the official Java client on the embedded broker."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from rocketmq_aio import LitePullConfig, LitePullConsumer, Message, Producer
+from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from rocketmq_aio.testing.jars import fetch_jars
+from rocketmq_aio.testing.jvm import SMALL, UNSECURED, class_options, prepare_home
+from tests.broker.reading_groups import in_thread
+from tests.broker.test_compression_interop import java
+
+TOOL: Final = Path(__file__).parent / "java" / "Tool.java"
+OFFICIAL: Final = Path(__file__).parent / "java" / "Official.java"
+POLL_SECONDS: Final = 30.0
+TOOL_SECONDS: Final = 120.0
+
+
+async def mqadmin(
+    version: str, folder: Path, cluster: EmbeddedCluster, *commands: str
+) -> dict[str, str]:
+    """Run *commands* in one JVM; return what each of them prints."""
+    given = [f"{command} -n {cluster.namesrv}" for command in commands]
+    home = prepare_home(folder / "home")  # 4.9 prints nothing without its configuration
+    options = class_options(fetch_jars(version), UNSECURED.java_options(), home)
+    printed = await in_thread(
+        lambda: (
+            subprocess.run(
+                ["java", *SMALL, *options, str(TOOL), *given],
+                cwd=folder,
+                capture_output=True,
+                encoding="utf-8",
+                check=True,
+                timeout=TOOL_SECONDS,
+            ).stdout
+        )
+    )
+    parts = printed.split("@@@ ")[1:]
+    return dict(zip(commands, (part.partition("\n")[2] for part in parts), strict=True))
+
+
+def cells(printed: str, first: str) -> list[list[str]]:
+    """Return the cells of the lines that begin with *first*."""
+    lines = [line.split() for line in printed.splitlines()]
+    return [line for line in lines if line[:1] == [first]]
+
+
+async def test_mqadmin_administers_topics_and_groups(rocketmq_version: str, tmp_path: Path) -> None:
+    async with EmbeddedCluster(brokers=2, version=rocketmq_version) as cluster:
+        address = cluster.broker.address
+        printed = await mqadmin(
+            *(rocketmq_version, tmp_path, cluster),
+            "clusterList",
+            "updateTopic -c DefaultCluster -t orders -r 2 -w 2",
+            "topicRoute -t orders",
+            "topicList",
+            "updateSubGroup -c DefaultCluster -g billing -r 3",
+            "wipeWritePerm -b broker-a",
+            "addWritePerm -b broker-a",
+            "updateOrderConf -m put -t orders -v broker-a:2",
+            "updateOrderConf -m get -t orders",
+            f"getBrokerConfig -b {address}",
+            f"updateBrokerConfig -b {address} -k autoCreateTopicEnable -v false",
+            f"brokerStatus -b {address}",
+            "deleteSubGroup -c DefaultCluster -g billing",
+            "deleteTopic -c DefaultCluster -t orders",
+            "topicList -c",
+        )
+
+        clusters, topic, route, topics, group, wiped, added, put, order, config, *rest = (
+            printed.values()
+        )
+        updated, status, no_group, no_topic, left = rest
+        release = "V" + rocketmq_version.replace(".", "_")
+        assert [line[1:5] for line in cells(clusters, "DefaultCluster")] == [
+            [broker.name, "0", broker.address, release] for broker in cluster.brokers
+        ]
+        assert topic.count("success") == 2
+        assert re.findall(r'"(?:read|write)QueueNums":(\d+)', route) == ["2"] * 4
+        assert "orders" in topics.split()
+        assert group.count("success") == 2
+        assert wiped.split()[-1] == added.split()[-1]
+        assert "OK" in wiped
+        assert "success" in put
+        assert "orderConf=[broker-a:2]" in order
+        assert re.search(r"autoCreateTopicEnable\s+=  true", config)
+        assert "success" in updated
+        assert not cluster.broker.state.auto_create_topics
+        assert re.search(rf"brokerVersionDesc\s+: {release}", status)
+        assert no_group.count("success") == 2
+        assert no_topic.count("success") == 2
+        assert not re.search(r"\sorders\s", left)
+        assert "billing" not in cluster.broker.state.groups
+
+
+async def test_mqadmin_reads_messages_and_progress(rocketmq_version: str, tmp_path: Path) -> None:
+    config = LitePullConfig(start_from="earliest")
+    async with (
+        EmbeddedCluster(version=rocketmq_version, topics={"orders": 2}) as cluster,
+        Producer("shop", namesrv=cluster.namesrv) as producer,
+        LitePullConsumer("billing", namesrv=cluster.namesrv, config=config) as consumer,
+    ):
+        sent = await producer.send(Message("orders", b"hello", tags="tagA", keys="key-1"))
+        await consumer.subscribe("orders", "tagA || tagB")
+        assert await consumer.poll(POLL_SECONDS)
+        await consumer.commit()
+        client_id = consumer.client.client_id
+        printed = await mqadmin(
+            *(rocketmq_version, tmp_path, cluster),
+            "sendMessage -t orders -p again -c tagA",
+            "topicStatus -t orders",
+            f"queryMsgById -i {sent.offset_message_id} -t orders",
+            "queryMsgByKey -t orders -k key-1",
+            f"queryMsgByUniqueKey -i {sent.message_id} -t orders",
+            f"queryMsgByOffset -t orders -b broker-a -i {sent.queue.queue_id} -o 0",
+            "printMsg -t orders -d true",
+            "consumerConnection -g billing",
+            f"consumerStatus -g billing -i {client_id}",
+            "producerConnection -g shop -t orders",
+            "consumerProgress -g billing",
+            f"brokerConsumeStats -b {cluster.broker.address}",
+            "resetOffsetByTime -g billing -t orders -s 0",
+            "statsAll -t orders",
+        )
+
+    sends, status, by_id, by_key, by_unique, by_offset, messages, *rest = printed.values()
+    connections, running, producers, progress, consumed, reset, stats = rest
+    assert "SEND_OK" in sends
+    assert sum(int(line[3]) for line in cells(status, "broker-a")) == 2
+    for found in (by_id, by_unique, by_offset):
+        assert sent.message_id in found, found
+        assert "key-1" in found
+    assert sent.message_id in by_key
+    assert messages.count("MSGID: ") == 2
+    assert client_id[:20] in connections
+    assert "tagA || tagB" in connections
+    assert "PYTHON" in connections
+    assert "PROP_CLIENT_VERSION" in running
+    assert "PYTHON" in producers
+    assert {line[1] for line in cells(progress, "orders")} == {"broker-a"}
+    assert re.search(r"Diff Total: *\d", progress)
+    assert len(cells(reset.partition("#offset")[2], "broker-a")) == 2
+    assert "billing" in consumed
+    assert "billing" in stats
+
+
+@pytest.mark.timeout(180)
+async def test_the_java_client_sends_and_consumes_messages_of_all_kinds(
+    rocketmq_version: str, tmp_path: Path
+) -> None:
+    async with EmbeddedCluster(version=rocketmq_version) as cluster:
+        arguments = (rocketmq_version, tmp_path, cluster.namesrv)
+        printed = await in_thread(lambda: java(*arguments, source=OFFICIAL))
+
+    seen = dict(line.split(" ", 1) for line in printed.splitlines() if " " in line)
+    once = {f"ordered-{number}": 1 for number in range(4)} | {"batch-0": 1, "batch-1": 1}
+    counts = {"async": 2, "sync": 2, "oneway": 1, "delayed": 1, **once}
+    assert seen["sync"] == seen["async"] == "SEND_OK"
+    assert seen["batch"] == "2"
+    expected = ", ".join(f"{name}={counts[name]}" for name in sorted(counts))
+    assert seen["concurrent"] == f"{{{expected}}}"
+    assert seen["dead"] == "1"
+    assert seen["orderly"] == "[ordered-0, ordered-1, ordered-2, ordered-3]"
+    assert seen["lite"] == "10"
+    assert seen["filtered"] == "[filtered-2, filtered-3]"
+    assert seen["checked"] == "unknown"
+    assert seen["transactions"] == "[committed, unknown]"
+    assert seen["reply"] == "reply to request"

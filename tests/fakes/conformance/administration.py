@@ -1,0 +1,304 @@
+"""Administration of topics, groups and offsets, on brokers and name servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
+from tests.fakes.conformance.ground import (
+    QUEUES,
+    Case,
+    Ground,
+    eventually,
+    everything,
+    pull,
+    pull_header,
+    send,
+)
+from tests.fakes.conformance.membership import heartbeat
+from tests.fakes.conformance.offsets import offset, query, update
+from tests.fakes.raw_client import RawClient
+
+OFFSET_TABLE = "offsetTable"
+
+
+Ext = Mapping[str, str]
+
+
+async def ask(client: RawClient, code: int, ext: Ext | None = None, body: bytes = b"") -> Command:
+    return await client.answer(client.send_fields(code, ext, body))
+
+
+async def body_of(client: RawClient, code: int, ext: Ext | None = None) -> dict[str, Any]:
+    answer = await ask(client, code, ext)
+    assert answer.code == 0, answer
+    found: dict[str, Any] = read_body(answer.body, dict)
+    return found
+
+
+async def put_topic(client: RawClient, topic: str, queues: int = 1, **changes: str) -> Command:
+    ext = {"topic": topic, "defaultTopic": "TBW102", "perm": "6", "topicFilterType": "SINGLE_TAG"}
+    ext |= {"readQueueNums": str(queues), "writeQueueNums": str(queues), "order": "false"}
+    return await ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC, ext | changes)
+
+
+async def put_group(client: RawClient, group: str, settings: str = "") -> Command:
+    body = f'{{"groupName":"{group}"{settings}}}'.encode()
+    return await ask(client, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+
+
+async def topics(client: RawClient) -> dict[str, Any]:
+    table = await body_of(client, RequestCode.GET_ALL_TOPIC_CONFIG)
+    found: dict[str, Any] = table["topicConfigTable"]
+    return found
+
+
+async def groups(client: RawClient) -> dict[str, Any]:
+    table = await body_of(client, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    found: dict[str, Any] = table["subscriptionGroupTable"]
+    return found
+
+
+def invalid(ground: Ground) -> int:
+    return 29 if ground.is_5 else 1
+
+
+async def a_topic_is_created_changed_and_deleted(ground: Ground) -> None:
+    name = f"{ground.topic}-new"
+    async with ground.client() as client:
+        made = await put_topic(client, name, 2)
+        first = (await topics(client))[name]
+        await put_topic(client, name, 3, perm="4")
+        second = (await topics(client))[name]
+        gone = await ask(client, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name})
+        again = await ask(client, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name})
+        left = await topics(client)
+
+    expected: dict[str, Any] = {
+        "topicName": name,
+        "readQueueNums": 2,
+        "writeQueueNums": 2,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": False,
+    }
+    expected |= {"attributes": {}} if ground.is_5 else {}
+    assert [made.code, gone.code, again.code] == [0, 0, 0]
+    assert first == expected
+    assert second == expected | {"readQueueNums": 3, "writeQueueNums": 3, "perm": 4}
+    assert name not in left
+
+
+async def invalid_and_reserved_topic_names_are_rejected(ground: Ground) -> None:
+    async with ground.client() as client:
+        blank = await put_topic(client, " ")
+        characters = await put_topic(client, "no spaces")
+        long = await put_topic(client, "a" * 128)
+        reserved = await put_topic(client, "SELF_TEST_TOPIC")
+        kept = await ask(client, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "SELF_TEST_TOPIC"})
+
+    rejected = (blank, characters, long, reserved, kept)
+    assert [each.code for each in rejected] == [invalid(ground)] * 5
+    long_name, rule = "a" * 128, "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    faults = [f": no spaces, {rule}", f": {long_name}, is longer than topic max length: 127"]
+    if not ground.is_5:
+        faults = [f" {rule}", " is longer than topic max length."]
+    assert [each.remark for each in rejected] == [
+        "The specified topic is blank.",
+        *(f"The specified topic{fault}" for fault in faults),
+        "The topic[SELF_TEST_TOPIC] is conflict with system topic.",
+        "The topic[SELF_TEST_TOPIC] is conflict with system topic.",
+    ]
+
+
+async def attributes_are_added_changed_and_removed_from_5_on(ground: Ground) -> None:
+    if not ground.is_5:
+        return
+    name = f"{ground.topic}-new"
+    async with ground.client() as client:
+        await put_topic(client, name, attributes="+message.type=FIFO,+queue.type=SimpleCQ")
+        made = (await topics(client))[name]["attributes"]
+        await put_topic(client, name, attributes="-message.type")
+        changed = (await topics(client))[name]["attributes"]
+        unknown = await put_topic(client, name, attributes="+colour=red")
+        fixed = await put_topic(client, name, attributes="+queue.type=BatchCQ")
+
+    assert made == {"message.type": "FIFO", "queue.type": "SimpleCQ"}
+    assert changed == {"queue.type": "SimpleCQ"}
+    assert unknown.code == fixed.code == 1
+
+
+async def a_missing_topic_has_no_statistics(ground: Ground) -> None:
+    async with ground.client() as client:
+        stats = await ask(client, RequestCode.GET_TOPIC_STATS_INFO, {"topic": "missing-topic"})
+        config = await ask(client, RequestCode.GET_TOPIC_CONFIG, {"topic": "missing-topic"})
+
+    assert (stats.code, stats.remark) == (17, "topic[missing-topic] not exist")
+    assert config.code == (17 if ground.is_5 else 3)
+
+
+async def statistics_describe_queues_and_progress(ground: Ground) -> None:
+    async with ground.client() as client:
+        await put_group(client, ground.group)
+        await send(client, ground, b"one")
+        await send(client, ground, b"two")
+        await everything(client, ground, 2)
+        await client.ask(update(ground, 1))
+        stats = await body_of(client, RequestCode.GET_TOPIC_STATS_INFO, {"topic": ground.topic})
+        ext = {"consumerGroup": ground.group, "topic": ground.topic}
+        progress = await body_of(client, RequestCode.GET_CONSUME_STATS, ext)
+        listed = await body_of(
+            client, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": ground.topic}
+        )
+
+    queues = {read_body(key.encode(), dict)["queueId"]: v for key, v in stats[OFFSET_TABLE].items()}
+    assert len(queues) == QUEUES
+    assert (queues[0]["minOffset"], queues[0]["maxOffset"]) == (0, 2)
+    assert (queues[0]["lastUpdateTimestamp"] > 0, queues[1]["lastUpdateTimestamp"]) == (True, 0)
+    reached = {
+        read_body(key.encode(), dict)["queueId"]: (each["brokerOffset"], each["consumerOffset"])
+        for key, each in progress[OFFSET_TABLE].items()
+    }
+    assert reached == {0: (2, 1)} | dict.fromkeys(range(1, QUEUES), (0, 0))
+    assert listed["groupList"] == [ground.group]
+
+
+async def a_group_is_created_changed_and_deleted(ground: Ground) -> None:
+    async with ground.client() as client:
+        await put_group(client, ground.group)
+        made = (await groups(client))[ground.group]
+        await put_group(client, ground.group, ',"retryMaxTimes":3,"consumeEnable":false')
+        changed = (await groups(client))[ground.group]
+        await send(client, ground, b"body")
+        denied = await client.ask(pull_header(ground, 0))
+        await ask(
+            client,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP,
+            {"groupName": ground.group, "cleanOffset": "true", "removeOffset": "true"},
+        )
+        left = await groups(client)
+
+    assert (made["retryQueueNums"], made["retryMaxTimes"], made["consumeEnable"]) == (1, 16, True)
+    assert (changed["retryMaxTimes"], changed["consumeEnable"]) == (3, False)
+    assert (denied.code, denied.remark) == (16, f"subscription group no permission, {ground.group}")
+    assert ground.group not in left
+
+
+async def clients_that_are_not_connected_are_errors(ground: Ground) -> None:
+    async with ground.client() as client:
+        producers = await ask(
+            client, RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": ground.group}
+        )
+        running = await ask(
+            client,
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
+            {"consumerGroup": ground.group, "clientId": "c@1"},
+        )
+
+    assert (producers.code, producers.remark) == (
+        1,
+        f"the producer group[{ground.group}] not exist",
+    )
+    remark = f"The Consumer <{ground.group}> <c@1> not online"
+    assert (running.code, running.remark) == (1, remark)
+
+
+async def an_offset_reset_moves_offline_groups_from_5_on(ground: Ground) -> None:
+    ext = {"group": ground.group, "topic": ground.topic, "timestamp": "0", "isForce": "true"}
+    async with ground.client() as client:
+        await put_group(client, ground.group)
+        for body in (b"one", b"two"):
+            await send(client, ground, body)
+        await everything(client, ground, 2)
+        for number in range(QUEUES):
+            header = update(ground, 2 if number == 0 else 0)
+            await client.ask(type(header)(**{**fields(header), "queue_id": number}))
+        answer = await ask(client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+        reached = await offset(client, query(ground))
+        await client.ask(update(ground, 2))
+        kept = await offset(client, query(ground))
+        _, moved = await pull(client, pull_header(ground, 2, suspend_timeout_millis=0, sys_flag=4))
+        await client.ask(update(ground, 1))
+        later = await offset(client, query(ground))
+
+    if ground.is_5:
+        assert answer.code == 0, answer
+        assert (reached, kept, moved.next_begin_offset, later) == (0, 0, 0, 1)
+    else:
+        assert answer.code == 206
+        assert (reached, kept, moved.next_begin_offset, later) == (2, 2, 2, 1)
+
+
+def fields(header: Any) -> dict[str, Any]:  # noqa: ANN401 - any header
+    return {name: getattr(header, name) for name in header.__struct_fields__}
+
+
+async def an_offset_reset_is_sent_to_members_before_5(ground: Ground) -> None:
+    ext = {"group": ground.group, "topic": ground.topic, "timestamp": "0", "isForce": "true"}
+    async with ground.client() as member, ground.client() as client:
+        await heartbeat(member, ground, "c@1")
+        for number in range(QUEUES):
+            header = update(ground, 0)
+            await client.ask(type(header)(**{**fields(header), "queue_id": number}))
+        answer = await ask(client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+        assert answer.code == 0, answer
+        if ground.is_5:
+            return
+        pushed = await member.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
+
+    assert pushed.is_oneway
+    assert pushed.ext_fields() == {
+        "group": ground.group,
+        "topic": ground.topic,
+        "timestamp": "0",
+        "isForce": "false",
+    }
+    assert len(read_body(pushed.body, dict)[OFFSET_TABLE]) == QUEUES
+
+
+async def name_servers_keep_values_by_namespace_and_key(ground: Ground) -> None:
+    key = {"namespace": ground.group, "key": "k"}
+    async with RawClient(ground.namesrv) as client:
+        missing = await ask(client, RequestCode.GET_KV_CONFIG, key)
+        await ask(client, RequestCode.PUT_KV_CONFIG, {**key, "value": "v"})
+        found = await ask(client, RequestCode.GET_KV_CONFIG, key)
+        deleted = await ask(client, RequestCode.DELETE_KV_CONFIG, key)
+        gone = await ask(client, RequestCode.GET_KV_CONFIG, key)
+
+    remark = f"No config item, Namespace: {ground.group} Key: k"
+    assert (missing.code, missing.remark, gone.code, deleted.code) == (22, remark, 22, 0)
+    assert found.ext_fields() == {"value": "v"}
+
+
+async def name_servers_list_brokers_and_topics(ground: Ground) -> None:
+    async with RawClient(ground.namesrv) as client:
+        cluster = await body_of(client, RequestCode.GET_BROKER_CLUSTER_INFO)
+        (name,) = cluster["brokerAddrTable"]
+
+        async def is_listed() -> bool:
+            listed = await body_of(client, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+            return {ground.topic, name, "DefaultCluster"} <= set(listed["topicList"])
+
+        assert await eventually(is_listed)
+
+    assert cluster["clusterAddrTable"] == {"DefaultCluster": [name]}
+    assert cluster["brokerAddrTable"][name]["brokerAddrs"] == {"0": ground.broker}
+
+
+CASES: tuple[Case, ...] = (
+    a_topic_is_created_changed_and_deleted,
+    invalid_and_reserved_topic_names_are_rejected,
+    attributes_are_added_changed_and_removed_from_5_on,
+    a_missing_topic_has_no_statistics,
+    statistics_describe_queues_and_progress,
+    a_group_is_created_changed_and_deleted,
+    clients_that_are_not_connected_are_errors,
+    an_offset_reset_moves_offline_groups_from_5_on,
+    an_offset_reset_is_sent_to_members_before_5,
+    name_servers_keep_values_by_namespace_and_key,
+    name_servers_list_brokers_and_topics,
+)
