@@ -45,7 +45,6 @@ class GroupEngine(Generic[Q]):
     :param assignment: lets brokers assign the queues; None: every member computes its own share
     """
 
-    config: LitePullConfig | PushConfig
     commits: Commits
     _assignments: Assignments[Q]
     _puller: Puller[Q]
@@ -59,7 +58,6 @@ class GroupEngine(Generic[Q]):
         assignment: BrokerAssignment | None = None,
     ) -> None:
         self.context = context
-        self.on_failed = context.on_failed
         self.instance = context.instance
         self.group = context.group
         self.config = context.config
@@ -290,6 +288,10 @@ class GroupEngine(Generic[Q]):
         ).failures.values():
             raise error
         return dict(sorted(lag.items()))
+
+    def on_failed(self, cause: BaseException) -> None:
+        """Fail the consumer; it calls `fail`."""
+        self.context.on_failed(cause)
 
     def topics(self) -> set[str]:
         return {*self._subscriptions, *(queue.topic for queue in self.table)}

@@ -48,7 +48,6 @@ class PopEngine:
     def __init__(self, context: ConsumerContext[PopConfig]) -> None:
         config = context.config
         self.context = context
-        self.on_failed = context.on_failed
         self.instance = context.instance
         self.group = context.group
         self.config = config
@@ -180,6 +179,10 @@ class PopEngine:
             # given back.
             self.instance.tasks.spawn(loop.run, name=f"pop-{source}")
         self._buffer.notify()
+
+    def on_failed(self, cause: BaseException) -> None:
+        """Fail the consumer; it calls `fail`."""
+        self.context.on_failed(cause)
 
     def topics(self) -> Iterable[str]:
         return self.subscriptions.keys()
