@@ -166,11 +166,13 @@ class SendProcessor:
     def _response(
         self, stored: list[StoredMessage], message: NewMessage, *, batch: bool = False
     ) -> Response:
+        ids = [each.message_id for each in stored]
         ext = {
-            "msgId": ",".join([each.message_id for each in stored]),
+            "msgId": ids[0] if len(ids) == 1 else ",".join(ids),
             "queueId": str(message.queue_id),
             "queueOffset": str(stored[0].offset),
-            **TRACE_FIELDS,
+            "MSG_REGION": REGION,
+            "TRACE_ON": "true",
         }
         if self._state.version.is_5 and not batch:
             key = message.properties.get(UNIQ_KEY) or stored[0].properties.get(UNIQ_KEY)

@@ -38,7 +38,6 @@ DROPPED_SHARE: Final = 16  # retention makes room for this share of the limit at
 _HEAD: Final = Struct(">iiIiiqqiq8sq8siqi")
 _BODY_LENGTH_AT: Final = IPV4_HEAD - 4
 _HOST: Final = Struct(">4si")
-_LONG: Final = Struct(">q")
 _SHORT: Final = Struct(">H")
 _TAGS: Final = f"{TAGS}\x01".encode()
 _log_offset = attrgetter("log_offset")
@@ -91,7 +90,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def message_id(self) -> str:
         """The id assigned by the broker: store host and log offset."""
-        return (self.record[64:72] + _LONG.pack(self.log_offset)).hex().upper()
+        return f"{self.record[64:72].hex().upper()}{self.log_offset:016X}"
 
     @property
     def reconsume_times(self) -> int:
@@ -285,20 +284,21 @@ class MessageStore:
         self, message: NewMessage, flag: int, body: bytes, properties: bytes, at_ms: int | None
     ) -> StoredMessage:
         topic, queue_id = message.topic, message.queue_id
-        messages = self.topics[topic].queues[queue_id]
+        log = self.topics[topic].queues[queue_id]
         now = self.clock.now_ms() if at_ms is None else at_ms
-        offset, log_offset = messages.max_offset, self.log_end
+        offset, log_offset = log.min_offset + len(log.messages), self.log_end
         record = encode_record(
             message, (flag, body, properties), (offset, log_offset), now, self._host
         )
         stored = StoredMessage(topic, queue_id, offset, log_offset, now, record)
-        messages.messages.append(stored)
+        log.messages.append(stored)
         self.log.append(stored)
         self.log_end = log_offset + len(record)
         self._bytes += len(record) + MESSAGE_OVERHEAD
         if self._bytes > self._max_bytes:
             self._drop_oldest()
-        self.arrivals.wake((topic, queue_id), topic)
+        if self.arrivals.waiting:
+            self.arrivals.wake((topic, queue_id), topic)
         if self.on_stored is not None:
             self.on_stored(stored)
         return stored

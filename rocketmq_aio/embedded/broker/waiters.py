@@ -9,35 +9,37 @@ from rocketmq_aio.embedded.clock import Clock
 
 
 class Waiters:
-    """Futures by key; waking one key does not touch the waiters of others."""
+    """Futures by key; waking one key does not touch the waiters of others.
+
+    :ivar waiting: the futures; empty when nobody waits
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waiting: dict[Hashable, set[asyncio.Future[None]]] = {}
+        self.waiting: dict[Hashable, set[asyncio.Future[None]]] = {}
 
     def wake(self, *keys: Hashable) -> None:
         """Wake all waiters of *keys*."""
-        if self._waiting:
-            for key in keys:
-                for waiter in self._waiting.get(key, ()):
-                    _finish(waiter)
+        for key in keys:
+            for waiter in self.waiting.get(key, ()):
+                _finish(waiter)
 
     async def wait(self, keys: Iterable[Hashable], seconds: float) -> None:
         """Wait until one of *keys* is woken, at most *seconds*."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         keys = tuple(keys)
         for key in keys:
-            self._waiting.setdefault(key, set()).add(waiter)
+            self.waiting.setdefault(key, set()).add(waiter)
         timer = self._clock.call_later(seconds, lambda: _finish(waiter))
         try:
             await waiter
         finally:
             timer.cancel()
             for key in keys:
-                waiting = self._waiting[key]
+                waiting = self.waiting[key]
                 waiting.discard(waiter)
                 if not waiting:
-                    del self._waiting[key]
+                    del self.waiting[key]
 
 
 def _finish(waiter: asyncio.Future[None]) -> None:

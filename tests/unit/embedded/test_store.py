@@ -122,4 +122,4 @@ async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
     waiter.cancel()
     await asyncio.wait([waiter])
 
-    assert store.arrivals._waiting == {}
+    assert store.arrivals.waiting == {}
