@@ -13,6 +13,7 @@ MAX_WIDTH: Final = 100
 ROOT: Final = Path(__file__).parents[1]
 PACKAGES: Final = (
     "rocketmq_aio",
+    "rocketmq_aio.embedded",
     "rocketmq_aio.spark",
     "rocketmq_aio.spark.pipelines",
     "rocketmq_aio.testing",

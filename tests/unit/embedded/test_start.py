@@ -1,0 +1,28 @@
+"""Start of embedded clusters."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from rocketmq_aio.embedded import EmbeddedCluster
+from tests.fakes.fair_time import FairTime
+
+
+async def test_a_cluster_starts_within_100_ms() -> None:
+    async with EmbeddedCluster():
+        pass  # sockets of the event loop are open now
+    with FairTime() as passed:
+        async with EmbeddedCluster():
+            started = passed.seconds
+
+    assert started < 0.1
+
+
+def test_a_cluster_in_a_thread_starts_soon() -> None:
+    durations = []
+    for _ in range(3):
+        began = perf_counter()
+        with EmbeddedCluster():
+            durations.append(perf_counter() - began)
+
+    assert min(durations) < 0.5
