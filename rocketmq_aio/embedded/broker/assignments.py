@@ -38,7 +38,11 @@ STRATEGIES: Final[dict[str | None, AllocateStrategy]] = {
 
 
 class SetMessageRequestMode(msgspec.Struct, kw_only=True, rename="camel"):
-    """Request mode of a group for a topic; this fake knows popping without shared queues only."""
+    """Request mode of a group for a topic.
+
+    Each member pops all queues, as on real brokers when members are few; *pop_share_queue_num*
+    has no effect.
+    """
 
     topic: str
     consumer_group: str
@@ -60,9 +64,9 @@ class AssignmentProcessor:
         return {RequestCode.QUERY_ASSIGNMENT: self.query, SET_MESSAGE_REQUEST_MODE: self.set_mode}
 
     def query(self, command: Command, _connection: ServerConnection) -> Response:
-        asked = read_body(command.body, AssignmentRequest)
-        mode = self.modes.get((asked.topic, asked.consumer_group), MessageRequestMode.PULL)
-        shared = self._share(asked, mode)
+        request = read_body(command.body, AssignmentRequest)
+        mode = self.modes.get((request.topic, request.consumer_group), MessageRequestMode.PULL)
+        shared = self._share(request, mode)
         if shared is None:
             return Response(body=b"{}")
         assigned = [_assignment(queue, mode) for queue in shared]
@@ -71,31 +75,30 @@ class AssignmentProcessor:
         )
 
     def set_mode(self, command: Command, _connection: ServerConnection) -> Response:
-        asked = read_body(command.body, SetMessageRequestMode)
-        if asked.topic.startswith(RETRY_PREFIX):
+        request = read_body(command.body, SetMessageRequestMode)
+        if request.topic.startswith(RETRY_PREFIX):
             remark = "retry topic is not allowed to set mode"
             raise ErrorResponse(ResponseCode.NO_PERMISSION, remark)
-        assert not asked.pop_share_queue_num, "this fake shares no popped queues"
-        self.modes[asked.topic, asked.consumer_group] = asked.mode
+        self.modes[request.topic, request.consumer_group] = request.mode
         return Response()
 
     def _share(
-        self, asked: AssignmentRequest, mode: MessageRequestMode
+        self, request: AssignmentRequest, mode: MessageRequestMode
     ) -> list[MessageQueue] | None:
-        topic = self._state.store.topics.get(asked.topic)
+        topic = self._state.store.topics.get(request.topic)
         if topic is None:
             return None
         name = self._state.name
-        offered = [MessageQueue(asked.topic, name, number) for number in range(len(topic.queues))]
-        if asked.message_model == MessageModel.BROADCASTING.value:
+        offered = [MessageQueue(request.topic, name, number) for number in range(topic.read_queues)]
+        if request.message_model == MessageModel.BROADCASTING.value:
             return offered
-        group = self._members.groups.get(asked.consumer_group)
-        strategy = STRATEGIES.get(asked.strategy_name)
+        group = self._members.groups.get(request.consumer_group)
+        strategy = STRATEGIES.get(request.strategy_name)
         if group is None or strategy is None:
             return None
         if mode is MessageRequestMode.POP:
-            return [MessageQueue(asked.topic, name, ALL_QUEUES)]
-        return allocate(strategy, asked.client_id, offered, group.members.values()) or []
+            return [MessageQueue(request.topic, name, ALL_QUEUES)]
+        return allocate(strategy, request.client_id, offered, group.members.values()) or []
 
 
 def _assignment(queue: MessageQueue, mode: MessageRequestMode) -> MessageQueueAssignment:

@@ -77,15 +77,15 @@ class ClientProcessor:
             changed |= self._register(consumer, data, command, connection)
         if not self._state.version.is_5:
             return Response()
-        answer = HeartbeatResponse(supports_v2=True, subscription_changed=changed)
-        return Response(ext=to_ext_fields(answer))
+        response = HeartbeatResponse(supports_v2=True, subscription_changed=changed)
+        return Response(ext=to_ext_fields(response))
 
     def unregister(self, command: Command, connection: ServerConnection) -> Response:
-        asked = read_header(command, UnregisterClient)
-        if asked.producer_group is not None:
-            self.producers.get(asked.producer_group, {}).pop(connection.number, None)
-        if asked.consumer_group is not None:
-            self._remove(asked.consumer_group, connection.number)
+        header = read_header(command, UnregisterClient)
+        if header.producer_group is not None:
+            self.producers.get(header.producer_group, {}).pop(connection.number, None)
+        if header.consumer_group is not None:
+            self._remove(header.consumer_group, connection.number)
         return Response()
 
     def list(self, command: Command, _connection: ServerConnection) -> Response:
@@ -102,14 +102,14 @@ class ClientProcessor:
         if group is None or group.last is None:
             code = ResponseCode.CONSUMER_NOT_ONLINE
             raise ErrorResponse(code, f"the consumer group[{name}] not online")
-        answer = ConsumerConnections(
+        body = ConsumerConnections(
             connection_set=list(group.connections.values()),
             subscription_table=group.subscriptions,
             consume_type=group.last.consume_type,
             message_model=group.last.message_model,
             consume_from_where=group.last.consume_from_where,
         )
-        return Response(body=msgspec.json.encode(answer))
+        return Response(body=msgspec.json.encode(body))
 
     def producer_connections(self, command: Command, _connection: ServerConnection) -> Response:
         name = read_header(command, GetProducerConnections).producer_group
@@ -160,20 +160,20 @@ class ClientProcessor:
         if exists:
             self._state.make_retry_topic(consumer.group_name)
         group = self.groups.setdefault(consumer.group_name, Group())
-        news = connection.number not in group.members
+        changed = connection.number not in group.members
         group.members[connection.number] = data.client_id
         group.connections[connection.number] = _described(data.client_id, command, connection)
         group.last = consumer
         differs = group.fingerprint not in (0, data.heartbeat_fingerprint)
         if not data.without_sub:
             wanted = {each.topic: each for each in consumer.subscription_data_set}
-            news |= wanted.keys() != group.subscriptions.keys()
+            changed |= wanted.keys() != group.subscriptions.keys()
             group.subscriptions = {
                 topic: _newer(each, group.subscriptions.get(topic))
                 for topic, each in wanted.items()
             }
             group.fingerprint = data.heartbeat_fingerprint
-        if news:
+        if changed:
             self._notify(consumer.group_name, list(group.members))
         return differs
 
@@ -208,5 +208,5 @@ def _producer_info(producer: ConnectionBody, now_ms: int) -> dict[str, object]:
     }
 
 
-def _newer(told: SubscriptionData, known: SubscriptionData | None) -> SubscriptionData:
-    return told if known is None or told.sub_version > known.sub_version else known
+def _newer(new: SubscriptionData, old: SubscriptionData | None) -> SubscriptionData:
+    return new if old is None or new.sub_version > old.sub_version else old

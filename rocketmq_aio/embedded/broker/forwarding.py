@@ -73,10 +73,10 @@ class ForwardingProcessor:
 
     def handlers(self) -> Handlers:
         return {
-            RequestCode.GET_CONSUMER_RUNNING_INFO: _with_errors(self.running_info),
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: _with_errors(self.consume_directly),
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _with_errors(self.reset),
-            AdminCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _with_errors(self.status),
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
+            AdminCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.status,
             AdminCode.CLONE_GROUP_OFFSET: self.clone,
         }
 
@@ -231,20 +231,6 @@ class ForwardingProcessor:
         return queue_table(
             {MessageQueue(topic, self._state.name, n): offset for n, offset in offsets.items()}
         )
-
-
-def _with_errors(
-    handler: Callable[[Command, ServerConnection], Awaitable[Response]],
-) -> Callable[[Command, ServerConnection], Awaitable[Response]]:
-    """Return *handler*, with the error responses that it raises while it waits."""
-
-    async def handle(command: Command, connection: ServerConnection) -> Response:
-        try:
-            return await handler(command, connection)
-        except ErrorResponse as error:
-            return error.response
-
-    return handle
 
 
 def _at_time(log: QueueLog, timestamp: int) -> int:

@@ -35,26 +35,26 @@ class LockProcessor:
         return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
 
     def lock(self, command: Command, _connection: ServerConnection) -> Response:
-        asked = read_body(command.body, LockBatchRequest)
-        owners = self.owners[asked.consumer_group]
+        request = read_body(command.body, LockBatchRequest)
+        owners = self.owners[request.consumer_group]
         granted = []
-        for each in asked.mq_set:  # also grants queues that do not exist
-            if self.owner(asked.consumer_group, each.queue()) in (None, asked.client_id):
-                owners[each.queue()] = (asked.client_id, self._clock.monotonic())
+        for each in request.mq_set:  # also grants queues that do not exist
+            if self.owner(request.consumer_group, each.queue()) in (None, request.client_id):
+                owners[each.queue()] = (request.client_id, self._clock.monotonic())
                 granted.append(each)
         return Response(body=msgspec.json.encode(LockBatchResponse(locked=granted)))
 
     def unlock(self, command: Command, _connection: ServerConnection) -> Response:
-        asked = read_body(command.body, LockBatchRequest)
-        for each in asked.mq_set:
-            if self.owner(asked.consumer_group, each.queue()) == asked.client_id:
-                del self.owners[asked.consumer_group][each.queue()]
+        request = read_body(command.body, LockBatchRequest)
+        for each in request.mq_set:
+            if self.owner(request.consumer_group, each.queue()) == request.client_id:
+                del self.owners[request.consumer_group][each.queue()]
         return Response()
 
     def owner(self, group: str, queue: MessageQueue) -> str | None:
         """Return the client id of the owner of *queue*."""
-        client_id, asked_at = self.owners[group].get(queue, (None, 0.0))
-        return client_id if self._clock.monotonic() - asked_at < self.kept_seconds else None
+        client_id, locked_at = self.owners[group].get(queue, (None, 0.0))
+        return client_id if self._clock.monotonic() - locked_at < self.kept_seconds else None
 
     def any_in(self, group: str) -> bool:
         """Whether the group holds any lock."""

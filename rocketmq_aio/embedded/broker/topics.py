@@ -145,8 +145,8 @@ class TopicProcessor:
         if (fault := _name_fault(name, is_5=self._state.version.is_5)) is not None:
             raise self._state.invalid(fault)
         self._check_not_system(name)
-        known = self._state.store.topics.get(name)
-        attributes = _changed(known, signed)
+        before = self._state.store.topics.get(name)
+        attributes = _changed(before, signed)
         queues = max(config.read_queue_nums, config.write_queue_nums)
         topic = self._state.store.create_topic(name, queues, config.perm)
         topic.read_queues, topic.write_queues = config.read_queue_nums, config.write_queue_nums
