@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from rocketmq_aio.testing import Cluster
-from tests.fakes.conformance import CASES, Case, Ground
+from tests.fakes.conformance import CASES, Case, CaseEnv
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 async def test_a_real_broker_responds_like_the_fake(
     case: Case, rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
-    ground = Ground(
+    env = CaseEnv(
         namesrv=rocketmq_cluster.namesrvs[0].address,
         broker=rocketmq_cluster.brokers[0].address,
         version=rocketmq_cluster.version,
@@ -20,4 +20,4 @@ async def test_a_real_broker_responds_like_the_fake(
         group=rocketmq_group,
     )
 
-    await case(ground)
+    await case(env)

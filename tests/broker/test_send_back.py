@@ -20,7 +20,7 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import COMPRESSED
 from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.testing import Cluster
-from tests.fakes.conformance.ground import Ground, eventually, pull_header
+from tests.fakes.conformance.case_env import CaseEnv, eventually, pull_header
 from tests.fakes.conformance.membership import heartbeat
 from tests.fakes.raw_client import RawClient
 
@@ -44,7 +44,7 @@ class Desk:
         self.group = group
         self.instance = instance
         self.client = RawClient(cluster.brokers[0].address)
-        self.ground = Ground(
+        self.env = CaseEnv(
             namesrv=cluster.namesrv,
             broker=cluster.brokers[0].address,
             version=cluster.version,
@@ -67,11 +67,11 @@ class Desk:
         """Send a message and return it as stored."""
         async with Producer("shop", client=self.instance) as producer:
             message = Message(
-                self.ground.topic, body, tags="t", keys="k", properties={"own": "x"}, flag=5
+                self.env.topic, body, tags="t", keys="k", properties={"own": "x"}, flag=5
             )
             result = await producer.send(message)
         assert result.ok
-        return (await self.found(self.ground.topic))[0]
+        return (await self.found(self.env.topic))[0]
 
     async def found(self, topic: str, count: int = 1, queues: int = 1) -> list[MessageExt]:
         """Return the messages of a topic when it holds *count*."""
@@ -88,7 +88,7 @@ class Desk:
         return messages
 
     async def _read(self, topic: str, number: int) -> list[MessageExt]:
-        header = pull_header(self.ground, 0, topic=topic, queue_id=number, sys_flag=READ_NOW)
+        header = pull_header(self.env, 0, topic=topic, queue_id=number, sys_flag=READ_NOW)
         answer = await self.client.ask(header)
         queue = MessageQueue(topic, "broker-a", number)
         return decode_messages(answer.body, queue)[0] if answer.code == 0 else []
@@ -97,7 +97,7 @@ class Desk:
         config = msgspec.json.encode({"groupName": self.group, "retryQueueNums": count})
         answer = await self.client.answer(self.client.send_fields(UPDATE_GROUP, {}, config))
         assert answer.code == 0
-        await heartbeat(self.client, self.ground, "c@1")
+        await heartbeat(self.client, self.env, "c@1")
 
         async def route_is_known() -> bool:
             try:
@@ -113,8 +113,8 @@ class Desk:
 async def desk(cluster: Cluster, rocketmq_group: str) -> AsyncIterator[Desk]:
     async with MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as instance:
         desk = Desk(cluster, rocketmq_group, instance)
-        cluster.create_topic(desk.ground.topic, queues=1)
-        await instance.routes.get(desk.ground.topic)
+        cluster.create_topic(desk.env.topic, queues=1)
+        await instance.routes.get(desk.env.topic)
         async with desk.client:
             yield desk
 

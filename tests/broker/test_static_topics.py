@@ -27,7 +27,7 @@ from rocketmq_aio import (
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
 from rocketmq_aio.protocol.requests.client import AssignmentRequest, MessageQueueAssignment
 from rocketmq_aio.testing import Cluster, probe
-from tests.fakes.conformance.ground import eventually
+from tests.fakes.conformance.case_env import eventually
 
 UPDATE_AND_CREATE_STATIC_TOPIC = 513
 QUEUES = 6

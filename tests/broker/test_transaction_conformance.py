@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rocketmq_aio.testing import Cluster
-from tests.fakes.conformance.ground import Ground
+from tests.fakes.conformance.case_env import CaseEnv
 from tests.fakes.conformance.transactions import CASES, TransactionCase
 
 
@@ -29,7 +29,7 @@ async def test_a_real_broker_handles_half_messages_like_the_fake_one(
 ) -> None:
     topic = f"half-{rocketmq_group[-12:]}"
     cluster.create_topic(topic, queues=4)
-    ground = Ground(
+    env = CaseEnv(
         cluster.namesrvs[0].address,
         cluster.brokers[0].address,
         cluster.version,
@@ -37,4 +37,4 @@ async def test_a_real_broker_handles_half_messages_like_the_fake_one(
         rocketmq_group,
     )
 
-    await case(ground, asks_by_itself)
+    await case(env, asks_by_itself)

@@ -12,13 +12,13 @@ from typing import Final, Self
 from rocketmq_aio.embedded.connection import abort_with_reset
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
 from rocketmq_aio.model.address import parse_address
+from tests.fakes.direction import Cut, Direction, StreamPosition
 from tests.fakes.frame_rules import OTHER, FrameCutter, PassingFrame, read_frame
-from tests.fakes.lane import Cut, Lane, Track
 
 HOST: Final = "127.0.0.1"
 READ_BYTES: Final = 64 * 1024
 QUEUED_PIECES: Final = 1024  # a full queue stops reading
-RATE_SLICES: Final = 20  # writes per second of a rate-limited lane
+RATE_SLICES: Final = 20  # writes per second of a rate-limited direction
 
 FLUSH_SECONDS: Final = 1.0
 EXPECTED: Final = (Cut, ConnectionError)  # ways for a connection to end
@@ -37,8 +37,8 @@ class FaultProxy:
     def __init__(self, target: str) -> None:
         self.target = target
         self.port = 0
-        self.up = Lane(lambda number, data: self._emit(number, data, upward=True))
-        self.down = Lane(lambda number, data: self._emit(number, data, upward=False))
+        self.up = Direction(lambda number, data: self._emit(number, data, upward=True))
+        self.down = Direction(lambda number, data: self._emit(number, data, upward=False))
         self.frames: list[PassingFrame] = []
         self.connects: list[float] = []
         self.errors: list[Exception] = []
@@ -188,7 +188,7 @@ class Link:
         await asyncio.gather(*closings, return_exceptions=True)
 
     def _passing(self, *, upward: bool) -> Callable[[bytes], list[bytes]]:
-        lane = self._proxy.up if upward else self._proxy.down
+        direction = self._proxy.up if upward else self._proxy.down
 
         def passing(data: bytes) -> list[bytes]:
             frame = self._read(data, upward=upward)
@@ -196,7 +196,7 @@ class Link:
                 return [data]
             self._proxy.frames.append(frame)
             self._proxy.changed.notify()
-            return list(lane.pieces_for(frame))
+            return list(direction.pieces_for(frame))
 
         return passing
 
@@ -223,16 +223,16 @@ class Pump:
 
     def __init__(
         self,
-        lane: Lane,
+        direction: Direction,
         source: asyncio.StreamReader,
         target: asyncio.StreamWriter,
         passing: Callable[[bytes], list[bytes]],
     ) -> None:
-        self._lane = lane
+        self._direction = direction
         self._source = source
         self._target = target
         self._passing = passing
-        self._track = Track(lane)
+        self._position = StreamPosition(direction)
         self._queue: asyncio.Queue[tuple[float, Piece]] = asyncio.Queue(QUEUED_PIECES)
         self._loop = asyncio.get_running_loop()
 
@@ -242,7 +242,7 @@ class Pump:
             while data := await self._source.read(READ_BYTES):
                 for piece in cutter.feed(data):
                     await self._take(self._passing(piece))
-                await self._lane.until_flowing()
+                await self._direction.until_flowing()
             await self._take(cutter.rest())
             ending: Exception = Cut(reset=False)
         except ConnectionError:
@@ -260,7 +260,7 @@ class Pump:
             pieces = await self._next_pieces()
             whole = [piece for piece in pieces if isinstance(piece, bytes)]
             for each in whole:
-                self._track.begin(len(each))
+                self._position.begin(len(each))
             await self._write_to_point(b"".join(whole))
             for piece in pieces:
                 if isinstance(piece, Exception):
@@ -275,41 +275,41 @@ class Pump:
             await self._queue.put((self._due(), piece))
 
     def _due(self) -> float:
-        return self._loop.time() + self._lane.delay_seconds
+        return self._loop.time() + self._direction.delay_seconds
 
     async def _next_pieces(self) -> list[Piece]:
         due, piece = await self._queue.get()
         await asyncio.sleep(max(0.0, due - self._loop.time()))
-        await self._lane.until_flowing()
+        await self._direction.until_flowing()
         pieces: list[Piece] = [piece]
-        if self._lane.merge_seconds and isinstance(piece, bytes):
-            await asyncio.sleep(self._lane.merge_seconds)
+        if self._direction.merge_seconds and isinstance(piece, bytes):
+            await asyncio.sleep(self._direction.merge_seconds)
             while not self._queue.empty():
                 pieces.append(self._queue.get_nowait()[1])
         return pieces
 
     async def _write_to_point(self, data: bytes) -> None:
-        while (reached := self._track.take_point(len(data))) is not None:
+        while (reached := self._position.take_point(len(data))) is not None:
             ahead, point = reached
             await self._write_slices(data[:ahead])
             data = data[ahead:]
             if not point.stall:
                 raise Cut(reset=point.reset)
-            self._lane.stall()
-            await self._lane.until_flowing()
+            self._direction.stall()
+            await self._direction.until_flowing()
         await self._write_slices(data)
 
     async def _write_slices(self, data: bytes) -> None:
-        lane = self._lane
-        rate = lane.bytes_per_second
-        size = lane.slice_bytes or len(data)
+        direction = self._direction
+        rate = direction.bytes_per_second
+        size = direction.slice_bytes or len(data)
         if rate is not None:
             size = max(1, min(size, int(rate / RATE_SLICES)))
         for at in range(0, len(data), max(size, 1)):
             piece = data[at : at + size]
             self._target.write(piece)
             await self._target.drain()
-            self._track.passed(len(piece))
+            self._position.passed(len(piece))
             await asyncio.sleep(len(piece) / rate if rate is not None else 0)
 
 

@@ -24,9 +24,9 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.fair_time import FairTime
 from tests.fakes.frame_rules import PassingFrame, corrupt, drop, duplicate, truncate, with_code
 from tests.fakes.proxy import FaultProxy
+from tests.fakes.stopwatch import Stopwatch
 from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.unit.consumer.lite_pull_env import (
     GROUP,
@@ -163,7 +163,7 @@ async def test_a_dead_broker_does_not_delay_the_others() -> None:
         await cluster.brokers[1].stop()
         for number in range(20):
             put(cluster, str(number))
-            with FairTime() as passed:
+            with Stopwatch() as passed:
                 assert bodies(await polled(consumer, 1)) == [str(number)]
             assert passed.seconds < 1
         await cluster.brokers[1].start()

@@ -9,8 +9,8 @@ import pytest
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.fair_time import FairTime
 from tests.fakes.proxy import FaultProxy
+from tests.fakes.stopwatch import Stopwatch
 from tests.faults.proxied import proxied_config, shorten_timeout
 from tests.unit.consumer.lite_pull_env import TOPIC, consumer_of, numbers, polled, put
 from tests.unit.instance.client_env import nothing_left
@@ -38,7 +38,7 @@ async def test_a_close_is_bounded_and_leaves_nothing_whatever_the_broker_does(
         outcome = faults[fault]()
         if outcome is not None:
             await outcome
-        with FairTime() as passed:
+        with Stopwatch() as passed:
             await consumer.close()
         assert passed.seconds < 3
         proxy.flow()

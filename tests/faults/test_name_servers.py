@@ -23,9 +23,9 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.fair_time import FairTime
 from tests.fakes.misbehaviour import GRPC_SETTINGS, HTTP_PAGE, TWO_GIBIBYTES
 from tests.fakes.name_server import FakeNameServer
+from tests.fakes.stopwatch import Stopwatch
 from tests.faults.proxied import shorten_timeout
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import succeeds, until, until_done
@@ -71,7 +71,7 @@ def joined(*servers: FakeNameServer) -> str:
 
 
 async def seconds_of(work: asyncio.Task[object]) -> float:
-    with FairTime() as passed:
+    with Stopwatch() as passed:
         await asyncio.wait([work])
     return passed.seconds
 
@@ -273,7 +273,7 @@ async def test_a_topic_created_later_is_found_within_two_seconds() -> None:
                 await producer.send(ORDER)
             cluster.create_topic("orders", 4)
 
-            with FairTime() as passed:
+            with Stopwatch() as passed:
                 await until_done(lambda: succeeds(producer.send(ORDER)))
             assert passed.seconds < 2.0
 

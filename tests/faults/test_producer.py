@@ -18,11 +18,11 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.fair_time import FairTime
 from tests.fakes.frame_rules import corrupt, drop, duplicate, truncate, with_code
 from tests.fakes.history import Fault, History, Outcome, Sent, violations
 from tests.fakes.history.recording import record_call, record_send, stored_log, watch, wire_attempts
 from tests.fakes.proxy import FaultProxy
+from tests.fakes.stopwatch import Stopwatch
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 
@@ -200,9 +200,9 @@ async def test_truncated_responses_end_in_a_timeout_or_a_new_connection() -> Non
 
 async def test_connections_cut_in_mid_frame() -> None:
     async with sending() as run:
-        for lane in (run.proxies[0].up, run.proxies[0].down):
+        for direction in (run.proxies[0].up, run.proxies[0].down):
             for byte in (0, 1, 3, 4, 7, 8, 9, 30, 100):
-                lane.cut(frame=2, byte=byte, reset=bool(byte % 2))
+                direction.cut(frame=2, byte=byte, reset=bool(byte % 2))
                 run.proxies[0].cut()
                 await run.until_ok(10)
 
@@ -310,7 +310,7 @@ async def test_close_under_load_ends_all_sends_in_time() -> None:
             asyncio.create_task(producer.send(message, timeout_seconds=0.5)) for _ in range(50)
         ]
         await asyncio.sleep(0)
-        with FairTime() as passed:
+        with Stopwatch() as passed:
             await producer.close()
         assert passed.seconds < 3
 

@@ -18,10 +18,10 @@ from rocketmq_aio.errors import ClosedError, NotConnectedError, NotRunningError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.fair_time import FairTime
 from tests.fakes.history import Outcome
 from tests.fakes.history.recording import record_call
 from tests.fakes.proxy import FaultProxy
+from tests.fakes.stopwatch import Stopwatch
 from tests.faults.proxied import proxied_config, shorten_timeout
 from tests.faults.pushing import Group, group_of, in_both_ways
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
@@ -299,7 +299,7 @@ async def test_threads_of_sync_handlers_end_with_the_consumer(
         await consumer.subscribe(TOPIC)
         await consumer.start()
         await until(mine, "a thread")
-        with FairTime() as passed:
+        with Stopwatch() as passed:
             await consumer.close()
         assert passed.seconds < 3
         assert committed(cluster) in (None, 0)

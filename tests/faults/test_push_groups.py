@@ -14,9 +14,9 @@ from rocketmq_aio.consumer.common.events import QueuesRevoked
 from rocketmq_aio.consumer.group.engine import TAKEOVER_DELAY_SECONDS
 from rocketmq_aio.model.message import MessageExt
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.fair_time import FairTime
 from tests.fakes.history import Fault, Outcome
 from tests.fakes.proxy import FaultProxy
+from tests.fakes.stopwatch import Stopwatch
 from tests.faults.load import Sender
 from tests.faults.proxied import proxied_config
 from tests.faults.pushing import SOON, Group, group_of, in_both_ways
@@ -43,8 +43,8 @@ async def briefly(_message: MessageExt) -> None:
 
 
 @asynccontextmanager
-async def standing_still() -> AsyncIterator[FairTime]:
-    with FairTime() as passed:
+async def standing_still() -> AsyncIterator[Stopwatch]:
+    with Stopwatch() as passed:
         yield passed
 
 

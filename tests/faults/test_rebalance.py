@@ -25,8 +25,8 @@ from rocketmq_aio.protocol.bodies import ConsumerList
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.requests.from_broker import NotifyConsumerIdsChanged
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.fair_time import FairTime
 from tests.fakes.proxy import FaultProxy
+from tests.fakes.stopwatch import Stopwatch
 from tests.faults.load import Sender
 from tests.unit.consumer.lite_pull_env import (
     GROUP,
@@ -201,7 +201,7 @@ async def test_constant_joins_and_leaves_lose_nothing(cluster: FakeCluster, crow
 
 
 async def test_members_that_start_together_agree(cluster: FakeCluster, crowd: Crowd) -> None:
-    with FairTime() as passed:
+    with Stopwatch() as passed:
         await asyncio.gather(*(crowd.join() for _ in range(5)))
         await crowd.settle()
 

@@ -19,9 +19,9 @@ from rocketmq_aio.errors import (
     RocketMQError,
 )
 from rocketmq_aio.protocol.command import Command
-from tests.fakes.fair_time import FairTime
 from tests.fakes.frame_rules import Rule, corrupt, duplicate, truncate
 from tests.fakes.misbehaviour import GRPC_SETTINGS, HTTP_PAGE, NO_JSON, TWO_GIBIBYTES
+from tests.fakes.stopwatch import Stopwatch
 from tests.faults.lines import SHORT, Line, line
 from tests.unit.remoting.clients import ASK, CODE, open_client
 from tests.unit.remoting.until import succeeds, until, until_done
@@ -51,7 +51,7 @@ async def test_a_server_of_another_protocol_fails_only_the_call(kind: str) -> No
         made.broker.on_connect(greeting, times=None)
         made.broker.on(CODE, None, times=None)
         for _ in range(3):
-            with FairTime() as passed, pytest.raises(errors):
+            with Stopwatch() as passed, pytest.raises(errors):
                 await made.ask(SHORT)
             assert passed.seconds < SHORT + 1.0
 
@@ -99,7 +99,7 @@ async def test_a_malformed_response_raises_its_own_error_and_recovers(kind: str)
         if error is None:
             assert (await made.ask(PATIENT)).code == 0
         else:
-            with FairTime() as passed, pytest.raises(error):
+            with Stopwatch() as passed, pytest.raises(error):
                 await made.ask(PATIENT if error is ConnectionLostError else SHORT)
             assert passed.seconds < SHORT + 1.0
 
@@ -118,7 +118,7 @@ async def test_connecting_ends_within_the_connect_timeout() -> None:
             filler.connect_ex(deaf.getsockname())
         address = f"127.0.0.1:{deaf.getsockname()[1]}"
         async with open_client(ClientConfig(connect_timeout_seconds=0.2)) as opened:
-            with FairTime() as passed, pytest.raises(NotConnectedError, match="connect timeout"):
+            with Stopwatch() as passed, pytest.raises(NotConnectedError, match="connect timeout"):
                 await opened.ask(address)
 
             assert passed.seconds < 1.0

@@ -16,8 +16,8 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.fair_time import FairTime
 from tests.fakes.proxy import FaultProxy
+from tests.fakes.stopwatch import Stopwatch
 from tests.fakes.tls import client_context, server_context
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.clients import CODE, Opened, open_client
@@ -115,7 +115,7 @@ async def test_a_stalled_handshake_ends_with_the_connect_timeout() -> None:
         proxy.down.stall()
         config = ClientConfig(tls=client_context(), connect_timeout_seconds=0.2)
         async with open_client(config) as opened:
-            with FairTime() as passed, pytest.raises(NotConnectedError, match="connect timeout"):
+            with Stopwatch() as passed, pytest.raises(NotConnectedError, match="connect timeout"):
                 await opened.ask(proxy.address)
 
             assert passed.seconds < 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.conformance.ground import QUEUES, Ground
+from tests.fakes.conformance.case_env import QUEUES, CaseEnv
 from tests.fakes.conformance.transactions import CASES, TransactionCase
 
 
@@ -16,6 +16,6 @@ async def test_the_fake_broker_handles_half_messages_like_a_real_one(
 ) -> None:
     async with FakeCluster(version=version, topics={"orders": QUEUES}) as cluster:
         broker = cluster.broker
-        ground = Ground(cluster.namesrv, broker.address, version, "orders", "billing")
+        env = CaseEnv(cluster.namesrv, broker.address, version, "orders", "billing")
 
-        await case(ground, broker.ask_about_transactions)
+        await case(env, broker.ask_about_transactions)

@@ -22,8 +22,8 @@ from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import EndTransaction
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
+from tests.fakes.direction import Cut
 from tests.fakes.frame_rules import PassingFrame, Rule, drop
-from tests.fakes.lane import Cut
 from tests.fakes.proxy import FaultProxy
 from tests.unit.remoting.until import until
 
@@ -141,10 +141,10 @@ async def test_lost_frames_change_no_transaction_state(
     code: RequestCode, upward: bool, rule: Rule
 ) -> None:
     async with running() as (run, proxy):
-        lane = proxy.up if upward else proxy.down
-        lane.on(rule, code=code, times=3)
+        direction = proxy.up if upward else proxy.down
+        direction.on(rule, code=code, times=3)
         await asyncio.gather(*(run.one(number) for number in range(TRANSACTIONS)))
-        lane.off()
+        direction.off()
         # After the faults: an ordinary transaction over an open connection.
         await run.one(TRANSACTIONS + 2)
         await run.be_asked()

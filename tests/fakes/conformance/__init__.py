@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from tests.fakes.conformance.administration import CASES as ADMINISTRATION
 from tests.fakes.conformance.assignments import CASES as ASSIGNMENTS
+from tests.fakes.conformance.case_env import Case, CaseEnv
 from tests.fakes.conformance.filtering import CASES as FILTERING
 from tests.fakes.conformance.frames import CASES as FRAMES
-from tests.fakes.conformance.ground import Case, Ground
 from tests.fakes.conformance.locking import CASES as LOCKING
 from tests.fakes.conformance.membership import CASES as MEMBERSHIP
 from tests.fakes.conformance.offsets import CASES as OFFSETS
@@ -40,4 +40,4 @@ CASES = (
     *FRAMES,
 )
 
-__all__ = ["CASES", "Case", "Ground"]
+__all__ = ["CASES", "Case", "CaseEnv"]

@@ -8,10 +8,10 @@ from typing import Any
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
-from tests.fakes.conformance.ground import (
+from tests.fakes.conformance.case_env import (
     QUEUES,
     Case,
-    Ground,
+    CaseEnv,
     eventually,
     everything,
     pull,
@@ -62,13 +62,13 @@ async def groups(client: RawClient) -> dict[str, Any]:
     return found
 
 
-def invalid(ground: Ground) -> int:
-    return 29 if ground.is_5 else 1
+def invalid(env: CaseEnv) -> int:
+    return 29 if env.is_5 else 1
 
 
-async def a_topic_is_created_changed_and_deleted(ground: Ground) -> None:
-    name = f"{ground.topic}-new"
-    async with ground.client() as client:
+async def a_topic_is_created_changed_and_deleted(env: CaseEnv) -> None:
+    name = f"{env.topic}-new"
+    async with env.client() as client:
         made = await put_topic(client, name, 2)
         first = (await topics(client))[name]
         await put_topic(client, name, 3, perm="4")
@@ -86,15 +86,15 @@ async def a_topic_is_created_changed_and_deleted(ground: Ground) -> None:
         "topicSysFlag": 0,
         "order": False,
     }
-    expected |= {"attributes": {}} if ground.is_5 else {}
+    expected |= {"attributes": {}} if env.is_5 else {}
     assert [made.code, gone.code, again.code] == [0, 0, 0]
     assert first == expected
     assert second == expected | {"readQueueNums": 3, "writeQueueNums": 3, "perm": 4}
     assert name not in left
 
 
-async def invalid_and_reserved_topic_names_are_rejected(ground: Ground) -> None:
-    async with ground.client() as client:
+async def invalid_and_reserved_topic_names_are_rejected(env: CaseEnv) -> None:
+    async with env.client() as client:
         blank = await put_topic(client, " ")
         characters = await put_topic(client, "no spaces")
         long = await put_topic(client, "a" * 128)
@@ -102,10 +102,10 @@ async def invalid_and_reserved_topic_names_are_rejected(ground: Ground) -> None:
         kept = await ask(client, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "SELF_TEST_TOPIC"})
 
     rejected = (blank, characters, long, reserved, kept)
-    assert [each.code for each in rejected] == [invalid(ground)] * 5
+    assert [each.code for each in rejected] == [invalid(env)] * 5
     long_name, rule = "a" * 128, "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     faults = [f": no spaces, {rule}", f": {long_name}, is longer than topic max length: 127"]
-    if not ground.is_5:
+    if not env.is_5:
         faults = [f" {rule}", " is longer than topic max length."]
     assert [each.remark for each in rejected] == [
         "The specified topic is blank.",
@@ -115,11 +115,11 @@ async def invalid_and_reserved_topic_names_are_rejected(ground: Ground) -> None:
     ]
 
 
-async def attributes_are_added_changed_and_removed_from_5_on(ground: Ground) -> None:
-    if not ground.is_5:
+async def attributes_are_added_changed_and_removed_from_5_on(env: CaseEnv) -> None:
+    if not env.is_5:
         return
-    name = f"{ground.topic}-new"
-    async with ground.client() as client:
+    name = f"{env.topic}-new"
+    async with env.client() as client:
         await put_topic(client, name, attributes="+message.type=FIFO,+queue.type=SimpleCQ")
         made = (await topics(client))[name]["attributes"]
         await put_topic(client, name, attributes="-message.type")
@@ -132,28 +132,26 @@ async def attributes_are_added_changed_and_removed_from_5_on(ground: Ground) -> 
     assert unknown.code == fixed.code == 1
 
 
-async def a_missing_topic_has_no_statistics(ground: Ground) -> None:
-    async with ground.client() as client:
+async def a_missing_topic_has_no_statistics(env: CaseEnv) -> None:
+    async with env.client() as client:
         stats = await ask(client, RequestCode.GET_TOPIC_STATS_INFO, {"topic": "missing-topic"})
         config = await ask(client, RequestCode.GET_TOPIC_CONFIG, {"topic": "missing-topic"})
 
     assert (stats.code, stats.remark) == (17, "topic[missing-topic] not exist")
-    assert config.code == (17 if ground.is_5 else 3)
+    assert config.code == (17 if env.is_5 else 3)
 
 
-async def statistics_describe_queues_and_progress(ground: Ground) -> None:
-    async with ground.client() as client:
-        await put_group(client, ground.group)
-        await send(client, ground, b"one")
-        await send(client, ground, b"two")
-        await everything(client, ground, 2)
-        await client.ask(update(ground, 1))
-        stats = await body_of(client, RequestCode.GET_TOPIC_STATS_INFO, {"topic": ground.topic})
-        ext = {"consumerGroup": ground.group, "topic": ground.topic}
+async def statistics_describe_queues_and_progress(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await put_group(client, env.group)
+        await send(client, env, b"one")
+        await send(client, env, b"two")
+        await everything(client, env, 2)
+        await client.ask(update(env, 1))
+        stats = await body_of(client, RequestCode.GET_TOPIC_STATS_INFO, {"topic": env.topic})
+        ext = {"consumerGroup": env.group, "topic": env.topic}
         progress = await body_of(client, RequestCode.GET_CONSUME_STATS, ext)
-        listed = await body_of(
-            client, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": ground.topic}
-        )
+        listed = await body_of(client, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": env.topic})
 
     queues = {read_body(key.encode(), dict)["queueId"]: v for key, v in stats[OFFSET_TABLE].items()}
     assert len(queues) == QUEUES
@@ -164,68 +162,65 @@ async def statistics_describe_queues_and_progress(ground: Ground) -> None:
         for key, each in progress[OFFSET_TABLE].items()
     }
     assert reached == {0: (2, 1)} | dict.fromkeys(range(1, QUEUES), (0, 0))
-    assert listed["groupList"] == [ground.group]
+    assert listed["groupList"] == [env.group]
 
 
-async def a_group_is_created_changed_and_deleted(ground: Ground) -> None:
-    async with ground.client() as client:
-        await put_group(client, ground.group)
-        made = (await groups(client))[ground.group]
-        await put_group(client, ground.group, ',"retryMaxTimes":3,"consumeEnable":false')
-        changed = (await groups(client))[ground.group]
-        await send(client, ground, b"body")
-        denied = await client.ask(pull_header(ground, 0))
+async def a_group_is_created_changed_and_deleted(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await put_group(client, env.group)
+        made = (await groups(client))[env.group]
+        await put_group(client, env.group, ',"retryMaxTimes":3,"consumeEnable":false')
+        changed = (await groups(client))[env.group]
+        await send(client, env, b"body")
+        denied = await client.ask(pull_header(env, 0))
         await ask(
             client,
             RequestCode.DELETE_SUBSCRIPTIONGROUP,
-            {"groupName": ground.group, "cleanOffset": "true", "removeOffset": "true"},
+            {"groupName": env.group, "cleanOffset": "true", "removeOffset": "true"},
         )
         left = await groups(client)
 
     assert (made["retryQueueNums"], made["retryMaxTimes"], made["consumeEnable"]) == (1, 16, True)
     assert (changed["retryMaxTimes"], changed["consumeEnable"]) == (3, False)
-    assert (denied.code, denied.remark) == (16, f"subscription group no permission, {ground.group}")
-    assert ground.group not in left
+    assert (denied.code, denied.remark) == (16, f"subscription group no permission, {env.group}")
+    assert env.group not in left
 
 
-async def clients_that_are_not_connected_are_errors(ground: Ground) -> None:
-    async with ground.client() as client:
+async def clients_that_are_not_connected_are_errors(env: CaseEnv) -> None:
+    async with env.client() as client:
         producers = await ask(
-            client, RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": ground.group}
+            client, RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": env.group}
         )
         running = await ask(
             client,
             RequestCode.GET_CONSUMER_RUNNING_INFO,
-            {"consumerGroup": ground.group, "clientId": "c@1"},
+            {"consumerGroup": env.group, "clientId": "c@1"},
         )
 
-    assert (producers.code, producers.remark) == (
-        1,
-        f"the producer group[{ground.group}] not exist",
-    )
-    remark = f"The Consumer <{ground.group}> <c@1> not online"
+    assert (producers.code, producers.remark) == (1, f"the producer group[{env.group}] not exist")
+    remark = f"The Consumer <{env.group}> <c@1> not online"
     assert (running.code, running.remark) == (1, remark)
 
 
-async def an_offset_reset_moves_offline_groups_from_5_on(ground: Ground) -> None:
-    ext = {"group": ground.group, "topic": ground.topic, "timestamp": "0", "isForce": "true"}
-    async with ground.client() as client:
-        await put_group(client, ground.group)
+async def an_offset_reset_moves_offline_groups_from_5_on(env: CaseEnv) -> None:
+    ext = {"group": env.group, "topic": env.topic, "timestamp": "0", "isForce": "true"}
+    async with env.client() as client:
+        await put_group(client, env.group)
         for body in (b"one", b"two"):
-            await send(client, ground, body)
-        await everything(client, ground, 2)
+            await send(client, env, body)
+        await everything(client, env, 2)
         for number in range(QUEUES):
-            header = update(ground, 2 if number == 0 else 0)
+            header = update(env, 2 if number == 0 else 0)
             await client.ask(type(header)(**{**fields(header), "queue_id": number}))
         answer = await ask(client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
-        reached = await offset(client, query(ground))
-        await client.ask(update(ground, 2))
-        kept = await offset(client, query(ground))
-        _, moved = await pull(client, pull_header(ground, 2, suspend_timeout_millis=0, sys_flag=4))
-        await client.ask(update(ground, 1))
-        later = await offset(client, query(ground))
+        reached = await offset(client, query(env))
+        await client.ask(update(env, 2))
+        kept = await offset(client, query(env))
+        _, moved = await pull(client, pull_header(env, 2, suspend_timeout_millis=0, sys_flag=4))
+        await client.ask(update(env, 1))
+        later = await offset(client, query(env))
 
-    if ground.is_5:
+    if env.is_5:
         assert answer.code == 0, answer
         assert (reached, kept, moved.next_begin_offset, later) == (0, 0, 0, 1)
     else:
@@ -237,56 +232,56 @@ def fields(header: Any) -> dict[str, Any]:  # noqa: ANN401 - any header
     return {name: getattr(header, name) for name in header.__struct_fields__}
 
 
-async def an_offset_reset_is_sent_to_members_before_5(ground: Ground) -> None:
-    ext = {"group": ground.group, "topic": ground.topic, "timestamp": "0", "isForce": "true"}
-    async with ground.client() as member, ground.client() as client:
-        await heartbeat(member, ground, "c@1")
+async def an_offset_reset_is_sent_to_members_before_5(env: CaseEnv) -> None:
+    ext = {"group": env.group, "topic": env.topic, "timestamp": "0", "isForce": "true"}
+    async with env.client() as member, env.client() as client:
+        await heartbeat(member, env, "c@1")
         for number in range(QUEUES):
-            header = update(ground, 0)
+            header = update(env, 0)
             await client.ask(type(header)(**{**fields(header), "queue_id": number}))
         answer = await ask(client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
         assert answer.code == 0, answer
-        if ground.is_5:
+        if env.is_5:
             return
         pushed = await member.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
 
     assert pushed.is_oneway
     assert pushed.ext_fields() == {
-        "group": ground.group,
-        "topic": ground.topic,
+        "group": env.group,
+        "topic": env.topic,
         "timestamp": "0",
         "isForce": "false",
     }
     assert len(read_body(pushed.body, dict)[OFFSET_TABLE]) == QUEUES
 
 
-async def name_servers_keep_values_by_namespace_and_key(ground: Ground) -> None:
-    key = {"namespace": ground.group, "key": "k"}
-    async with RawClient(ground.namesrv) as client:
+async def name_servers_keep_values_by_namespace_and_key(env: CaseEnv) -> None:
+    key = {"namespace": env.group, "key": "k"}
+    async with RawClient(env.namesrv) as client:
         missing = await ask(client, RequestCode.GET_KV_CONFIG, key)
         await ask(client, RequestCode.PUT_KV_CONFIG, {**key, "value": "v"})
         found = await ask(client, RequestCode.GET_KV_CONFIG, key)
         deleted = await ask(client, RequestCode.DELETE_KV_CONFIG, key)
         gone = await ask(client, RequestCode.GET_KV_CONFIG, key)
 
-    remark = f"No config item, Namespace: {ground.group} Key: k"
+    remark = f"No config item, Namespace: {env.group} Key: k"
     assert (missing.code, missing.remark, gone.code, deleted.code) == (22, remark, 22, 0)
     assert found.ext_fields() == {"value": "v"}
 
 
-async def name_servers_list_brokers_and_topics(ground: Ground) -> None:
-    async with RawClient(ground.namesrv) as client:
+async def name_servers_list_brokers_and_topics(env: CaseEnv) -> None:
+    async with RawClient(env.namesrv) as client:
         cluster = await body_of(client, RequestCode.GET_BROKER_CLUSTER_INFO)
         (name,) = cluster["brokerAddrTable"]
 
         async def is_listed() -> bool:
             listed = await body_of(client, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-            return {ground.topic, name, "DefaultCluster"} <= set(listed["topicList"])
+            return {env.topic, name, "DefaultCluster"} <= set(listed["topicList"])
 
         assert await eventually(is_listed)
 
     assert cluster["clusterAddrTable"] == {"DefaultCluster": [name]}
-    assert cluster["brokerAddrTable"][name]["brokerAddrs"] == {"0": ground.broker}
+    assert cluster["brokerAddrTable"][name]["brokerAddrs"] == {"0": env.broker}
 
 
 CASES: tuple[Case, ...] = (

@@ -13,9 +13,9 @@ from rocketmq_aio.protocol.bodies import (
 )
 from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION, RequestCode
 from rocketmq_aio.protocol.requests.pop import PopMessage
-from tests.fakes.conformance.ground import (
+from tests.fakes.conformance.case_env import (
     Case,
-    Ground,
+    CaseEnv,
     eventually,
     everything,
     messages_in,
@@ -124,9 +124,9 @@ REJECTED = (
 )
 
 
-def sql(expression: str, ground: Ground, version: int = 1) -> SubscriptionData:
+def sql(expression: str, env: CaseEnv, version: int = 1) -> SubscriptionData:
     return SubscriptionData(
-        topic=ground.topic,
+        topic=env.topic,
         sub_string=expression,
         tags_set=[],
         code_set=[],
@@ -135,115 +135,115 @@ def sql(expression: str, ground: Ground, version: int = 1) -> SubscriptionData:
     )
 
 
-async def store(client: RawClient, ground: Ground) -> None:
+async def store(client: RawClient, env: CaseEnv) -> None:
     for properties in STORED:
-        await client.ask(send_header(ground, properties=encode_properties(properties)), b"body")
-    await everything(client, ground, len(STORED))
+        await client.ask(send_header(env, properties=encode_properties(properties)), b"body")
+    await everything(client, env, len(STORED))
 
 
-async def selected(client: RawClient, ground: Ground, expression: str) -> str:
+async def selected(client: RawClient, env: CaseEnv, expression: str) -> str:
     """Return the offsets that *expression* selects."""
     offsets: list[int] = []
     offset, by = 0, {"subscription": expression, "expression_type": "SQL92"}
     while offset < len(STORED):
-        header = pull_header(ground, offset, sys_flag=PULL_SUBSCRIPTION, **by)
+        header = pull_header(env, offset, sys_flag=PULL_SUBSCRIPTION, **by)
         answer, fields = await pull(client, header)
         assert answer.code in (0, 20), answer
-        offsets += [message.queue_offset for message in messages_in(answer, ground)]
+        offsets += [message.queue_offset for message in messages_in(answer, env)]
         offset = fields.next_begin_offset
     return " ".join(map(str, offsets))
 
 
-async def check(client: RawClient, ground: Ground, expression: str) -> int:
+async def check(client: RawClient, env: CaseEnv, expression: str) -> int:
     request = CheckClientRequest(
-        client_id="c@1", group=ground.group, subscription_data=sql(expression, ground)
+        client_id="c@1", group=env.group, subscription_data=sql(expression, env)
     )
     body = msgspec.json.encode(request)
     return (await client.answer(client.send_fields(RequestCode.CHECK_CLIENT_CONFIG, {}, body))).code
 
 
-async def sql_selects_messages_by_properties(ground: Ground) -> None:
-    async with ground.client() as client:
-        await store(client, ground)
-        found = {each: await selected(client, ground, each) for each in SELECTED}
-        checks = {each: await check(client, ground, each) for each in SELECTED}
+async def sql_selects_messages_by_properties(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await store(client, env)
+        found = {each: await selected(client, env, each) for each in SELECTED}
+        checks = {each: await check(client, env, each) for each in SELECTED}
 
     assert found == SELECTED
     assert set(checks.values()) == {0}
 
 
-async def sql_of_5_tests_parts_of_a_text(ground: Ground) -> None:
-    async with ground.client() as client:
-        await store(client, ground)
-        found = {each: await selected(client, ground, each) for each in TEXT_TESTS}
-        checks = {each: await check(client, ground, each) for each in TEXT_TESTS}
+async def sql_of_5_tests_parts_of_a_text(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await store(client, env)
+        found = {each: await selected(client, env, each) for each in TEXT_TESTS}
+        checks = {each: await check(client, env, each) for each in TEXT_TESTS}
 
-    if ground.is_5:
+    if env.is_5:
         assert found == TEXT_TESTS
     else:
         assert found == dict.fromkeys(TEXT_TESTS, "") | {"a NOT CONTAINS 'b'": EVERYTHING}
     rejected = [each for each, code in checks.items() if code == 23]
-    assert rejected == ([] if ground.is_5 else ["a NOT CONTAINS 'b'"])
+    assert rejected == ([] if env.is_5 else ["a NOT CONTAINS 'b'"])
 
 
-async def sql_that_does_not_parse_is_rejected_by_the_check(ground: Ground) -> None:
-    async with ground.client() as client:
-        codes = {each: await check(client, ground, each) for each in REJECTED}
+async def sql_that_does_not_parse_is_rejected_by_the_check(env: CaseEnv) -> None:
+    async with env.client() as client:
+        codes = {each: await check(client, env, each) for each in REJECTED}
 
     assert codes == dict.fromkeys(REJECTED, 23)
 
 
-async def sql_of_a_pull_that_does_not_parse_selects_everything(ground: Ground) -> None:
-    async with ground.client() as client:
-        await store(client, ground)
-        found = await selected(client, ground, "a >")
+async def sql_of_a_pull_that_does_not_parse_selects_everything(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await store(client, env)
+        found = await selected(client, env, "a >")
         by = {"subscription": "", "expression_type": "SQL92"}
-        empty = await client.ask(pull_header(ground, 0, sys_flag=PULL_SUBSCRIPTION, **by))
+        empty = await client.ask(pull_header(env, 0, sys_flag=PULL_SUBSCRIPTION, **by))
 
     assert found == EVERYTHING
     assert (empty.code, empty.remark) == (23, "parse the consumer's subscription failed")
 
 
-async def sql_of_a_heartbeat_selects_messages(ground: Ground) -> None:
-    async with ground.client() as client:
-        await store(client, ground)
-        good = await pulled_after_heartbeat(client, ground, "a > 6", 100)
-        bad = await pulled_after_heartbeat(client, ground, "a >", 101)
+async def sql_of_a_heartbeat_selects_messages(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await store(client, env)
+        good = await pulled_after_heartbeat(client, env, "a > 6", 100)
+        bad = await pulled_after_heartbeat(client, env, "a >", 101)
 
     assert good == (0, [4, 5])
     assert bad == (27, [])
 
 
 async def pulled_after_heartbeat(
-    client: RawClient, ground: Ground, expression: str, version: int
+    client: RawClient, env: CaseEnv, expression: str, version: int
 ) -> tuple[int, list[int]]:
     consumer = ConsumerData(
-        group_name=ground.group,
+        group_name=env.group,
         consume_type="CONSUME_ACTIVELY",
         message_model="CLUSTERING",
         consume_from_where="CONSUME_FROM_FIRST_OFFSET",
-        subscription_data_set=[sql(expression, ground, version)],
+        subscription_data_set=[sql(expression, env, version)],
     )
     body = msgspec.json.encode(HeartbeatData(client_id="c@1", consumer_data_set=[consumer]))
     assert (await client.answer(client.send_fields(RequestCode.HEART_BEAT, {}, body))).code == 0
     by = {"subscription": None, "expression_type": "SQL92", "sub_version": version}
-    header = pull_header(ground, 0, sys_flag=0, **by)
+    header = pull_header(env, 0, sys_flag=0, **by)
 
     async def registered() -> bool:
         return (await client.ask(header)).code not in (24, 25)
 
     assert await eventually(registered)
     answer = await client.ask(header)
-    messages = messages_in(answer, ground) if answer.code == 0 else []
+    messages = messages_in(answer, env) if answer.code == 0 else []
     return answer.code, [message.queue_offset for message in messages]
 
 
-async def pops_select_by_sql_and_reject_what_does_not_parse(ground: Ground) -> None:
-    if not ground.is_5:
+async def pops_select_by_sql_and_reject_what_does_not_parse(env: CaseEnv) -> None:
+    if not env.is_5:
         return
     fields: dict[str, object] = {
-        "consumer_group": ground.group,
-        "topic": ground.topic,
+        "consumer_group": env.group,
+        "topic": env.topic,
         "queue_id": 0,
         "max_msg_nums": 32,
         "invisible_time": 60_000,
@@ -252,13 +252,13 @@ async def pops_select_by_sql_and_reject_what_does_not_parse(ground: Ground) -> N
         "init_mode": 0,
         "exp_type": "SQL92",
     }
-    async with ground.client() as client:
-        await store(client, ground)
+    async with env.client() as client:
+        await store(client, env)
         bad = await client.ask(PopMessage(**fields, exp="a >"))  # type: ignore[arg-type]
         good = await client.ask(PopMessage(**fields, exp="a > 6"))  # type: ignore[arg-type]
 
     assert (bad.code, bad.remark) == (23, "parse the consumer's subscription failed")
-    assert [message.queue_offset for message in messages_in(good, ground)] == [4, 5]
+    assert [message.queue_offset for message in messages_in(good, env)] == [4, 5]
 
 
 CASES: tuple[Case, ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rocketmq_aio.protocol.codes import BINARY_HEADER, JSON_HEADER
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
-from tests.fakes.conformance.ground import Case, Ground, is_unanswered
+from tests.fakes.conformance.case_env import Case, CaseEnv, is_unanswered
 from tests.fakes.raw_client import RawClient
 
 NO_SUCH_CODE = 29_999
@@ -25,68 +25,68 @@ NOT_FRAMES = {
 }
 
 
-async def an_unknown_code_is_not_supported(ground: Ground) -> None:
-    async with ground.client() as client:
+async def an_unknown_code_is_not_supported(env: CaseEnv) -> None:
+    async with env.client() as client:
         answer = await client.answer(client.send_fields(NO_SUCH_CODE))
 
     assert answer.code == 3
     assert (answer.remark or "").startswith(f" request type {NO_SUCH_CODE} not supported")
 
 
-async def oneway_requests_are_never_answered(ground: Ground) -> None:
-    async with ground.client() as client:
+async def oneway_requests_are_never_answered(env: CaseEnv) -> None:
+    async with env.client() as client:
         opaque = client.send_fields(NO_SUCH_CODE, oneway=True)
 
         assert await is_unanswered(client, opaque)
 
 
-async def only_servers_before_5_answer_in_the_encoding_of_the_request(ground: Ground) -> None:
-    async with RawClient(ground.broker, binary=True) as client:
-        answer = await client.ask(GetMaxOffset(topic=ground.topic, queue_id=0))
+async def only_servers_before_5_answer_in_the_encoding_of_the_request(env: CaseEnv) -> None:
+    async with RawClient(env.broker, binary=True) as client:
+        answer = await client.ask(GetMaxOffset(topic=env.topic, queue_id=0))
 
     assert (answer.code, answer.ext_fields()) == (0, {"offset": "0"})
-    assert client.encoding == (JSON_HEADER if ground.is_5 else BINARY_HEADER)
+    assert client.encoding == (JSON_HEADER if env.is_5 else BINARY_HEADER)
 
 
-async def any_opaque_comes_back(ground: Ground) -> None:
-    async with ground.client() as client:
+async def any_opaque_comes_back(env: CaseEnv) -> None:
+    async with env.client() as client:
         for opaque in (0, -5, 0x7FFF_FFFF):
             client.write(encode_command(Command(BROKER_INFO, opaque), {}))
 
             assert (await client.answer(opaque)).code == 0
 
 
-async def fields_may_be_numbers_and_unknown_ones_are_ignored(ground: Ground) -> None:
+async def fields_may_be_numbers_and_unknown_ones_are_ignored(env: CaseEnv) -> None:
     header = (
         b'{"code":30,"opaque":7,"more":[],"extFields":{"topic":"%s","queueId":0,"other":true}}'
-        % ground.topic.encode()
+        % env.topic.encode()
     )
     word = (4 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big")
-    async with ground.client() as client:
+    async with env.client() as client:
         client.write(word + header)
 
         assert (await client.answer(7)).ext_fields() == {"offset": "0"}
 
 
-async def what_is_no_frame_closes_the_connection_without_a_word(ground: Ground) -> None:
+async def what_is_no_frame_closes_the_connection_without_a_word(env: CaseEnv) -> None:
     for name, data in NOT_FRAMES.items():
-        async with ground.client() as client:
+        async with env.client() as client:
             client.write(data)
 
             assert await client.end() == b"", name
 
 
-async def name_servers_close_on_what_is_no_frame_too(ground: Ground) -> None:
+async def name_servers_close_on_what_is_no_frame_too(env: CaseEnv) -> None:
     for name, data in NOT_FRAMES.items():
-        async with RawClient(ground.namesrv) as client:
+        async with RawClient(env.namesrv) as client:
             client.write(data)
 
             assert await client.end() == b"", name
 
 
-async def bytes_may_come_one_by_one(ground: Ground) -> None:
+async def bytes_may_come_one_by_one(env: CaseEnv) -> None:
     frame = encode_command(Command(BROKER_INFO, 7), {})
-    async with ground.client() as client:
+    async with env.client() as client:
         for at in range(len(frame)):
             client.write(frame[at : at + 1])
             await client.flush()

@@ -24,29 +24,29 @@ from rocketmq_aio.protocol.requests.client import (
     UnregisterClient,
 )
 from rocketmq_aio.protocol.subscription import java_hash
-from tests.fakes.conformance.ground import Case, Ground, eventually
+from tests.fakes.conformance.case_env import Case, CaseEnv, eventually
 from tests.fakes.raw_client import RawClient
 
 NOTIFIED = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
 
 async def heartbeat(
-    client: RawClient, ground: Ground, client_id: str, *, expression: str = "*", version: int = 1
+    client: RawClient, env: CaseEnv, client_id: str, *, expression: str = "*", version: int = 1
 ) -> Command:
     """Join the group of the case; return the response."""
     tags = [] if expression == "*" else [expression]
     subscription = SubscriptionData(
-        topic=ground.topic,
+        topic=env.topic,
         sub_string=expression,
         tags_set=tags,
         code_set=[java_hash(tag) for tag in tags],
         sub_version=version,
     )
-    return await client.ask(Heartbeat(), heartbeat_body(ground, client_id, [subscription]))
+    return await client.ask(Heartbeat(), heartbeat_body(env, client_id, [subscription]))
 
 
 def heartbeat_body(
-    ground: Ground,
+    env: CaseEnv,
     client_id: str,
     subscriptions: list[SubscriptionData],
     *,
@@ -54,7 +54,7 @@ def heartbeat_body(
     without_sub: bool = False,
 ) -> bytes:
     consumer = ConsumerData(
-        group_name=ground.group,
+        group_name=env.group,
         consume_type="CONSUME_ACTIVELY",
         message_model="CLUSTERING",
         consume_from_where="CONSUME_FROM_LAST_OFFSET",
@@ -69,9 +69,9 @@ def heartbeat_body(
     return msgspec.json.encode(data)
 
 
-async def members(client: RawClient, ground: Ground) -> list[str] | None:
+async def members(client: RawClient, env: CaseEnv) -> list[str] | None:
     """Return the sorted client ids of the group; None if the broker returns an error."""
-    answer = await client.ask(GetConsumerListByGroup(consumer_group=ground.group))
+    answer = await client.ask(GetConsumerListByGroup(consumer_group=env.group))
     if answer.code == 1:
         assert answer.body == b""
         return None
@@ -79,123 +79,123 @@ async def members(client: RawClient, ground: Ground) -> list[str] | None:
     return sorted(read_body(answer.body, ConsumerList).consumer_id_list)
 
 
-async def a_group_without_members_is_an_error(ground: Ground) -> None:
-    async with ground.client() as client:
-        answer = await client.ask(GetConsumerListByGroup(consumer_group=ground.group))
+async def a_group_without_members_is_an_error(env: CaseEnv) -> None:
+    async with env.client() as client:
+        answer = await client.ask(GetConsumerListByGroup(consumer_group=env.group))
 
     assert answer.code == 1
     assert answer.remark is not None
     assert answer.remark.startswith("no consumer for this group")
 
 
-async def members_are_those_that_sent_a_heartbeat(ground: Ground) -> None:
-    async with ground.client() as one, ground.client() as two:
-        await heartbeat(one, ground, "c@1")
-        alone = await members(one, ground)
-        await heartbeat(two, ground, "c@2")
+async def members_are_those_that_sent_a_heartbeat(env: CaseEnv) -> None:
+    async with env.client() as one, env.client() as two:
+        await heartbeat(one, env, "c@1")
+        alone = await members(one, env)
+        await heartbeat(two, env, "c@2")
 
         assert alone == ["c@1"]
-        assert await members(one, ground) == ["c@1", "c@2"]
+        assert await members(one, env) == ["c@1", "c@2"]
 
 
-async def one_client_over_two_connections_is_listed_twice(ground: Ground) -> None:
-    async with ground.client() as one, ground.client() as two:
-        await heartbeat(one, ground, "c@1")
-        await heartbeat(two, ground, "c@1")
+async def one_client_over_two_connections_is_listed_twice(env: CaseEnv) -> None:
+    async with env.client() as one, env.client() as two:
+        await heartbeat(one, env, "c@1")
+        await heartbeat(two, env, "c@1")
 
-        assert await members(one, ground) == ["c@1", "c@1"]
+        assert await members(one, env) == ["c@1", "c@1"]
 
 
-async def who_unregisters_is_no_member_any_more(ground: Ground) -> None:
-    leave = UnregisterClient(client_id="c@1", consumer_group=ground.group)
-    async with ground.client() as client:
-        await heartbeat(client, ground, "c@1")
+async def who_unregisters_is_no_member_any_more(env: CaseEnv) -> None:
+    leave = UnregisterClient(client_id="c@1", consumer_group=env.group)
+    async with env.client() as client:
+        await heartbeat(client, env, "c@1")
         answer = await client.ask(leave)
 
         assert answer.code == 0
-        assert await members(client, ground) is None
+        assert await members(client, env) is None
 
 
-async def unregistering_concerns_only_the_connection_it_came_over(ground: Ground) -> None:
-    leave = UnregisterClient(client_id="c@1", consumer_group=ground.group)
-    async with ground.client() as one, ground.client() as two:
-        await heartbeat(one, ground, "c@1")
+async def unregistering_concerns_only_the_connection_it_came_over(env: CaseEnv) -> None:
+    leave = UnregisterClient(client_id="c@1", consumer_group=env.group)
+    async with env.client() as one, env.client() as two:
+        await heartbeat(one, env, "c@1")
         await two.ask(leave)
 
-        assert await members(two, ground) == ["c@1"]
+        assert await members(two, env) == ["c@1"]
 
 
-async def a_closed_connection_ends_its_memberships(ground: Ground) -> None:
-    async with ground.client() as stays:
-        await heartbeat(stays, ground, "c@1")
-        async with ground.client() as leaves:
-            await heartbeat(leaves, ground, "c@2")
+async def a_closed_connection_ends_its_memberships(env: CaseEnv) -> None:
+    async with env.client() as stays:
+        await heartbeat(stays, env, "c@1")
+        async with env.client() as leaves:
+            await heartbeat(leaves, env, "c@2")
 
         async def is_alone() -> bool:
-            return await members(stays, ground) == ["c@1"]
+            return await members(stays, env) == ["c@1"]
 
         assert await eventually(is_alone)
 
 
-async def all_members_are_told_when_one_joins_or_leaves(ground: Ground) -> None:
-    async with ground.client() as one:
-        await heartbeat(one, ground, "c@1")
+async def all_members_are_told_when_one_joins_or_leaves(env: CaseEnv) -> None:
+    async with env.client() as one:
+        await heartbeat(one, env, "c@1")
         own = await one.request(NOTIFIED)
-        async with ground.client() as two:
-            await heartbeat(two, ground, "c@2")
+        async with env.client() as two:
+            await heartbeat(two, env, "c@2")
             joined = [await one.request(NOTIFIED), await two.request(NOTIFIED)]
         left = await one.request(NOTIFIED)
 
     for notice in (own, *joined, left):
         assert notice.is_oneway
-        assert notice.ext_fields() == {"consumerGroup": ground.group}
+        assert notice.ext_fields() == {"consumerGroup": env.group}
 
 
-async def brokers_from_5_say_whether_short_heartbeats_will_do(ground: Ground) -> None:
-    async with ground.client() as client:
-        answer = await heartbeat(client, ground, "c@1")
+async def brokers_from_5_say_whether_short_heartbeats_will_do(env: CaseEnv) -> None:
+    async with env.client() as client:
+        answer = await heartbeat(client, env, "c@1")
 
     expected = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
-    assert answer.ext_fields() == (expected if ground.is_5 else {})
+    assert answer.ext_fields() == (expected if env.is_5 else {})
 
 
-async def a_short_heartbeat_is_compared_by_fingerprint(ground: Ground) -> None:
-    subscription = SubscriptionData(topic=ground.topic, sub_string="*")
+async def a_short_heartbeat_is_compared_by_fingerprint(env: CaseEnv) -> None:
+    subscription = SubscriptionData(topic=env.topic, sub_string="*")
     bodies = (
-        heartbeat_body(ground, "c@1", [subscription], fingerprint=77),
-        heartbeat_body(ground, "c@1", [], fingerprint=77, without_sub=True),
-        heartbeat_body(ground, "c@1", [], fingerprint=78, without_sub=True),
+        heartbeat_body(env, "c@1", [subscription], fingerprint=77),
+        heartbeat_body(env, "c@1", [], fingerprint=77, without_sub=True),
+        heartbeat_body(env, "c@1", [], fingerprint=78, without_sub=True),
     )
-    async with ground.client() as client:
+    async with env.client() as client:
         answers = [await client.ask(Heartbeat(), body) for body in bodies]
 
     changed = [answer.ext_fields().get("IS_SUB_CHANGE") for answer in answers]
-    assert changed == (["false", "false", "true"] if ground.is_5 else [None, None, None])
+    assert changed == (["false", "false", "true"] if env.is_5 else [None, None, None])
 
 
-async def a_heartbeat_without_a_body_is_an_error(ground: Ground) -> None:
-    async with ground.client() as client:
+async def a_heartbeat_without_a_body_is_an_error(env: CaseEnv) -> None:
+    async with env.client() as client:
         assert (await client.ask(Heartbeat())).code == 1
 
 
-async def connections(client: RawClient, ground: Ground) -> ConsumerConnections:
-    answer = await client.ask(GetConsumerConnectionList(consumer_group=ground.group))
+async def connections(client: RawClient, env: CaseEnv) -> ConsumerConnections:
+    answer = await client.ask(GetConsumerConnectionList(consumer_group=env.group))
     assert answer.code == 0, answer
     return read_body(answer.body, ConsumerConnections)
 
 
-async def a_group_without_members_has_no_connections(ground: Ground) -> None:
-    async with ground.client() as client:
-        answer = await client.ask(GetConsumerConnectionList(consumer_group=ground.group))
+async def a_group_without_members_has_no_connections(env: CaseEnv) -> None:
+    async with env.client() as client:
+        answer = await client.ask(GetConsumerConnectionList(consumer_group=env.group))
 
     assert (answer.code, answer.body) == (ResponseCode.CONSUMER_NOT_ONLINE, b"")
 
 
-async def the_connections_of_a_group_are_listed_with_their_addresses(ground: Ground) -> None:
-    async with ground.client() as one, ground.client() as two:
-        await heartbeat(one, ground, "c@1")
-        await heartbeat(two, ground, "c@1")
-        found = await connections(one, ground)
+async def the_connections_of_a_group_are_listed_with_their_addresses(env: CaseEnv) -> None:
+    async with env.client() as one, env.client() as two:
+        await heartbeat(one, env, "c@1")
+        await heartbeat(two, env, "c@1")
+        found = await connections(one, env)
 
     listed = found.connection_set
     assert {(each.client_id, each.version) for each in listed} == {("c@1", CLIENT_VERSION)}
@@ -204,49 +204,49 @@ async def the_connections_of_a_group_are_listed_with_their_addresses(ground: Gro
     assert (found.consume_type, found.message_model) == ("CONSUME_ACTIVELY", "CLUSTERING")
 
 
-async def of_two_subscriptions_to_a_topic_the_newer_one_holds(ground: Ground) -> None:
-    async with ground.client() as one, ground.client() as two:
-        await heartbeat(one, ground, "c@1", expression="TagA", version=2)
-        await heartbeat(two, ground, "c@2", expression="TagB", version=1)
-        older_last = await connections(one, ground)
-        await heartbeat(two, ground, "c@2", expression="TagB", version=3)
-        newer_last = await connections(one, ground)
+async def of_two_subscriptions_to_a_topic_the_newer_one_holds(env: CaseEnv) -> None:
+    async with env.client() as one, env.client() as two:
+        await heartbeat(one, env, "c@1", expression="TagA", version=2)
+        await heartbeat(two, env, "c@2", expression="TagB", version=1)
+        older_last = await connections(one, env)
+        await heartbeat(two, env, "c@2", expression="TagB", version=3)
+        newer_last = await connections(one, env)
 
-    assert older_last.subscription_table[ground.topic].sub_string == "TagA"
-    held = newer_last.subscription_table[ground.topic]
+    assert older_last.subscription_table[env.topic].sub_string == "TagA"
+    held = newer_last.subscription_table[env.topic]
     assert (held.sub_string, held.tags_set, held.sub_version) == ("TagB", ["TagB"], 3)
 
 
-async def only_the_topics_of_the_last_heartbeat_are_subscribed_to(ground: Ground) -> None:
+async def only_the_topics_of_the_last_heartbeat_are_subscribed_to(env: CaseEnv) -> None:
     here, elsewhere = (
         SubscriptionData(topic=topic, sub_string="*", sub_version=1)
-        for topic in (ground.topic, f"{ground.topic}-2")
+        for topic in (env.topic, f"{env.topic}-2")
     )
-    async with ground.client() as one, ground.client() as two:
-        await one.ask(Heartbeat(), heartbeat_body(ground, "c@1", [here, elsewhere]))
-        both = await connections(one, ground)
-        await two.ask(Heartbeat(), heartbeat_body(ground, "c@2", [here]))
-        alone = await connections(one, ground)
+    async with env.client() as one, env.client() as two:
+        await one.ask(Heartbeat(), heartbeat_body(env, "c@1", [here, elsewhere]))
+        both = await connections(one, env)
+        await two.ask(Heartbeat(), heartbeat_body(env, "c@2", [here]))
+        alone = await connections(one, env)
 
     assert both.subscription_table.keys() == {here.topic, elsewhere.topic}
     assert alone.subscription_table.keys() == {here.topic}
 
 
-async def an_sql_expression_can_be_checked(ground: Ground) -> None:
-    async with ground.client() as client:
+async def an_sql_expression_can_be_checked(env: CaseEnv) -> None:
+    async with env.client() as client:
         codes = [
-            (await client.ask(CheckClientConfig(), check_body(ground, expression))).code
+            (await client.ask(CheckClientConfig(), check_body(env, expression))).code
             for expression in ("price > 3", "(BAD")
         ]
 
     assert codes == [0, 23]
 
 
-def check_body(ground: Ground, expression: str) -> bytes:
+def check_body(env: CaseEnv, expression: str) -> bytes:
     subscription = SubscriptionData(
-        topic=ground.topic, sub_string=expression, sub_version=1, expression_type="SQL92"
+        topic=env.topic, sub_string=expression, sub_version=1, expression_type="SQL92"
     )
-    asked = CheckClientRequest(client_id="c@1", group=ground.group, subscription_data=subscription)
+    asked = CheckClientRequest(client_id="c@1", group=env.group, subscription_data=subscription)
     return msgspec.json.encode(asked)
 
 

@@ -31,7 +31,7 @@ from rocketmq_aio.protocol.requests.pop import (
     PopMessage,
     PopMessageResponse,
 )
-from tests.fakes.conformance.ground import Case, Ground, eventually, is_unanswered, send
+from tests.fakes.conformance.case_env import Case, CaseEnv, eventually, is_unanswered, send
 from tests.fakes.raw_client import RawClient
 
 NOTHING: Final = 210
@@ -43,10 +43,10 @@ LONG_MILLIS: Final = 60_000
 Got = list[tuple[bytes, Receipt]]
 
 
-def pop_header(ground: Ground, **changes: object) -> PopMessage:
+def pop_header(env: CaseEnv, **changes: object) -> PopMessage:
     fields: dict[str, object] = {
-        "consumer_group": ground.group,
-        "topic": ground.topic,
+        "consumer_group": env.group,
+        "topic": env.topic,
         "queue_id": -1,
         "max_msg_nums": 32,
         "invisible_time": LONG_MILLIS,
@@ -60,41 +60,41 @@ def pop_header(ground: Ground, **changes: object) -> PopMessage:
     return PopMessage(**fields | changes)  # type: ignore[arg-type]
 
 
-async def pop(client: RawClient, ground: Ground, **changes: object) -> Got:
+async def pop(client: RawClient, env: CaseEnv, **changes: object) -> Got:
     """Return bodies and receipts; empty for a response without messages."""
-    return got(await client.ask(pop_header(ground, **changes)), ground)
+    return got(await client.ask(pop_header(env, **changes)), env)
 
 
-def got(answer: Command, ground: Ground) -> Got:
+def got(answer: Command, env: CaseEnv) -> Got:
     if answer.code == NOTHING:
         return []
     assert answer.code == 0, answer
-    messages, fault = decode_messages(answer.body, MessageQueue(ground.topic, "broker-a", -1))
+    messages, fault = decode_messages(answer.body, MessageQueue(env.topic, "broker-a", -1))
     assert fault is None
     for each in messages:
         number = int.from_bytes(each.head[12:16], "big")
-        each.queue = MessageQueue(ground.topic, "broker-a", number)
+        each.queue = MessageQueue(env.topic, "broker-a", number)
     fields = read_header(answer, PopMessageResponse)
     made = receipts(messages, fields, "broker-a")
     return [(m.body, receipt) for m, receipt in zip(messages, made, strict=True)]
 
 
-async def popped(client: RawClient, ground: Ground, count: int, **changes: object) -> Got:
+async def popped(client: RawClient, env: CaseEnv, count: int, **changes: object) -> Got:
     """Return *count* messages: brokers may return fewer per pop, and later."""
     found: Got = []
 
     async def is_enough() -> bool:
-        found.extend(await pop(client, ground, **changes))
+        found.extend(await pop(client, env, **changes))
         return len(found) >= count
 
     assert await eventually(is_enough, AGAIN_SECONDS), found
     return found
 
 
-def ack_header(ground: Ground, receipt: Receipt, **changes: object) -> AckMessage:
+def ack_header(env: CaseEnv, receipt: Receipt, **changes: object) -> AckMessage:
     fields: dict[str, object] = {
-        "consumer_group": ground.group,
-        "topic": receipt.stored_topic(ground.group, ground.topic),
+        "consumer_group": env.group,
+        "topic": receipt.stored_topic(env.group, env.topic),
         "queue_id": receipt.queue_id,
         "extra_info": str(receipt),
         "offset": receipt.offset,
@@ -102,38 +102,38 @@ def ack_header(ground: Ground, receipt: Receipt, **changes: object) -> AckMessag
     return AckMessage(**fields | changes)  # type: ignore[arg-type]
 
 
-async def change(client: RawClient, ground: Ground, receipt: Receipt, millis: int) -> Receipt:
-    ack = ack_header(ground, receipt)
+async def change(client: RawClient, env: CaseEnv, receipt: Receipt, millis: int) -> Receipt:
+    ack = ack_header(env, receipt)
     fields = {name: getattr(ack, name) for name in ack.__struct_fields__}
     answer = await client.ask(ChangeInvisibleTime(**fields, invisible_time=millis))
     assert answer.code == 0, answer
     return receipt.changed(read_header(answer, ChangeInvisibleTimeResponse))
 
 
-async def store(client: RawClient, ground: Ground, *bodies: bytes, tag: str = "") -> None:
+async def store(client: RawClient, env: CaseEnv, *bodies: bytes, tag: str = "") -> None:
     for body in bodies:
-        await send(client, ground, body, tag)
+        await send(client, env, body, tag)
 
 
 def bodies(found: Got) -> list[bytes]:
     return [body for body, _ in found]
 
 
-async def is_settled(client: RawClient, ground: Ground, receipt: Receipt) -> None:
+async def is_settled(client: RawClient, env: CaseEnv, receipt: Receipt) -> None:
     """Acknowledge a message so that it is not redelivered later in the case."""
-    assert (await client.ask(ack_header(ground, receipt))).code == 0
+    assert (await client.ask(ack_header(env, receipt))).code == 0
 
 
-async def is_unknown(ground: Ground) -> bool:
+async def is_unknown(env: CaseEnv) -> bool:
     """Whether the broker rejects pop requests as unknown."""
-    if ground.is_5:
+    if env.is_5:
         return False
     requests = (
-        pop_header(ground),
-        ack_header(ground, parse_receipt("0 1 2 3 0 broker-a 0 0")),
+        pop_header(env),
+        ack_header(env, parse_receipt("0 1 2 3 0 broker-a 0 0")),
         BatchAckMessage(),
     )
-    async with ground.client() as client:
+    async with env.client() as client:
         codes = [(await client.ask(request)).code for request in requests]
         change_code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
         codes.append((await client.answer(client.send_fields(change_code))).code)
@@ -144,102 +144,102 @@ async def is_unknown(ground: Ground) -> bool:
 # --- finding -------------------------------------------------------------------------------------
 
 
-async def a_popped_message_is_invisible_to_its_group_alone(ground: Ground) -> None:
-    if await is_unknown(ground):
+async def a_popped_message_is_invisible_to_its_group_alone(env: CaseEnv) -> None:
+    if await is_unknown(env):
         return
-    async with ground.client() as client:
-        await store(client, ground, b"1", b"2")
-        found = await popped(client, ground, 2)
-        again = await pop(client, ground)
-        others = await popped(client, ground, 2, consumer_group=f"{ground.group}-2")
+    async with env.client() as client:
+        await store(client, env, b"1", b"2")
+        found = await popped(client, env, 2)
+        again = await pop(client, env)
+        others = await popped(client, env, 2, consumer_group=f"{env.group}-2")
 
     assert (bodies(found), again, bodies(others)) == ([b"1", b"2"], [], [b"1", b"2"])
     assert [r.offset for _, r in found] == [0, 1]
     assert {(r.marker, r.queue_id, r.invisible_time) for _, r in found} == {("0", 0, LONG_MILLIS)}
 
 
-async def a_pop_gets_no_more_than_it_asks_for(ground: Ground) -> None:
-    if await is_unknown(ground):
+async def a_pop_gets_no_more_than_it_asks_for(env: CaseEnv) -> None:
+    if await is_unknown(env):
         return
-    async with ground.client() as client:
-        await store(client, ground, b"1", b"2", b"3")
-        first = await popped(client, ground, 1, max_msg_nums=1)
-        rest = await popped(client, ground, 2)
+    async with env.client() as client:
+        await store(client, env, b"1", b"2", b"3")
+        first = await popped(client, env, 1, max_msg_nums=1)
+        rest = await popped(client, env, 2)
 
     assert (bodies(first), bodies(rest)) == ([b"1"], [b"2", b"3"])
 
 
-async def a_pop_that_finds_nothing_is_held_until_a_message_comes(ground: Ground) -> None:
-    if await is_unknown(ground):
+async def a_pop_that_finds_nothing_is_held_until_a_message_comes(env: CaseEnv) -> None:
+    if await is_unknown(env):
         return
-    async with ground.client() as client:
-        opaque = client.send(pop_header(ground, poll_time=8000))
+    async with env.client() as client:
+        opaque = client.send(pop_header(env, poll_time=8000))
         assert await is_unanswered(client, opaque)
-        await store(client, ground, b"awaited")
+        await store(client, env, b"awaited")
 
-        assert bodies(got(await client.answer(opaque), ground)) == [b"awaited"]
+        assert bodies(got(await client.answer(opaque), env)) == [b"awaited"]
 
 
-async def a_held_pop_ends_empty(ground: Ground) -> None:
-    if await is_unknown(ground):
+async def a_held_pop_ends_empty(env: CaseEnv) -> None:
+    if await is_unknown(env):
         return
-    async with ground.client() as client:
-        opaque = client.send(pop_header(ground, poll_time=1000))
+    async with env.client() as client:
+        opaque = client.send(pop_header(env, poll_time=1000))
         assert await is_unanswered(client, opaque)
 
         assert (await client.answer(opaque)).code == NOTHING
 
 
-async def a_pop_of_unknown_age_tells_the_time_and_is_not_held(ground: Ground) -> None:
-    if await is_unknown(ground):
+async def a_pop_of_unknown_age_tells_the_time_and_is_not_held(env: CaseEnv) -> None:
+    if await is_unknown(env):
         return
-    async with ground.client() as client:
-        answer = await client.ask(pop_header(ground, born_time=0))
+    async with env.client() as client:
+        answer = await client.ask(pop_header(env, born_time=0))
 
     assert answer.code == NOTHING
     told = read_header(answer, PopMessageResponse).pop_time
     assert abs(told - time.time_ns() // 1_000_000) < 60_000
 
 
-async def a_pop_from_long_ago_is_not_served(ground: Ground) -> None:
-    if await is_unknown(ground):
+async def a_pop_from_long_ago_is_not_served(env: CaseEnv) -> None:
+    if await is_unknown(env):
         return
     long_ago = time.time_ns() // 1_000_000 - 20_000
-    async with ground.client() as client:
-        await store(client, ground, b"1")
-        answer = await client.ask(pop_header(ground, born_time=long_ago, poll_time=1000))
+    async with env.client() as client:
+        await store(client, env, b"1")
+        answer = await client.ask(pop_header(env, born_time=long_ago, poll_time=1000))
 
     assert answer.code == NOTHING
 
 
-async def a_young_queue_is_given_whole_wherever_a_group_begins(ground: Ground) -> None:
-    if await is_unknown(ground):
+async def a_young_queue_is_given_whole_wherever_a_group_begins(env: CaseEnv) -> None:
+    if await is_unknown(env):
         return
-    async with ground.client() as client:
-        await store(client, ground, b"1", b"2")
-        await popped(client, ground, 2, consumer_group=f"{ground.group}-2")
-        found = await popped(client, ground, 2, init_mode=1)
+    async with env.client() as client:
+        await store(client, env, b"1", b"2")
+        await popped(client, env, 2, consumer_group=f"{env.group}-2")
+        found = await popped(client, env, 2, init_mode=1)
 
     assert bodies(found) == [b"1", b"2"]
 
 
-async def a_pop_may_pick_by_tag(ground: Ground) -> None:
-    if await is_unknown(ground):
+async def a_pop_may_pick_by_tag(env: CaseEnv) -> None:
+    if await is_unknown(env):
         return
-    async with ground.client() as client:
-        await store(client, ground, b"no", tag="b")
-        await store(client, ground, b"yes", tag="a")
+    async with env.client() as client:
+        await store(client, env, b"no", tag="b")
+        await store(client, env, b"yes", tag="a")
 
-        assert bodies(await popped(client, ground, 1, exp="a || c")) == [b"yes"]
+        assert bodies(await popped(client, env, 1, exp="a || c")) == [b"yes"]
 
 
-async def too_much_or_the_unknown_is_refused(ground: Ground) -> None:
-    if await is_unknown(ground):
+async def too_much_or_the_unknown_is_refused(env: CaseEnv) -> None:
+    if await is_unknown(env):
         return
-    async with ground.client() as client:
-        many = await client.ask(pop_header(ground, max_msg_nums=33))
-        topic = await client.ask(pop_header(ground, topic=f"{ground.topic}-2"))
-        queue = await client.ask(pop_header(ground, queue_id=99))
+    async with env.client() as client:
+        many = await client.ask(pop_header(env, max_msg_nums=33))
+        topic = await client.ask(pop_header(env, topic=f"{env.topic}-2"))
+        queue = await client.ask(pop_header(env, queue_id=99))
 
     assert (many.code, topic.code, queue.code) == (29, 17, 29)
 
@@ -247,70 +247,70 @@ async def too_much_or_the_unknown_is_refused(ground: Ground) -> None:
 # --- acks and renewals ---------------------------------------------------------------------------
 
 
-async def what_is_not_acknowledged_comes_again(ground: Ground) -> None:
-    if await is_unknown(ground):
+async def what_is_not_acknowledged_comes_again(env: CaseEnv) -> None:
+    if await is_unknown(env):
         return
-    async with ground.client() as client:
-        await store(client, ground, b"1", b"2", b"3")
-        found = await popped(client, ground, 3, invisible_time=SOON_MILLIS * 3)
+    async with env.client() as client:
+        await store(client, env, b"1", b"2", b"3")
+        found = await popped(client, env, 3, invisible_time=SOON_MILLIS * 3)
         one, two, _ = (receipt for _, receipt in found)
-        assert (await client.ask(ack_header(ground, one))).code == 0
-        entries = batch_acks(ground.group, [(ground.topic, two)])
+        assert (await client.ask(ack_header(env, one))).code == 0
+        entries = batch_acks(env.group, [(env.topic, two)])
         body = msgspec.json.encode(BatchAckRequest(broker_name="broker-a", acks=entries))
         assert (await client.ask(BatchAckMessage(), body)).code == 0
-        again = await popped(client, ground, 1)
+        again = await popped(client, env, 1)
         assert (bodies(again), again[0][1].marker) == ([b"3"], "1")
-        await is_settled(client, ground, again[0][1])
+        await is_settled(client, env, again[0][1])
 
-        assert await pop(client, ground) == []
+        assert await pop(client, env) == []
 
 
-async def a_message_that_comes_again_says_how_often_and_its_receipt(ground: Ground) -> None:
-    if await is_unknown(ground):
+async def a_message_that_comes_again_says_how_often_and_its_receipt(env: CaseEnv) -> None:
+    if await is_unknown(env):
         return
-    async with ground.client() as client:
-        await store(client, ground, b"1")
-        await popped(client, ground, 1, invisible_time=SOON_MILLIS)
+    async with env.client() as client:
+        await store(client, env, b"1")
+        await popped(client, env, 1, invisible_time=SOON_MILLIS)
         answers: list[Command] = []
 
         async def comes() -> bool:
-            answers.append(await client.ask(pop_header(ground)))
+            answers.append(await client.ask(pop_header(env)))
             return answers[-1].code == 0
 
         assert await eventually(comes, AGAIN_SECONDS)
-    [message], _ = decode_messages(answers[-1].body, MessageQueue(ground.topic, "broker-a", 0))
+    [message], _ = decode_messages(answers[-1].body, MessageQueue(env.topic, "broker-a", 0))
     written = find_property(message.raw_properties, b"POP_CK\x01") or ""
-    assert (message.topic, message.reconsume_times) == (ground.topic, 1)
+    assert (message.topic, message.reconsume_times) == (env.topic, 1)
     assert parse_receipt(written).marker == "1"
 
 
-async def a_change_moves_the_time_under_a_new_receipt(ground: Ground) -> None:
-    if await is_unknown(ground):
+async def a_change_moves_the_time_under_a_new_receipt(env: CaseEnv) -> None:
+    if await is_unknown(env):
         return
-    async with ground.client() as client:
-        await store(client, ground, b"longer", b"shorter")
-        found = await popped(client, ground, 2, invisible_time=SOON_MILLIS * 4)
-        longer = await change(client, ground, found[0][1], LONG_MILLIS)
-        await change(client, ground, found[1][1], SOON_MILLIS)
-        again = await popped(client, ground, 1)
+    async with env.client() as client:
+        await store(client, env, b"longer", b"shorter")
+        found = await popped(client, env, 2, invisible_time=SOON_MILLIS * 4)
+        longer = await change(client, env, found[0][1], LONG_MILLIS)
+        await change(client, env, found[1][1], SOON_MILLIS)
+        again = await popped(client, env, 1)
         assert bodies(again) == [b"shorter"]
-        await is_settled(client, ground, again[0][1])
-        await is_settled(client, ground, longer)
+        await is_settled(client, env, again[0][1])
+        await is_settled(client, env, longer)
 
     assert (longer.start_offset, longer.offset) == (0, 0)
     assert longer.pop_time > found[0][1].pop_time
 
 
-async def a_batch_of_nothing_is_refused(ground: Ground) -> None:
-    if await is_unknown(ground):
+async def a_batch_of_nothing_is_refused(env: CaseEnv) -> None:
+    if await is_unknown(env):
         return
-    async with ground.client() as client:
+    async with env.client() as client:
         assert (await client.ask(BatchAckMessage())).code == 208
 
 
-async def a_binary_header_cuts_the_code(ground: Ground) -> None:
-    async with ground.client() as client:
-        fields = to_ext_fields(pop_header(ground))
+async def a_binary_header_cuts_the_code(env: CaseEnv) -> None:
+    async with env.client() as client:
+        fields = to_ext_fields(pop_header(env))
         answer = await client.answer(client.send_fields(RequestCode.POP_MESSAGE & 0xFFFF, fields))
 
     assert answer.code == UNKNOWN
@@ -319,63 +319,61 @@ async def a_binary_header_cuts_the_code(ground: Ground) -> None:
 # --- in order ------------------------------------------------------------------------------------
 
 
-async def in_order(client: RawClient, ground: Ground, attempt: str) -> tuple[Got, list[int]]:
+async def in_order(client: RawClient, env: CaseEnv, attempt: str) -> tuple[Got, list[int]]:
     """Return messages and how often each was popped before."""
-    header = pop_header(ground, queue_id=0, order=True, attempt_id=attempt)
+    header = pop_header(env, queue_id=0, order=True, attempt_id=attempt)
     answer = await client.ask(header)
-    found = got(answer, ground)
+    found = got(answer, env)
     info = read_info(read_header(answer, PopMessageResponse))
     return found, [order_count(info, receipt) for _, receipt in found]
 
 
-async def until_in_order(client: RawClient, ground: Ground, attempt: str) -> tuple[Got, list[int]]:
+async def until_in_order(client: RawClient, env: CaseEnv, attempt: str) -> tuple[Got, list[int]]:
     results: list[tuple[Got, list[int]]] = []
 
     async def comes() -> bool:
-        results.append(await in_order(client, ground, attempt))
+        results.append(await in_order(client, env, attempt))
         return bool(results[-1][0])
 
     assert await eventually(comes, AGAIN_SECONDS)
     return results[-1]
 
 
-async def an_ordered_queue_waits_for_its_messages(ground: Ground) -> None:
-    if await is_unknown(ground):
+async def an_ordered_queue_waits_for_its_messages(env: CaseEnv) -> None:
+    if await is_unknown(env):
         return
-    async with ground.client() as client:
-        await store(client, ground, b"1", b"2")
-        found, counts = await until_in_order(client, ground, "one")
+    async with env.client() as client:
+        await store(client, env, b"1", b"2")
+        found, counts = await until_in_order(client, env, "one")
         first = len(found)
         assert (bodies(found), counts) == ([b"1", b"2"][:first], [0] * first)
-        assert await in_order(client, ground, "two") == ([], [])
-        same, counts = await in_order(client, ground, "one")
+        assert await in_order(client, env, "two") == ([], [])
+        same, counts = await in_order(client, env, "one")
         assert (bodies(same)[:first], counts[:first]) == (bodies(found), [0] * first)
-        await _ack_all(client, ground, same)
-        await store(client, ground, b"3")
-        rest, _ = await until_in_order(client, ground, "three")
+        await _ack_all(client, env, same)
+        await store(client, env, b"3")
+        rest, _ = await until_in_order(client, env, "three")
 
     assert bodies(rest) == [b"1", b"2", b"3"][len(same) :]
 
 
-async def an_ordered_message_comes_again_counted(ground: Ground) -> None:
-    if await is_unknown(ground):
+async def an_ordered_message_comes_again_counted(env: CaseEnv) -> None:
+    if await is_unknown(env):
         return
-    async with ground.client() as client:
-        await store(client, ground, b"1")
-        [(_, receipt)], _ = await until_in_order(client, ground, "one")
+    async with env.client() as client:
+        await store(client, env, b"1")
+        [(_, receipt)], _ = await until_in_order(client, env, "one")
         assert receipt.is_ordered
-        moved = await change(client, ground, receipt, SOON_MILLIS)
+        moved = await change(client, env, receipt, SOON_MILLIS)
         assert (moved.pop_time, moved.revive_queue_id) == (receipt.pop_time, 999)
-        again, counts = await until_in_order(client, ground, "two")
+        again, counts = await until_in_order(client, env, "two")
 
     assert (bodies(again), counts) == ([b"1"], [1])
 
 
-async def _ack_all(
-    client: RawClient, ground: Ground, found: Sequence[tuple[bytes, Receipt]]
-) -> None:
+async def _ack_all(client: RawClient, env: CaseEnv, found: Sequence[tuple[bytes, Receipt]]) -> None:
     for _, receipt in found:
-        assert (await client.ask(ack_header(ground, receipt))).code == 0
+        assert (await client.ask(ack_header(env, receipt))).code == 0
 
 
 CASES: tuple[Case, ...] = (

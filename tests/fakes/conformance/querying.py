@@ -6,9 +6,9 @@ from rocketmq_aio.model.properties import encode_properties
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.requests.admin import QueryMessage, ViewMessage
-from tests.fakes.conformance.ground import (
+from tests.fakes.conformance.case_env import (
     Case,
-    Ground,
+    CaseEnv,
     eventually,
     everything,
     messages_in,
@@ -20,26 +20,26 @@ FAR_MILLIS = 4_000_000_000_000
 MISSING = 22
 
 
-async def store(client: RawClient, ground: Ground) -> list[int]:
+async def store(client: RawClient, env: CaseEnv) -> list[int]:
     """Store five messages with keys; return their log offsets."""
     offsets = []
     for number in range(5):
         properties = {"KEYS": f"all k{number}", "UNIQ_KEY": f"U{number}", "TAGS": "t"}
-        header = send_header(ground, properties=encode_properties(properties))
+        header = send_header(env, properties=encode_properties(properties))
         answer = await client.ask(header, b"%d" % number)
         offsets.append(int(answer.ext_fields()["msgId"][16:], 16))
-    await everything(client, ground, 5)
+    await everything(client, env, 5)
 
     async def indexed() -> bool:
-        return len(bodies(await query(client, ground, "all"), ground)) == 5
+        return len(bodies(await query(client, env, "all"), env)) == 5
 
     assert await eventually(indexed)
     return offsets
 
 
-async def query(client: RawClient, ground: Ground, key: str, **changes: object) -> Command:
+async def query(client: RawClient, env: CaseEnv, key: str, **changes: object) -> Command:
     fields: dict[str, object] = {
-        "topic": ground.topic,
+        "topic": env.topic,
         "key": key,
         "max_num": 32,
         "begin_timestamp": 0,
@@ -48,65 +48,65 @@ async def query(client: RawClient, ground: Ground, key: str, **changes: object) 
     return await client.ask(QueryMessage(**fields | changes))  # type: ignore[arg-type]
 
 
-def bodies(answer: Command, ground: Ground) -> list[bytes]:
-    return [message.body for message in messages_in(answer, ground)]
+def bodies(answer: Command, env: CaseEnv) -> list[bytes]:
+    return [message.body for message in messages_in(answer, env)]
 
 
-async def keys_find_messages_in_the_order_of_their_storage(ground: Ground) -> None:
-    async with ground.client() as client:
-        offsets = await store(client, ground)
-        everyone = await query(client, ground, "all")
-        single = await query(client, ground, "k3")
-        words = await query(client, ground, "all k3")
+async def keys_find_messages_in_the_order_of_their_storage(env: CaseEnv) -> None:
+    async with env.client() as client:
+        offsets = await store(client, env)
+        everyone = await query(client, env, "all")
+        single = await query(client, env, "k3")
+        words = await query(client, env, "all k3")
 
-    assert bodies(everyone, ground) == [b"0", b"1", b"2", b"3", b"4"]
+    assert bodies(everyone, env) == [b"0", b"1", b"2", b"3", b"4"]
     fields = everyone.ext_fields()
     assert int(fields["indexLastUpdatePhyoffset"]) == offsets[-1]
     assert int(fields["indexLastUpdateTimestamp"]) > 0
-    assert bodies(single, ground) == [b"3"]
+    assert bodies(single, env) == [b"3"]
     assert words.code == MISSING
 
 
-async def keys_and_unique_keys_share_an_index(ground: Ground) -> None:
-    async with ground.client() as client:
-        await store(client, ground)
+async def keys_and_unique_keys_share_an_index(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await store(client, env)
         found = [
-            await query(client, ground, "U2"),
-            await query(client, ground, "U2", by_id=True),
-            await query(client, ground, "k2", by_id=True),
-            await query(client, ground, "k2", by_id=False),
+            await query(client, env, "U2"),
+            await query(client, env, "U2", by_id=True),
+            await query(client, env, "k2", by_id=True),
+            await query(client, env, "k2", by_id=False),
         ]
 
-    assert [bodies(answer, ground) for answer in found] == [[b"2"]] * 4
+    assert [bodies(answer, env) for answer in found] == [[b"2"]] * 4
 
 
-async def tags_are_indexed_from_5_on(ground: Ground) -> None:
-    async with ground.client() as client:
-        await store(client, ground)
-        answer = await query(client, ground, "t", index_type="T")
+async def tags_are_indexed_from_5_on(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await store(client, env)
+        answer = await query(client, env, "t", index_type="T")
 
-    assert len(bodies(answer, ground)) == (5 if ground.is_5 else 0)
+    assert len(bodies(answer, env)) == (5 if env.is_5 else 0)
 
 
-async def a_limited_query_returns_the_newest_messages(ground: Ground) -> None:
-    async with ground.client() as client:
-        await store(client, ground)
-        two = await query(client, ground, "all", max_num=2)
-        none = await query(client, ground, "all", max_num=0)
+async def a_limited_query_returns_the_newest_messages(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await store(client, env)
+        two = await query(client, env, "all", max_num=2)
+        none = await query(client, env, "all", max_num=0)
 
-    assert bodies(two, ground) == [b"3", b"4"]
+    assert bodies(two, env) == [b"3", b"4"]
     assert none.code == MISSING
 
 
-async def queries_look_at_times_and_the_topic(ground: Ground) -> None:
-    async with ground.client() as client:
-        await store(client, ground)
-        (message, *_) = await everything(client, ground, 5)
+async def queries_look_at_times_and_the_topic(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await store(client, env)
+        (message, *_) = await everything(client, env, 5)
         stored_ms = int(message.store_time.timestamp() * 1000)
-        before = await query(client, ground, "all", end_timestamp=stored_ms - 10_000)
-        after = await query(client, ground, "all", begin_timestamp=stored_ms + 100_000)
-        other = await query(client, ground, "all", topic=f"{ground.topic}-unknown")
-        unknown = await query(client, ground, "nobody")
+        before = await query(client, env, "all", end_timestamp=stored_ms - 10_000)
+        after = await query(client, env, "all", begin_timestamp=stored_ms + 100_000)
+        other = await query(client, env, "all", topic=f"{env.topic}-unknown")
+        unknown = await query(client, env, "nobody")
 
     for answer in (before, after, other, unknown):
         assert answer.code == MISSING
@@ -117,18 +117,18 @@ async def queries_look_at_times_and_the_topic(ground: Ground) -> None:
         }
 
 
-async def a_message_is_viewed_by_its_log_offset(ground: Ground) -> None:
-    async with ground.client() as client:
-        offsets = await store(client, ground)
-        found = await client.ask(ViewMessage(topic=ground.topic, offset=offsets[2]))
+async def a_message_is_viewed_by_its_log_offset(env: CaseEnv) -> None:
+    async with env.client() as client:
+        offsets = await store(client, env)
+        found = await client.ask(ViewMessage(topic=env.topic, offset=offsets[2]))
         fields = {"offset": str(offsets[2])}
         short = await client.answer(client.send_fields(RequestCode.VIEW_MESSAGE_BY_ID, fields))
         wrong = [
-            await client.ask(ViewMessage(topic=ground.topic, offset=offset))
+            await client.ask(ViewMessage(topic=env.topic, offset=offset))
             for offset in (offsets[2] + 1, 10**15, -5)
         ]
 
-    assert bodies(found, ground) == bodies(short, ground) == [b"2"]
+    assert bodies(found, env) == bodies(short, env) == [b"2"]
     assert [answer.code for answer in wrong] == [1, 1, 1]
     assert wrong[2].remark == "can not find message by the offset, -5"
 

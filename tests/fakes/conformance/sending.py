@@ -11,10 +11,10 @@ from rocketmq_aio.protocol.codes import COMPRESSED, RequestCode
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
 from rocketmq_aio.protocol.record import encode_batch_entry
 from rocketmq_aio.protocol.requests.send import SendMessageResponse
-from tests.fakes.conformance.ground import (
+from tests.fakes.conformance.case_env import (
     QUEUES,
     Case,
-    Ground,
+    CaseEnv,
     everything,
     is_unanswered,
     send,
@@ -25,9 +25,9 @@ ID = "0123456789ABCDEF0123456789ABCDEF"
 OFFSET_ID = re.compile(r"[0-9A-F]{32}")
 
 
-async def a_send_is_answered_with_where_the_message_is(ground: Ground) -> None:
-    async with ground.client() as client:
-        header = send_header(ground, 1, properties=encode_properties({"UNIQ_KEY": ID}))
+async def a_send_is_answered_with_where_the_message_is(env: CaseEnv) -> None:
+    async with env.client() as client:
+        header = send_header(env, 1, properties=encode_properties({"UNIQ_KEY": ID}))
         answer = await client.ask(header, b"body")
     fields = answer.ext_fields()
 
@@ -36,50 +36,50 @@ async def a_send_is_answered_with_where_the_message_is(ground: Ground) -> None:
     assert (fields["queueId"], fields["queueOffset"]) == ("1", "0")
     assert (fields["MSG_REGION"], fields["TRACE_ON"]) == ("DefaultRegion", "true")
     # Only brokers since 5.0 return the message id.
-    assert fields.get("transactionId") == (ID if ground.is_5 else None)
+    assert fields.get("transactionId") == (ID if env.is_5 else None)
 
 
-async def offsets_of_a_queue_ascend_by_one(ground: Ground) -> None:
-    async with ground.client() as client:
-        assert [await send(client, ground, b"body") for _ in range(3)] == [0, 1, 2]
+async def offsets_of_a_queue_ascend_by_one(env: CaseEnv) -> None:
+    async with env.client() as client:
+        assert [await send(client, env, b"body") for _ in range(3)] == [0, 1, 2]
 
 
-async def what_was_sent_comes_back(ground: Ground) -> None:
+async def what_was_sent_comes_back(env: CaseEnv) -> None:
     sent = {"TAGS": "new", "KEYS": "k1 k2", "UNIQ_KEY": ID, "colour": "grün"}
     header = send_header(
-        ground, flag=7, properties=encode_properties(sent), born_timestamp=1_700_000_000_123
+        env, flag=7, properties=encode_properties(sent), born_timestamp=1_700_000_000_123
     )
-    async with ground.client() as client:
+    async with env.client() as client:
         answer = await client.ask(header, b"\x00body\xff")
-        (message,) = await everything(client, ground, 1)
+        (message,) = await everything(client, env, 1)
 
     added = {"CLUSTER": message.properties["CLUSTER"]}
-    if ground.is_5:
+    if env.is_5:
         added |= {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
     assert message.body == b"\x00body\xff"
     assert message.properties == sent | added
-    assert message.raw_properties.endswith(b"\x02") == ground.is_5
+    assert message.raw_properties.endswith(b"\x02") == env.is_5
     assert (message.flag, message.sys_flag, message.reconsume_times) == (7, 0, 0)
     assert message.born_time.timestamp() == 1_700_000_000.123
     assert message.born_host.startswith("127.0.0.1:")
-    assert message.store_host == ground.broker
+    assert message.store_host == env.broker
     assert message.body_crc == zlib.crc32(b"\x00body\xff") & 0x7FFF_FFFF
     assert message.offset_message_id == answer.ext_fields()["msgId"]
 
 
-async def brokers_from_5_give_a_message_without_an_id_one(ground: Ground) -> None:
-    async with ground.client() as client:
-        await send(client, ground, b"body")
-        (message,) = await everything(client, ground, 1)
+async def brokers_from_5_give_a_message_without_an_id_one(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await send(client, env, b"body")
+        (message,) = await everything(client, env, 1)
 
-    assert ("UNIQ_KEY" in message.properties) == ground.is_5
+    assert ("UNIQ_KEY" in message.properties) == env.is_5
 
 
-async def a_compressed_body_is_kept_as_it_is(ground: Ground) -> None:
+async def a_compressed_body_is_kept_as_it_is(env: CaseEnv) -> None:
     body = zlib.compress(b"long " * 1000)
-    async with ground.client() as client:
-        await client.ask(send_header(ground, sys_flag=COMPRESSED), body)
-        (message,) = await everything(client, ground, 1)
+    async with env.client() as client:
+        await client.ask(send_header(env, sys_flag=COMPRESSED), body)
+        (message,) = await everything(client, env, 1)
 
     assert message.body == b"long " * 1000  # decompressed by the decoder because of the flag
     assert message.sys_flag & COMPRESSED
@@ -94,17 +94,17 @@ def batch_of(*entries: tuple[bytes, dict[str, str]]) -> bytes:
     )
 
 
-async def the_entries_of_a_batch_are_messages_at_consecutive_offsets(ground: Ground) -> None:
+async def the_entries_of_a_batch_are_messages_at_consecutive_offsets(env: CaseEnv) -> None:
     body = batch_of((b"one", {"UNIQ_KEY": ID, "a": "1"}), (b"two", {"a": "2"}))
-    header = send_header(ground, batch=True)
-    async with ground.client() as client:
-        await send(client, ground, b"before")
+    header = send_header(env, batch=True)
+    async with env.client() as client:
+        await send(client, env, b"before")
         opaque = client.send_fields(RequestCode.SEND_BATCH_MESSAGE, to_ext_fields(header), body)
         answer = read_header(await client.answer(opaque), SendMessageResponse)
-        _, first, second = await everything(client, ground, 3)
+        _, first, second = await everything(client, env, 3)
 
     # 4.9 adds properties of the batch and its own; 5.5 stores entries as sent.
-    added = {} if ground.is_5 else {"WAIT": "true", "CLUSTER": first.properties.get("CLUSTER")}
+    added = {} if env.is_5 else {"WAIT": "true", "CLUSTER": first.properties.get("CLUSTER")}
     assert answer.queue_offset == 1
     assert answer.transaction_id is None
     assert answer.msg_id == f"{first.offset_message_id},{second.offset_message_id}"
@@ -116,84 +116,84 @@ async def the_entries_of_a_batch_are_messages_at_consecutive_offsets(ground: Gro
     assert second.properties == {"a": "2"} | added
 
 
-async def the_batch_field_decides_not_the_code(ground: Ground) -> None:
+async def the_batch_field_decides_not_the_code(env: CaseEnv) -> None:
     body = batch_of((b"one", {}), (b"two", {}))
-    fields = to_ext_fields(send_header(ground, batch=False))
-    async with ground.client() as client:
+    fields = to_ext_fields(send_header(env, batch=False))
+    async with env.client() as client:
         await client.answer(client.send_fields(RequestCode.SEND_BATCH_MESSAGE, fields, body))
-        (message,) = await everything(client, ground, 1)
+        (message,) = await everything(client, env, 1)
 
     assert message.body == body
 
 
-async def a_queue_that_does_not_exist_is_refused(ground: Ground) -> None:
-    async with ground.client() as client:
-        answer = await client.ask(send_header(ground, QUEUES), b"body")
+async def a_queue_that_does_not_exist_is_refused(env: CaseEnv) -> None:
+    async with env.client() as client:
+        answer = await client.ask(send_header(env, QUEUES), b"body")
 
-    assert answer.code == (29 if ground.is_5 else 1)
+    assert answer.code == (29 if env.is_5 else 1)
     assert answer.remark is not None
     assert answer.remark.startswith(f"request queueId[{QUEUES}] is illegal")
 
 
-async def the_broker_chooses_where_the_queue_is_negative(ground: Ground) -> None:
-    async with ground.client() as client:
-        answer = await client.ask(send_header(ground, -1), b"body")
+async def the_broker_chooses_where_the_queue_is_negative(env: CaseEnv) -> None:
+    async with env.client() as client:
+        answer = await client.ask(send_header(env, -1), b"body")
 
     assert answer.code == 0
     assert 0 <= read_header(answer, SendMessageResponse).queue_id < QUEUES
 
 
-async def only_brokers_before_5_store_an_empty_body(ground: Ground) -> None:
-    async with ground.client() as client:
-        answer = await client.ask(send_header(ground), b"")
+async def only_brokers_before_5_store_an_empty_body(env: CaseEnv) -> None:
+    async with env.client() as client:
+        answer = await client.ask(send_header(env), b"")
 
-    assert answer.code == (1 if ground.is_5 else 0)
+    assert answer.code == (1 if env.is_5 else 0)
 
 
-async def a_body_over_four_mebibytes_is_refused(ground: Ground) -> None:
-    async with ground.client() as client:
-        answer = await client.ask(send_header(ground), bytes(4 * 1024 * 1024 + 1))
+async def a_body_over_four_mebibytes_is_refused(env: CaseEnv) -> None:
+    async with env.client() as client:
+        answer = await client.ask(send_header(env), bytes(4 * 1024 * 1024 + 1))
 
     assert answer.code == 13
 
 
-async def a_oneway_send_is_stored_and_not_answered(ground: Ground) -> None:
-    async with ground.client() as client:
-        opaque = client.send(send_header(ground), b"body", oneway=True)
-        (message,) = await everything(client, ground, 1)
+async def a_oneway_send_is_stored_and_not_answered(env: CaseEnv) -> None:
+    async with env.client() as client:
+        opaque = client.send(send_header(env), b"body", oneway=True)
+        (message,) = await everything(client, env, 1)
 
         assert message.body == b"body"
         assert await is_unanswered(client, opaque)
 
 
-async def a_send_without_a_topic_is_an_internal_error(ground: Ground) -> None:
-    fields = to_ext_fields(send_header(ground))
+async def a_send_without_a_topic_is_an_internal_error(env: CaseEnv) -> None:
+    fields = to_ext_fields(send_header(env))
     del fields["b"]
-    async with ground.client() as client:
+    async with env.client() as client:
         answer = await client.answer(client.send_fields(RequestCode.SEND_MESSAGE_V2, fields, b"x"))
 
     assert answer.code == 1
 
 
-async def invalid_and_system_topics_are_rejected(ground: Ground) -> None:
+async def invalid_and_system_topics_are_rejected(env: CaseEnv) -> None:
     invalid = ("t" * 128, "two words", "a.b", "", "  ")
     system = ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC")
-    async with ground.client() as client:
-        of_invalid = [await client.ask(send_header(ground, topic=each), b"x") for each in invalid]
-        of_system = [await client.ask(send_header(ground, topic=each), b"x") for each in system]
+    async with env.client() as client:
+        of_invalid = [await client.ask(send_header(env, topic=each), b"x") for each in invalid]
+        of_system = [await client.ask(send_header(env, topic=each), b"x") for each in system]
 
-    assert {answer.code for answer in of_invalid} == {29 if ground.is_5 else 1}
+    assert {answer.code for answer in of_invalid} == {29 if env.is_5 else 1}
     assert {answer.code for answer in of_system} == {16}
     for answer in (*of_invalid, *of_system):
         assert answer.ext_fields() == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
-async def properties_are_limited_as_stored(ground: Ground) -> None:
-    longest = 32_705 if ground.is_5 else 32_745  # brokers add some
+async def properties_are_limited_as_stored(env: CaseEnv) -> None:
+    longest = 32_705 if env.is_5 else 32_745  # brokers add some
     head = "UNIQ_KEY\x01A\x02p\x01"
-    async with ground.client() as client:
+    async with env.client() as client:
         codes = [
-            (await client.ask(send_header(ground, properties=text), b"x")).code
+            (await client.ask(send_header(env, properties=text), b"x")).code
             for text in (head + "v" * (length - len(head) - 1) + "\x02"
                          for length in (longest, longest + 1))
         ]  # fmt: skip
@@ -201,47 +201,47 @@ async def properties_are_limited_as_stored(ground: Ground) -> None:
     assert codes == [0, 13]
 
 
-async def a_delay_that_is_no_number_is_an_error(ground: Ground) -> None:
-    async with ground.client() as client:
-        answer = await client.ask(send_header(ground, properties="DELAY\x01x\x02"), b"body")
+async def a_delay_that_is_no_number_is_an_error(env: CaseEnv) -> None:
+    async with env.client() as client:
+        answer = await client.ask(send_header(env, properties="DELAY\x01x\x02"), b"body")
 
     assert answer.code == 1
 
 
-async def unsuitable_batches_are_rejected(ground: Ground) -> None:
+async def unsuitable_batches_are_rejected(env: CaseEnv) -> None:
     entry = batch_of((b"one", {"UNIQ_KEY": ID}))
-    retry = f"%RETRY%{ground.group}"
+    retry = f"%RETRY%{env.group}"
     big = batch_of(*[(bytes(1_100_000), {"UNIQ_KEY": ID})] * 4)
-    async with ground.client() as client:
+    async with env.client() as client:
 
         async def code(body: bytes, **changes: Any) -> int:  # noqa: ANN401 - fields of the header
-            return (await client.ask(send_header(ground, batch=True, **changes), body)).code
+            return (await client.ask(send_header(env, batch=True, **changes), body)).code
 
         assert await code(entry, properties="DELAY\x013\x02") == 13
-        assert await code(entry, topic=retry) == (13 if ground.is_5 else 0)
-        assert await code(big) == (1 if ground.is_5 else 13)
+        assert await code(entry, topic=retry) == (13 if env.is_5 else 0)
+        assert await code(big) == (1 if env.is_5 else 13)
         assert await code(b"") == 1
         assert await code(b"xyz") == 1
 
 
-async def receipts_of_pops_are_not_stored_from_5_on(ground: Ground) -> None:
-    header = send_header(ground, properties=encode_properties({"POP_CK": "0 1", "CLUSTER": "c"}))
-    async with ground.client() as client:
+async def receipts_of_pops_are_not_stored_from_5_on(env: CaseEnv) -> None:
+    header = send_header(env, properties=encode_properties({"POP_CK": "0 1", "CLUSTER": "c"}))
+    async with env.client() as client:
         await client.ask(header, b"body")
-        (message,) = await everything(client, ground, 1)
+        (message,) = await everything(client, env, 1)
 
-    assert message.property("POP_CK") == (None if ground.is_5 else "0 1")
+    assert message.property("POP_CK") == (None if env.is_5 else "0 1")
     assert message.property("CLUSTER") != "c"
 
 
-async def a_send_to_an_unknown_topic_creates_it(ground: Ground) -> None:
-    topic = f"{ground.topic}-made"
-    header = send_header(ground, topic=topic, default_topic_queue_nums=2)
-    async with ground.client() as client:
+async def a_send_to_an_unknown_topic_creates_it(env: CaseEnv) -> None:
+    topic = f"{env.topic}-made"
+    header = send_header(env, topic=topic, default_topic_queue_nums=2)
+    async with env.client() as client:
         made = await client.ask(header, b"body")
-        beyond = await client.ask(send_header(ground, 2, topic=topic), b"body")
+        beyond = await client.ask(send_header(env, 2, topic=topic), b"body")
 
-    assert (made.code, beyond.code) == (0, 29 if ground.is_5 else 1)
+    assert (made.code, beyond.code) == (0, 29 if env.is_5 else 1)
 
 
 CASES: tuple[Case, ...] = (

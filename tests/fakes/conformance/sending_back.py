@@ -15,9 +15,9 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
 from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack
-from tests.fakes.conformance.ground import (
+from tests.fakes.conformance.case_env import (
     Case,
-    Ground,
+    CaseEnv,
     eventually,
     everything,
     pull_header,
@@ -34,19 +34,19 @@ ID = "7F0000010000" + "0" * 20
 SENT = {"KEYS": "k", "TAGS": "t", "UNIQ_KEY": ID, "own": "x"}
 
 
-async def stored(client: RawClient, ground: Ground) -> MessageExt:
+async def stored(client: RawClient, env: CaseEnv) -> MessageExt:
     """Store a message and return it."""
-    header = send_header(ground, properties=encode_properties(SENT), flag=5)
+    header = send_header(env, properties=encode_properties(SENT), flag=5)
     assert (await client.ask(header, b"body")).code == 0
-    return (await everything(client, ground, 1))[0]
+    return (await everything(client, env, 1))[0]
 
 
 async def send_back(
-    client: RawClient, ground: Ground, message: MessageExt, level: int, **changes: object
+    client: RawClient, env: CaseEnv, message: MessageExt, level: int, **changes: object
 ) -> Command:
     fields: dict[str, object] = {
         "offset": message.commit_log_offset,
-        "group": ground.group,
+        "group": env.group,
         "delay_level": level,
         "origin_topic": message.queue.topic,
         "max_reconsume_times": 16,
@@ -54,12 +54,12 @@ async def send_back(
     return await client.ask(ConsumerSendMsgBack(**fields | changes))  # type: ignore[arg-type]
 
 
-async def send_retry(client: RawClient, ground: Ground, times: int, limit: int) -> None:
+async def send_retry(client: RawClient, env: CaseEnv, times: int, limit: int) -> None:
     """Send a copy to the retry topic, as a client does when sending back fails."""
     header = send_header(
-        ground,
+        env,
         -1,
-        topic=retries(ground),
+        topic=retries(env),
         properties=encode_properties(SENT),
         reconsume_times=times,
         max_reconsume_times=limit,
@@ -67,21 +67,21 @@ async def send_retry(client: RawClient, ground: Ground, times: int, limit: int) 
     assert (await client.ask(header, b"copy")).code == 0
 
 
-def retries(ground: Ground) -> str:
-    return f"%RETRY%{ground.group}"
+def retries(env: CaseEnv) -> str:
+    return f"%RETRY%{env.group}"
 
 
-def dead_letters(ground: Ground) -> str:
-    return f"%DLQ%{ground.group}"
+def dead_letters(env: CaseEnv) -> str:
+    return f"%DLQ%{env.group}"
 
 
-async def found(client: RawClient, ground: Ground, topic: str, count: int = 1) -> list[MessageExt]:
+async def found(client: RawClient, env: CaseEnv, topic: str, count: int = 1) -> list[MessageExt]:
     """Wait for *count* messages of a topic with one queue; return them."""
     messages: list[MessageExt] = []
     queue = MessageQueue(topic, "", 0)
 
     async def are_there() -> bool:
-        header = pull_header(ground, 0, topic=topic, sys_flag=PULL_SUBSCRIPTION)
+        header = pull_header(env, 0, topic=topic, sys_flag=PULL_SUBSCRIPTION)
         answer = await client.ask(header)
         messages[:] = decode_messages(answer.body, queue)[0] if answer.code == 0 else []
         return len(messages) >= count
@@ -90,25 +90,25 @@ async def found(client: RawClient, ground: Ground, topic: str, count: int = 1) -
     return messages
 
 
-async def a_delayed_message_comes_later(ground: Ground) -> None:
-    async with ground.client() as client:
-        await stored(client, ground)
-        header = send_header(ground, properties=encode_properties(SENT | {"DELAY": "1"}))
+async def a_delayed_message_comes_later(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await stored(client, env)
+        header = send_header(env, properties=encode_properties(SENT | {"DELAY": "1"}))
         assert (await client.ask(header, b"late")).code == 0
-        first, late = await found(client, ground, ground.topic, 2)
+        first, late = await found(client, env, env.topic, 2)
 
     assert late.store_time - first.store_time >= FIRST_DELAY
     assert (late.body, late.message_id, late.queue_offset) == (b"late", ID, 1)
-    real = {"DELAY": "1", "REAL_TOPIC": ground.topic, "REAL_QID": "0"}
+    real = {"DELAY": "1", "REAL_TOPIC": env.topic, "REAL_QID": "0"}
     assert late.properties.items() >= (SENT | real).items()
 
 
-async def the_heartbeat_of_a_group_makes_its_retry_topic(ground: Ground) -> None:
-    async with ground.client() as client, RawClient(ground.namesrv) as names:
-        await heartbeat(client, ground, "c@1")
+async def the_heartbeat_of_a_group_makes_its_retry_topic(env: CaseEnv) -> None:
+    async with env.client() as client, RawClient(env.namesrv) as names:
+        await heartbeat(client, env, "c@1")
 
         async def has_a_queue() -> bool:
-            asked = GetRouteInfo(topic=retries(ground), accept_standard_json_only=True)
+            asked = GetRouteInfo(topic=retries(env), accept_standard_json_only=True)
             answer = await names.ask(asked)
             queues = read_route(answer.body).queue_datas if answer.code == 0 else []
             return [(q.read_queue_nums, q.write_queue_nums, q.perm) for q in queues] == [(1, 1, 6)]
@@ -116,79 +116,79 @@ async def the_heartbeat_of_a_group_makes_its_retry_topic(ground: Ground) -> None
         assert await eventually(has_a_queue)
 
 
-async def what_is_sent_back_comes_again_after_its_delay(ground: Ground) -> None:
-    async with ground.client() as client:
-        message = await stored(client, ground)
-        answer = await send_back(client, ground, message, 1)
-        (again,) = await found(client, ground, retries(ground))
+async def what_is_sent_back_comes_again_after_its_delay(env: CaseEnv) -> None:
+    async with env.client() as client:
+        message = await stored(client, env)
+        answer = await send_back(client, env, message, 1)
+        (again,) = await found(client, env, retries(env))
 
     assert (answer.code, answer.body) == (0, b"")
     assert again.store_time - message.store_time >= FIRST_DELAY
     assert (again.body, again.flag, again.message_id) == (b"body", 5, ID)
     assert (again.reconsume_times, again.born_time) == (1, message.born_time)
-    origin = {"RETRY_TOPIC": ground.topic, "ORIGIN_MESSAGE_ID": message.offset_message_id}
+    origin = {"RETRY_TOPIC": env.topic, "ORIGIN_MESSAGE_ID": message.offset_message_id}
     assert again.properties.items() >= (SENT | origin | {"DELAY": "1", "WAIT": "false"}).items()
 
 
-async def a_second_return_counts_on_and_keeps_the_first_id(ground: Ground) -> None:
-    async with ground.client() as client:
-        message = await stored(client, ground)
-        await send_back(client, ground, message, 1)
-        (again,) = await found(client, ground, retries(ground))
-        await send_back(client, ground, again, 1)
-        _, third = await found(client, ground, retries(ground), 2)
+async def a_second_return_counts_on_and_keeps_the_first_id(env: CaseEnv) -> None:
+    async with env.client() as client:
+        message = await stored(client, env)
+        await send_back(client, env, message, 1)
+        (again,) = await found(client, env, retries(env))
+        await send_back(client, env, again, 1)
+        _, third = await found(client, env, retries(env), 2)
 
     assert third.reconsume_times == 2
-    assert third.property("RETRY_TOPIC") == ground.topic
+    assert third.property("RETRY_TOPIC") == env.topic
     assert third.property("ORIGIN_MESSAGE_ID") == message.offset_message_id
 
 
-async def a_negative_level_is_the_end(ground: Ground) -> None:
-    async with ground.client() as client:
-        message = await stored(client, ground)
-        await send_back(client, ground, message, -1)
-        (dead,) = await found(client, ground, dead_letters(ground))
+async def a_negative_level_is_the_end(env: CaseEnv) -> None:
+    async with env.client() as client:
+        message = await stored(client, env)
+        await send_back(client, env, message, -1)
+        (dead,) = await found(client, env, dead_letters(env))
 
     assert (dead.body, dead.flag, dead.reconsume_times) == (b"body", 5, 1)
-    assert dead.properties.items() >= (SENT | {"RETRY_TOPIC": ground.topic, "DELAY": "0"}).items()
+    assert dead.properties.items() >= (SENT | {"RETRY_TOPIC": env.topic, "DELAY": "0"}).items()
 
 
-async def the_limit_is_the_end(ground: Ground) -> None:
-    async with ground.client() as client:
-        message = await stored(client, ground)
-        await send_back(client, ground, message, 1, max_reconsume_times=0)
+async def the_limit_is_the_end(env: CaseEnv) -> None:
+    async with env.client() as client:
+        message = await stored(client, env)
+        await send_back(client, env, message, 1, max_reconsume_times=0)
 
-        assert len(await found(client, ground, dead_letters(ground))) == 1
-
-
-async def only_brokers_before_5_find_the_topic_of_the_dead_themselves(ground: Ground) -> None:
-    async with ground.client() as client:
-        message = await stored(client, ground)
-        answer = await send_back(client, ground, message, -1, origin_topic=None)
-
-    assert answer.code == (1 if ground.is_5 else 0)
+        assert len(await found(client, env, dead_letters(env))) == 1
 
 
-async def an_offset_without_a_message_is_an_error(ground: Ground) -> None:
-    async with ground.client() as client:
-        message = await stored(client, ground)
-        answer = await send_back(client, ground, message, 1, offset=987_654_321)
+async def only_brokers_before_5_find_the_topic_of_the_dead_themselves(env: CaseEnv) -> None:
+    async with env.client() as client:
+        message = await stored(client, env)
+        answer = await send_back(client, env, message, -1, origin_topic=None)
+
+    assert answer.code == (1 if env.is_5 else 0)
+
+
+async def an_offset_without_a_message_is_an_error(env: CaseEnv) -> None:
+    async with env.client() as client:
+        message = await stored(client, env)
+        answer = await send_back(client, env, message, 1, offset=987_654_321)
 
     assert (answer.code, answer.remark) == (1, "look message by offset failed, 987654321")
 
 
-async def a_group_without_retry_queues_loses_what_is_sent_back(ground: Ground) -> None:
-    config = msgspec.json.encode({"groupName": ground.group, "retryQueueNums": 0})
-    async with ground.client() as client, RawClient(ground.namesrv) as names:
+async def a_group_without_retry_queues_loses_what_is_sent_back(env: CaseEnv) -> None:
+    config = msgspec.json.encode({"groupName": env.group, "retryQueueNums": 0})
+    async with env.client() as client, RawClient(env.namesrv) as names:
         assert (await client.answer(client.send_fields(UPDATE_GROUP, {}, config))).code == 0
-        await heartbeat(client, ground, "c@1")
-        message = await stored(client, ground)
-        lost = [await send_back(client, ground, message, level) for level in (1, -1)]
-        copy = await client.ask(send_header(ground, -1, topic=retries(ground)), b"copy")
-        dead = await names.ask(GetRouteInfo(topic=dead_letters(ground)))
+        await heartbeat(client, env, "c@1")
+        message = await stored(client, env)
+        lost = [await send_back(client, env, message, level) for level in (1, -1)]
+        copy = await client.ask(send_header(env, -1, topic=retries(env)), b"copy")
+        dead = await names.ask(GetRouteInfo(topic=dead_letters(env)))
 
         async def is_a_topic_without_queues() -> bool:
-            asked = GetRouteInfo(topic=retries(ground), accept_standard_json_only=True)
+            asked = GetRouteInfo(topic=retries(env), accept_standard_json_only=True)
             answer = await names.ask(asked)
             queues = read_route(answer.body).queue_datas if answer.code == 0 else []
             return [each.write_queue_nums for each in queues] == [0]
@@ -198,33 +198,33 @@ async def a_group_without_retry_queues_loses_what_is_sent_back(ground: Ground) -
     assert (copy.code, dead.code) == (1, 17)
 
 
-async def a_copy_beyond_its_limit_is_dead(ground: Ground) -> None:
-    async with ground.client() as client:
-        await heartbeat(client, ground, "c@1")
-        await send_retry(client, ground, 2, 1)
-        (dead,) = await found(client, ground, dead_letters(ground))
+async def a_copy_beyond_its_limit_is_dead(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await heartbeat(client, env, "c@1")
+        await send_retry(client, env, 2, 1)
+        (dead,) = await found(client, env, dead_letters(env))
 
     assert (dead.body, dead.reconsume_times) == (b"copy", 2)
     assert dead.properties.items() >= SENT.items()
 
 
-async def a_copy_at_its_limit_is_dead_before_5(ground: Ground) -> None:
-    async with ground.client() as client:
-        await heartbeat(client, ground, "c@1")
-        await send_retry(client, ground, 1, 1)
-        topic = retries(ground) if ground.is_5 else dead_letters(ground)
+async def a_copy_at_its_limit_is_dead_before_5(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await heartbeat(client, env, "c@1")
+        await send_retry(client, env, 1, 1)
+        topic = retries(env) if env.is_5 else dead_letters(env)
 
-        assert [each.body for each in await found(client, ground, topic)] == [b"copy"]
+        assert [each.body for each in await found(client, env, topic)] == [b"copy"]
 
 
-async def a_copy_of_a_group_with_locks_is_dead_from_5(ground: Ground) -> None:
-    async with ground.client() as client:
-        await heartbeat(client, ground, "c@1")
-        await lock(client, ground, "c@1", 0)
-        await send_retry(client, ground, 1, 16)
-        topic = dead_letters(ground) if ground.is_5 else retries(ground)
+async def a_copy_of_a_group_with_locks_is_dead_from_5(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await heartbeat(client, env, "c@1")
+        await lock(client, env, "c@1", 0)
+        await send_retry(client, env, 1, 16)
+        topic = dead_letters(env) if env.is_5 else retries(env)
 
-        assert [each.body for each in await found(client, ground, topic)] == [b"copy"]
+        assert [each.body for each in await found(client, env, topic)] == [b"copy"]
 
 
 CASES: tuple[Case, ...] = (

@@ -10,7 +10,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import RecallMessage, SendMessageResponse
-from tests.fakes.conformance.ground import Case, Ground, everything, send_header
+from tests.fakes.conformance.case_env import Case, CaseEnv, everything, send_header
 from tests.fakes.raw_client import RawClient
 
 UPDATE_BROKER_CONFIG = 25
@@ -18,10 +18,10 @@ KEY = "0123456789ABCDEF0123456789ABCDEF"
 HOUR_MS = 3_600_000
 
 
-async def send_timed(client: RawClient, ground: Ground, **timer: str) -> Command:
+async def send_timed(client: RawClient, env: CaseEnv, **timer: str) -> Command:
     """Send a message with timer properties; return the response."""
     properties = encode_properties({"UNIQ_KEY": KEY} | timer)
-    return await client.ask(send_header(ground, properties=properties), b"timed")
+    return await client.ask(send_header(env, properties=properties), b"timed")
 
 
 async def allow_recalls(client: RawClient, allowed: bool) -> None:
@@ -30,77 +30,77 @@ async def allow_recalls(client: RawClient, allowed: bool) -> None:
     assert answer.code == 0, answer
 
 
-async def recall(client: RawClient, ground: Ground, handle: str) -> Command:
-    return await client.ask(RecallMessage(topic=ground.topic, recall_handle=handle))
+async def recall(client: RawClient, env: CaseEnv, handle: str) -> Command:
+    return await client.ask(RecallMessage(topic=env.topic, recall_handle=handle))
 
 
-async def only_brokers_from_5_keep_a_message_until_its_time(ground: Ground) -> None:
+async def only_brokers_from_5_keep_a_message_until_its_time(env: CaseEnv) -> None:
     begun = time.time()
-    async with ground.client() as client:
-        answer = await send_timed(client, ground, TIMER_DELAY_MS="2500")
-        (message,) = await everything(client, ground, 1)
+    async with env.client() as client:
+        answer = await send_timed(client, env, TIMER_DELAY_MS="2500")
+        (message,) = await everything(client, env, 1)
 
     waited = message.store_time.timestamp() - begun
     assert answer.code == 0
     assert message.body == b"timed"
     # Times are rounded down to a second, or one second less.
-    assert (waited > 0.4) == ground.is_5
+    assert (waited > 0.4) == env.is_5
 
 
-async def a_message_that_waits_has_a_recall_handle(ground: Ground) -> None:
-    async with ground.client() as client:
+async def a_message_that_waits_has_a_recall_handle(env: CaseEnv) -> None:
+    async with env.client() as client:
         due = time.time_ns() // 1_000_000 + HOUR_MS
-        answer = await send_timed(client, ground, TIMER_DELIVER_MS=str(due))
-        plain = await client.ask(send_header(ground), b"plain")
-        level = await send_timed(client, ground, DELAY="1")
+        answer = await send_timed(client, env, TIMER_DELIVER_MS=str(due))
+        plain = await client.ask(send_header(env), b"plain")
+        level = await send_timed(client, env, DELAY="1")
     handle = read_header(answer, SendMessageResponse).recall_handle
 
     assert read_header(plain, SendMessageResponse).recall_handle is None
     assert read_header(level, SendMessageResponse).recall_handle is None
-    if not ground.is_5:
+    if not env.is_5:
         assert handle is None
         return
     assert handle is not None
     version, topic, _, millis, key = urlsafe_b64decode(handle).decode().split(" ")
-    assert (version, topic, key) == ("v1", ground.topic, KEY)
+    assert (version, topic, key) == ("v1", env.topic, KEY)
     assert -1000 < int(millis) - due <= 1
 
 
-async def a_time_that_has_passed_is_now(ground: Ground) -> None:
-    async with ground.client() as client:
-        answer = await send_timed(client, ground, TIMER_DELIVER_MS="1")
-        (message,) = await everything(client, ground, 1)
+async def a_time_that_has_passed_is_now(env: CaseEnv) -> None:
+    async with env.client() as client:
+        answer = await send_timed(client, env, TIMER_DELIVER_MS="1")
+        (message,) = await everything(client, env, 1)
 
     assert (answer.code, message.body) == (0, b"timed")
 
 
-async def a_time_too_far_away_is_refused(ground: Ground) -> None:
-    async with ground.client() as client:
-        answer = await send_timed(client, ground, TIMER_DELAY_MS=str(4 * 24 * HOUR_MS))
+async def a_time_too_far_away_is_refused(env: CaseEnv) -> None:
+    async with env.client() as client:
+        answer = await send_timed(client, env, TIMER_DELAY_MS=str(4 * 24 * HOUR_MS))
 
-    assert answer.code == (13 if ground.is_5 else 0)
+    assert answer.code == (13 if env.is_5 else 0)
 
 
-async def recalls_are_off_unless_switched_on(ground: Ground) -> None:
-    async with ground.client() as client:
+async def recalls_are_off_unless_switched_on(env: CaseEnv) -> None:
+    async with env.client() as client:
         await allow_recalls(client, allowed=False)
-        answer = await recall(client, ground, "anything")
+        answer = await recall(client, env, "anything")
 
-    assert answer.code == (16 if ground.is_5 else 3)
+    assert answer.code == (16 if env.is_5 else 3)
 
 
-async def a_recalled_message_is_not_delivered(ground: Ground) -> None:
-    async with ground.client() as client:
+async def a_recalled_message_is_not_delivered(env: CaseEnv) -> None:
+    async with env.client() as client:
         await allow_recalls(client, allowed=True)
-        sent = await send_timed(client, ground, TIMER_DELAY_MS="4000")
+        sent = await send_timed(client, env, TIMER_DELAY_MS="4000")
         handle = read_header(sent, SendMessageResponse).recall_handle
-        answer = await recall(client, ground, handle or "none")
-        wrong = await recall(client, ground, urlsafe_b64encode(b"v1 a b 1 c").decode())
-        await send_timed(client, ground, TIMER_DELAY_MS="5500", TAGS="later", UNIQ_KEY=KEY[::-1])
-        first, *_ = await everything(client, ground, 1)
+        answer = await recall(client, env, handle or "none")
+        wrong = await recall(client, env, urlsafe_b64encode(b"v1 a b 1 c").decode())
+        await send_timed(client, env, TIMER_DELAY_MS="5500", TAGS="later", UNIQ_KEY=KEY[::-1])
+        first, *_ = await everything(client, env, 1)
         await allow_recalls(client, allowed=False)
 
-    if not ground.is_5:
+    if not env.is_5:
         assert (answer.code, wrong.code) == (3, 3)
         return
     assert (answer.code, wrong.code) == (0, 604)
@@ -108,12 +108,12 @@ async def a_recalled_message_is_not_delivered(ground: Ground) -> None:
     assert first.tags == "later"
 
 
-async def the_code_of_recalls_fits_a_binary_header(ground: Ground) -> None:
-    async with RawClient(ground.broker, binary=True) as client:
-        answer = await recall(client, ground, "anything")
+async def the_code_of_recalls_fits_a_binary_header(env: CaseEnv) -> None:
+    async with RawClient(env.broker, binary=True) as client:
+        answer = await recall(client, env, "anything")
 
     assert RequestCode.RECALL_MESSAGE < 2**15
-    assert answer.code == (16 if ground.is_5 else 3)
+    assert answer.code == (16 if env.is_5 else 3)
 
 
 CASES: tuple[Case, ...] = (

@@ -206,7 +206,7 @@ class History:
     :ivar work: times of finished units of work
     :ivar orderly: handlers of a queue must not overlap
     :ivar stalls: number of stalls of a consumer that exceeded its lock time
-    :ivar stood_still: seconds in which this process was not scheduled
+    :ivar delayed: seconds in which this process was not scheduled
     :ivar owners: owner of each queue after the last rebalance
     """
 
@@ -237,7 +237,7 @@ class History:
     locks: list[LockChange] = field(default_factory=list)
     orderly: bool = False
     stalls: int = 0
-    stood_still: float = 0.0
+    delayed: float = 0.0
     owners: dict[MessageQueue, list[str]] | None = None
 
     def visible_offsets(self) -> dict[MessageQueue, list[int]]:

@@ -16,7 +16,7 @@ def i28_every_call_ends_in_time(history: History) -> Iterator[str]:
     for call in history.calls:
         if call.ended is None:
             yield f"{call.name} never ended"
-        elif call.ended > call.deadline + GRACE_SECONDS + history.stood_still:
+        elif call.ended > call.deadline + GRACE_SECONDS + history.delayed:
             yield f"{call.name} ended {call.ended - call.deadline:.1f} s after its deadline"
 
 

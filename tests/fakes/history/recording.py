@@ -29,9 +29,9 @@ from rocketmq_aio.protocol.requests.offsets import UpdateConsumerOffset
 from rocketmq_aio.protocol.requests.pull import PullMessage
 from rocketmq_aio.protocol.requests.send import SendMessage
 from tests.fakes.broker import FakeBroker
-from tests.fakes.fair_time import FairTime
 from tests.fakes.history.events import Call, Commit, Echo, History, LogEntry, Outcome, Sent
 from tests.fakes.scripted import NONCE
+from tests.fakes.stopwatch import Stopwatch
 
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
@@ -154,12 +154,12 @@ def watch(history: History) -> Iterator[None]:
     for root in roots:
         root.addHandler(handler)
     loop.set_exception_handler(lambda _loop, context: history.unexpected.append(str(context)))
-    passed = FairTime()
+    passed = Stopwatch()
     try:
         with passed:
             yield
     finally:
-        history.stood_still = passed.stood_still
+        history.delayed = passed.delayed
         loop.set_exception_handler(before)
         for root in roots:
             root.removeHandler(handler)

@@ -20,7 +20,7 @@ from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.protocol.codes import TRANSACTION_ROLLBACK, RequestCode
 from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack
 from tests.fakes.conformance import transactions as halves
-from tests.fakes.conformance.ground import Ground, pull, pull_header, send, send_header
+from tests.fakes.conformance.case_env import CaseEnv, pull, pull_header, send, send_header
 from tests.fakes.conformance.popping import bodies, pop
 from tests.fakes.raw_client import RawClient
 from tests.unit.remoting.until import until, until_done
@@ -35,8 +35,8 @@ async def cluster() -> AsyncIterator[EmbeddedCluster]:
         yield cluster
 
 
-def ground_of(cluster: EmbeddedCluster) -> Ground:
-    return Ground(cluster.namesrv, cluster.broker.address, "5.5.0", "orders", "billing")
+def env_of(cluster: EmbeddedCluster) -> CaseEnv:
+    return CaseEnv(cluster.namesrv, cluster.broker.address, "5.5.0", "orders", "billing")
 
 
 def stored(cluster: EmbeddedCluster, topic: str = "orders") -> list[bytes]:
@@ -44,11 +44,11 @@ def stored(cluster: EmbeddedCluster, topic: str = "orders") -> list[bytes]:
 
 
 async def test_a_delay_of_hours_passes_by_advancing_the_clock(cluster: EmbeddedCluster) -> None:
-    ground = ground_of(cluster)
-    async with ground.client() as client:
+    env = env_of(cluster)
+    async with env.client() as client:
         for level in ("18", "3"):
             properties = encode_properties({"DELAY": level})
-            await client.ask(send_header(ground, properties=properties), level.encode())
+            await client.ask(send_header(env, properties=properties), level.encode())
     cluster.clock.advance(11)
     early = stored(cluster)
     cluster.clock.advance(2 * HOUR)
@@ -68,10 +68,10 @@ async def test_a_timer_of_days_passes_by_advancing_the_clock(cluster: EmbeddedCl
 
 
 async def test_retries_end_among_the_dead_letters(cluster: EmbeddedCluster) -> None:
-    ground = ground_of(cluster)
+    env = env_of(cluster)
     topic = "orders"
-    async with ground.client() as client:
-        await send(client, ground, b"body")
+    async with env.client() as client:
+        await send(client, env, b"body")
         for _ in range(17):
             (*_, message) = cluster.broker.messages(topic)
             back = ConsumerSendMsgBack(
@@ -87,22 +87,22 @@ async def test_retries_end_among_the_dead_letters(cluster: EmbeddedCluster) -> N
 
 
 async def test_an_invisible_message_comes_again_on_the_clock(cluster: EmbeddedCluster) -> None:
-    ground = ground_of(cluster)
-    async with ground.client() as client:
-        await send(client, ground, b"body")
-        first = await pop(client, ground, invisible_time=5 * 60_000)
-        hidden = await pop(client, ground, born_time=0)
+    env = env_of(cluster)
+    async with env.client() as client:
+        await send(client, env, b"body")
+        first = await pop(client, env, invisible_time=5 * 60_000)
+        hidden = await pop(client, env, born_time=0)
         cluster.clock.advance(5 * MINUTE + 1)
-        again = await pop(client, ground, born_time=0)
+        again = await pop(client, env, born_time=0)
 
     assert (bodies(first), hidden, bodies(again)) == ([b"body"], [], [b"body"])
     assert cluster.broker.messages("%RETRY%billing_orders")[0].reconsume_times == 1
 
 
 async def test_held_requests_end_on_the_clock(cluster: EmbeddedCluster) -> None:
-    ground = ground_of(cluster)
-    async with ground.client() as client:
-        held = client.send(pull_header(ground, 0, suspend_timeout_millis=20_000))
+    env = env_of(cluster)
+    async with env.client() as client:
+        held = client.send(pull_header(env, 0, suspend_timeout_millis=20_000))
         await asyncio.sleep(0.05)
         cluster.clock.advance(20)
 
@@ -134,14 +134,14 @@ async def test_transactions_are_checked_without_a_request_of_the_test(
 
 
 async def test_a_half_message_is_discarded_after_too_many_checks(cluster: EmbeddedCluster) -> None:
-    ground = ground_of(cluster)
-    async with ground.client() as client:
-        await halves.join(client, ground)
-        half = await halves.send_half(client, ground)
+    env = env_of(cluster)
+    async with env.client() as client:
+        await halves.join(client, env)
+        half = await halves.send_half(client, env)
         cluster.clock.advance(HOUR)
         for _ in range(MAX_CHECKS):
             await client.request(RequestCode.CHECK_TRANSACTION_STATE)
-        decided = await client.ask(halves.end(ground, half, TRANSACTION_ROLLBACK))
+        decided = await client.ask(halves.end(env, half, TRANSACTION_ROLLBACK))
 
     assert decided.code == 0
     assert cluster.broker.transactions.open == []
@@ -150,11 +150,11 @@ async def test_a_half_message_is_discarded_after_too_many_checks(cluster: Embedd
 
 
 async def test_a_decided_transaction_is_not_checked(cluster: EmbeddedCluster) -> None:
-    ground = ground_of(cluster)
-    async with ground.client() as client:
-        await halves.join(client, ground)
-        half = await halves.send_half(client, ground)
-        await client.ask(halves.end(ground, half, TRANSACTION_ROLLBACK))
+    env = env_of(cluster)
+    async with env.client() as client:
+        await halves.join(client, env)
+        half = await halves.send_half(client, env)
+        await client.ask(halves.end(env, half, TRANSACTION_ROLLBACK))
         cluster.clock.advance(HOUR)
 
     assert len(cluster.broker.messages(halves.HALF_TOPIC)) == 1
@@ -162,11 +162,11 @@ async def test_a_decided_transaction_is_not_checked(cluster: EmbeddedCluster) ->
 
 async def test_delayed_messages_do_not_outlive_the_limit_of_memory() -> None:
     async with EmbeddedCluster(topics={"orders": 1}, max_bytes=64 * 1024) as cluster:
-        ground = ground_of(cluster)
+        env = env_of(cluster)
         properties = encode_properties({"DELAY": "18"})
-        async with ground.client() as client:
+        async with env.client() as client:
             for number in range(100):
-                header = send_header(ground, properties=properties)
+                header = send_header(env, properties=properties)
                 await client.ask(header, number.to_bytes(1024, "big"))
         kept = len(cluster.broker.messages("SCHEDULE_TOPIC_XXXX"))
         cluster.clock.advance(2 * HOUR + 1)
@@ -197,7 +197,7 @@ async def test_a_filtered_pull_looks_at_a_limited_number_of_messages(version: st
         for _ in range(2000):
             cluster.broker.put("orders", b"other", properties="TAGS\x01other\x02")
         async with RawClient(cluster.broker.address) as client:
-            header = pull_header(ground_of(cluster), 0, subscription="wanted")
+            header = pull_header(env_of(cluster), 0, subscription="wanted")
             answer, fields = await pull(client, header)
 
     assert (answer.code, fields.next_begin_offset) == (20, 800)

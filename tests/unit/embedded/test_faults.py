@@ -23,13 +23,13 @@ from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.requests.client import GetRouteInfo, LockBatchMQ
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset, UpdateConsumerOffset
-from tests.fakes.conformance.ground import Ground, send_header
+from tests.fakes.conformance.case_env import CaseEnv, send_header
 from tests.fakes.conformance.locking import body as lock_body
 from tests.fakes.raw_client import RawClient
 
 MAX_OFFSET = GetMaxOffset(topic="orders", queue_id=0)
 SEND = RequestCode.SEND_MESSAGE_V2
-ORDERS = Ground("", "", "5.5.0", "orders", "billing")
+ORDERS = CaseEnv("", "", "5.5.0", "orders", "billing")
 PAYMENTS = ORDERS._replace(topic="payments")
 MINUTE = 60.0
 
@@ -46,8 +46,8 @@ async def client(cluster: EmbeddedCluster) -> AsyncIterator[RawClient]:
         yield client
 
 
-async def codes_of_sends(client: RawClient, count: int, ground: Ground = ORDERS) -> list[int]:
-    return [(await client.ask(send_header(ground), b"body")).code for _ in range(count)]
+async def codes_of_sends(client: RawClient, count: int, env: CaseEnv = ORDERS) -> list[int]:
+    return [(await client.ask(send_header(env), b"body")).code for _ in range(count)]
 
 
 def stored(cluster: EmbeddedCluster) -> int:

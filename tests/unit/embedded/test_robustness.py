@@ -18,10 +18,10 @@ from rocketmq_aio.protocol.codes import RESPONSE_FLAG
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.protocol.frame import LENGTH
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
-from tests.fakes.conformance.ground import Ground, eventually, pull_header, send_header
+from tests.fakes.conformance.case_env import CaseEnv, eventually, pull_header, send_header
 from tests.fakes.raw_client import RawClient
 
-GROUND = Ground("", "", "5.5.0", "orders", "billing")
+CASE_ENV = CaseEnv("", "", "5.5.0", "orders", "billing")
 MAX_OFFSET = GetMaxOffset(topic="orders", queue_id=0)
 REQUEST = encode_command(Command(30, 7), {"topic": "orders", "queueId": "0"})
 BOUND = MAX_UNSENT_BYTES + 2 * HIGH_WATER_BYTES
@@ -107,10 +107,10 @@ async def test_a_thousand_connections_are_served(cluster: EmbeddedCluster) -> No
     try:
         for client in clients:
             await client.__aenter__()
-        opaques = [client.send(pull_header(GROUND, 0)) for client in clients]
+        opaques = [client.send(pull_header(CASE_ENV, 0)) for client in clients]
         await cluster.broker.wait_for_connections(CONNECTIONS)
         async with RawClient(cluster.broker.address) as producer:
-            await producer.ask(send_header(GROUND), b"body")
+            await producer.ask(send_header(CASE_ENV), b"body")
         pulled = [
             await client.answer(opaque) for client, opaque in zip(clients, opaques, strict=True)
         ]

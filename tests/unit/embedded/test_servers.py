@@ -16,13 +16,13 @@ from rocketmq_aio.protocol.requests.offsets import (
     UpdateConsumerOffset,
 )
 from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack, EndTransaction
-from tests.fakes.conformance.ground import Ground, pull_header, send_header
+from tests.fakes.conformance.case_env import CaseEnv, pull_header, send_header
 from tests.fakes.conformance.locking import body as lock_body, lock
 from tests.fakes.conformance.popping import pop_header
 from tests.fakes.history import Resources
 from tests.fakes.raw_client import RawClient
 
-GROUND = Ground("", "", "5.5.0", "orders", "billing")
+CASE_ENV = CaseEnv("", "", "5.5.0", "orders", "billing")
 MAX_OFFSET = GetMaxOffset(topic="orders", queue_id=0)
 ROUTE = GetRouteInfo(topic="orders", accept_standard_json_only=True)
 NOT_HELD = 4
@@ -64,7 +64,7 @@ async def test_a_cluster_ends_without_leftovers() -> None:
         async with EmbeddedCluster(brokers=2, replicas=1) as cluster:
             for server in cluster.servers:
                 async with RawClient(server.address) as client:
-                    client.send(pull_header(GROUND, 0))
+                    client.send(pull_header(CASE_ENV, 0))
                     await server.wait_for_connections(1)
         await asyncio.sleep(0)
         return Resources.now()
@@ -88,9 +88,9 @@ async def test_kill_resets_connections_and_loses_locks_but_no_messages_or_offset
 ) -> None:
     broker = cluster.broker
     async with RawClient(broker.address) as client:
-        await client.ask(send_header(GROUND), b"one")
+        await client.ask(send_header(CASE_ENV), b"one")
         broker.commit("billing", "orders", 0, 1)
-        assert await lock(client, GROUND, "c@1", 0) == [0]
+        assert await lock(client, CASE_ENV, "c@1", 0) == [0]
         broker.kill()
         with pytest.raises(ConnectionResetError):
             await client.ask(MAX_OFFSET)
@@ -100,7 +100,7 @@ async def test_kill_resets_connections_and_loses_locks_but_no_messages_or_offset
     async with RawClient(broker.address) as client:
         assert (await client.ask(MAX_OFFSET)).ext_fields() == {"offset": "1"}
         assert broker.committed("billing", "orders", 0) == 1
-        assert await lock(client, GROUND, "c@2", 0) == [0]
+        assert await lock(client, CASE_ENV, "c@2", 0) == [0]
 
 
 async def test_a_frozen_broker_accepts_connections_but_responds_after_resume(
@@ -109,7 +109,7 @@ async def test_a_frozen_broker_accepts_connections_but_responds_after_resume(
     broker = cluster.broker
     async with RawClient(broker.address) as before:
         await broker.wait_for_connections(1)
-        held = before.send(pull_header(GROUND, 0))
+        held = before.send(pull_header(CASE_ENV, 0))
         await before.ask(MAX_OFFSET)
         broker.freeze()
         broker.put("orders", b"one")
@@ -220,21 +220,21 @@ async def test_a_replica_serves_messages_and_offsets_without_its_master(
         consumer_group="billing", topic="orders", queue_id=0, commit_offset=0
     )
     async with RawClient(replica.address) as client:
-        assert (await client.ask(pull_header(GROUND, 0, sys_flag=NOT_HELD))).code == 0
-        assert (await client.ask(pull_header(GROUND, 1, sys_flag=NOT_HELD))).code == 19
+        assert (await client.ask(pull_header(CASE_ENV, 0, sys_flag=NOT_HELD))).code == 0
+        assert (await client.ask(pull_header(CASE_ENV, 1, sys_flag=NOT_HELD))).code == 19
         assert (await client.ask(MAX_OFFSET)).ext_fields() == {"offset": "1"}
         assert (await client.ask(offset)).ext_fields() == {"offset": "1"}
         assert (await client.ask(commit)).code == 0
-        assert (await client.ask(LockBatchMQ(), lock_body(GROUND, "c@1", (0,)))).code == 0
+        assert (await client.ask(LockBatchMQ(), lock_body(CASE_ENV, "c@1", (0,)))).code == 0
 
 
 async def test_a_replica_rejects_writes_like_real_ones(replicated: EmbeddedCluster) -> None:
     is_5 = replicated.broker.version.is_5
     async with RawClient(replicated.broker.replicas[0].address) as client:
-        send = await client.ask(send_header(GROUND), b"one")
+        send = await client.ask(send_header(CASE_ENV), b"one")
         send_back = await client.ask(SEND_BACK)
         commit = await client.ask(COMMIT)
-        pop = await client.ask(pop_header(GROUND))
+        pop = await client.ask(pop_header(CASE_ENV))
 
     busy = (2, "[REJECTREQUEST]system busy, start flow control for a while")
     assert (send.code, send_back.code) == ((2, 2) if is_5 else (14, 1))
@@ -249,13 +249,13 @@ async def test_a_broker_with_a_full_disk_serves_reads_only(replicated: EmbeddedC
     broker.put("orders", b"one")
     broker.disk_full = True
     async with RawClient(broker.address) as client:
-        send = await client.ask(send_header(GROUND), b"two")
-        read = await client.ask(pull_header(GROUND, 0, sys_flag=NOT_HELD))
+        send = await client.ask(send_header(CASE_ENV), b"two")
+        read = await client.ask(pull_header(CASE_ENV, 0, sys_flag=NOT_HELD))
         send_back = await client.ask(SEND_BACK)
         commit = await client.ask(COMMIT)
-        pop = await client.ask(pop_header(GROUND))
+        pop = await client.ask(pop_header(CASE_ENV))
         broker.disk_full = False
-        again = await client.ask(send_header(GROUND), b"two")
+        again = await client.ask(send_header(CASE_ENV), b"two")
 
     assert (send.code, read.code, again.code) == (14, 0, 0)
     assert "the broker's disk is full" in (send.remark or "")

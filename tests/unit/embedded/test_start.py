@@ -5,13 +5,13 @@ from __future__ import annotations
 from time import perf_counter
 
 from rocketmq_aio.embedded import EmbeddedCluster
-from tests.fakes.fair_time import FairTime
+from tests.fakes.stopwatch import Stopwatch
 
 
 async def test_a_cluster_starts_within_100_ms() -> None:
     async with EmbeddedCluster():
         pass  # sockets of the event loop are open now
-    with FairTime() as passed:
+    with Stopwatch() as passed:
         async with EmbeddedCluster():
             started = passed.seconds
 

@@ -12,7 +12,6 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset, GetMinOffset
 from tests.fakes.broker import FakeBroker
-from tests.fakes.fair_time import FairTime
 from tests.fakes.frame_rules import (
     FrameCutter,
     PassingFrame,
@@ -24,6 +23,7 @@ from tests.fakes.frame_rules import (
 )
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.raw_client import RawClient
+from tests.fakes.stopwatch import Stopwatch
 from tests.fakes.tls import client_context, server_context
 
 MAX_OFFSET = GetMaxOffset(topic="TBW102", queue_id=0)
@@ -60,7 +60,7 @@ async def test_delayed_data_arrives_later() -> None:
         proxy.down.delay_seconds = 0.1
         began = asyncio.get_running_loop().time()
         opaques = [client.send(MAX_OFFSET) for _ in range(5)]
-        with FairTime() as passed:
+        with Stopwatch() as passed:
             for opaque in opaques:
                 await client.answer(opaque)
 
@@ -73,7 +73,7 @@ async def test_a_lane_keeps_its_rate_limit() -> None:
     async with proxied() as (_, proxy, client):
         proxy.up.bytes_per_second = len(FRAME) * 10
         began = asyncio.get_running_loop().time()
-        with FairTime() as passed:
+        with Stopwatch() as passed:
             client.write(FRAME)
             await client.answer(1)
 

@@ -12,7 +12,7 @@ from rocketmq_aio.model.properties import encode_properties
 from rocketmq_aio.model.values import MessageQueue, SendResult, SendStatus
 from rocketmq_aio.protocol.codes import PULL_COMMIT, PULL_SUBSCRIPTION
 from tests.fakes.broker import FakeBroker
-from tests.fakes.conformance.ground import Ground, pull_header, send_header
+from tests.fakes.conformance.case_env import CaseEnv, pull_header, send_header
 from tests.fakes.conformance.offsets import update
 from tests.fakes.conformance.sending import batch_of
 from tests.fakes.history import History, Outcome, Resources
@@ -34,19 +34,19 @@ QUEUE = MessageQueue("orders", "broker-a", 0)
 RESULT = SendResult(SendStatus.SEND_OK, "M1", "O1", QUEUE, 7)
 
 
-def ground_of(broker: FakeBroker) -> Ground:
+def env_of(broker: FakeBroker) -> CaseEnv:
     broker.create_topic("orders")
-    return Ground("", broker.address, broker.version.name, "orders", "billing")
+    return CaseEnv("", broker.address, broker.version.name, "orders", "billing")
 
 
 async def test_log_and_attempts_are_recorded_from_the_broker() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
-        ground = ground_of(broker)
+        env = env_of(broker)
         properties = encode_properties({"UNIQ_KEY": "M1"})
         for _ in range(2):
-            await client.ask(send_header(ground, properties=properties), b"one")
+            await client.ask(send_header(env, properties=properties), b"one")
         batch = batch_of((b"two", {"UNIQ_KEY": "M2"}), (b"three", {"UNIQ_KEY": "M3"}))
-        await client.ask(send_header(ground, batch=True), batch)
+        await client.ask(send_header(env, batch=True), batch)
         log = stored_log("orders", broker)
 
         assert [(e.queue, e.offset, e.body, e.message_id) for e in log] == [
@@ -61,11 +61,11 @@ async def test_log_and_attempts_are_recorded_from_the_broker() -> None:
 async def test_commits_in_pulls_are_recorded() -> None:
     flags = PULL_SUBSCRIPTION | PULL_COMMIT
     async with FakeBroker() as broker, RawClient(broker.address) as client:
-        ground = ground_of(broker)
-        await client.ask(pull_header(ground, 0, sys_flag=PULL_SUBSCRIPTION, commit_offset=9))
-        await client.ask(pull_header(ground, 0, sys_flag=flags, commit_offset=3))
-        await client.ask(update(ground, 4))
-        await client.ask(update(ground._replace(group="other"), 5))
+        env = env_of(broker)
+        await client.ask(pull_header(env, 0, sys_flag=PULL_SUBSCRIPTION, commit_offset=9))
+        await client.ask(pull_header(env, 0, sys_flag=flags, commit_offset=3))
+        await client.ask(update(env, 4))
+        await client.ask(update(env._replace(group="other"), 5))
 
         commits = wire_commits("billing", broker)
         assert [(commit.queue, commit.offset) for commit in commits] == [(QUEUE, 3), (QUEUE, 4)]
@@ -164,7 +164,7 @@ async def test_resources_count_open_tasks_and_descriptors() -> None:
 
 async def test_the_log_reader_reads_a_whole_queue() -> None:
     async with FakeBroker() as broker:
-        ground_of(broker)
+        env_of(broker)
         for number in range(70):
             broker.put("orders", b"body %d" % number, properties=f"UNIQ_KEY\x01M{number}\x02")
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS
 from rocketmq_aio.errors import RocketMQError
-from tests.fakes.fair_time import FairTime
+from tests.fakes.stopwatch import Stopwatch
 
 LOOK_SECONDS: Final = 0.002
 
@@ -27,7 +27,7 @@ async def until_done(
     tried: Callable[[], Awaitable[object]], what: str = "a success", seconds: float = WAIT_SECONDS
 ) -> None:
     """Return once *tried* gives something true."""
-    with FairTime() as passed:
+    with Stopwatch() as passed:
         while not await tried():
             if passed.seconds > seconds:
                 raise TimeoutError(f"waited {seconds:g} s for {what}")

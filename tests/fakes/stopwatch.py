@@ -10,18 +10,18 @@ from typing import Final, Self
 TICK: Final = 0.02
 
 
-class FairTime:
+class Stopwatch:
     """Measures the seconds of a block, without delays by a busy machine.
 
     A process that waits for a processor wakes late without having used CPU time.  This delay is
     excluded, so that tests can bound the rest.
 
-    :ivar stood_still: the excluded seconds
+    :ivar delayed: the excluded seconds
     :ivar longest: the longest excluded delay
     """
 
     def __init__(self) -> None:
-        self.stood_still = self.longest = 0.0
+        self.delayed = self.longest = 0.0
         self._began = self._seen = monotonic()
         self._worked = process_time()
         self._timer: asyncio.TimerHandle | None = None
@@ -29,7 +29,7 @@ class FairTime:
     @property
     def seconds(self) -> float:
         self._look()
-        return monotonic() - self._began - self.stood_still
+        return monotonic() - self._began - self.delayed
 
     def __enter__(self) -> Self:
         self._began = self._seen = monotonic()
@@ -54,6 +54,6 @@ class FairTime:
     def _look(self) -> None:
         now, worked = monotonic(), process_time()
         late = now - self._seen - TICK - (worked - self._worked)
-        self.stood_still += max(0.0, late)
+        self.delayed += max(0.0, late)
         self.longest = max(self.longest, late)
         self._seen, self._worked = now, worked

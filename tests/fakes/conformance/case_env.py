@@ -23,7 +23,7 @@ HOLD_MILLIS: Final = 8_000
 QUIET_SECONDS: Final = 0.4  # wait for frames that must not arrive
 
 
-class Ground(NamedTuple):
+class CaseEnv(NamedTuple):
     """A name server, a broker, and the topic and group of one case."""
 
     namesrv: str
@@ -44,14 +44,14 @@ class Ground(NamedTuple):
         return MessageQueue(self.topic, "", queue_id)
 
 
-Case = Callable[[Ground], Awaitable[None]]
+Case = Callable[[CaseEnv], Awaitable[None]]
 
 
-def send_header(ground: Ground, queue_id: int = 0, **changes: object) -> SendMessage:
+def send_header(env: CaseEnv, queue_id: int = 0, **changes: object) -> SendMessage:
     """Return the header of a send, with *changes*."""
     fields: dict[str, object] = {
         "producer_group": "conformance",
-        "topic": ground.topic,
+        "topic": env.topic,
         "default_topic": "TBW102",
         "default_topic_queue_nums": QUEUES,
         "queue_id": queue_id,
@@ -64,11 +64,11 @@ def send_header(ground: Ground, queue_id: int = 0, **changes: object) -> SendMes
     return SendMessage(**fields | changes)  # type: ignore[arg-type]
 
 
-def pull_header(ground: Ground, offset: int, **changes: object) -> PullMessage:
+def pull_header(env: CaseEnv, offset: int, **changes: object) -> PullMessage:
     """Return the header of a pull with long polling, with *changes*."""
     fields: dict[str, object] = {
-        "consumer_group": ground.group,
-        "topic": ground.topic,
+        "consumer_group": env.group,
+        "topic": env.topic,
         "queue_id": 0,
         "queue_offset": offset,
         "max_msg_nums": 32,
@@ -82,10 +82,10 @@ def pull_header(ground: Ground, offset: int, **changes: object) -> PullMessage:
     return PullMessage(**fields | changes)  # type: ignore[arg-type]
 
 
-async def send(client: RawClient, ground: Ground, body: bytes, tag: str = "") -> int:
+async def send(client: RawClient, env: CaseEnv, body: bytes, tag: str = "") -> int:
     """Store a message in queue 0; return its offset."""
     properties = encode_properties({"TAGS": tag} if tag else {"WAIT": "true"})
-    answer = await client.ask(send_header(ground, properties=properties), body)
+    answer = await client.ask(send_header(env, properties=properties), body)
     assert answer.code == 0, answer
     return read_header(answer, SendMessageResponse).queue_offset
 
@@ -96,19 +96,19 @@ async def pull(client: RawClient, header: PullMessage) -> tuple[Command, PullMes
     return answer, read_header(answer, PullMessageResponse)
 
 
-def messages_in(answer: Command, ground: Ground) -> list[MessageExt]:
-    messages, fault = decode_messages(answer.body, ground.queue())
+def messages_in(answer: Command, env: CaseEnv) -> list[MessageExt]:
+    messages, fault = decode_messages(answer.body, env.queue())
     assert fault is None
     return messages
 
 
-async def everything(client: RawClient, ground: Ground, count: int) -> list[MessageExt]:
+async def everything(client: RawClient, env: CaseEnv, count: int) -> list[MessageExt]:
     """Return *count* messages of queue 0; brokers may return fewer per pull, and later."""
     found: list[MessageExt] = []
     while len(found) < count:
-        answer, _ = await pull(client, pull_header(ground, len(found)))
+        answer, _ = await pull(client, pull_header(env, len(found)))
         assert answer.code == 0, answer
-        found += messages_in(answer, ground)
+        found += messages_in(answer, env)
     return found
 
 

@@ -27,7 +27,7 @@ class Point:
     stall: bool = False
 
 
-class Held:
+class HeldFrames:
     """Frames held until a test releases them, in any order."""
 
     def __init__(self, emit: Callable[[int, bytes], None]) -> None:
@@ -52,7 +52,7 @@ class Held:
             self._emit(frame.connection, frame.data)
 
 
-class Lane:
+class Direction:
     """Faults of one direction for all connections; a test can change them at any time.
 
     :ivar delay_seconds: delay of every piece; the order stays
@@ -84,9 +84,9 @@ class Lane:
         self.bytes_per_second = self.slice_bytes = None
         self.flow()
 
-    def hold(self, *, code: int | None = None, times: int | None = None) -> Held:
+    def hold(self, *, code: int | None = None, times: int | None = None) -> HeldFrames:
         """Hold frames until a test releases them."""
-        held = Held(self._emit)
+        held = HeldFrames(self._emit)
         self.on(held, code=code, times=times)
         return held
 
@@ -108,7 +108,7 @@ class Lane:
 
     async def until_flowing(self) -> None:
         while self._stalled:  # ended by the test, or cancelled when the proxy stops
-            await self.changed.until(lambda: not self._stalled, "the lane to flow", 3600)
+            await self.changed.until(lambda: not self._stalled, "the direction to flow", 3600)
 
     def pieces_for(self, frame: PassingFrame) -> Iterable[bytes]:
         """Return what to forward instead of *frame*."""
@@ -122,11 +122,11 @@ class Lane:
         return (frame.data,)
 
 
-class Track:
+class StreamPosition:
     """Position of one connection in one direction."""
 
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
+    def __init__(self, direction: Direction) -> None:
+        self._direction = direction
         self._passed = 0
         self._ends = [0]  # end position of each forwarded frame
 
@@ -141,11 +141,11 @@ class Track:
         """Remove and return the next point within *length* bytes, with its distance."""
         reached = [
             (ahead, index)
-            for index, point in enumerate(self._lane.points)
+            for index, point in enumerate(self._direction.points)
             if point.frame < len(self._ends)
             and 0 <= (ahead := self._ends[point.frame] + point.byte - self._passed) <= length
         ]
         if not reached:
             return None
         ahead, index = min(reached)
-        return ahead, self._lane.points.pop(index)
+        return ahead, self._direction.points.pop(index)
