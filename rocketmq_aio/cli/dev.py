@@ -104,7 +104,9 @@ async def serve(options: DevOptions, show: Callable[[str], object]) -> None:
     """
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     with stop_signals(lambda: loop.call_soon_threadsafe(stopped.set)):
-        cluster = EmbeddedCluster(options.brokers, version=options.version, port=options.port)
+        cluster = EmbeddedCluster(
+            options.brokers, version=options.version, host=options.host, port=options.port
+        )
         loaded = options.keep is not None and load_snapshot(cluster.brokers, options.keep)
         for name, queues in options.topics.items():
             cluster.create_topic(name, queues)

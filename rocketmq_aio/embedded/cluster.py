@@ -18,7 +18,7 @@ from rocketmq_aio.embedded.events import EventCallback
 from rocketmq_aio.embedded.faults import Faults
 from rocketmq_aio.embedded.loop_thread import LoopThread, from_any_thread
 from rocketmq_aio.embedded.name_server import EmbeddedNameServer
-from rocketmq_aio.embedded.server import EmbeddedServer
+from rocketmq_aio.embedded.server import HOST, EmbeddedServer
 
 
 class EmbeddedCluster:
@@ -42,6 +42,7 @@ class EmbeddedCluster:
     :param tls: accept TLS only
     :param accounts: enforce access control
     :param max_bytes: bytes of messages that a broker keeps; the oldest are deleted beyond
+    :param host: IPv4 address to listen on; whoever reaches it can read and write everything
     :param port: of the name server; default: any free one
     :ivar faults: see `Faults`; brokers and the name server also have `kill`, `restart`, `freeze`
     :ivar clock: see `Clock`
@@ -62,6 +63,7 @@ class EmbeddedCluster:
         tls: ssl.SSLContext | None = None,
         accounts: Sequence[AccountLike] = (),
         max_bytes: int = MAX_BYTES,
+        host: str = HOST,
         port: int = 0,
     ) -> None:
         if not 0 <= brokers <= len(string.ascii_lowercase):
@@ -72,6 +74,7 @@ class EmbeddedCluster:
         options: dict[str, Any] = {
             "version": version,
             "tls": tls,
+            "host": host,
             "clock": self.clock,
             "faults": self.faults,
             "thread": self.thread,

@@ -62,12 +62,14 @@ class ServerOptions(TypedDict, total=False):
     :param response_headers: encoding of response headers: "json", or "request" for that of the
         request; default: the version's
     :param tls: accept TLS only
+    :param host: IPv4 address to listen on, and to give to clients
     :param port: default: any free one
     :param clock: of the cluster; default: one of its own, as for faults and thread
     """
 
     response_headers: str | None
     tls: ssl.SSLContext | None
+    host: str
     port: int
     clock: Clock
     faults: Faults
@@ -89,6 +91,7 @@ class EmbeddedServer:
     def __init__(self, version: str, **options: Unpack[ServerOptions]) -> None:
         self.version = VERSIONS[version]
         self.response_headers = options.get("response_headers") or self.version.response_headers
+        self.host = options.get("host", HOST)
         self.port = options.get("port", 0)
         self.thread = options.get("thread") or LoopThread()
         self.clock = options.get("clock") or Clock(self.thread)
@@ -131,7 +134,7 @@ class EmbeddedServer:
 
     @property
     def address(self) -> str:
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def is_running(self) -> bool:
@@ -181,7 +184,7 @@ class EmbeddedServer:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: ServerConnection(next(self._numbers), self),
-            HOST,
+            self.host,
             self.port,
             ssl=self._tls,
             backlog=BACKLOG,

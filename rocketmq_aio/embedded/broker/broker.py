@@ -37,7 +37,7 @@ from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.events import EventCallback, MessagesDelivered, MessageStored
 from rocketmq_aio.embedded.loop_thread import from_any_thread
 from rocketmq_aio.embedded.responses import Outcome, Response
-from rocketmq_aio.embedded.server import HOST, EmbeddedServer, ServerOptions
+from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.properties import PRODUCER_GROUP, parse_properties
 from rocketmq_aio.protocol.codes import MASTER_ID, ONEWAY_FLAG, RequestCode
@@ -142,7 +142,7 @@ class EmbeddedBroker(EmbeddedServer):
         await super()._start()
         self.locks.owners.clear()  # kept in memory only
         if self.is_master:
-            self.state.store.host = (HOST, self.port)
+            self.state.store.host = (self.host, self.port)
 
     @property
     def is_master(self) -> bool:

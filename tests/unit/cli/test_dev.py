@@ -190,3 +190,13 @@ async def test_a_new_window_shows_single_messages_again() -> None:
     activity.end_window()
 
     assert [line.rpartition("  ")[2] for line in shown] == ["x" * 60 + "... (100 bytes)", "2 bytes"]
+
+
+async def test_the_host_is_given_to_clients() -> None:
+    async with EmbeddedCluster(topics={"orders": 1}, host="127.0.0.2") as cluster:
+        await send(cluster.namesrv, b"hello")
+        addresses = (cluster.namesrv, cluster.broker.address)
+        bodies = await consume(cluster.namesrv)
+
+    assert [address.rpartition(":")[0] for address in addresses] == ["127.0.0.2", "127.0.0.2"]
+    assert bodies == [b"hello"]
