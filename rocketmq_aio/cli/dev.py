@@ -17,9 +17,9 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final, NoReturn
 
+from rocketmq_aio.embedded.broker.events import Event, MessageStored
 from rocketmq_aio.embedded.broker.store import StoredMessage
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
-from rocketmq_aio.embedded.events import Event, MessageStored
 from rocketmq_aio.embedded.server import VERSIONS
 from rocketmq_aio.embedded.snapshot import SnapshotError, load_snapshot, save_snapshot
 from rocketmq_aio.model.properties import KEYS, TAGS

@@ -11,10 +11,10 @@ from typing import Any, Self
 
 from rocketmq_aio.embedded.broker.acl import AccountLike
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
+from rocketmq_aio.embedded.broker.events import EventCallback
 from rocketmq_aio.embedded.broker.state import MAX_BYTES
 from rocketmq_aio.embedded.broker.store import READ_WRITE
 from rocketmq_aio.embedded.clock import Clock
-from rocketmq_aio.embedded.events import EventCallback
 from rocketmq_aio.embedded.faults import Faults
 from rocketmq_aio.embedded.loop_thread import LoopThread, from_any_thread
 from rocketmq_aio.embedded.name_server import EmbeddedNameServer

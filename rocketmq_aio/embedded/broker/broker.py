@@ -10,6 +10,7 @@ from rocketmq_aio.embedded.broker.admin import AdminProcessor
 from rocketmq_aio.embedded.broker.assignments import AssignmentProcessor
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
 from rocketmq_aio.embedded.broker.delay_levels import DelayLevels
+from rocketmq_aio.embedded.broker.events import EventCallback, MessagesDelivered, MessageStored
 from rocketmq_aio.embedded.broker.forwarding import ForwardingProcessor
 from rocketmq_aio.embedded.broker.groups import GroupProcessor
 from rocketmq_aio.embedded.broker.locks import LockProcessor
@@ -34,7 +35,6 @@ from rocketmq_aio.embedded.broker.timers import TimerProcessor
 from rocketmq_aio.embedded.broker.topics import TEMPLATE_TOPIC, TopicProcessor
 from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
 from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.events import EventCallback, MessagesDelivered, MessageStored
 from rocketmq_aio.embedded.loop_thread import from_any_thread
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
