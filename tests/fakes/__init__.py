@@ -1,13 +1,13 @@
-"""Scripted broker, name server and fault-injecting proxy for tests.
+"""Embedded servers that record frames, and a fault-injecting proxy, for the tests of the client.
 
-They respond like real servers by default.  A test can set a handler for a request code, used once
-unless kept.  `conformance` runs the same cases on fakes and real servers::
+`conformance` runs the same cases on embedded and real servers::
 
     async with FakeCluster(brokers=2, topics={"orders": 4}) as cluster:
         broker = cluster.broker
-        broker.on(RequestCode.SEND_MESSAGE_V2, Reply(2, remark="busy"))      # once
-        broker.on(RequestCode.PULL_MESSAGE, None, times=None)                # never answer
-        held = broker.hold(RequestCode.HEART_BEAT)                           # answer when released
+        cluster.faults.reset("send", topic="orders")                         # see `Faults`
+        broker.on(RequestCode.SEND_MESSAGE_V2, Response(2, remark="busy"))   # once
+        broker.on(RequestCode.PULL_MESSAGE, None, times=None)                # never respond
+        held = broker.hold(RequestCode.HEART_BEAT)                           # until released
         broker.on_connect(Close())                                           # close the next one
         ... the client under test, with namesrv=cluster.namesrv ...
         await broker.wait_for(RequestCode.SEND_MESSAGE_V2, 3)
