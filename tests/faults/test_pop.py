@@ -12,7 +12,6 @@ import pytest
 
 from rocketmq_aio.consumer.common.events import MessageUnreadable
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
-from rocketmq_aio.embedded.responses import Close
 from rocketmq_aio.errors import AckError, ConnectionLostError
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
@@ -57,7 +56,7 @@ async def test_messages_of_a_lost_pop_response_are_redelivered(cluster: FakeClus
 
 async def test_a_cut_inside_a_pop_response_loses_nothing(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
-    cluster.broker.on(POP, Close(reset=True), times=2)
+    cluster.faults.reset("pop", executed=False, times=2)
     async with popping(cluster, invisible_seconds=0.5) as consumer:
         seen = await all_done(consumer, 5)
 
@@ -92,12 +91,11 @@ async def test_an_ack_without_a_response_is_retried(cluster: FakeCluster) -> Non
 
 async def test_an_ack_that_never_arrives_raises(cluster: FakeCluster) -> None:
     put(cluster, "1")
-    cluster.broker.on(ACK, Close(reset=True), times=None)
     async with popping(cluster) as consumer:
         [message] = await consumer.receive(invisible_seconds=0.5)
-        with pytest.raises(AckError) as caught:
+        reset = cluster.faults.reset("ack", executed=False, times=None)
+        with reset, pytest.raises(AckError) as caught:
             await consumer.ack(message)
-        cluster.broker.off(ACK)
 
     assert isinstance(caught.value.lost[message], ConnectionLostError)
 

@@ -16,7 +16,7 @@ from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.events import LeaseLost, QueuesRevoked
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.locks import LEASE_SECONDS
-from rocketmq_aio.embedded.responses import Close, Response
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -181,23 +181,20 @@ def give_to_another(cluster: FakeCluster) -> Callable[[], None]:
 
 
 def refuse_renewals(cluster: FakeCluster) -> Callable[[], None]:
-    cluster.broker.on(LOCK, Response(ResponseCode.SYSTEM_BUSY, remark="not now"), times=None)
-    return lambda: cluster.broker.off(LOCK)
+    return cluster.faults.refuse("lock", ResponseCode.SYSTEM_BUSY, times=None).remove
 
 
-def answer_no_renewal(cluster: FakeCluster) -> Callable[[], None]:
-    cluster.broker.on(LOCK, None, times=None)
-    return lambda: cluster.broker.off(LOCK)
+def drop_renewals(cluster: FakeCluster) -> Callable[[], None]:
+    return cluster.faults.drop("lock", executed=False, times=None).remove
 
 
-def hang_up_on_renewals(cluster: FakeCluster) -> Callable[[], None]:
-    cluster.broker.on(LOCK, Close(reset=True), times=None)
-    return lambda: cluster.broker.off(LOCK)
+def reset_on_renewals(cluster: FakeCluster) -> Callable[[], None]:
+    return cluster.faults.reset("lock", executed=False, times=None).remove
 
 
 @pytest.mark.usefixtures("quick_locks")
 @pytest.mark.parametrize(
-    "lose", [give_to_another, refuse_renewals, answer_no_renewal, hang_up_on_renewals]
+    "lose", [give_to_another, refuse_renewals, drop_renewals, reset_on_renewals]
 )
 async def test_a_lost_lock_stops_delivery_and_commits_immediately(
     cluster: FakeCluster,

@@ -14,7 +14,6 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.events import LeaseLost, OffsetCorrected, PullFailed
 from rocketmq_aio.consumer.push.consumer import PushConsumer
-from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import DLQ_PREFIX
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -127,12 +126,12 @@ async def test_refused_pulls_keep_their_rate(cluster: FakeCluster, group: Group,
     await group.join()
     put(cluster, "a")
     await group.have("a")
-    cluster.broker.on(PULL, Response(code, remark="not now"), times=None)
+    refused = cluster.faults.refuse("pull", code, times=None)
     began = asyncio.get_running_loop().time()
     put(cluster, "b")
     put(cluster, "c", queue_id=1)
     await asyncio.sleep(WATCH_SECONDS)  # the rate over real time is tested
-    cluster.broker.off(PULL)
+    refused.remove()
     pulled = [at for at in request_times(PULL, cluster.broker) if at > began]
     group.history.paced["pulls of three queues"] = pulled
     group.history.most_per_second = 30
@@ -141,13 +140,13 @@ async def test_refused_pulls_keep_their_rate(cluster: FakeCluster, group: Group,
 
 async def test_refused_locks_keep_their_rate(cluster: FakeCluster) -> None:
     async with group_of(cluster, orderly=True) as group:
-        cluster.broker.on(LOCK, Response(ResponseCode.SYSTEM_BUSY, remark="not now"), times=None)
+        refused = cluster.faults.refuse("lock", times=None)
         put(cluster, "a")
         await group.join()
         await asyncio.sleep(WATCH_SECONDS)  # the rate over real time is tested
         group.history.paced["locks"] = request_times(LOCK, cluster.broker)
         assert group.history.paced["locks"]
-        cluster.broker.off(LOCK)
+        refused.remove()
         await group.drained()
 
 
