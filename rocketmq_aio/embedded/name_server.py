@@ -82,6 +82,7 @@ class EmbeddedNameServer(EmbeddedServer):
     def register(self, broker: EmbeddedBroker) -> None:
         """Register a master with its replicas."""
         self._registered[broker] = True
+        broker.assignments.read_queues = self.read_queues
 
     @from_any_thread
     def unregister(self, broker: EmbeddedBroker) -> None:
@@ -196,6 +197,11 @@ class EmbeddedNameServer(EmbeddedServer):
         remark = "the embedded name server has embedded brokers only: others cannot register"
         return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
 
+    def read_queues(self, topic: str) -> dict[str, int]:
+        """Return the number of queues to read of *topic* by broker."""
+        holders = [broker for broker in self.brokers if topic in broker.topics]
+        return {each.name: each.topics[topic].read_queues for each in holders}
+
     def route(self, topic: str) -> dict[str, Any] | None:
         """Return the current route of a topic; None: no broker has it."""
         holders = [broker for broker in self.brokers if topic in broker.topics]
@@ -208,6 +214,9 @@ class EmbeddedNameServer(EmbeddedServer):
         }
         if (order := self.configs.get(ORDER_CONFIGS, {}).get(topic)) is not None:
             route["orderTopicConf"] = order
+        mappings = {each.name: each.static_topics.route_info(topic) for each in holders}
+        if any(mappings.values()):
+            route["topicQueueMappingByBroker"] = {n: m for n, m in mappings.items() if m}
         return route
 
     def _ids(self, broker: EmbeddedBroker) -> dict[int, str]:

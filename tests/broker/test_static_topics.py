@@ -135,6 +135,7 @@ async def test_a_static_topic_is_sent_to_and_read_by_logical_queues(
     assert {each.message_queue.broker_name for each in physical} == {"broker-a", "broker-b"}
 
 
+@pytest.mark.needs_real_broker("the embedded broker cannot move queues of static topics")
 async def test_moving_logical_queues_loses_no_message(
     two_broker_cluster: Cluster, rocketmq_group: str
 ) -> None:

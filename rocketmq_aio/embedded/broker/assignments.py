@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -51,12 +52,17 @@ class SetMessageRequestMode(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class AssignmentProcessor:
-    """Allocates the queues of this broker to the members of a group."""
+    """Allocates the queues of a topic to the members of a group.
+
+    :ivar read_queues: number of queues of a topic by broker; a name server sets it, so that the
+        queues of all its brokers are allocated
+    """
 
     def __init__(self, state: BrokerState, members: ClientProcessor) -> None:
         self.modes: dict[tuple[str, str], MessageRequestMode] = {}  # by topic and group
         self._state = state
         self._members = members
+        self.read_queues: Callable[[str], Mapping[str, int]] = self._own_queues
 
     def handlers(self) -> Handlers:
         if not self._state.version.is_5:
@@ -82,14 +88,21 @@ class AssignmentProcessor:
         self.modes[request.topic, request.consumer_group] = request.mode
         return Response()
 
+    def _own_queues(self, name: str) -> Mapping[str, int]:
+        topic = self._state.store.topics.get(name)
+        return {} if topic is None else {self._state.name: topic.read_queues}
+
     def _share(
         self, request: AssignmentRequest, mode: MessageRequestMode
     ) -> list[MessageQueue] | None:
-        topic = self._state.store.topics.get(request.topic)
-        if topic is None:
+        counts = sorted(self.read_queues(request.topic).items())
+        if not counts:
             return None
-        name = self._state.name
-        offered = [MessageQueue(request.topic, name, number) for number in range(topic.read_queues)]
+        offered = [
+            MessageQueue(request.topic, name, number)
+            for name, count in counts
+            for number in range(count)
+        ]
         if request.message_model == MessageModel.BROADCASTING.value:
             return offered
         group = self._members.groups.get(request.consumer_group)
@@ -97,7 +110,7 @@ class AssignmentProcessor:
         if group is None or strategy is None:
             return None
         if mode is MessageRequestMode.POP:
-            return [MessageQueue(request.topic, name, ALL_QUEUES)]
+            return [MessageQueue(request.topic, name, ALL_QUEUES) for name, _ in counts]
         return allocate(strategy, request.client_id, offered, group.members.values()) or []
 
 

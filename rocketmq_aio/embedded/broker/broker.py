@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
+from dataclasses import replace
 from typing import Final, Unpack
 
 from rocketmq_aio.embedded.broker.acl import AccessControl, AccountLike
@@ -23,6 +24,7 @@ from rocketmq_aio.embedded.broker.replies import ReplyProcessor
 from rocketmq_aio.embedded.broker.send import SendProcessor
 from rocketmq_aio.embedded.broker.send_back import SendBackProcessor
 from rocketmq_aio.embedded.broker.state import MAX_BYTES, BrokerState, ErrorResponse
+from rocketmq_aio.embedded.broker.static_topics import StaticTopics
 from rocketmq_aio.embedded.broker.statistics import StatisticsProcessor
 from rocketmq_aio.embedded.broker.store import (
     READ_WRITE,
@@ -110,6 +112,7 @@ class EmbeddedBroker(EmbeddedServer):
             AccessControl(self.version, cluster, accounts) if master is None else master.acl
         )
         topics = TopicProcessor(self.state)
+        self.static_topics = StaticTopics(self.state, topics)
         admin = (
             topics,
             GroupProcessor(self.state),
@@ -117,6 +120,7 @@ class EmbeddedBroker(EmbeddedServer):
             ForwardingProcessor(self.state, self.members, self._push_to),
             AdminProcessor(self.state),
             self.acl,
+            self.static_topics,
         )
         parts = (
             sends,
@@ -220,9 +224,13 @@ class EmbeddedBroker(EmbeddedServer):
             self.acl.check(command, connection)
             if self.disk_full or not self.is_master:
                 check_writable(command, self.version, is_master=self.is_master)
-            return handler(command, connection)
+            command, logical = self.static_topics.to_physical(command)
+            outcome = handler(command, connection)
         except (ErrorResponse, CodecError) as error:
             return self.error_outcome(error)
+        if logical is not None and isinstance(outcome, Response) and "queueId" in outcome.ext:
+            return replace(outcome, ext={**outcome.ext, "queueId": logical})
+        return outcome
 
     def _unknown(self, command: Command, _connection: ServerConnection) -> Response:
         return self.not_supported(command)

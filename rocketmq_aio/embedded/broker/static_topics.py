@@ -1,0 +1,101 @@
+"""Static topics (5.x): logical queues, which keep their numbers on any number of brokers.
+
+Queues stay where they were created: moving them (``remappingStaticTopic``) is not supported.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.topics import TopicProcessor
+from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
+
+SEND_FIELDS: Final = ("b", "e")  # topic and queue id
+FIELDS: Final = ("topic", "queueId")
+SENDS: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+BY_QUEUE: Final = SENDS | {
+    RequestCode.PULL_MESSAGE,
+    RequestCode.LITE_PULL_MESSAGE,
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.GET_MIN_OFFSET,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+    RequestCode.GET_EARLIEST_MSG_STORETIME,
+}
+
+
+class StaticTopics:
+    """Mappings of static topics, and requests for their logical queues."""
+
+    def __init__(self, state: BrokerState, topics: TopicProcessor) -> None:
+        self.mappings: dict[str, dict[str, Any]] = {}  # JSON as the tool sends it, by topic
+        self._state = state
+        self._topics = topics
+
+    def handlers(self) -> Handlers:
+        if not self._state.version.is_5:
+            return {}
+        return {
+            AdminCode.UPDATE_AND_CREATE_STATIC_TOPIC: self.create,
+            RequestCode.GET_TOPIC_CONFIG: self.config,
+        }
+
+    def create(self, command: Command, connection: ServerConnection) -> Response:
+        detail = read_body(command.body, dict)
+        if any(len(items) > 1 for items in (detail.get("hostedQueues") or {}).values()):
+            remark = "the embedded broker cannot move queues of static topics"
+            raise ErrorResponse(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        self._topics.create(command, connection)
+        self.mappings[detail["topic"]] = detail
+        return Response()
+
+    def config(self, command: Command, connection: ServerConnection) -> Response:
+        """Return the settings of a topic, with its mapping."""
+        response = self._topics.config(command, connection)
+        ext = command.ext_fields()
+        mapping = self.mappings.get(ext.get("topic", ""))
+        if mapping is None or ext.get("lo") != "true":
+            return response
+        body = {**msgspec.json.decode(response.body), "mappingDetail": mapping}
+        return Response(body=msgspec.json.encode(body))
+
+    def route_info(self, topic: str) -> dict[str, Any] | None:
+        """Return the part of a route that names the logical queues of this broker."""
+        mapping = self.mappings.get(topic)
+        if mapping is None:
+            return None
+        hosted = mapping.get("hostedQueues") or {}
+        fields = ("topic", "scope", "totalQueues", "bname", "epoch", "dirty")
+        numbers = {number: items[0]["queueId"] for number, items in hosted.items()}
+        return {name: mapping.get(name) for name in fields} | {"currIdMap": numbers}
+
+    def to_physical(self, command: Command) -> tuple[Command, str | None]:
+        """Return *command* for the physical queue, and the logical queue id if it had one.
+
+        :raises ErrorResponse: this broker does not own the logical queue
+        """
+        if not self.mappings or command.code not in BY_QUEUE:
+            return command, None
+        topic_field, queue_field = SEND_FIELDS if command.code in SENDS else FIELDS
+        ext = command.ext_fields()
+        mapping = self.mappings.get(ext.get(topic_field, ""))
+        if mapping is None or ext.get("lo") == "false":
+            return command, None
+        number = ext.get(queue_field, "")
+        items = (mapping.get("hostedQueues") or {}).get(number)
+        if not items:
+            name = self._state.name
+            remark = f"{number} does not exit in request process of current broker {name}"
+            raise ErrorResponse(ResponseCode.NOT_LEADER_FOR_QUEUE, remark)
+        physical = {**ext, queue_field: str(items[0]["queueId"])}
+        return replace(command, ext=physical), number
