@@ -290,6 +290,7 @@ async def test_popping(
     await (scenario(place) if is_5 else refused(place))
 
 
+@pytest.mark.needs_real_broker("the embedded broker has no retry topics V2")
 async def test_messages_of_retry_topics_v2_are_popped(
     fresh_cluster: Callable[..., Cluster], rocketmq_version: str
 ) -> None:

@@ -49,6 +49,8 @@ EACH = 150  # messages a queue
 STUCK_AT = 20
 CACHED = 32  # messages of a queue before pulling pauses
 
+pytestmark = pytest.mark.needs_real_broker("it shortens timeouts of members and locks by settings")
+
 Recorder = Callable[[str, object], None]
 
 
