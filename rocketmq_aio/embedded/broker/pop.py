@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Awaitable, Iterable
 from itertools import count
+from struct import Struct
 from typing import Final, NamedTuple
 
 import msgspec
@@ -14,7 +15,7 @@ from rocketmq_aio.embedded.broker.filters import FilterError, Matches, compile_f
 from rocketmq_aio.embedded.broker.pop_order import PopOrders
 from rocketmq_aio.embedded.broker.pull import MAX_SCANNED, PARSE_FAILED
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
-from rocketmq_aio.embedded.broker.store import QueueLog, StoredMessage
+from rocketmq_aio.embedded.broker.store import MAX_V1_TOPIC, QueueLog, StoredMessage
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.model.properties import encode_properties
@@ -31,7 +32,7 @@ from rocketmq_aio.protocol.receipt import (
     Receipt,
     parse_receipt,
 )
-from rocketmq_aio.protocol.record import IPV4_HEAD
+from rocketmq_aio.protocol.record import IPV4_HEAD, MAGIC_V1, MAGIC_V2
 from rocketmq_aio.protocol.requests.pop import (
     AckMessage,
     ChangeInvisibleTime,
@@ -40,6 +41,7 @@ from rocketmq_aio.protocol.requests.pop import (
     PopMessageResponse,
 )
 
+_BEGIN: Final = Struct(">ii")  # size and magic of a record
 MAX_MESSAGES: Final = 32
 MAX_AGE_MS: Final = 500  # of a request whose poll time is over
 REVIVE_QUEUES: Final = 8
@@ -247,9 +249,14 @@ class PopProcessor:
         )
         properties = encode_properties({**stored.properties, "POP_CK": str(receipt)}).encode()
         topic = header.topic.encode()
-        tail = bytes([len(topic)]) + topic + len(properties).to_bytes(2, "big") + properties
+        # The retry topic may be too long for version 1 of the record, and the topic may not.
+        is_v1 = len(topic) <= MAX_V1_TOPIC
+        magic, length_bytes = (MAGIC_V1, 1) if is_v1 else (MAGIC_V2, 2)
+        tail = len(topic).to_bytes(length_bytes, "big") + topic
+        tail += len(properties).to_bytes(2, "big") + properties
         body_end = IPV4_HEAD + len(stored.body)
-        return (body_end + len(tail)).to_bytes(4, "big") + stored.record[4:body_end] + tail
+        begin = _BEGIN.pack(body_end + len(tail), magic)
+        return begin + stored.record[_BEGIN.size : body_end] + tail
 
     # --- acks and renewals ----------------------------------------------------------------------
 
