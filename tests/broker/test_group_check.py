@@ -17,7 +17,7 @@ from rocketmq_aio.consumer.common.events import (
     SubscriptionsDiffer,
 )
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
-from rocketmq_aio.consumer.rebalance import subscription_check as group_check
+from rocketmq_aio.consumer.rebalance import filter_matches
 from rocketmq_aio.consumer.rebalance.subscription_check import ENOUGH_RESPONSES
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageSelector
@@ -150,8 +150,8 @@ async def test_all_clients_with_one_id_report_it(namesrv: str, group: str, topic
 async def test_filter_without_a_match_is_reported_once(
     namesrv: str, group: str, topic: str, by_sql: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_check, "NOTHING_SECONDS", 0.0)
-    monkeypatch.setattr(group_check, "NOTHING_MESSAGES", MISSED)
+    monkeypatch.setattr(filter_matches, "NOTHING_SECONDS", 0.0)
+    monkeypatch.setattr(filter_matches, "NOTHING_MESSAGES", MISSED)
     async with Producer(f"{group}-till", namesrv=namesrv) as producer:
         await producer.send_batch([Message(topic, b"x", tags="new") for _ in range(MISSED)])
     selector = MessageSelector.by_sql("TAGS = 'piad'") if by_sql else "piad"
