@@ -10,6 +10,7 @@ from typing import Any, Final, Unpack
 import msgspec
 
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
+from rocketmq_aio.embedded.broker.store import UNIT, UNIT_GROUP
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.loop_thread import from_any_thread
@@ -26,6 +27,13 @@ ORDER_CONFIGS: Final = "ORDER_TOPIC_CONFIG"
 ADDRESSES: Final = re.compile(rb'"brokerAddrs":{[^}]*}')
 BROKER_ID: Final = re.compile(rb'"(\d+)":')
 REGISTER_SECONDS: Final = 30.0  # between two registrations of a broker
+UNIT_FLAGS: Final[
+    dict[int, tuple[int, int]]
+] = {  # request code -> flags of topics that it is about, and those it wants
+    AdminCode.GET_UNIT_TOPIC_LIST: (UNIT, UNIT),
+    AdminCode.GET_HAS_UNIT_SUB_TOPIC_LIST: (UNIT_GROUP, UNIT_GROUP),
+    AdminCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: (UNIT | UNIT_GROUP, UNIT_GROUP),
+}
 STANDARD_JSON_SINCE: Final = 401  # 4.9.4: newer clients get broker ids as strings
 
 
@@ -69,6 +77,9 @@ class EmbeddedNameServer(EmbeddedServer):
             AdminCode.GET_KVLIST_BY_NAMESPACE: self.list_configs,
             AdminCode.GET_NAMESRV_CONFIG: self.config,
             AdminCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            AdminCode.GET_UNIT_TOPIC_LIST: self.unit_topics,
+            AdminCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_topics,
+            AdminCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.unit_topics,
             AdminCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_permission,
             AdminCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_permission,
             AdminCode.REGISTER_BROKER: self.refuse_registration,
@@ -153,6 +164,17 @@ class EmbeddedNameServer(EmbeddedServer):
     def system_topics(self, _command: Command) -> Response:
         own = {each for broker in self.brokers for each in (broker.state.cluster, broker.name)}
         return Response(body=msgspec.json.encode(TopicList(topic_list=sorted(own))))
+
+    def unit_topics(self, command: Command) -> Response:
+        """List the topics with the flags of units that the request code is for."""
+        mask, flags = UNIT_FLAGS[command.code]
+        names = [
+            name
+            for broker in self.brokers
+            for name, topic in broker.topics.items()
+            if topic.sys_flag & mask == flags
+        ]
+        return Response(body=msgspec.json.encode(TopicList(topic_list=list(dict.fromkeys(names)))))
 
     def wipe_write_permission(self, command: Command) -> Response:
         return self._write_permission(command, "wipeTopicCount", self.wiped.add)

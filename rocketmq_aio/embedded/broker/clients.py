@@ -158,7 +158,7 @@ class ClientProcessor:
         if not exists and self._state.version.is_5:
             return False  # 4.9 still lists the member, but rejects its pulls
         if exists:
-            self._state.make_retry_topic(consumer.group_name)
+            self._state.make_retry_topic(consumer.group_name, unit=consumer.unit_mode)
         group = self.groups.setdefault(consumer.group_name, Group())
         changed = connection.number not in group.members
         group.members[connection.number] = data.client_id

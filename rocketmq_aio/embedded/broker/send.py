@@ -10,7 +10,7 @@ from typing import Final
 from rocketmq_aio.embedded.broker.delay_levels import DelayLevels, number
 from rocketmq_aio.embedded.broker.send_back import SendBackProcessor
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
-from rocketmq_aio.embedded.broker.store import REGION, NewMessage, StoredMessage
+from rocketmq_aio.embedded.broker.store import REGION, UNIT, NewMessage, StoredMessage
 from rocketmq_aio.embedded.broker.timers import TIMER_DELAY_SEC, TimerProcessor
 from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
 from rocketmq_aio.embedded.connection import ServerConnection
@@ -97,7 +97,8 @@ class SendProcessor:
         state = self._state
         self._check_topic(header.topic)
         if header.topic not in state.store.topics and state.auto_create_topics:
-            state.store.create_topic(header.topic, header.default_topic_queue_nums)
+            flag = UNIT if header.unit_mode else 0
+            state.store.create_topic(header.topic, header.default_topic_queue_nums, sys_flag=flag)
         topic = state.topic(header.topic)
         if not topic.write_queues and header.queue_id < 0:
             raise ErrorResponse(

@@ -42,7 +42,7 @@ class SendBackProcessor:
         state.check_group(header.group)
         if state.group_setting(header.group, "retryQueueNums") <= 0:
             return Response()  # the message is dropped
-        retry_topic = state.make_retry_topic(header.group)
+        retry_topic = state.make_retry_topic(header.group, unit=header.unit_mode)
         stored = state.store.find(header.offset)
         if stored is None:
             remark = f"look message by offset failed, {header.offset}"

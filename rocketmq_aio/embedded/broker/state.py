@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rocketmq_aio.embedded.broker.store import MessageStore, StoredMessage, Topic
+from rocketmq_aio.embedded.broker.store import UNIT_GROUP, MessageStore, StoredMessage, Topic
 from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.responses import ErrorResponse as ErrorResponse, Handler
 from rocketmq_aio.embedded.server import Version
@@ -101,10 +101,11 @@ class BrokerState:
         version = {"counter": self.changes, "timestamp": 0}
         return {**version, "stateVersion": 0} if self.version.is_5 else version
 
-    def make_retry_topic(self, group: str) -> str:
+    def make_retry_topic(self, group: str, *, unit: bool = False) -> str:
         """Create the retry topic of *group*, as heartbeats do, and return it."""
         topic = RETRY_PREFIX + group
-        self.store.create_topic(topic, self.group_setting(group, "retryQueueNums"))
+        queues = self.group_setting(group, "retryQueueNums")
+        self.store.create_topic(topic, queues, sys_flag=UNIT_GROUP if unit else 0)
         return topic
 
     def enabled(self, setting: str, default: bool) -> bool:

@@ -30,6 +30,8 @@ from rocketmq_aio.protocol.record import CRC_MASK, IPV4_HEAD, MAGIC_V1, MAGIC_V2
 REGION: Final = "DefaultRegion"
 MAX_V1_TOPIC: Final = 127
 READ_WRITE: Final = 6
+UNIT: Final = 1  # sysFlag of topics: first sent to by a unit
+UNIT_GROUP: Final = 2  # retry topic of a group that is in a unit
 MESSAGE_OVERHEAD: Final = 256  # approximate memory of a message without its record
 DROPPED_SHARE: Final = 16  # retention makes room for this share of the limit at once
 
@@ -206,9 +208,11 @@ class MessageStore:
         """Log offset of the oldest message."""
         return self.log[0].log_offset if self.log else self.log_end
 
-    def create_topic(self, name: str, queues: int, perm: int = READ_WRITE) -> Topic:
-        """Add a topic, or queues to one that exists."""
-        topic = self.topics.setdefault(name, Topic([]))
+    def create_topic(
+        self, name: str, queues: int, perm: int = READ_WRITE, sys_flag: int = 0
+    ) -> Topic:
+        """Add a topic, or queues to one that exists, whose flags do not change."""
+        topic = self.topics.setdefault(name, Topic([], sys_flag=sys_flag))
         topic.queues += [QueueLog() for _ in range(queues - len(topic.queues))]
         topic.read_queues = max(queues, topic.read_queues)
         topic.write_queues = max(queues, topic.write_queues)
