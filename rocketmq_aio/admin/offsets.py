@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
 
 from rocketmq_aio.admin.groups import ONLINE_OR_NOT, GroupAdmin
 from rocketmq_aio.admin.offset_search import OffsetSearch
@@ -13,11 +15,11 @@ from rocketmq_aio.admin.servers import AT_ONCE, Servers
 from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError, shown
 from rocketmq_aio.model.names import RETRY_PREFIX, check_group, check_topic
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.bodies import queue_key, read_reset_offsets
+from rocketmq_aio.protocol.bodies import Body, queue_key, read_reset_offsets
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
-from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import ConsumeStats, GetConsumeStats, InvokeResetOffset
 from rocketmq_aio.protocol.requests.client import GetConsumerConnectionList
+from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.remoting.gather import gather_limited
 
@@ -25,6 +27,12 @@ Target = datetime | Literal["earliest", "latest"] | Mapping[MessageQueue, int]
 
 BEGINNING: Final = 0  # as a timestamp
 END: Final = -1
+
+
+class _AssignedQueues(Body, frozen=True):
+    """The queues in the running info of a member; its other fields may be irregular."""
+
+    mq_table: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class _Move(NamedTuple):
@@ -109,8 +117,9 @@ class OffsetAdmin:
         async def assigned(client_id: str) -> list[MessageQueue]:
             address = masters[brokers[client_id]]
             assert address is not None
-            state = await self._servers.instance.broker.member_state(group, client_id, address)
-            return [queue_key(key) for key in read_body(state.mq_table, dict)]
+            header = GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
+            info = await self._servers.instance.broker.read(address, header, _AssignedQueues)
+            return [queue_key(key) for key in info.mq_table]
 
         queues, failed = await gather_limited(assigned, brokers, AT_ONCE)
         readers = {queue: client_id for client_id, some in queues.items() for queue in some}

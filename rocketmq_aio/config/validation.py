@@ -92,6 +92,9 @@ def checked_count(setting: str, value: object, *, least: int = 1, most: int | No
     raise ConfigError(setting, value, f"expected a whole number{bound}")
 
 
+_PACKAGE: Final = __name__.partition(".")[0] + "."
+
+
 def check_settings(config: object) -> None:
     """Check the settings of *config* that have a simple type, None included where allowed.
 
@@ -110,17 +113,26 @@ def check_settings(config: object) -> None:
         elif kind is bool:
             if type(value) is not bool:
                 raise ConfigError(name, value, "expected True or False")
-        elif value not in (choices := get_args(kind)) or isinstance(value, bool | float):
+        elif not _is_one_of(value, choices := get_args(kind)):
             shown = ", ".join(map(repr, (*choices, None) if is_optional else choices))
             raise ConfigError(name, value, f"expected one of {shown}")
 
 
+def _is_one_of(value: object, choices: tuple[object, ...]) -> bool:
+    """Return whether *value* is one of *choices*; numbers of other types are not, though equal."""
+    return isinstance(value, str | int) and not isinstance(value, bool) and value in choices
+
+
 @cache
 def _simple_settings(cls: type[Any]) -> Mapping[str, tuple[Any, bool, Mapping[str, Any]]]:
-    """Return type, whether None is allowed, and bounds of settings that `check_settings` checks."""
+    """Return type, whether None is allowed, and bounds of settings that `check_settings` checks.
+
+    Settings that a subclass of another package adds are not among them.
+    """
     found: dict[str, tuple[Any, bool, Mapping[str, Any]]] = {}
-    hints = get_type_hints(cls)
-    for each in fields(cls):
+    own = next(each for each in cls.__mro__ if each.__module__.startswith(_PACKAGE))
+    hints = get_type_hints(own)
+    for each in fields(own):
         is_union = get_origin(hints[each.name]) in (Union, UnionType)
         kind, *others = get_args(hints[each.name]) if is_union else (hints[each.name],)
         is_simple = kind in (bool, int, float) or get_origin(kind) is Literal

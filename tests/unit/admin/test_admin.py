@@ -205,6 +205,24 @@ async def test_the_queues_of_members_are_requested_concurrently(cluster: FakeClu
     assert silent.keys() == {"member-0", "member-1", "member-2"}
 
 
+async def test_irregular_running_info_still_names_the_queues_of_a_member(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    body = msgspec.json.encode({"connectionSet": [{"clientId": "member-0"}]})
+    cluster.broker.on(RequestCode.GET_CONSUMER_CONNECTION_LIST, Response(body=body))
+    cluster.brokers[1].on(RequestCode.GET_CONSUMER_CONNECTION_LIST, OFFLINE)
+    offsets = {"brokerOffset": 2, "consumerOffset": 1, "lastTimestamp": 0}
+    stats = msgspec.json.encode({"offsetTable": queue_table({QUEUE: offsets})})
+    on_all(cluster, RequestCode.GET_CONSUME_STATS, Response(body=stats))
+    info = {"properties": None, "subscriptionSet": None, "mqTable": queue_table({QUEUE: {}})}
+    on_all(cluster, RequestCode.GET_CONSUMER_RUNNING_INFO, Response(body=msgspec.json.encode(info)))
+
+    progress = await admin.group_progress(GROUP, owners=True)
+
+    assert progress.silent == {}
+    assert [each.client_id for each in progress.queues] == ["member-0"]
+
+
 async def test_reset_falls_back_to_time_if_the_broker_does_not_store_it(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:

@@ -5,8 +5,9 @@ import pprint
 import ssl
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -296,12 +297,22 @@ def test_an_invalid_address_in_a_list_is_named() -> None:
     assert (error.setting, error.value) == ("namesrv", "b")
 
 
+def test_settings_of_a_subclass_are_its_own() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Sharded(ProducerConfig):
+        shard: int = 0
+
+    assert Sharded().shard == 0
+    with pytest.raises(ConfigError, match="max_in_flight"):
+        Sharded(max_in_flight=0)
+
+
 @pytest.mark.parametrize("namespace", ["", "a%b", "a b", "a|b", "x" * 65, "ä", 5])
 def test_an_invalid_namespace_is_rejected(namespace: object) -> None:
     assert refusal(ClientConfig, namespace=namespace).setting == "namespace"
 
 
-@pytest.mark.parametrize("version", [3, 1.0, "1"])
+@pytest.mark.parametrize("version", [3, 1.0, "1", True, Decimal(1)])
 def test_there_are_two_versions_of_namespaces(version: object) -> None:
     assert refusal(ClientConfig, namespace_version=version).setting == "namespace_version"
 
