@@ -10,7 +10,7 @@ from typing import Any, Final, Unpack
 import msgspec
 
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
-from rocketmq_aio.embedded.broker.store import UNIT, UNIT_GROUP
+from rocketmq_aio.embedded.broker.store import READ_WRITE, UNIT, UNIT_GROUP
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.loop_thread import from_any_thread
@@ -269,10 +269,11 @@ class EmbeddedNameServer(EmbeddedServer):
         }
 
     def _queue_data(self, broker: EmbeddedBroker, topic: str) -> dict[str, Any]:
-        held = broker.topics[topic]
+        held, permission = broker.topics[topic], broker.state.permission
+        perm = held.perm if permission == READ_WRITE else held.perm & permission
         return {
             "brokerName": broker.name,
-            "perm": held.perm & ~PERM_WRITE if broker.name in self.wiped else held.perm,
+            "perm": perm & ~PERM_WRITE if broker.name in self.wiped else perm,
             "readQueueNums": held.read_queues,
             "topicSysFlag": held.sys_flag,
             "writeQueueNums": held.write_queues,

@@ -403,6 +403,7 @@ async def test_messages_are_found_by_offset_id_and_key(
             await admin.view_message(f"{third.offset_message_id[:-16]}{offset:016x}")
 
 
+@pytest.mark.needs_real_broker("the embedded broker has no batch consume queues")
 async def test_messages_of_a_batch_stored_as_one_record_are_found(
     admin: AdminClient, namesrv: str, topic: str, rocketmq_version: str
 ) -> None:

@@ -70,7 +70,7 @@ class PopResult(msgspec.Struct):
 
     messages: list[tuple[PopQueue, StoredMessage]] = msgspec.field(default_factory=list)
     starts: dict[PopQueue, int] = msgspec.field(default_factory=dict)
-    counts: dict[PopQueue, int] = msgspec.field(default_factory=dict)
+    counts: list[str] = msgspec.field(default_factory=list)  # of ordered pops
 
 
 class PopProcessor:
@@ -163,7 +163,7 @@ class PopProcessor:
                 (queue, ",".join(str(s.offset) for q, s in result.messages if q == queue))
                 for queue in result.starts
             ),
-            order_count_info=_items(result.counts.items()) if header.order else None,
+            order_count_info=";".join(result.counts) if header.order else None,
         )
         if not result.messages:
             remark = "NO_MESSAGE_IN_QUEUE"
@@ -209,7 +209,7 @@ class PopProcessor:
             result.starts[queue] = begin
             offsets = [stored.offset for stored in found]
             end = now + header.invisible_time
-            result.counts[queue] = order.deliver(header.attempt_id, offsets, end)
+            result.counts += _counts(queue, order.deliver(header.attempt_id, offsets, end))
             self._wake_at(end, queue.topic)
 
     def _queues(self, header: PopMessage) -> list[PopQueue]:
@@ -401,6 +401,13 @@ def _nothing(pop_time: int, invisible_time: int, revive: int) -> PopMessageRespo
     return PopMessageResponse(
         pop_time=pop_time, invisible_time=invisible_time, revive_queue_id=revive, rest_num=0
     )
+
+
+def _counts(queue: PopQueue, tries: dict[int, int]) -> list[str]:
+    """Return the counts of the messages popped before, and the least of all for older clients."""
+    marker, number = queue.marker, queue.queue_id
+    counted = [f"{marker} qo{number}%{offset} {n}" for offset, n in tries.items() if n]
+    return [*counted, f"{marker} {number} {min(tries.values())}"]
 
 
 def _items(entries: Iterable[tuple[PopQueue, object]]) -> str:

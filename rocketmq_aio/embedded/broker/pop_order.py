@@ -25,14 +25,14 @@ class PopOrder:
             return False
         return any(now < end for end in self.ends.values())
 
-    def deliver(self, attempt_id: str | None, offsets: Sequence[int], end: int) -> int:
-        """Record a pop of *offsets*; return how often the first was popped before."""
+    def deliver(self, attempt_id: str | None, offsets: Sequence[int], end: int) -> dict[int, int]:
+        """Record a pop of *offsets*; return how often each was popped before."""
         if attempt_id is None or attempt_id != self.attempt_id:
             self.tries = {offset: self.tries.get(offset, -1) + 1 for offset in offsets}
         self.attempt_id = attempt_id
         self.ends = dict.fromkeys(offsets, end)
         self.next, self.last = offsets[0], offsets[-1]
-        return self.tries[offsets[0]]
+        return self.tries
 
     def ack(self, offset: int) -> None:
         self.ends.pop(offset, None)

@@ -11,7 +11,7 @@ from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.responses import ErrorResponse as ErrorResponse, Handler
 from rocketmq_aio.embedded.server import Version
 from rocketmq_aio.model.names import RETRY_PREFIX
-from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.protocol.codes import PERM_READ, PERM_WRITE, ResponseCode
 
 Handlers = dict[int, Handler]
 GroupQueue = tuple[str, str, int]  # group, topic, queue id
@@ -111,6 +111,11 @@ class BrokerState:
     def enabled(self, setting: str, default: bool) -> bool:
         """Return a setting of the broker that is on or off."""
         return self.settings.get(setting, "true" if default else "false") == "true"
+
+    @property
+    def permission(self) -> int:
+        """Permission of the broker, which limits those of its topics in routes."""
+        return int(self.settings.get("brokerPermission", PERM_READ | PERM_WRITE))
 
     def group_setting(self, group: str, name: str) -> Any:  # noqa: ANN401 - any JSON value
         """Return a setting of *group*, or its default."""
