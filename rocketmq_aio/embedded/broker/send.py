@@ -41,6 +41,7 @@ DELAYED_OR_HALF: Final = frozenset(
     (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, "TRAN_MSG")
 )
 TRACE_FIELDS: Final = {"MSG_REGION": REGION, "TRACE_ON": "true"}  # of every response
+BATCH_TOO_LARGE: Final = "java.lang.RuntimeException: message body size exceeded"  # of 5.x
 ILLEGAL: Final = (
     "the message is illegal, maybe msg body or properties length not matched. msg body length limit"
     f" {MAX_BODY_BYTES}B, msg properties length limit 32KB."
@@ -130,10 +131,9 @@ class SendProcessor:
         if not body and (is_5 or header.batch):
             raise ErrorResponse(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException: body")
         if len(body) > MAX_BODY_BYTES:
-            code = ResponseCode.MESSAGE_ILLEGAL
             if header.batch and is_5:
-                code = ResponseCode.SYSTEM_ERROR
-            raise ErrorResponse(code, ILLEGAL)
+                raise ErrorResponse(ResponseCode.SYSTEM_ERROR, BATCH_TOO_LARGE)
+            raise ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, ILLEGAL)
 
     def _store_single(self, message: NewMessage, max_reconsume_times: int | None) -> Response:
         if message.topic.startswith(RETRY_PREFIX):
