@@ -144,7 +144,11 @@ class EmbeddedServer:
     async def start(self) -> None:
         """Listen, on the earlier port if there was one; without effect on a running server."""
         if self._server is None:
-            await self._start()
+            try:
+                await self._start()
+            except BaseException:
+                self._shut(reset=False)
+                raise
 
     @awaited_or_blocking
     async def stop(self) -> None:

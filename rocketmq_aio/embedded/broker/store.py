@@ -39,6 +39,7 @@ DROPPED_SHARE: Final = 16  # retention makes room for this share of the limit at
 # store time and host, reconsume times, prepared transaction offset, body length
 _HEAD: Final = Struct(">iiIiiqqiq8sq8siqi")
 _BODY_LENGTH_AT: Final = IPV4_HEAD - 4
+_LOOPBACK: Final = bytes([127, 0, 0, 1])
 _HOST: Final = Struct(">4si")
 _SHORT: Final = Struct(">H")
 _TAGS: Final = f"{TAGS}\x01".encode()
@@ -379,4 +380,9 @@ def _size(stored: StoredMessage) -> int:
 
 @lru_cache(maxsize=4096)
 def packed_host(host: tuple[str, int]) -> bytes:
-    return _HOST.pack(socket.inet_aton(host[0]), host[1])
+    """Return a host as records and message ids contain it: others than IPv4 as 127.0.0.1."""
+    try:
+        packed = socket.inet_aton(host[0])
+    except OSError:
+        packed = _LOOPBACK
+    return _HOST.pack(packed, host[1])

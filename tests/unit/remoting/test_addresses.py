@@ -9,7 +9,6 @@ from typing import NoReturn
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.embedded import server as embedded_server
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.remoting import dial
@@ -17,9 +16,8 @@ from tests.fakes.broker import FakeBroker
 from tests.unit.remoting.clients import CODE, open_client
 
 
-async def test_ipv6_addresses_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded_server, "HOST", "::1")
-    async with FakeBroker() as broker, open_client() as opened:
+async def test_ipv6_addresses_are_understood() -> None:
+    async with FakeBroker(host="::1") as broker, open_client() as opened:
         broker.on(CODE, Response(), times=None)
 
         assert (await opened.ask(f"[::1]:{broker.port}")).code == 0
