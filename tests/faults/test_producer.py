@@ -231,9 +231,10 @@ async def test_go_away_reconnects() -> None:
 
 @pytest.mark.parametrize("size", [1, 7])
 async def test_slow_bytes_change_no_result(size: int) -> None:
-    async with sending() as run:
+    config = ProducerConfig(send_timeout_seconds=30.0)  # a busy machine forwards few bytes a second
+    async with sending(producer=config, max_seconds=60.0) as run:
         run.proxies[0].up.slice_bytes = run.proxies[0].down.slice_bytes = size
-        await run.until_ok(50, seconds=20.0)
+        await run.until_ok(50, seconds=60.0)
         run.proxies[0].up.off()
         run.proxies[0].down.off()
 
