@@ -11,11 +11,12 @@ VERSIONS ?= 4.9.7 5.5.0
 BACKEND ?= embedded
 BIN := .venv/bin
 READY := .venv/.ready
-# Parallel test processes; each has its own servers, about 1 GB.
+# Parallel test processes; each has its own servers, about 1 GB.  Up to three failed tests are
+# repeated alone.
 PARALLEL ?= 3
-PYTEST := $(BIN)/pytest -n $(PARALLEL) --dist loadfile
+PYTEST := tools/run_tests.sh -n $(PARALLEL) --dist loadfile
 # A Spark session uses two processors, and fails if its Python processes take 10 s to start.
-SPARK_PYTEST := $(BIN)/pytest -n 2 --dist loadfile
+SPARK_PYTEST := tools/run_tests.sh -n 2 --dist loadfile
 # Read, stream and write; the other Spark tests do not depend on the version.
 SPARK_ON_4 := tests/spark/test_read.py tests/spark/test_stream.py tests/spark/test_write.py
 define CHECK_PYTHON
@@ -70,7 +71,7 @@ test-spark: $(READY)
 test-containers: $(READY)
 	ROCKETMQ_VERSIONS="$(VERSIONS)" tools/container_engine.sh sh -c 'set -e; \
 	  for version in $(VERSIONS); do \
-	    $(BIN)/pytest tests/containers --rocketmq-version $$version; \
+	    tools/run_tests.sh tests/containers --rocketmq-version $$version; \
 	  done'
 
 check: $(READY)
