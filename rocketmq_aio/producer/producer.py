@@ -291,7 +291,7 @@ class Producer(ClientBase, Generic[V]):
         :raises RocketMQError: as `Producer.send`
         """
         self._check_running()
-        deadline = monotonic() + (timeout_seconds or self._config.send_timeout_seconds)
+        deadline = self._deadline(timeout_seconds)
         return await send_encoded(self._sender, encoded, queue, sharding_key, deadline)
 
     async def queues_of_keys(
@@ -303,7 +303,7 @@ class Producer(ClientBase, Generic[V]):
         :raises NameServerUnavailableError: no name server answered in time
         """
         self._check_running()
-        deadline = monotonic() + (timeout_seconds or self._config.send_timeout_seconds)
+        deadline = self._deadline(timeout_seconds)
         publish = await self._sender.table.find(check_topic(topic), deadline)
         by_key = self._selection.by_key
         return [by_key(checked_key(key), True).select_target(publish).queue for key in keys]

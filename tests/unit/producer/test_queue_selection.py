@@ -21,6 +21,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.producer.batching.pre_encoded import Encoded
 from rocketmq_aio.producer.keyed_lock import KeyedLock
 from rocketmq_aio.producer.queue_selection import KEYS_CACHED
 from rocketmq_aio.producer.queue_selectors import SelectByMachineRoom, SelectByRandom
@@ -373,3 +374,12 @@ def test_select_by_random_returns_one_of_the_queues() -> None:
     chosen = {SelectByRandom()(ROOMS, ORDER) for _ in range(300)}
 
     assert chosen == set(ROOMS)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+async def test_a_timeout_that_is_not_positive_is_refused(env: ProducerEnv, seconds: float) -> None:
+    with pytest.raises(ConfigError, match="timeout_seconds"):
+        await env.producer.queues_of_keys("orders", KEYS, timeout_seconds=seconds)
+    encoded = Encoded(topic="orders", body=b"x", message_id="1")
+    with pytest.raises(ConfigError, match="timeout_seconds"):
+        await env.producer.send_encoded(encoded, timeout_seconds=seconds)
