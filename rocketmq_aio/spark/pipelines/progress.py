@@ -15,7 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
+from rocketmq_aio.log import get_logger
 from rocketmq_aio.spark.pipelines.summary import Report, no_report
+
+logger = get_logger(__name__)
 
 POLL_SECONDS: Final = 0.3
 JOB_GROUP: Final = "spark.jobGroup.id"
@@ -81,12 +84,24 @@ def _watch(
     stop: Callable[[], bool],
 ) -> None:
     with suppress(*JVM_ENDED):  # the jobs raise it themselves
-        tracker = context.statusTracker()
-        while not done.wait(POLL_SECONDS):
-            report(*_count_tasks(tracker, group))
+        tracker, reporting = context.statusTracker(), True
+        while True:
+            is_last, counts = done.wait(POLL_SECONDS), _count_tasks(tracker, group)
+            reporting = reporting and _reported(report, *counts)
+            if is_last:
+                return
             if stop():  # repeated, because a job may start after the first call
                 context.cancelJobGroup(group)
-        report(*_count_tasks(tracker, group))
+
+
+def _reported(report: Callable[[int, int], None], finished: int, known: int) -> bool:
+    """Call *report*; return False if it failed."""
+    try:
+        report(finished, known)
+    except Exception:  # the application's code; a stop must still cancel the jobs
+        logger.exception("report_failed", report=repr(report))
+        return False
+    return True
 
 
 def _count_tasks(tracker: StatusTracker, group: str) -> tuple[int, int]:

@@ -75,6 +75,24 @@ def test_a_stop_cancels_the_jobs_of_the_step(error: Exception) -> None:
     assert stopped.value.started
 
 
+def test_a_report_that_raises_does_not_prevent_a_stop() -> None:
+    context, stop, reported = Context(), threading.Event(), threading.Event()
+
+    def report(*_: object) -> None:
+        reported.set()
+        raise ValueError("no terminal")
+
+    def work() -> None:
+        with watch_jobs(session(context), "writing", report, stop.is_set):
+            assert reported.wait(TIMEOUT)
+            stop.set()
+            assert context.cancelled.wait(5)
+            raise Py4JError("cancelled")
+
+    with pytest.raises(StoppedError):
+        work()
+
+
 def test_no_step_starts_after_a_stop() -> None:
     with (
         pytest.raises(StoppedError, match="stopped before counting") as stopped,
