@@ -17,7 +17,7 @@ from rocketmq_aio.admin.results import (
     perm_text,
     time_of,
 )
-from rocketmq_aio.admin.servers import Held, Masters, Servers, bodies, broker_info
+from rocketmq_aio.admin.servers import AT_ONCE, Held, Masters, Servers, bodies, broker_info
 from rocketmq_aio.admin.topic_settings import (
     TopicSettings,
     changed,
@@ -51,6 +51,7 @@ from rocketmq_aio.protocol.requests.admin import (
     TopicList,
     TopicStatsTable,
 )
+from rocketmq_aio.remoting.gather import gather_limited
 
 ROUTE_SECONDS: Final = 10.0  # brokers usually register a new topic at once
 POLL_SECONDS: Final = 0.05
@@ -235,14 +236,24 @@ class TopicAdmin:
             await self._servers.on_name_servers(action, _order_request(key, counts))
 
     async def _order(self, key: str) -> dict[str, str]:
-        """Return the order configuration from a name server; older brokers do not store it."""
-        command = await self._servers.request(
-            self._servers.instance.name_servers.addresses[0],
-            GetKVConfig(namespace=ORDER_CONF, key=key),
-            accept=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
-        )
-        conf = read_header(command, GetKVConfigResponse).value or ""
-        parts = [part.rpartition(":") for part in conf.split(";")]
+        """Return the order configuration from the name servers; older brokers do not store it.
+
+        A name server that was down during a change lacks it: the entries of all that respond count.
+        """
+        header = GetKVConfig(namespace=ORDER_CONF, key=key)
+        accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+
+        async def read(address: str) -> str:
+            command = await self._servers.request(address, header, accept=accept)
+            return read_header(command, GetKVConfigResponse).value or ""
+
+        addresses = self._servers.instance.name_servers.addresses
+        done, failed = await gather_limited(read, addresses, AT_ONCE)
+        if not done:
+            raise failed[addresses[0]]
+        parts = [
+            part.rpartition(":") for each in reversed(done.values()) for part in each.split(";")
+        ]
         return {name: count for name, _, count in parts if name}
 
     async def _wait_for_route(self, topic: str, brokers: set[str]) -> None:

@@ -385,6 +385,20 @@ async def test_deleting_a_topic_in_one_cluster_keeps_the_order_of_the_others(
     assert kept.ext_fields().get("value") == value
 
 
+async def test_the_order_of_a_topic_is_read_from_every_name_server(cluster: FakeCluster) -> None:
+    cluster.brokers[0].state.cluster, cluster.brokers[1].state.cluster = "east", "west"
+    tell_of_brokers(cluster)
+    cluster.name_server.configs["ORDER_TOPIC_CONFIG"] = {TOPIC: "broker-a:1;broker-b:1"}
+    async with FakeNameServer() as restarted:
+        tell_of_brokers_at(restarted, cluster.brokers)
+        namesrv = f"{restarted.address};{cluster.namesrv}"
+        async with AdminClient(namesrv=namesrv) as admin:
+            await admin.delete_topic(TOPIC, cluster="east")
+
+        for server in (restarted, cluster.name_server):
+            assert server.configs["ORDER_TOPIC_CONFIG"] == {TOPIC: "broker-b:1"}
+
+
 # --- arguments -----------------------------------------------------------------------------------
 
 
