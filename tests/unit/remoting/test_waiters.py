@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from time import perf_counter
 
 import pytest
 
@@ -198,10 +197,8 @@ async def test_first_size_is_that_of_the_caller_next_in_line() -> None:
 async def test_many_callers_can_leave_at_once() -> None:
     line = Line()
     tasks = await line.join(5000)
-    begun = perf_counter()
     for task in reversed(tasks):
         task.cancel()
     await asyncio.wait(tasks)
 
     assert (len(line.queue), len(line.cancelled)) == (0, 5000)
-    assert perf_counter() - begun < 5
