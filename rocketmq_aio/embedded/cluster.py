@@ -42,7 +42,8 @@ class EmbeddedCluster:
     :param tls: accept TLS only
     :param accounts: enforce access control
     :param max_bytes: bytes of messages that a broker keeps; the oldest are deleted beyond
-    :param host: IPv4 address to listen on; whoever reaches it can read and write everything
+    :param host: address or name to listen on; whoever reaches it can read and write everything;
+        message ids contain 127.0.0.1 instead of an IPv6 address
     :param port: of the name server; default: any free one
     :ivar faults: see `Faults`; brokers and the name server also have `kill`, `restart`, `freeze`
     :ivar clock: see `Clock`

@@ -62,7 +62,7 @@ class ServerOptions(TypedDict, total=False):
     :param response_headers: encoding of response headers: "json", or "request" for that of the
         request; default: the version's
     :param tls: accept TLS only
-    :param host: IPv4 address to listen on, and to give to clients
+    :param host: address or name to listen on, and to give to clients
     :param port: default: any free one
     :param clock: of the cluster; default: one of its own, as for faults and thread
     """
@@ -84,6 +84,7 @@ class EmbeddedServer:
 
     :ivar errors: exceptions of handlers of faults; raised at the end of the ``async with`` block
     :ivar recorder: frames, after `record`
+    :ivar bound_host: the address that *host* resolved to
     """
 
     name: str
@@ -92,6 +93,7 @@ class EmbeddedServer:
         self.version = VERSIONS[version]
         self.response_headers = options.get("response_headers") or self.version.response_headers
         self.host = options.get("host", HOST)
+        self.bound_host = self.host
         self.port = options.get("port", 0)
         self.thread = options.get("thread") or LoopThread()
         self.clock = options.get("clock") or Clock(self.thread)
@@ -134,7 +136,8 @@ class EmbeddedServer:
 
     @property
     def address(self) -> str:
-        return f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
 
     @property
     def is_running(self) -> bool:
@@ -159,7 +162,7 @@ class EmbeddedServer:
     async def restart(self) -> None:
         """Stop and start."""
         await self._stop()
-        await self._start()
+        await self.start()
 
     @from_any_thread
     def kill(self) -> None:
@@ -193,7 +196,7 @@ class EmbeddedServer:
             ssl=self._tls,
             backlog=BACKLOG,
         )
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.bound_host, self.port = self._server.sockets[0].getsockname()[:2]
         reset_after_fork(self)
 
     async def _stop(self) -> None:

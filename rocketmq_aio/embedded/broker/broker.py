@@ -146,7 +146,7 @@ class EmbeddedBroker(EmbeddedServer):
         await super()._start()
         self.locks.owners.clear()  # kept in memory only
         if self.is_master:
-            self.state.store.host = (self.host, self.port)
+            self.state.store.host = (self.bound_host, self.port)
 
     @property
     def is_master(self) -> bool:

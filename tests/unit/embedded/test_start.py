@@ -1,10 +1,14 @@
-"""Start of embedded clusters, in CPU time, which a busy machine does not change."""
+"""Start of embedded clusters and servers; times are CPU times, which a busy machine does not change."""
 
 from __future__ import annotations
 
+import socket
 from time import process_time
 
-from rocketmq_aio.embedded import EmbeddedCluster
+import pytest
+
+from rocketmq_aio import Message, Producer
+from rocketmq_aio.embedded import EmbeddedBroker, EmbeddedCluster
 
 
 async def test_a_cluster_starts_within_100_ms() -> None:
@@ -25,3 +29,41 @@ def test_a_cluster_in_a_thread_starts_within_100_ms() -> None:
             used.append(process_time() - began)
 
     assert min(used) < 0.1
+
+
+class FailingBroker(EmbeddedBroker):
+    """A broker that fails after it has begun to listen."""
+
+    failing = False
+
+    async def _start(self) -> None:
+        await super()._start()
+        if self.failing:
+            raise RuntimeError("the start failed")
+
+
+@pytest.mark.parametrize("method", ["start", "restart"])
+async def test_a_failed_start_or_restart_stops_listening(method: str) -> None:
+    async with FailingBroker() as broker:
+        if method == "start":
+            await broker.stop()
+        broker.failing = True
+
+        with pytest.raises(RuntimeError, match="the start failed"):
+            await getattr(broker, method)()
+
+        assert not broker.is_running
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((broker.host, broker.port), timeout=5).close()
+
+
+@pytest.mark.parametrize("host", ["localhost", "::1"])
+async def test_a_cluster_listens_on_names_and_ipv6_addresses(host: str) -> None:
+    async with (
+        EmbeddedCluster(host=host, topics={"orders": 1}) as cluster,
+        Producer("shop", namesrv=cluster.namesrv) as producer,
+    ):
+        await producer.send(Message("orders", b"order 42"))
+
+        [stored] = cluster.broker.messages("orders")
+    assert stored.body == b"order 42"
