@@ -18,4 +18,4 @@ async def test_the_fake_broker_handles_half_messages_like_a_real_one(
         broker = cluster.broker
         env = CaseEnv(cluster.namesrv, broker.address, version, "orders", "billing")
 
-        await case(env, broker.ask_about_transactions)
+        await case(env, broker.check_transactions)

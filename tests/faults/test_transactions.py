@@ -74,7 +74,7 @@ class Run:
         for _ in range(ROUNDS):
             if not self.broker.transactions.open:
                 break
-            await self.broker.ask_about_transactions()
+            await self.broker.check_transactions()
             asked: defaultdict[str, set[int]] = defaultdict(set)
             for half in self.broker.transactions.open:
                 asked[half.properties[UNIQ_KEY]].add(half.log_offset)
@@ -157,7 +157,7 @@ async def test_a_lost_check_is_repeated() -> None:
     async with running() as (run, proxy):
         await asyncio.gather(*(run.one(number) for number in range(TRANSACTIONS)))
         lost = proxy.down.hold(code=CHECK)
-        asked = await run.broker.ask_about_transactions()
+        asked = await run.broker.check_transactions()
         await lost.wait(asked)
         proxy.down.off()
         await run.be_asked()
@@ -191,7 +191,7 @@ async def test_a_broker_restarted_during_a_check_gets_the_state_later(upward: bo
     async with running() as (run, proxy):
         await asyncio.gather(*(run.one(number) for number in range(TRANSACTIONS)))
         held = proxy.up.hold(code=END) if upward else proxy.down.hold(code=CHECK)
-        asked = await run.broker.ask_about_transactions()
+        asked = await run.broker.check_transactions()
         await held.wait(1)
         await run.broker.restart()
         proxy.up.off()
@@ -218,7 +218,7 @@ async def test_producers_of_a_group_share_its_checks() -> None:
                 wanted["a"] = TransactionState.COMMIT
                 tx.unknown()
             await first.close()
-            assert await cluster.broker.ask_about_transactions() == 1
+            assert await cluster.broker.check_transactions() == 1
             await cluster.broker.wait_for(END)
 
         assert [each.body for each in cluster.broker.messages("orders")] == [b"a"]

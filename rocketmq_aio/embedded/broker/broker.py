@@ -207,7 +207,7 @@ class EmbeddedBroker(EmbeddedServer):
         self.state.create_group(group)
         self.state.committed[group, topic, queue_id] = offset
 
-    async def ask_about_transactions(self) -> int:
+    async def check_transactions(self) -> int:
         """Check every open half message with a connected producer; return the number of checks."""
         checks = 0
         for half in self.transactions.open:

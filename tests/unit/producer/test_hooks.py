@@ -354,7 +354,7 @@ async def test_end_transaction_hook_runs_for_a_check() -> None:
     hook = Recorder()
     async with env(hook) as (cluster, producer):
         await producer.send_in_transaction(ORDER, lambda _: TransactionState.UNKNOWN)
-        await cluster.broker.ask_about_transactions()
+        await cluster.broker.check_transactions()
         await cluster.broker.wait_for(RequestCode.END_TRANSACTION, 1)
         await until(lambda: len(hook.decided) == 2)
 

@@ -84,7 +84,7 @@ class TransactionEnv:
 
     async def run_check(self, count: int) -> list[int]:
         """Have the broker check once; return all decisions when there are *count*."""
-        await self.broker.ask_about_transactions()
+        await self.broker.check_transactions()
         await self.broker.wait_for(END, count)
         return self.flags()
 

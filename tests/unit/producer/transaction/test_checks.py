@@ -272,7 +272,7 @@ async def test_a_commit_confirmed_by_a_proxy_is_repeated_when_the_broker_checks(
         assert tx.result.confirmed
     assert env.visible == []  # the proxy has dropped the commits
 
-    await env.broker.ask_about_transactions()
+    await env.broker.check_transactions()
     await until(lambda: not env.open)
 
     assert (len(env.visible), env.check.calls) == (3, [])
@@ -316,7 +316,7 @@ async def test_a_check_by_another_broker_than_the_one_that_confirmed_repeats_the
         # A new master, which may not have the commit.
         first.transactions.replicate(tx.message_id, second.transactions)
         await env.producer.client.heartbeats.send(second.address)
-        await second.ask_about_transactions()
+        await second.check_transactions()
         await second.wait_for(END, 1)
 
         assert env.flags() == [COMMIT, COMMIT]
@@ -374,7 +374,7 @@ async def test_check_concurrency_limits_concurrent_checks() -> None:
 
     async with open_transactions(check=check, check_concurrency=3) as env:
         await leave_open(env, 10)
-        await env.broker.ask_about_transactions()
+        await env.broker.check_transactions()
         await until(lambda: running == 3)
         gate.set()
         await env.broker.wait_for(END, 10)
@@ -393,9 +393,9 @@ async def test_a_repeated_check_gets_the_state_of_the_running_one() -> None:
 
     async with open_transactions(check=check) as env:
         await leave_open(env)
-        await env.broker.ask_about_transactions()
+        await env.broker.check_transactions()
         await until(lambda: asked)
-        await env.broker.ask_about_transactions()
+        await env.broker.check_transactions()
         # Whatever else the client does with that broker comes after the second check.
         await env.producer.send(ORDER)
         gate.set()
@@ -415,7 +415,7 @@ async def test_checks_beyond_the_limit_are_dropped(monkeypatch: pytest.MonkeyPat
 
     async with open_transactions(check=check, check_concurrency=1) as env:
         await leave_open(env, 3)
-        await env.broker.ask_about_transactions()
+        await env.broker.check_transactions()
         await env.producer.send(ORDER)
         gate.set()
         await env.broker.wait_for(END, 2)
@@ -442,7 +442,7 @@ async def test_close_drops_waiting_checks() -> None:
             for _ in range(2):
                 async with producer.transaction(ORDER) as tx:
                     tx.unknown()
-            await cluster.broker.ask_about_transactions()
+            await cluster.broker.check_transactions()
             await until(lambda: asked)
             await producer.send(ORDER)
         gate.set()
@@ -459,7 +459,7 @@ async def test_a_group_without_a_transaction_producer_ignores_checks(env: Transa
     async with Producer("till", namesrv=env.cluster.namesrv) as plain:
         await plain.send(ORDER)
         await plain.client.heartbeats.send_all()
-        await env.broker.ask_about_transactions()
+        await env.broker.check_transactions()
         await plain.send(ORDER)
 
     assert env.flags() == []
@@ -484,7 +484,7 @@ async def test_checks_reach_the_producer_of_their_group() -> None:
         for producer in (first, second):
             async with producer.transaction(ORDER) as tx:
                 tx.unknown()
-        assert await cluster.broker.ask_about_transactions() == 2
+        assert await cluster.broker.check_transactions() == 2
         await cluster.broker.wait_for(END, 2)
 
     assert sorted(groups) == [("first", "first"), ("second", "second")]
