@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
 
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import probe
 from rocketmq_aio.testing.backends import open_backend
 from rocketmq_aio.testing.conf import CLUSTER_NAME
@@ -251,7 +252,7 @@ class Cluster:
             "order": "false",
         }
         for broker in chosen:
-            self._ask(broker, probe.UPDATE_AND_CREATE_TOPIC, fields)
+            self._ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
         probe.wait_until(
             lambda: self._check_route(name, chosen), seconds=ROUTE_SECONDS, what=f"{name} not found"
         )
@@ -259,20 +260,20 @@ class Cluster:
     def delete_topic(self, name: str) -> None:
         fields = {"topic": name}
         for broker in self.brokers:
-            self._ask(broker, probe.DELETE_TOPIC_IN_BROKER, fields)
+            self._ask(broker, RequestCode.DELETE_TOPIC_IN_BROKER, fields)
         for server in self.namesrvs:
-            self._ask(server, probe.DELETE_TOPIC_IN_NAMESRV, fields)
+            self._ask(server, RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
 
     def create_group(self, name: str) -> None:
         """Create a consumer group with the defaults of the broker."""
         body = json.dumps({"groupName": name}).encode()
         for broker in self.brokers:
-            self._ask(broker, probe.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+            self._ask(broker, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
     def delete_group(self, name: str) -> None:
         for broker in self.brokers:
             fields = {"groupName": name, "cleanOffset": "true"}
-            self._ask(broker, probe.DELETE_SUBSCRIPTIONGROUP, fields)
+            self._ask(broker, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
 
     def mqadmin(self, *arguments: str) -> str:
         """Run the official admin tool against this cluster and return its output."""
@@ -326,7 +327,7 @@ class Cluster:
         def check() -> None:
             # Every broker registers a topic of its own name, whatever its settings.
             self._check_route(launched.name, [broker])
-            self._ask(broker, probe.GET_BROKER_RUNTIME_INFO)
+            self._ask(broker, RequestCode.GET_BROKER_RUNTIME_INFO)
 
         broker = Broker(launched, check)
         self.brokers.append(broker)

@@ -16,22 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from rocketmq_aio.config.client import Credentials
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.remoting.acl import sign
 from rocketmq_aio.testing.errors import ClusterError
 
-UPDATE_AND_CREATE_TOPIC: Final = 17
-GET_BROKER_RUNTIME_INFO: Final = 28
-GET_ROUTEINFO_BY_TOPIC: Final = 105
-GET_BROKER_CLUSTER_INFO: Final = 106
-UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Final = 200
-DELETE_SUBSCRIPTIONGROUP: Final = 207
-DELETE_TOPIC_IN_BROKER: Final = 215
-DELETE_TOPIC_IN_NAMESRV: Final = 216
-AUTH_CREATE_USER: Final = 3001
-AUTH_CREATE_ACL: Final = 3006
-
-SUCCESS: Final = 0
-TOPIC_NOT_EXIST: Final = 17
 MASTER_ID: Final = "0"
 MAX_FRAME: Final = 16 * 1024 * 1024
 POLL_SECONDS: Final = 0.1
@@ -99,7 +87,7 @@ def ask(
     :raises ProbeError: the response code is not 0; the message contains the remark
     """
     reply = request(address, code, fields, body, access)
-    if reply.code != SUCCESS:
+    if reply.code != ResponseCode.SUCCESS:
         raise ProbeError(f"{address} answers request {code} with {reply.code}: {reply.remark}")
     return reply.body
 
@@ -107,17 +95,19 @@ def ask(
 def masters(namesrv: str, topic: str, access: Access = OPEN) -> dict[str, str]:
     """Return the masters that *namesrv* knows for *topic*: address by broker name."""
     fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
-    reply = request(namesrv, GET_ROUTEINFO_BY_TOPIC, fields, access=access)
-    if reply.code == TOPIC_NOT_EXIST:
+    reply = request(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, fields, access=access)
+    if reply.code == ResponseCode.TOPIC_NOT_EXIST:
         return {}
-    if reply.code != SUCCESS:
+    if reply.code != ResponseCode.SUCCESS:
         raise ProbeError(f"{namesrv} has no route of {topic}: {reply.code} {reply.remark}")
     return _masters(_json(reply.body)["brokerDatas"])
 
 
 def cluster_masters(namesrv: str) -> dict[str, str]:
     """Return all masters that *namesrv* knows: address by broker name."""
-    return _masters(_json(ask(namesrv, GET_BROKER_CLUSTER_INFO))["brokerAddrTable"].values())
+    return _masters(
+        _json(ask(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO))["brokerAddrTable"].values()
+    )
 
 
 def wait_until(check: Callable[[], object], *, seconds: float, what: str) -> None:

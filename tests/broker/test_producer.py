@@ -17,6 +17,7 @@ from rocketmq_aio.model.values import MessageQueue, SendStatus
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.queue_selectors import select_by_hash
 from rocketmq_aio.producer.send_request import PROPERTIES_SPARE
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import Cluster, probe
 from tests.broker.reading import read_topic, wait_for_messages
 from tests.unit.remoting.until import until_done
@@ -313,7 +314,7 @@ async def test_a_read_only_topic_raises(rocketmq_cluster: Cluster, rocketmq_grou
         "order": "false",
     }
     for broker in rocketmq_cluster.brokers:
-        probe.ask(broker.address, probe.UPDATE_AND_CREATE_TOPIC, fields)
+        probe.ask(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
     async with Producer(rocketmq_group, namesrv=rocketmq_cluster.namesrv) as producer:
         await until_done(lambda: is_read_only(producer, topic), "the permission", seconds=60)
         with pytest.raises(RouteNotFoundError, match="read-only"):

@@ -13,6 +13,7 @@ from typing import Final
 
 import pytest
 
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import Broker, Cluster, ClusterError, StartError, probe
 
 SEND_MESSAGE: Final = 10
@@ -89,17 +90,17 @@ def test_a_broker_stops_gracefully_and_restarts(cluster: Cluster, broker: Broker
     broker.restart()
 
     assert broker.pid not in {None, before}
-    probe.ask(broker.address, probe.GET_BROKER_RUNTIME_INFO)
+    probe.ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO)
 
 
 def test_a_paused_broker_accepts_connections_but_does_not_respond(broker: Broker) -> None:
     broker.pause()
     with pytest.raises(TimeoutError):
-        probe.request(broker.address, probe.GET_BROKER_RUNTIME_INFO, timeout_seconds=0.5)
+        probe.request(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_seconds=0.5)
 
     broker.resume()
 
-    probe.ask(broker.address, probe.GET_BROKER_RUNTIME_INFO)
+    probe.ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO)
 
 
 def test_brokers_register_again_with_a_restarted_name_server(

@@ -12,6 +12,7 @@ from typing import Final
 import docker
 import pytest
 
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import Broker, Cluster, probe
 from rocketmq_aio.testing.containers import LABEL
 
@@ -59,11 +60,11 @@ def test_ports_are_published_on_loopback_only(
 def test_a_paused_broker_accepts_connections_but_does_not_respond(broker: Broker) -> None:
     broker.pause()
     with pytest.raises(TimeoutError):
-        probe.request(broker.address, probe.GET_BROKER_RUNTIME_INFO, timeout_seconds=0.5)
+        probe.request(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_seconds=0.5)
 
     broker.resume()
 
-    probe.ask(broker.address, probe.GET_BROKER_RUNTIME_INFO)
+    probe.ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO)
 
 
 def test_topics_and_the_address_survive_a_kill(rocketmq_cluster: Cluster, broker: Broker) -> None:

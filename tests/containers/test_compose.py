@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import probe
 from rocketmq_aio.testing.conf import CLUSTER_NAME
 from rocketmq_aio.testing.ports import choose_port
@@ -50,7 +51,7 @@ def test_the_broker_is_reachable_at_its_registered_address(ports: dict[str, int]
 
     probe.wait_until(
         # A broker that has just registered may not return statistics yet.
-        lambda: probe.ask(expected, probe.GET_BROKER_RUNTIME_INFO),
+        lambda: probe.ask(expected, RequestCode.GET_BROKER_RUNTIME_INFO),
         seconds=READY_SECONDS,
         what="no answer",
     )

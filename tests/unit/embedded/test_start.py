@@ -1,4 +1,4 @@
-"""Start of embedded clusters and servers; times are CPU times, which a busy machine does not change."""
+"""Start of embedded servers; times are CPU times, which a busy machine does not change."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import Cluster, ClusterError, NotSupportedError, probe
 
 THREAD = "rocketmq-embedded"
@@ -42,12 +43,12 @@ def test_a_killed_broker_refuses_connections_until_it_is_started(cluster: Cluste
     broker.kill()
 
     with pytest.raises(OSError, match="refused"):
-        probe.ask(broker.address, probe.GET_BROKER_RUNTIME_INFO)
+        probe.ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO)
     with pytest.raises(ClusterError, match="does not run"):
         cluster.check_running()
     broker.start()
     cluster.check_running()
-    probe.ask(broker.address, probe.GET_BROKER_RUNTIME_INFO)
+    probe.ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO)
 
 
 def test_a_running_broker_cannot_be_started(cluster: Cluster) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.testing import Account, Cluster, ClusterError, ServerTLS
 from rocketmq_aio.testing.backends import open_backend
 from rocketmq_aio.testing.jvm import prepare_home
-from rocketmq_aio.testing.probe import AUTH_CREATE_ACL, AUTH_CREATE_USER
 from rocketmq_aio.testing.security import Security
 from tests.unit.testing.answering import Answer, answering
 
@@ -65,7 +65,10 @@ def test_a_5_x_broker_gets_its_first_account_from_its_settings() -> None:
 
 
 def test_a_5_x_broker_gets_other_accounts_by_requests() -> None:
-    answers = {AUTH_CREATE_USER: Answer(), AUTH_CREATE_ACL: Answer()}
+    answers: dict[int, Answer] = {
+        AdminCode.AUTH_CREATE_USER: Answer(),
+        AdminCode.AUTH_CREATE_ACL: Answer(),
+    }
     with answering(answers) as server:
         BOTH.create_accounts("4.9.7", server.address)
         BOTH.create_accounts("5.5.0", server.address)
