@@ -11,6 +11,7 @@ import errno
 import re
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from rocketmq_aio.embedded.broker.events import Event, MessageStored
-from rocketmq_aio.embedded.broker.store import StoredMessage
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.embedded.server import VERSIONS
 from rocketmq_aio.embedded.snapshot import SnapshotError, load_snapshot, save_snapshot
@@ -157,56 +157,36 @@ class Activity:
     ) -> None:
         self._show = show
         self._clock = clock
-        self._windows: dict[str, _Counts] = {}
+        self._windows: defaultdict[str, _Counts] = defaultdict(_Counts)
 
     def record(self, event: Event) -> None:
         """Show or count *event*."""
-        if isinstance(event, MessageStored):
-            self._stored(event.message)
+        if is_sent := isinstance(event, MessageStored):
+            last, count = event.message, 1
+            subject = f"sent      {last.topic}"
         else:
-            self._delivered(event.group, event.messages)
+            last, count = event.messages[-1], len(event.messages)
+            subject = f"consumed  {last.topic} by {event.group}"
+        if last.topic.startswith(SYSTEM_PREFIXES):
+            return
+        counts = self._windows[subject]
+        if counts.lines == LINES_PER_WINDOW:
+            counts.more += count
+            counts.more_bytes += len(last.body) if is_sent else 0
+            return
+        counts.lines += 1
+        several = f"{count} messages up to " if count > 1 else ""
+        described = f"  {_described(last.properties, last.body)}" if is_sent else ""
+        place = f"queue {last.queue_id} offset {last.offset}"
+        self._line(f"{subject}  {several}{place}{described}")
 
     def end_window(self) -> None:
         """Show what was only counted, and begin a new window."""
-        windows, self._windows = self._windows, {}
+        windows, self._windows = self._windows, defaultdict(_Counts)
         for subject, counts in windows.items():
             if counts.more:
                 size = f", {counts.more_bytes / 1e6:.1f} MB" if counts.more_bytes else ""
                 self._line(f"{subject}  {counts.more:,} more messages{size}")
-
-    def _stored(self, message: StoredMessage) -> None:
-        if message.topic.startswith(SYSTEM_PREFIXES):
-            return
-        subject = f"sent      {message.topic}"
-        counts = self._counts(subject)
-        if counts.lines < LINES_PER_WINDOW:
-            counts.lines += 1
-            place = f"queue {message.queue_id} offset {message.offset}"
-            self._line(f"{subject}  {place}  {_described(message.properties, message.body)}")
-        else:
-            counts.more += 1
-            counts.more_bytes += len(message.body)
-
-    def _delivered(self, group: str, messages: Sequence[StoredMessage]) -> None:
-        first, last = messages[0], messages[-1]
-        if first.topic.startswith(SYSTEM_PREFIXES):
-            return
-        subject = f"consumed  {first.topic} by {group}"
-        counts = self._counts(subject)
-        if counts.lines < LINES_PER_WINDOW:
-            counts.lines += 1
-            place = f"queue {last.queue_id} offset {last.offset}"
-            if len(messages) > 1:
-                place = f"{len(messages)} messages up to {place}"
-            self._line(f"{subject}  {place}")
-        else:
-            counts.more += len(messages)
-
-    def _counts(self, subject: str) -> _Counts:
-        counts = self._windows.get(subject)
-        if counts is None:
-            counts = self._windows[subject] = _Counts()
-        return counts
 
     def _line(self, text: str) -> None:
         self._show(f"{time.strftime('%H:%M:%S', time.localtime(self._clock()))}  {text}")
