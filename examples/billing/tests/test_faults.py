@@ -2,9 +2,9 @@
 
 import asyncio
 
-from examples.billing.app import Order, Receipt, billing
+from examples.billing.app import Order, Receipt
 from examples.billing.tests.bank import FakeBank
-from examples.billing.tests.test_billing import SECONDS, shop_of
+from examples.billing.tests.shop import SECONDS, RunWith
 from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.faults import Faults
 
@@ -13,24 +13,11 @@ RECEIPT = Receipt(order=42, amount=12)
 
 
 async def test_an_order_is_tried_again_when_the_bank_was_busy(
-    rocketmq_clock: Clock,
-    rocketmq_namesrv: str,
-    rocketmq_topic: str,
-    rocketmq_group: str,
-    receipts_topic: str,
+    rocketmq_clock: Clock, run_with: RunWith
 ) -> None:
     bank = FakeBank(busy=1)
 
-    async with (
-        shop_of(rocketmq_namesrv, rocketmq_topic, receipts_topic) as shop,
-        billing(
-            bank,
-            namesrv=rocketmq_namesrv,
-            orders_topic=rocketmq_topic,
-            receipts_topic=receipts_topic,
-            group=rocketmq_group,
-        ),
-    ):
+    async with run_with(bank) as shop:
         await shop.order(ORDER)
         async with asyncio.timeout(SECONDS):
             while bank.calls < 2:
@@ -43,25 +30,12 @@ async def test_an_order_is_tried_again_when_the_bank_was_busy(
 
 
 async def test_a_busy_broker_costs_no_receipt(
-    rocketmq_faults: Faults,
-    rocketmq_namesrv: str,
-    rocketmq_topic: str,
-    rocketmq_group: str,
-    receipts_topic: str,
+    rocketmq_faults: Faults, receipts_topic: str, run_with: RunWith
 ) -> None:
     bank = FakeBank()
     refused = rocketmq_faults.refuse("send", topic=receipts_topic, times=2)
 
-    async with (
-        shop_of(rocketmq_namesrv, rocketmq_topic, receipts_topic) as shop,
-        billing(
-            bank,
-            namesrv=rocketmq_namesrv,
-            orders_topic=rocketmq_topic,
-            receipts_topic=receipts_topic,
-            group=rocketmq_group,
-        ),
-    ):
+    async with run_with(bank) as shop:
         await shop.order(ORDER)
         receipts = await shop.receipts(1)
 
