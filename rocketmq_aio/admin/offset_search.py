@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
 from rocketmq_aio.admin.messages import records
 from rocketmq_aio.admin.servers import Servers
-from rocketmq_aio.errors import AuthError, BrokerError, PermissionDeniedError, SubscriptionError
+from rocketmq_aio.errors import (
+    AuthError,
+    BrokerError,
+    CodecError,
+    PermissionDeniedError,
+    SubscriptionError,
+)
 from rocketmq_aio.instance.time_search import TimeSearch
 from rocketmq_aio.model.message import EPOCH, MessageExt
 from rocketmq_aio.model.values import MessageQueue
@@ -19,6 +26,7 @@ from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
 
 TOOLS: Final = "TOOLS_CONSUMER"  # a group that exists on all brokers
 INNER_NUM: Final = "INNER_NUM"  # the number of messages in a record
+COUNT: Final = re.compile(r"[0-9]{1,9}")
 MILLISECOND: Final = timedelta(milliseconds=1)
 REFUSALS: Final = (AuthError, PermissionDeniedError, SubscriptionError)  # of reads as that group
 SUCCESS_OR_GAP: Final = (
@@ -62,7 +70,7 @@ class OffsetSearch:
             messages = [
                 each
                 for record in records(body)
-                for each in _times(stored_message(record, queue.broker_name), delta)
+                for each in store_times(stored_message(record, queue.broker_name), delta)
                 if each[0] >= offset
             ]
             if messages:
@@ -93,10 +101,16 @@ class OffsetSearch:
         return body, read_header(command, PullMessageResponse)
 
 
-def _times(stored: MessageExt, delta: int) -> Iterator[tuple[int, int]]:
-    """Yield (offset, store time) of the first and the last message of a record."""
+def store_times(stored: MessageExt, delta: int) -> Iterator[tuple[int, int]]:
+    """Yield (offset, store time) of the first and the last message of a record.
+
+    :raises CodecError: the time or the number of messages is invalid
+    """
     first, millis = stored.queue_offset + delta, (stored.store_time - EPOCH) // MILLISECOND
     yield first, millis
-    count = int(stored.property(INNER_NUM) or 1)
+    inner = stored.property(INNER_NUM) or "1"
+    if not COUNT.fullmatch(inner):
+        raise CodecError("INNER_NUM", 0, repr(inner))
+    count = int(inner)
     if count > 1:  # a batch that is stored as one
         yield first + count - 1, millis

@@ -11,6 +11,8 @@ import msgspec
 
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
 from rocketmq_aio.embedded.broker.store import StoredMessage
+from rocketmq_aio.errors import CodecError, shown
+from rocketmq_aio.protocol.record import stored_message
 
 FORMAT: Final = "rocketmq_aio embedded 1"
 
@@ -62,25 +64,36 @@ _decoder: Final = msgspec.msgpack.Decoder(Snapshot)
 def load_snapshot(brokers: Sequence[EmbeddedBroker], file: Path) -> bool:
     """Restore *brokers*, which do not run yet, by name; return False if there is no file.
 
-    :raises SnapshotError: the file cannot be read, or has the data of another number of brokers
+    :raises SnapshotError: the file cannot be read, is damaged, or has the data of another number
+        of brokers; nothing is restored
     """
-    try:
-        found = _decoder.decode(file.read_bytes())
-    except FileNotFoundError:
+    found = _read(file)
+    if found is None:
         return False
-    except OSError as error:
-        raise SnapshotError(f"{file} cannot be read: {error.strerror}") from error
-    except msgspec.MsgspecError as error:
-        raise SnapshotError(f"{file} is not a snapshot: {error}") from error
-    if found.format != FORMAT:
-        raise SnapshotError(f"{file} is not a snapshot of this version: {found.format!r}")
     by_name = {broker.name: broker for broker in brokers}
     names = [data.name for data in found.brokers]
     if sorted(names) != sorted(by_name):
         raise SnapshotError(f"{file} has the data of {len(names)} brokers: start as many")
     for data in found.brokers:
+        if (fault := _fault(data)) is not None:
+            raise SnapshotError(f"{file} is damaged: {shown(fault)}")
+    for data in found.brokers:
         _restore(by_name[data.name], data)
     return True
+
+
+def _read(file: Path) -> Snapshot | None:
+    try:
+        found = _decoder.decode(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SnapshotError(f"{file} cannot be read: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise SnapshotError(f"{file} is not a snapshot: {error}") from error
+    if found.format != FORMAT:
+        raise SnapshotError(f"{file} is not a snapshot of this version: {found.format!r}")
+    return found
 
 
 def save_snapshot(brokers: Sequence[EmbeddedBroker], file: Path) -> None:
@@ -130,6 +143,41 @@ def _data(broker: EmbeddedBroker) -> BrokerData:
         delayed=broker.delays.waiting.items(),
         timed=broker.timers.waiting.items(),
         half=broker.transactions.checks.items(),
+    )
+
+
+def _fault(data: BrokerData) -> str | None:
+    """Return what is wrong with *data*, None if it can be restored."""
+    for name, topic in data.topics.items():
+        most = len(topic.min_offsets)
+        if not (0 <= topic.read_queues <= most and 0 <= topic.write_queues <= most):
+            return f"topic {name!r} has {most} queues"
+        if min(topic.min_offsets, default=0) < 0:
+            return f"a queue of topic {name!r} begins before 0"
+    ends = {name: list(topic.min_offsets) for name, topic in data.topics.items()}
+    log_end = 0
+    for fields in data.messages:
+        stored = StoredMessage(*fields)
+        queues = ends.get(stored.topic, [])
+        if not 0 <= stored.queue_id < len(queues) or stored.offset != queues[stored.queue_id]:
+            return f"there is no offset {stored.offset} in {stored.topic!r}/{stored.queue_id}"
+        if stored.log_offset < log_end or not _is_record(stored):
+            return f"there is no message at {stored.log_offset} of the log"
+        queues[stored.queue_id] += 1
+        log_end = stored.log_offset + len(stored.record)
+    return None if log_end <= data.log_end else f"the log ends at {data.log_end}"
+
+
+def _is_record(stored: StoredMessage) -> bool:
+    try:
+        message = stored_message(stored.record, "")
+    except CodecError:
+        return False
+    queue = message.queue
+    return (
+        message.store_size == len(stored.record)
+        and (queue.topic, queue.queue_id) == (stored.topic, stored.queue_id)
+        and (message.queue_offset, message.commit_log_offset) == (stored.offset, stored.log_offset)
     )
 
 

@@ -55,7 +55,8 @@ class CodecError(RocketMQError):
     """Received bytes cannot be decoded: ``field``, at byte ``position``."""
 
     def __init__(self, field: str, position: int, reason: str) -> None:
-        super().__init__(f"{field} at byte {position}: {reason}")
+        # The reason may quote what was received; tracebacks in logs have the message.
+        super().__init__(f"{field} at byte {position}: {shown(reason)}")
         self.field = field
         self.position = position
         self.reason = reason

@@ -6,6 +6,7 @@ property POP_CK; for others the client builds it from the header of the response
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -27,6 +28,9 @@ RETRY_V2: Final = "2"  # from about 5.2, if enabled in the broker
 RETRY_JOINTS: Final = {RETRY_V1: "_", RETRY_V2: "+"}
 ORDER_REVIVE_QUEUE: Final = 999
 MAX_SPAN: Final = 4096  # of offsets in one bit set; a pop returns at most 32 messages
+
+MAX_LONG: Final = 2**63 - 1
+LONG: Final = re.compile(r"[+-]?[0-9]{1,19}")
 
 QueueKey = tuple[str, int]  # marker, queue id
 
@@ -77,10 +81,18 @@ def parse_receipt(text: str) -> Receipt:
         raise CodecError("receipt", 0, f"{len(parts)} parts instead of 8: {text!r}")
     start, popped, invisible, revive, marker, broker, queue, offset = parts
     try:
-        numbers = (int(start), int(popped), int(invisible), int(revive))
-        return Receipt(*numbers, marker, broker, int(queue), int(offset))
+        numbers = (_long(start), _long(popped), _long(invisible), _long(revive))
+        return Receipt(*numbers, marker, broker, _long(queue), _long(offset))
     except ValueError as error:
         raise CodecError("receipt", 0, f"{error}: {text!r}") from None
+
+
+def _long(text: str) -> int:
+    """Return the number in *text*; ValueError if Java would not read a long."""
+    number = int(text) if LONG.fullmatch(text) else MAX_LONG + 1
+    if not -MAX_LONG - 1 <= number <= MAX_LONG:
+        raise ValueError(f"{text!r} is not a 64-bit number")
+    return number
 
 
 class PopInfo(NamedTuple):
@@ -99,9 +111,9 @@ def read_info(response: PopMessageResponse) -> PopInfo:
             (response.start_offset_info, response.msg_offset_info, response.order_count_info),
         )
         return PopInfo(
-            {(marker, int(queue)): int(offset) for marker, queue, offset in starts},
-            {(marker, int(queue)): [*map(int, o.split(","))] for marker, queue, o in offsets},
-            {(marker, where): int(count) for marker, where, count in counts},
+            {(marker, _long(queue)): _long(offset) for marker, queue, offset in starts},
+            {(marker, _long(queue)): [*map(_long, o.split(","))] for marker, queue, o in offsets},
+            {(marker, where): _long(count) for marker, where, count in counts},
         )
     except ValueError as error:
         raise CodecError("offset info of a pop", 0, str(error)) from None

@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from struct import Struct, error as struct_error
 from typing import Final
 
+from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import BORN_IPV6, COMPRESSED, STORE_IPV6
@@ -27,12 +28,16 @@ HOSTS_REMEMBERED: Final = 256  # hosts of repliers and brokers: few
 def reply_message(header: PushReplyMessage, body: bytes) -> MessageExt:
     """Return a pushed reply as a message; its queue has no broker name, its offset is 0.
 
-    :raises CodecError: the body cannot be inflated
+    :raises CodecError: the body cannot be inflated, or a number does not fit its field
     """
     properties = (header.properties or "").encode()
     plain = inflate(body, header.sys_flag) if header.sys_flag & COMPRESSED else body
     queue = MessageQueue(header.topic, "", header.queue_id)
-    return MessageExt(header.topic, plain, queue, 0, _head(header, body), properties)
+    try:
+        head = _head(header, body)
+    except struct_error as error:
+        raise CodecError("PushReplyMessage", 8, str(error)) from error
+    return MessageExt(header.topic, plain, queue, 0, head, properties)
 
 
 def _head(header: PushReplyMessage, body: bytes) -> bytes:

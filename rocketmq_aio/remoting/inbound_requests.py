@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.errors import NotConnectedError, NotSupportedError
+from rocketmq_aio.errors import NotConnectedError, NotSupportedError, shown
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.codes import RESPONSE_FLAG, ResponseCode
 from rocketmq_aio.protocol.command import Command, encode_command
@@ -84,17 +84,31 @@ class InboundRequests:
     async def _serve_one(self, connection: Connection, command: Command) -> None:
         try:
             reply = await self._handle(connection.address, command)
-        except NotSupportedError as error:
-            reply = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, str(error.remark), b"")
         except Exception as error:  # noqa: BLE001 - the broker gets a reply to every request
-            self._failures.log_once(command.code, error, code=command.code)
-            reply = (ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", b"")
+            if not isinstance(error, NotSupportedError):
+                self._failures.log_once(command.code, error, code=command.code)
+            reply = error_reply(error)
         if reply is None or command.is_oneway:
             return
-        code, remark, body = reply
-        response = Command(int(code), command.opaque, RESPONSE_FLAG, remark, body=body)
-        frame = encode_command(response, {})
+        frame = reply_frame(command, reply)
         try:
             await connection.send_oneway(command.code, (frame, b""), self._timeout)
         except NotConnectedError as error:
             logger.info("answer_not_sent", code=command.code, reason=error.reason)
+
+
+def error_reply(error: Exception) -> Reply:
+    """Return the reply to a request that failed.
+
+    The text of *error* is shortened: it may quote the request, and would not fit a header.
+    """
+    if isinstance(error, NotSupportedError):
+        return ResponseCode.REQUEST_CODE_NOT_SUPPORTED, shown(error.remark), b""
+    return ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {shown(str(error))}", b""
+
+
+def reply_frame(command: Command, reply: Reply) -> bytes:
+    """Return the frame of *reply* to *command*."""
+    code, remark, body = reply
+    response = Command(int(code), command.opaque, RESPONSE_FLAG, remark, body=body)
+    return encode_command(response, {})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple, NoReturn
 
 from rocketmq_aio.embedded.broker.store import StoredMessage
+from rocketmq_aio.errors import shown
 from rocketmq_aio.protocol.subscription import java_hash
 
 Matches = Callable[[StoredMessage], bool]
@@ -16,7 +17,9 @@ Value = str | int | float | bool | None
 Evaluate = Callable[[Mapping[str, str]], Value]
 
 MAX_DEPTH: Final = 100  # of nested operators
+MAX_CHAINED: Final = 100  # comparisons of the result of a comparison, such as a = b = c
 MAX_LONG: Final = 2**63 - 1
+MAX_DIGITS: Final = 20  # of a long, with its suffix
 MAX_DOUBLE: Final = sys.float_info.max
 _LONG: Final = re.compile(r"[+-]?[0-9]+")
 _DOUBLE: Final = re.compile(
@@ -37,10 +40,16 @@ _TEXT_TESTS: Final[dict[str, Callable[[str, str], bool]]] = {
     "STARTSWITH": str.startswith,
     "ENDSWITH": str.endswith,
 }
+_COMPARISONS: Final = frozenset(
+    ["=", "<>", "IS", "<", "<=", ">", ">=", "NOT", "BETWEEN", "IN", *_TEXT_TESTS]
+)
 
 
 class FilterError(ValueError):
-    """An expression that brokers reject."""
+    """An expression that brokers reject; the message becomes a remark of the response."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(shown(reason))
 
 
 @lru_cache(maxsize=1024)
@@ -122,26 +131,32 @@ def _not(node: _Node) -> _Node:
     return _condition(negated)
 
 
-def _and(left: Evaluate, right: Evaluate) -> Evaluate:
-    def both(properties: Mapping[str, str]) -> Value:
-        value = left(properties)
-        if value is False:
-            return False
-        other = right(properties)
-        return other if value or other is False else None
+def _all(parts: Sequence[Evaluate]) -> Evaluate:
 
-    return both
+    def all_of(properties: Mapping[str, str]) -> Value:
+        result: Value = True
+        for part in parts:
+            value = part(properties)
+            if value is False:
+                return False
+            result = None if value is None else result
+        return result
+
+    return all_of
 
 
-def _or(left: Evaluate, right: Evaluate) -> Evaluate:
-    def either(properties: Mapping[str, str]) -> Value:
-        value = left(properties)
-        if value:
-            return True
-        other = right(properties)
-        return other if value is False or other else None
+def _any(parts: Sequence[Evaluate]) -> Evaluate:
 
-    return either
+    def any_of(properties: Mapping[str, str]) -> Value:
+        result: Value = False
+        for part in parts:
+            value = part(properties)
+            if value:
+                return True
+            result = None if value is None else result
+        return result
+
+    return any_of
 
 
 def _equal(left: _Node, right: _Node) -> _Node:
@@ -223,6 +238,7 @@ class _Parser:
         self._tokens = self._scan(text)
         self._token = next(self._tokens)
         self._depth = 0
+        self._comparisons = 0  # of the result of another
 
     def parse(self) -> Evaluate:
         return self._disjunction().as_condition()
@@ -247,9 +263,13 @@ class _Parser:
             return _Token(word if word in self._words else "name", text)
         if kind == "string":
             return _Token(kind, text, text[1:-1].replace("''", "'"))
-        value = float(text) if kind == "float" else int(text)
-        if value > (MAX_DOUBLE if kind == "float" else MAX_LONG):
-            raise FilterError(f"the number {text} is too large")
+        value: float | None = None
+        if kind == "float":
+            value = float(text)
+        elif len(text) <= MAX_DIGITS:
+            value = int(text)
+        if value is None or value > (MAX_DOUBLE if kind == "float" else MAX_LONG):
+            raise FilterError(f"too large: the number {text}")
         return _Token("number", text, value)
 
     def _advance(self) -> _Token:
@@ -266,16 +286,16 @@ class _Parser:
         raise FilterError(f"ParseException: Encountered {self._token.text!r}")
 
     def _disjunction(self) -> _Node:
-        node = self._conjunction()
+        node, parts = self._conjunction(), []
         while self._accept("OR"):
-            node = _condition(_or(node.as_condition(), self._conjunction().as_condition()))
-        return node
+            parts.append(self._conjunction().as_condition())
+        return _condition(_any([node.as_condition(), *parts])) if parts else node
 
     def _conjunction(self) -> _Node:
-        node = self._equality()
+        node, parts = self._equality(), []
         while self._accept("AND"):
-            node = _condition(_and(node.as_condition(), self._equality().as_condition()))
-        return node
+            parts.append(self._equality().as_condition())
+        return _condition(_all([node.as_condition(), *parts])) if parts else node
 
     def _equality(self) -> _Node:
         node = self._comparison()
@@ -289,14 +309,14 @@ class _Parser:
                 other = self._comparison()
                 _check_equality(node, other)
                 node = _equal(node, other)
-            node = _not(node) if negated else node
+            node = self._chained(_not(node) if negated else node)
         return node
 
     def _comparison(self) -> _Node:
         node = self._unary()
         while True:
             if token := self._accept("<", "<=", ">", ">="):
-                node = _ordered(node, token.kind, self._unary())
+                node = self._chained(_ordered(node, token.kind, self._unary()))
                 continue
             negated = self._accept("NOT")
             if self._accept("BETWEEN"):
@@ -309,7 +329,14 @@ class _Parser:
                 self._fail()
             else:
                 return node
-            node = _not(test) if negated else test
+            node = self._chained(_not(test) if negated else test)
+
+    def _chained(self, node: _Node) -> _Node:
+        """Return *node*; FilterError if there are too many for the stack."""
+        self._comparisons += 1 if self._token.kind in _COMPARISONS else 0
+        if self._comparisons > MAX_CHAINED:
+            raise FilterError("too many comparisons are chained")
+        return node
 
     def _between(self, node: _Node, *, checked: bool) -> _Node:
         low = self._unary()
@@ -319,7 +346,7 @@ class _Parser:
         numbers = low.kind == high.kind == "number"
         if checked and numbers and _compared(low.value, high.value) == 1:
             raise FilterError("Illegal values of between, left value must be less than right")
-        return _condition(_and(above.evaluate, below.evaluate))
+        return _condition(_all([above.evaluate, below.evaluate]))
 
     def _in(self, node: _Node) -> _Node:
         if node.kind != "property":

@@ -177,7 +177,7 @@ def instants(option: str, value: str) -> Offsets:
 def _json(option: str, value: str, form: str) -> dict[str, Any]:
     try:
         found = json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(option, value, f"not JSON ({error}): {form}") from None
     if not isinstance(found, dict):
         raise ConfigError(option, value, form)

@@ -155,3 +155,18 @@ async def test_a_response_without_its_connection_is_dropped() -> None:
         await opened.ask(broker.address)
 
         assert (await pushed(broker)).code == 0
+
+
+async def test_an_error_text_that_fits_no_header_is_shortened() -> None:
+    async def answer(address: str, command: Command) -> Reply:
+        if command.body:
+            raise ValueError("\x80" * 20_000_000)
+        return 0, "fine", b""
+
+    async with FakeBroker() as broker, open_client(on_request=answer) as opened:
+        await opened.ask(broker.address)
+        replies = [await pushed(broker, body=b"long") for _ in range(WORKERS)]
+        last = await pushed(broker)
+
+        assert {each.code for each in replies} == {1}
+        assert (last.code, last.remark) == (0, "fine")
