@@ -1,0 +1,1 @@
+"""Fuzzing of every decoder: ``python -m tests.fuzz --inputs 1000000 --seed 7``."""
