@@ -32,12 +32,12 @@ DEMO := $(if $(and $(filter embedded,$(BACKEND)),$(if $(wildcard $(READY)),,yes)
 # Conformance and examples; the other broker tests run on the embedded broker in test-embedded.
 QUICK_BROKER_TESTS := tests/broker/test_conformance.py tests/broker/test_examples.py tests/broker/test_transaction_conformance.py
 
-.PHONY: demo test test-quick check test-unit test-faults test-embedded test-broker test-spark test-containers bench docs format lock clean
+.PHONY: demo test test-quick check test-unit test-faults test-embedded test-broker test-topologies test-spark test-containers bench docs format lock clean
 
 demo: $(DEMO)/.ready
 	PYTHONPATH=. $(DEMO)/bin/python examples/demo.py --backend $(BACKEND)
 
-test: test-unit test-faults test-embedded test-broker test-spark
+test: test-unit test-faults test-embedded test-broker test-topologies test-spark
 
 test-quick: $(READY)
 	$(PYTEST) tests/unit tests/faults
@@ -59,6 +59,10 @@ test-broker: $(READY)
 	set -e; for version in $(VERSIONS); do \
 	  $(PYTEST) tests/broker examples/billing --rocketmq-version $$version; \
 	done
+
+# Slaves, rolling restarts and upgrades, several name servers; the clusters are large.
+test-topologies: $(READY)
+	tools/run_tests.sh tests/topologies --rocketmq-backend jvm --rocketmq-version 5.5.0
 
 # Local Spark and a standalone cluster, against the same brokers.
 test-spark: $(READY)

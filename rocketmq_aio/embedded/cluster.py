@@ -35,6 +35,7 @@ class EmbeddedCluster:
 
     :param brokers: number of masters
     :param version: "5.5.0" or "4.9.7", where brokers differ
+    :param broker_versions: versions of the brokers, if they differ
     :param replicas: slaves per broker: they serve reads when the master does not run
     :param topics: names and numbers of queues
     :param auto_create_topics: a send creates its topic, the default of brokers
@@ -57,6 +58,7 @@ class EmbeddedCluster:
         brokers: int = 1,
         *,
         version: str = "5.5.0",
+        broker_versions: Sequence[str] = (),
         replicas: int = 0,
         topics: Mapping[str, int] | None = None,
         auto_create_topics: bool = True,
@@ -73,29 +75,30 @@ class EmbeddedCluster:
         self.clock = Clock(self.thread)
         self.faults = Faults(self.clock, self.thread)
         options: dict[str, Any] = {
-            "version": version,
             "tls": tls,
             "host": host,
             "clock": self.clock,
             "faults": self.faults,
             "thread": self.thread,
         }
-        self._name_server = self.name_server_class(**options, port=port)
+        self._name_server = self.name_server_class(version=version, **options, port=port)
+        versions = list(broker_versions) or [version] * brokers
         self._brokers = [
             self.broker_class(
                 name=f"broker-{letter}",
+                version=each,
                 auto_create_topics=auto_create_topics,
                 auto_create_groups=auto_create_groups,
                 max_bytes=max_bytes,
                 accounts=accounts,
                 **options,
             )
-            for letter in string.ascii_lowercase[:brokers]
+            for letter, each in zip(string.ascii_lowercase[:brokers], versions, strict=True)
         ]
-        for broker in self.brokers:
+        for broker, each in zip(self.brokers, versions, strict=True):
             self.name_server.register(broker)
             for _ in range(replicas):
-                self.broker_class(name=broker.name, master=broker, **options)
+                self.broker_class(name=broker.name, version=each, master=broker, **options)
         for name, queues in (topics or {}).items():
             self.create_topic(name, queues)
         self._stack = AsyncExitStack()

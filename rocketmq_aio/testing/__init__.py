@@ -7,9 +7,10 @@ from rocketmq_aio.lazy_names import lazy_names
 _MODULES, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "cluster": "Broker Cluster NameServer",
+        "cluster": "Cluster",
         "errors": "ClusterError NotOwnedError NotSupportedError StartError UnavailableError",
         "messages": "received_message",
+        "nodes": "Broker NameServer Slave",
         "security": "Account ServerTLS",
     },
 )

@@ -6,7 +6,7 @@ import json
 import os
 import string
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
@@ -18,8 +18,9 @@ from rocketmq_aio.testing.conf import CLUSTER_NAME
 from rocketmq_aio.testing.errors import ClusterError, NotSupportedError, StartError
 from rocketmq_aio.testing.external import ExternalBackend, ExternalServer
 from rocketmq_aio.testing.jvm import UNSECURED
+from rocketmq_aio.testing.nodes import Broker, NameServer, Node, Slave
 from rocketmq_aio.testing.security import Account, Security, ServerTLS
-from rocketmq_aio.testing.server import Backend, Launched
+from rocketmq_aio.testing.server import Backend, BrokerSpec, Launched
 
 if TYPE_CHECKING:
     from rocketmq_aio.embedded.clock import Clock
@@ -28,86 +29,13 @@ if TYPE_CHECKING:
     from rocketmq_aio.testing.embedded import EmbeddedBackend
 
 DEFAULT_VERSION: Final = "5.5.0"
-START_SECONDS: Final = 120.0
 ROUTE_SECONDS: Final = 30.0  # until a new topic is registered with the name servers
 
 _NO_CHANGES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-class _Node:
-    """Operations on one server; every call blocks until it is complete."""
-
-    def __init__(self, launched: Launched, check: Callable[[], object]) -> None:
-        self.name, self.address, self._server = launched
-        self._check = check
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name} {self.address} pid={self.pid}>"
-
-    @property
-    def pid(self) -> int | None:
-        """The process id on this machine; None while it is stopped or runs elsewhere."""
-        return self._server.pid
-
-    def kill(self) -> None:
-        """Kill the process (SIGKILL)."""
-        self._server.kill()
-
-    def stop(self) -> None:
-        """Shut down gracefully."""
-        self._server.stop()
-
-    def pause(self) -> None:
-        """Freeze the process: connections stay open, requests get no response."""
-        self._server.pause()
-
-    def resume(self) -> None:
-        self._server.resume()
-
-    def start(self) -> None:
-        """Restart on the same port and data; return when it is ready.
-
-        :raises StartError: it is not ready within two minutes, or it exited
-        """
-        self._server.start()
-        self.wait_ready()
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    def wait_ready(self) -> None:
-        try:
-            probe.wait_until(self._alive_and_ready, seconds=START_SECONDS, what="not ready")
-        except TimeoutError as error:
-            raise self._failure(str(error)) from error
-
-    def check_running(self) -> None:
-        """See `Cluster.check_running`."""
-        if not self._server.running:
-            output = self._server.log_tail()
-            raise ClusterError(f"{self.name} at {self.address} does not run; it printed:\n{output}")
-
-    def _alive_and_ready(self) -> None:
-        if not self._server.running:
-            raise self._failure("ended while it started")
-        self._check()
-
-    def _failure(self, reason: str) -> StartError:
-        output = self._server.log_tail()
-        return StartError(f"{self.name} at {self.address}: {reason}; it printed:\n{output}")
-
-
-class Broker(_Node):
-    """A master."""
-
-
-class NameServer(_Node):
-    """A name server. Brokers register again with a restarted one within about ten seconds."""
-
-
 class Cluster:
-    """Name servers and masters.
+    """Name servers, masters and their slaves.
 
     `Cluster.start` returns a running cluster.  Leaving the ``with`` block, or `close`, stops its
     servers and removes their data.  So does the end of this process, even by SIGKILL.
@@ -129,6 +57,9 @@ class Cluster:
         *,
         brokers: int = 1,
         namesrvs: int = 1,
+        slaves: int = 0,
+        sync_replication: bool = False,
+        broker_versions: Sequence[str] = (),
         backend: str = "auto",
         broker_properties: Mapping[str, str] = _NO_CHANGES,
         accounts: Iterable[Account] = (),
@@ -138,23 +69,41 @@ class Cluster:
 
         *backend* is "embedded", "jvm", "docker", "external" or "auto", the first real one
         (`backends.open_backend`);
-        *broker_properties* are lines for broker.conf.  With *accounts*, the first of which must be
-        an admin, brokers enforce access control 1.0 (4.9) or 2.0.  With *tls* all servers
-        use TLS, without it none does.  Both need the backend "embedded" or "jvm".  A failed start
-        leaves only its logs behind.
+        *broker_properties* are lines for broker.conf.  Each of the *brokers* is a master with
+        *slaves* slaves (`Broker.slaves`); with *sync_replication* it confirms a message when a
+        slave has it.  *broker_versions* are the versions of the masters, in place of *brokers*, and
+        of their slaves; name servers and admin tool are of *version*.
 
+        With *accounts*, the first of which must be an admin, brokers enforce access control 1.0
+        (4.9) or 2.0.  With *tls* all servers use TLS, without it none does.  Both need the backend
+        "embedded" or "jvm".  A failed start leaves only its logs behind.
+
+        :raises NotSupportedError: the backend cannot do this
         :raises UnavailableError: this machine cannot run RocketMQ
         :raises StartError: a server did not become ready; the message names the log folder
         """
         security = Security(accounts=tuple(accounts), tls=tls)
         cluster = cls(open_backend(backend, version, security), version, security)
         try:
+            specs = [
+                BrokerSpec(
+                    broker_name=f"broker-{letter}",
+                    version=each,
+                    properties=broker_properties,
+                    replicas=1 + slaves,
+                    sync_replication=sync_replication,
+                )
+                for letter, each in _versions(brokers, broker_versions, version)
+            ]
             if isinstance(cluster._backend, ExternalBackend):
+                if slaves or sync_replication or broker_versions:
+                    cluster._backend.refuse_choice()
                 cluster._find_servers(cluster._backend)
             elif (embedded := cluster._embedded) is not None:
-                cluster._launch_embedded(embedded, namesrvs, brokers, broker_properties)
+                cluster._launch_embedded(embedded, namesrvs, specs)
             else:
-                cluster._launch(namesrvs, brokers, broker_properties)
+                cluster._launch(namesrvs, specs)
+                cluster._launch_slaves(specs)
         except StartError as error:
             logs = cluster.save_logs()
             cluster.close()
@@ -224,7 +173,7 @@ class Cluster:
 
     def wait_ready(self) -> None:
         """Wait until every name server knows every broker and all servers respond."""
-        for node in (*self.namesrvs, *self.brokers):
+        for node in self._nodes:
             node.wait_ready()
 
     def check_running(self) -> None:
@@ -233,13 +182,16 @@ class Cluster:
         :raises ClusterError: a server exited; the message contains its last output
         """
         if not isinstance(self._backend, ExternalBackend):
-            for node in (*self.namesrvs, *self.brokers):
+            for node in self._nodes:
                 node.check_running()
 
     def create_topic(
         self, name: str, *, queues: int = 8, brokers: Iterable[Broker] | None = None
     ) -> None:
-        """Create or change a topic, on all *brokers* by default; return when its route is known."""
+        """Create or change a topic, on all *brokers* by default; return when its route is known.
+
+        Slaves copy it later: `Slave.wait_copied`.
+        """
         chosen = self.brokers if brokers is None else list(brokers)
         fields = {
             "topic": name,
@@ -291,29 +243,49 @@ class Cluster:
             return None
         return cast("EmbeddedBackend", self._backend)
 
+    @property
+    def _nodes(self) -> list[Node]:
+        slaves = [slave for broker in self.brokers for slave in broker.slaves]
+        return [*self.namesrvs, *self.brokers, *slaves]
+
     def _launch_embedded(
-        self, backend: EmbeddedBackend, namesrvs: int, brokers: int, changes: Mapping[str, str]
+        self, backend: EmbeddedBackend, namesrvs: int, specs: Sequence[BrokerSpec]
     ) -> None:
-        names, masters = backend.launch(namesrvs, brokers, changes)
+        names, groups = backend.launch(namesrvs, specs)
         for launched in names:
             self._add_namesrv(launched)
-        for launched in masters:
-            self._add_broker(launched)
+        for master, *slaves in groups:
+            broker = self._add_broker(master)
+            for number, launched in enumerate(slaves, 1):
+                self._add_slave(launched, broker, number)
 
-    def _launch(self, namesrvs: int, brokers: int, changes: Mapping[str, str]) -> None:
+    def _launch(self, namesrvs: int, specs: Sequence[BrokerSpec]) -> None:
         for letter in _letters(namesrvs, "namesrvs"):
             self._add_namesrv(self._backend.namesrv(f"namesrv-{letter}"))
         for namesrv in self.namesrvs:
             namesrv.wait_ready()
-        for letter in _letters(brokers, "brokers"):
-            properties = {**self._security.broker_properties(self.version), **changes}
-            self._add_broker(self._backend.broker(f"broker-{letter}", properties))
+        for spec in specs:
+            self._add_broker(self._backend.broker(self._secured(spec)))
         for broker in self.brokers:
             broker.wait_ready()
-            self._security.create_accounts(self.version, broker.address)
+            self._security.create_accounts(broker.version, broker.address)
+
+    def _launch_slaves(self, specs: Sequence[BrokerSpec]) -> None:
+        """Start the slaves of running masters: others would find their master 10 s later."""
+        for broker, spec in zip(self.brokers, specs, strict=True):
+            for number in range(1, spec.replicas):
+                launched = self._backend.broker(self._secured(spec)._replace(broker_id=number))
+                self._add_slave(launched, broker, number)
+        for broker in self.brokers:
+            for slave in broker.slaves:
+                slave.wait_ready()
+
+    def _secured(self, spec: BrokerSpec) -> BrokerSpec:
+        access_control = self._security.broker_properties(spec.version)
+        return spec._replace(properties={**access_control, **spec.properties})
 
     def _ask(
-        self, node: _Node, code: int, fields: Mapping[str, object] | None = None, body: bytes = b""
+        self, node: Node, code: int, fields: Mapping[str, object] | None = None, body: bytes = b""
     ) -> None:
         probe.ask(node.address, code, fields, body, self._access)
 
@@ -323,7 +295,7 @@ class Cluster:
 
         self.namesrvs.append(NameServer(launched, check))
 
-    def _add_broker(self, launched: Launched) -> None:
+    def _add_broker(self, launched: Launched) -> Broker:
         def check() -> None:
             # Every broker registers a topic of its own name, whatever its settings.
             self._check_route(launched.name, [broker])
@@ -331,6 +303,18 @@ class Cluster:
 
         broker = Broker(launched, check)
         self.brokers.append(broker)
+        return broker
+
+    def _add_slave(self, launched: Launched, master: Broker, broker_id: int) -> None:
+        def check() -> None:
+            for server in self.namesrvs:
+                known = probe.members(server.address, master.name, self._access)
+                if known.get(broker_id) != launched.address:
+                    raise probe.ProbeError(f"{server.address} does not know {slave!r}")
+            self._ask(slave, RequestCode.GET_BROKER_RUNTIME_INFO)
+
+        slave = Slave(launched, check, master, broker_id, self._access)
+        master.slaves.append(slave)
 
     def _check_route(self, topic: str, brokers: Sequence[Broker]) -> None:
         for server in self.namesrvs:
@@ -341,7 +325,8 @@ class Cluster:
 
     def _find_servers(self, backend: ExternalBackend) -> None:
         for number, address in enumerate(backend.addresses):
-            self._add_namesrv(Launched(f"namesrv-{number}", address, ExternalServer()))
+            launched = Launched(f"namesrv-{number}", address, ExternalServer(), self.version)
+            self._add_namesrv(launched)
         try:
             found = probe.cluster_masters(backend.addresses[0])
         except OSError as error:
@@ -349,9 +334,17 @@ class Cluster:
                 f"no name server answers at {backend.addresses[0]}: {error}"
             ) from error
         for name, address in sorted(found.items()):
-            self._add_broker(Launched(name, address, ExternalServer()))
+            self._add_broker(Launched(name, address, ExternalServer(), self.version))
         if not self.brokers:
             raise StartError(f"no broker is registered at {self.namesrv}")
+
+
+def _versions(brokers: int, versions: Sequence[str], default: str) -> list[tuple[str, str]]:
+    """Return letter and version of each broker."""
+    if versions and brokers not in (1, len(versions)):
+        raise ClusterError(f"brokers={brokers}, but broker_versions has {len(versions)}")
+    chosen = list(versions) or [default] * brokers
+    return list(zip(_letters(len(chosen), "brokers"), chosen, strict=True))
 
 
 def _letters(count: int, what: str) -> str:

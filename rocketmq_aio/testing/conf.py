@@ -6,12 +6,24 @@ from collections.abc import Mapping
 from typing import Final
 
 from rocketmq_aio.testing.errors import ClusterError
+from rocketmq_aio.testing.ports import HA_OFFSET
+from rocketmq_aio.testing.server import BrokerSpec
 
 CLUSTER_NAME: Final = "DefaultCluster"
 
 # A broker with other values would not be found.
 RESERVED: Final = frozenset(
-    {"brokerClusterName", "brokerName", "brokerIP1", "listenPort", "namesrvAddr"}
+    {
+        "brokerClusterName",
+        "brokerId",
+        "brokerIP1",
+        "brokerIP2",
+        "brokerName",
+        "brokerRole",
+        "haListenPort",
+        "listenPort",
+        "namesrvAddr",
+    }
 )
 
 BROKER_DEFAULTS: Final[Mapping[str, str]] = {
@@ -36,6 +48,7 @@ BROKER_DEFAULTS: Final[Mapping[str, str]] = {
     "brokerFastFailureEnable": "false",
     "osPageCacheBusyTimeOutMills": "30000",
     "registerNameServerPeriod": "10000",  # the minimum: sooner known to restarted name servers
+    "slaveReadEnable": "true",  # slaves of 5.x serve no reads without it
 }
 
 LOGBACK: Final = """\
@@ -49,25 +62,35 @@ LOGBACK: Final = """\
 """
 
 
-def broker_conf(name: str, port: int, namesrv: str, changes: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of the master *name*: the defaults, overridden by *changes*.
+def broker_conf(spec: BrokerSpec, port: int, namesrv: str) -> dict[str, str]:
+    """Return the properties of a broker: the defaults, overridden by those of *spec*.
 
-    :raises ClusterError: *changes* contains a reserved or malformed property
+    :raises ClusterError: *spec* contains a reserved or malformed property
     """
-    for key, value in changes.items():
+    for key, value in spec.properties.items():
         if key in RESERVED:
             raise ClusterError(f"broker property {key} is set by the cluster itself")
         if not key.isidentifier() or "\n" in value:
             raise ClusterError(f"not a broker property: {key}={value!r}")
     fixed = {
         "brokerClusterName": CLUSTER_NAME,
-        "brokerName": name,
-        "brokerId": "0",
+        "brokerName": spec.broker_name,
         "brokerIP1": "127.0.0.1",
+        "brokerIP2": "127.0.0.1",  # where slaves find the replication port of their master
         "listenPort": str(port),
+        "haListenPort": str(port + HA_OFFSET),
         "namesrvAddr": namesrv,
     }
-    return {**fixed, **BROKER_DEFAULTS, **changes}
+    return {**fixed, **_role(spec), **BROKER_DEFAULTS, **spec.properties}
+
+
+def _role(spec: BrokerSpec) -> dict[str, str]:
+    if spec.broker_id != 0:
+        return {"brokerId": str(spec.broker_id), "brokerRole": "SLAVE"}
+    if not spec.sync_replication:
+        return {"brokerId": "0", "brokerRole": "ASYNC_MASTER"}
+    # 5.x waits for as many replicas as this says, the master included, whatever the role.
+    return {"brokerId": "0", "brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}
 
 
 def properties_text(properties: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import docker.errors
@@ -22,9 +22,16 @@ from testcontainers.core.docker_client import DockerClient, get_docker_host
 from testcontainers.core.network import Network
 
 from rocketmq_aio.testing import conf, reaper
-from rocketmq_aio.testing.errors import ClusterError, UnavailableError
-from rocketmq_aio.testing.ports import choose_port
-from rocketmq_aio.testing.server import STOP_SECONDS, TAIL_LINES, Backend, Launched, Server
+from rocketmq_aio.testing.errors import ClusterError, NotSupportedError, UnavailableError
+from rocketmq_aio.testing.ports import BROKER, choose_port
+from rocketmq_aio.testing.server import (
+    STOP_SECONDS,
+    TAIL_LINES,
+    Backend,
+    BrokerSpec,
+    Launched,
+    Server,
+)
 
 LABEL: Final = "rocketmq-aio.cluster"
 ENGINE_SECONDS: Final = 2  # an engine that responds later is not used
@@ -98,9 +105,13 @@ class ContainerServer(Server):
         state = self._container.attrs["State"]
         return int(state["Pid"]) if state["Running"] else None
 
-    def start(self) -> None:
+    def start(self, version: str | None = None) -> None:
         if self.running:
             raise ClusterError(f"{self._name} is running already")
+        if version is not None:
+            raise NotSupportedError(
+                "the docker backend cannot change the version of a server: use 'jvm'"
+            )
         self._container.start()
 
     def kill(self) -> None:
@@ -157,6 +168,13 @@ class ContainerServer(Server):
             self._container.unpause()
 
 
+class _Pod(NamedTuple):
+    """A shared network: id of its container, published ports by broker id."""
+
+    id: str
+    ports: list[int]
+
+
 class ContainerBackend(Backend):
     """Runs servers in containers, with one network per cluster.
 
@@ -167,10 +185,11 @@ class ContainerBackend(Backend):
     name = "containers"
 
     def __init__(self, version: str) -> None:
-        self._image = image_of(version)
+        self._version = version
         self._label = {LABEL: uuid.uuid4().hex}
         self._namesrvs: list[str] = []
         self._servers: list[ContainerServer] = []
+        self._pods: dict[str, _Pod] = {}
         self._cleanup = ExitStack()
         try:
             _check_engine()
@@ -188,19 +207,26 @@ class ContainerBackend(Backend):
 
     def namesrv(self, name: str) -> Launched:
         port = choose_port()
-        container = self._container(name, NAMESRV_MEMORY, {NAMESRV_PORT: port})
+        container = self._container(self._version, NAMESRV_MEMORY)
+        self._connect(container, name, {NAMESRV_PORT: port})
         container.with_command(["sh", "mqnamesrv"])
         self._namesrvs.append(f"{name}:{NAMESRV_PORT}")
-        return self._launch(name, container, port)
+        return self._launch(name, self._version, container, port)
 
-    def broker(self, name: str, changes: Mapping[str, str]) -> Launched:
+    def broker(self, spec: BrokerSpec) -> Launched:
+        container = self._container(spec.version, BROKER_MEMORY)
         # Clients receive brokerIP1:listenPort, so the port is the same inside and outside.
-        port = choose_port()
-        container = self._container(name, BROKER_MEMORY, {port: port})
-        properties = conf.broker_conf(name, port, ";".join(self._namesrvs), changes)
+        if spec.replicas == 1:
+            port = choose_port()
+            self._connect(container, spec.name, {port: port})
+        else:
+            pod = self._pod_of(spec)
+            port = pod.ports[spec.broker_id]
+            container.with_kwargs(labels=self._label, network_mode=f"container:{pod.id}")
+        properties = conf.broker_conf(spec, port, ";".join(self._namesrvs))
         container.with_env("BROKER_CONF", conf.properties_text(properties))
         container.with_command(["sh", "-c", START_BROKER])
-        return self._launch(name, container, port)
+        return self._launch(spec.name, spec.version, container, port)
 
     def mqadmin(self, arguments: Sequence[str]) -> str:
         broker = self._servers[-1]
@@ -229,16 +255,38 @@ class ContainerBackend(Backend):
         )
         self._cleanup.callback(process.communicate, b"\n")
 
-    def _container(self, name: str, memory: str, ports: dict[int, int]) -> DockerContainer:
-        container = DockerContainer(self._image)
-        container.with_network(self._network).with_network_aliases(name)
+    def _container(self, version: str, memory: str) -> DockerContainer:
+        if version != self._version and os.environ.get("ROCKETMQ_IMAGE"):
+            raise NotSupportedError(
+                f"ROCKETMQ_IMAGE names one image, for {self._version} and not for {version}"
+            )
+        container = DockerContainer(image_of(version))
         container.with_env("JAVA_OPT_EXT", memory).with_kwargs(labels=self._label)
-        published: dict[str, Any] = {str(p): ("127.0.0.1", port) for p, port in ports.items()}
-        container.ports = published
         return container
 
-    def _launch(self, name: str, container: DockerContainer, port: int) -> Launched:
+    def _connect(self, container: DockerContainer, name: str, ports: dict[int, int]) -> None:
+        container.with_network(self._network).with_network_aliases(name)
+        published: dict[str, Any] = {str(p): ("127.0.0.1", port) for p, port in ports.items()}
+        container.ports = published
+
+    def _pod_of(self, spec: BrokerSpec) -> _Pod:
+        """Return the network of a master and its slaves.
+
+        They know each other by the addresses that clients get: 127.0.0.1 with a port.  The network
+        belongs to a container that only sleeps, so it survives the end of each broker.
+        """
+        if (pod := self._pods.get(spec.broker_name)) is None:
+            ports = [choose_port(BROKER) for _ in range(spec.replicas)]
+            container = self._container(spec.version, "")
+            self._connect(container, spec.broker_name, {port: port for port in ports})
+            container.with_command(["sleep", "infinity"])
+            self._cleanup.callback(container.stop)
+            pod = _Pod(container.start().get_wrapped_container().id, ports)
+            self._pods[spec.broker_name] = pod
+        return pod
+
+    def _launch(self, name: str, version: str, container: DockerContainer, port: int) -> Launched:
         self._cleanup.callback(container.stop)
         server = ContainerServer(name, container)
         self._servers.append(server)
-        return Launched(name, f"127.0.0.1:{port}", server)
+        return Launched(name, f"127.0.0.1:{port}", server, version)

@@ -13,7 +13,7 @@ from rocketmq_aio.embedded.server import VERSIONS, EmbeddedServer
 from rocketmq_aio.testing.errors import ClusterError, NotSupportedError
 from rocketmq_aio.testing.jvm import AdminTool
 from rocketmq_aio.testing.security import Security
-from rocketmq_aio.testing.server import Backend, Launched, Server
+from rocketmq_aio.testing.server import Backend, BrokerSpec, Launched, Server
 
 UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}  # of messageDelayLevel
 
@@ -32,9 +32,13 @@ class EmbeddedServerControl(Server):
     def running(self) -> bool:
         return self._server.is_running
 
-    def start(self) -> None:
+    def start(self, version: str | None = None) -> None:
         if self.running:
             raise ClusterError(f"{self._server.address} is running already")
+        if version is not None:
+            raise NotSupportedError(
+                "the embedded backend cannot change the version of a server: use 'jvm'"
+            )
         self._server.start()
 
     def kill(self) -> None:
@@ -59,9 +63,7 @@ class EmbeddedBackend(Backend):
     name = "embedded"
 
     def __init__(self, version: str, security: Security) -> None:
-        if version not in VERSIONS:
-            known = " and ".join(VERSIONS)
-            raise NotSupportedError(f"the embedded backend has {known}, not {version!r}")
+        _check_version(version)
         self._version = version
         self._security = security
         self._tool: AdminTool | None = None
@@ -70,16 +72,28 @@ class EmbeddedBackend(Backend):
         self.cluster: EmbeddedCluster
 
     def launch(
-        self, namesrvs: int, brokers: int, properties: Mapping[str, str]
-    ) -> tuple[list[Launched], list[Launched]]:
-        """Start all servers; return name servers and brokers."""
+        self, namesrvs: int, specs: Sequence[BrokerSpec]
+    ) -> tuple[list[Launched], list[list[Launched]]]:
+        """Start all servers; return name servers, and each master with its slaves."""
+        if specs[0].sync_replication:
+            raise NotSupportedError(
+                "the embedded backend has no sync_replication:"
+                " its slaves share the messages of their master; use 'jvm' or 'docker'"
+            )
+        for spec in specs:
+            _check_version(spec.version)
         tls = self._security.tls
         context = None if tls is None else tls.server_context()
         self.cluster = EmbeddedCluster(
-            brokers, version=self._version, tls=context, accounts=self._security.accounts
+            len(specs),
+            version=self._version,
+            broker_versions=[spec.version for spec in specs],
+            replicas=specs[0].replicas - 1,
+            tls=context,
+            accounts=self._security.accounts,
         )
-        for broker in self.cluster.brokers:
-            apply_properties(broker, properties)
+        for broker, spec in zip(self.cluster.brokers, specs, strict=True):
+            apply_properties(broker, spec.properties)
         self.cluster.__enter__()
         self._running = True
         for _ in range(namesrvs - 1):
@@ -92,13 +106,19 @@ class EmbeddedBackend(Backend):
         names = [self.cluster.name_server, *self._more_name_servers]
         return (
             [_launched(f"namesrv-{number}", server) for number, server in enumerate(names)],
-            [_launched(broker.name, broker) for broker in self.cluster.brokers],
+            [
+                [
+                    _launched(spec._replace(broker_id=each.broker_id).name, each)
+                    for each in (broker, *broker.replicas)
+                ]
+                for broker, spec in zip(self.cluster.brokers, specs, strict=True)
+            ],
         )
 
     def namesrv(self, name: str) -> Launched:
         raise NotImplementedError("use launch")
 
-    def broker(self, name: str, changes: Mapping[str, str]) -> Launched:
+    def broker(self, spec: BrokerSpec) -> Launched:
         raise NotImplementedError("use launch")
 
     def mqadmin(self, arguments: Sequence[str]) -> str:
@@ -167,4 +187,10 @@ PROPERTIES: Final[Mapping[str, Callable[[EmbeddedBroker, str], None]]] = {
 
 
 def _launched(name: str, server: EmbeddedServer) -> Launched:
-    return Launched(name, server.address, EmbeddedServerControl(server))
+    return Launched(name, server.address, EmbeddedServerControl(server), server.version.name)
+
+
+def _check_version(version: str) -> None:
+    if version not in VERSIONS:
+        known = " and ".join(VERSIONS)
+        raise NotSupportedError(f"the embedded backend has {known}, not {version!r}")

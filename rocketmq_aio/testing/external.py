@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from rocketmq_aio.testing.errors import ClusterError, NotOwnedError
-from rocketmq_aio.testing.server import Backend, Launched, Server
+from rocketmq_aio.testing.server import Backend, BrokerSpec, Launched, Server
 
 
 def refuse() -> NoReturn:
@@ -21,7 +21,7 @@ class ExternalServer(Server):
     def pid(self) -> int | None:
         return None
 
-    def start(self) -> None:
+    def start(self, version: str | None = None) -> None:
         refuse()
 
     def kill(self) -> None:
@@ -48,10 +48,16 @@ class ExternalBackend(Backend):
             raise ClusterError("set ROCKETMQ_NAMESRV to the name server of the external cluster")
         self.addresses = [address for address in namesrv.split(";") if address]
 
+    def refuse_choice(self) -> NoReturn:
+        raise NotOwnedError(
+            "the cluster of ROCKETMQ_NAMESRV is external: slaves, sync_replication and"
+            " broker_versions are what they are there"
+        )
+
     def namesrv(self, name: str) -> Launched:
         refuse()
 
-    def broker(self, name: str, changes: Mapping[str, str]) -> Launched:
+    def broker(self, spec: BrokerSpec) -> Launched:
         refuse()
 
     def mqadmin(self, arguments: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -21,6 +21,7 @@ from rocketmq_aio.testing.security import Security
 from rocketmq_aio.testing.server import (
     STOP_SECONDS,
     Backend,
+    BrokerSpec,
     Launched,
     Server,
     copy_logs,
@@ -46,11 +47,15 @@ NO_FILES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class JVMServer(Server):
-    """A Java process; *home* holds its configuration, data and logs."""
+    """A Java process; *home* holds its configuration, data and logs.
 
-    def __init__(self, command: Sequence[str], home: Path) -> None:
-        self._command = command
+    :param command_of: the command that runs a version
+    """
+
+    def __init__(self, home: Path, version: str, command_of: Callable[[str], list[str]]) -> None:
         self._home = home
+        self._command = command_of(version)
+        self._command_of = command_of
         self._log = home / "logs" / "stdout.log"
         self._process: GuardedProcess | None = None
 
@@ -59,9 +64,11 @@ class JVMServer(Server):
         process = self._process
         return process.pid if process is not None and process.running else None
 
-    def start(self) -> None:
+    def start(self, version: str | None = None) -> None:
         if self.running:
             raise ClusterError(f"{self._home.name} is running already")
+        if version is not None:
+            self._command = self._command_of(version)
         self.kill()  # cleans up after a process that exited
         self._process = GuardedProcess(self._command, folder=self._home, log=self._log)
 
@@ -103,33 +110,25 @@ class JVMBackend(Backend):
 
     def __init__(self, version: str, security: Security = UNSECURED) -> None:
         self._tool = AdminTool(version, security)
-        self._jars = fetch_jars(version)
-        self._security = security.java_options()
-        self._files = security.files(version)
+        self._version = version
+        self._security = security
         self._folder = Path(tempfile.mkdtemp(prefix=f"rocketmq-{version}-"))
         self._servers: list[JVMServer] = []
         self._namesrvs: list[str] = []
 
     def namesrv(self, name: str) -> Launched:
         port = choose_port()
-        home = self._home(name)
-        properties = conf.properties_text({"listenPort": str(port)})
-        (home / "conf" / "server.conf").write_text(properties, encoding="utf-8")
         self._namesrvs.append(f"127.0.0.1:{port}")
-        return self._launch(home, [*SMALL, *self._classes(home), NAMESRV_MAIN], port)
+        properties = {"listenPort": str(port)}
+        return self._launch(name, self._version, port, properties, [*SMALL], NAMESRV_MAIN)
 
-    def broker(self, name: str, changes: Mapping[str, str]) -> Launched:
+    def broker(self, spec: BrokerSpec) -> Launched:
         port = choose_port(BROKER)
-        home = self._home(name)
-        store = {
-            "brokerIP2": "127.0.0.1",
-            "storePathRootDir": str(home / "store"),
-            "storePathCommitLog": str(home / "store" / "commitlog"),
-        }
-        properties = conf.broker_conf(name, port, ";".join(self._namesrvs), {**store, **changes})
-        text = conf.properties_text(properties)
-        (home / "conf" / "server.conf").write_text(text, encoding="utf-8")
-        return self._launch(home, [*BROKER_MEMORY, *self._classes(home), BROKER_MAIN], port)
+        store = self._folder / spec.name / "store"
+        places = {"storePathRootDir": str(store), "storePathCommitLog": str(store / "commitlog")}
+        properties = {**places, **conf.broker_conf(spec, port, ";".join(self._namesrvs))}
+        memory = [*BROKER_MEMORY]
+        return self._launch(spec.name, spec.version, port, properties, memory, BROKER_MAIN)
 
     def mqadmin(self, arguments: Sequence[str]) -> str:
         return self._tool.run(arguments, ";".join(self._namesrvs))
@@ -143,18 +142,28 @@ class JVMBackend(Backend):
             server.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _home(self, name: str) -> Path:
-        return prepare_home(self._folder / name, self._files)
+    def _launch(
+        self,
+        name: str,
+        version: str,
+        port: int,
+        properties: Mapping[str, str],
+        memory: Sequence[str],
+        main: str,
+    ) -> Launched:
+        home = prepare_home(self._folder / name, self._security.files(version))
+        file = home / "conf" / "server.conf"
+        file.write_text(conf.properties_text(properties), encoding="utf-8")
 
-    def _launch(self, home: Path, options: Sequence[str], port: int) -> Launched:
-        command = ["java", *options, "-c", str(home / "conf" / "server.conf")]
-        server = JVMServer(command, home)
+        def command_of(wanted: str) -> list[str]:
+            self._security.check_upgrade(version, wanted)
+            classes = class_options(fetch_jars(wanted), self._security.java_options(), home)
+            return ["java", *memory, *classes, main, "-c", str(file)]
+
+        server = JVMServer(home, version, command_of)
         self._servers.append(server)
         server.start()
-        return Launched(home.name, f"127.0.0.1:{port}", server)
-
-    def _classes(self, home: Path) -> list[str]:
-        return class_options(self._jars, self._security, home)
+        return Launched(name, f"127.0.0.1:{port}", server, version)
 
 
 class AdminTool:

@@ -15,7 +15,8 @@ HIGHEST: Final = 32_000
 TRIES: Final = 200
 
 NAMESRV: Final = (0,)
-BROKER: Final = (0, -2, 1)  # a broker listens on its port, on p-2 (VIP channel) and p+1 (HA)
+HA_OFFSET: Final = 1  # of the port where a master serves its slaves
+BROKER: Final = (0, -2, HA_OFFSET)  # a broker also listens on its port - 2 (VIP channel)
 
 
 def choose_port(offsets: tuple[int, ...] = NAMESRV) -> int:

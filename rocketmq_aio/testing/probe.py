@@ -105,9 +105,44 @@ def masters(namesrv: str, topic: str, access: Access = OPEN) -> dict[str, str]:
 
 def cluster_masters(namesrv: str) -> dict[str, str]:
     """Return all masters that *namesrv* knows: address by broker name."""
-    return _masters(
-        _json(ask(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO))["brokerAddrTable"].values()
-    )
+    return _masters(_cluster(namesrv, OPEN))
+
+
+def members(namesrv: str, broker_name: str, access: Access = OPEN) -> dict[int, str]:
+    """Return master and slaves of *broker_name* that *namesrv* knows: address by broker id."""
+    for data in _cluster(namesrv, access):
+        if data["brokerName"] == broker_name:
+            return {int(number): address for number, address in data["brokerAddrs"].items()}
+    return {}
+
+
+def queue_ends(broker: str, topic: str, queues: int, access: Access = OPEN) -> list[int]:
+    """Return the offset behind the last message of each queue of *topic*."""
+    found = []
+    for number in range(queues):
+        reply = request(
+            broker, RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": number}, access=access
+        )
+        if reply.code != ResponseCode.SUCCESS:
+            raise ProbeError(f"{broker}: {reply.code} {reply.remark}")
+        found.append(int(reply.ext_fields["offset"]))
+    return found
+
+
+def queues(broker: str, topic: str, access: Access = OPEN) -> int:
+    """Return the number of queues to read of *topic* at *broker*.
+
+    :raises ProbeError: it does not have the topic
+    """
+    topics = _json(ask(broker, RequestCode.GET_ALL_TOPIC_CONFIG, access=access))["topicConfigTable"]
+    if topic not in topics:
+        raise ProbeError(f"{broker} does not have {topic}")
+    return int(topics[topic]["readQueueNums"])
+
+
+def _cluster(namesrv: str, access: Access) -> list[dict[str, Any]]:
+    body = _json(ask(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO, access=access))
+    return list(body["brokerAddrTable"].values())
 
 
 def wait_until(check: Callable[[], object], *, seconds: float, what: str) -> None:

@@ -172,6 +172,17 @@ class Security:
             files["plain_acl.yml"] = plain_acl(self.accounts)
         return files
 
+    def check_upgrade(self, version: str, wanted: str) -> None:
+        """Check that a server of *version* can be restarted with the version *wanted*.
+
+        :raises NotSupportedError: there are accounts, which 4.9 and 5.x store differently
+        """
+        if self.accounts and is_old(version) != is_old(wanted):
+            raise NotSupportedError(
+                f"a broker with accounts cannot go from {version} to {wanted}:"
+                " 4.9 reads them from a file, 5.x from its store"
+            )
+
     def create_accounts(self, version: str, broker: str) -> None:
         """Create the accounts at the broker with that address (5.x; 4.9 reads a file)."""
         if is_old(version):

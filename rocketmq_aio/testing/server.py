@@ -21,8 +21,12 @@ class Server(ABC):
         """The process id on this machine, None while it is not running."""
 
     @abstractmethod
-    def start(self) -> None:
-        """Start on the same port and data, without waiting until it is ready."""
+    def start(self, version: str | None = None) -> None:
+        """Start on the same port and data, without waiting until it is ready.
+
+        :param version: from now on; default: that of the last start
+        :raises NotSupportedError: the version of this server cannot be changed
+        """
 
     @abstractmethod
     def kill(self) -> None:
@@ -54,6 +58,32 @@ class Launched(NamedTuple):
     name: str
     address: str
     server: Server
+    version: str
+
+
+class BrokerSpec(NamedTuple):
+    """A broker to start.
+
+    :param broker_name: shared by a master and its slaves
+    :param broker_id: 0 is the master
+    :param replicas: number of brokers with this name
+    :param sync_replication: the master waits for a slave before it confirms a message
+    :param properties: lines of broker.conf beyond those of `conf.broker_conf`
+    """
+
+    broker_name: str
+    version: str
+    properties: Mapping[str, str]
+    broker_id: int = 0
+    replicas: int = 1
+    sync_replication: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the server, of its folder and of its logs."""
+        if self.broker_id == 0:
+            return self.broker_name
+        return f"{self.broker_name}-slave-{self.broker_id}"
 
 
 class Backend(ABC):
@@ -66,8 +96,11 @@ class Backend(ABC):
         """Start a name server. Start all name servers before the first broker."""
 
     @abstractmethod
-    def broker(self, name: str, changes: Mapping[str, str]) -> Launched:
-        """Start a master that registers with all name servers started so far."""
+    def broker(self, spec: BrokerSpec) -> Launched:
+        """Start a broker that registers with all name servers started so far.
+
+        Start a master before its slaves.
+        """
 
     @abstractmethod
     def mqadmin(self, arguments: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import NamedTuple
 
 WORDS = struct.Struct(">II")
@@ -23,10 +24,14 @@ class Answer(NamedTuple):
     code: int = 0
     body: bytes = b""
     remark: str | None = None
+    ext_fields: Mapping[str, str] = MappingProxyType({})
 
 
 class AnsweringServer(socketserver.ThreadingTCPServer):
-    """*answers* by request code; *raw* bytes instead of a frame, then the end, if given."""
+    """*answers* by request code; *raw* bytes instead of a frame, then the end, if given.
+
+    :ivar series: responses one after another, in place of the answer for a code
+    """
 
     allow_reuse_address = True
     daemon_threads = False  # joined when it is closed
@@ -35,6 +40,7 @@ class AnsweringServer(socketserver.ThreadingTCPServer):
         super().__init__(("127.0.0.1", 0), Exchange)
         self.answers = answers
         self.raw = raw
+        self.series: dict[int, Iterator[Answer]] = {}
         self.asked: list[Asked] = []
 
     @property
@@ -51,13 +57,21 @@ class Exchange(socketserver.StreamRequestHandler):
         body = self.rfile.read(length - 4 - header_length)
         server.asked.append(Asked(header["code"], header["extFields"], body))
         if server.raw is None:
-            self.wfile.write(frame(header["opaque"], server.answers[header["code"]]))
+            code = header["code"]
+            answer = next(server.series[code]) if code in server.series else server.answers[code]
+            self.wfile.write(frame(header["opaque"], answer))
         else:
             self.wfile.write(server.raw)
 
 
 def frame(opaque: int, answer: Answer) -> bytes:
-    said = {"code": answer.code, "opaque": opaque, "flag": 1, "remark": answer.remark}
+    said = {
+        "code": answer.code,
+        "opaque": opaque,
+        "flag": 1,
+        "remark": answer.remark,
+        "extFields": dict(answer.ext_fields),
+    }
     text = json.dumps(said).encode()
     length = 4 + len(text) + len(answer.body)
     return WORDS.pack(length, len(text)) + text + answer.body

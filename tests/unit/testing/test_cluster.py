@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-from rocketmq_aio.testing import Cluster, ClusterError, NotOwnedError, StartError, cluster
-from rocketmq_aio.testing.server import Backend, Launched, Server
+from rocketmq_aio.testing import Cluster, ClusterError, NotOwnedError, StartError, cluster, nodes
+from rocketmq_aio.testing.server import Backend, BrokerSpec, Launched, Server
 from tests.unit.testing.answering import Answer, AnsweringServer, answering
 
 REQUESTS: Final[tuple[int, ...]] = (17, 28, 200, 207, 215, 216)
@@ -22,13 +22,15 @@ class FakeServer(Server):
 
     def __init__(self, pid: int | None) -> None:
         self._pid = pid
+        self.versions: list[str | None] = []
 
     @property
     def pid(self) -> int | None:
         return self._pid
 
-    def start(self) -> None:
+    def start(self, version: str | None = None) -> None:
         self._pid = 1
+        self.versions.append(version)
 
     def kill(self) -> None:
         self._pid = None
@@ -54,14 +56,18 @@ class FakeBackend(Backend):
         self.broker_pid: int | None = 1
         self.broker_error: BaseException | None = None
         self.closed = 0
+        self.specs: list[BrokerSpec] = []
+        self.servers: list[FakeServer] = []
 
     def namesrv(self, name: str) -> Launched:
-        return Launched(name, self.address, FakeServer(1))
+        return Launched(name, self.address, FakeServer(1), "5.5.0")
 
-    def broker(self, name: str, changes: Mapping[str, str]) -> Launched:
+    def broker(self, spec: BrokerSpec) -> Launched:
         if self.broker_error is not None:
             raise self.broker_error
-        return Launched(name, self.address, FakeServer(self.broker_pid))
+        self.specs.append(spec)
+        self.servers.append(FakeServer(self.broker_pid))
+        return Launched(spec.name, self.address, self.servers[-1], spec.version)
 
     def mqadmin(self, arguments: Sequence[str]) -> str:
         return " ".join(arguments)
@@ -78,7 +84,8 @@ def server() -> Iterator[AnsweringServer]:
     """A name server that knows broker-a, and broker-a itself, behind one address."""
     answers = {code: Answer() for code in REQUESTS}
     with answering(answers) as running:
-        data = {"brokerName": "broker-a", "brokerAddrs": {"0": running.address}}
+        addresses = {"0": running.address, "1": running.address}
+        data = {"brokerName": "broker-a", "brokerAddrs": addresses}
         answers[105] = Answer(body=json.dumps({"brokerDatas": [data]}).encode())
         answers[106] = Answer(body=json.dumps({"brokerAddrTable": {"broker-a": data}}).encode())
         yield running
@@ -128,7 +135,7 @@ def test_a_server_that_exits_during_start_is_reported_with_its_logs(
 def test_a_server_that_is_not_ready_in_time_is_reported_with_the_reason(
     backend: FakeBackend, server: AnsweringServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "START_SECONDS", 0)
+    monkeypatch.setattr(nodes, "START_SECONDS", 0)
     server.answers = {105: Answer(code=17)}
 
     with pytest.raises(StartError, match="does not know broker-a on <Broker broker-a"):
@@ -147,6 +154,106 @@ def test_an_interrupted_start_closes_started_servers(
         Cluster.start()
 
     assert backend.closed == 1
+
+
+def test_a_master_is_started_before_its_slaves(backend: FakeBackend) -> None:
+    with Cluster.start(slaves=1, sync_replication=True) as started:
+        (broker,) = started.brokers
+        (slave,) = broker.slaves
+
+    assert [(spec.name, spec.sync_replication) for spec in backend.specs] == [
+        ("broker-a", True),
+        ("broker-a-slave-1", True),
+    ]
+    assert (slave.name, slave.broker_id, slave.master) == ("broker-a-slave-1", 1, broker)
+
+
+def test_a_slave_is_ready_when_every_name_server_knows_it(
+    backend: FakeBackend, server: AnsweringServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "START_SECONDS", 0)
+
+    with pytest.raises(StartError, match="does not know <Slave broker-a-slave-2"):
+        Cluster.start(slaves=2)
+
+    assert backend.closed == 1
+
+
+def test_a_slave_that_exited_counts_as_not_running(backend: FakeBackend) -> None:
+    with Cluster.start(slaves=1) as started:
+        started.check_running()
+        started.brokers[0].slaves[0].kill()
+        with pytest.raises(ClusterError, match=r"broker-a-slave-1 at .* does not run"):
+            started.check_running()
+
+
+def copies(*ends: int) -> Iterator[Answer]:
+    """Responses with the offset behind the last message."""
+    return iter([Answer(ext_fields={"offset": str(end)}) for end in ends])
+
+
+def test_a_topic_is_copied_when_the_slave_has_the_end_of_each_queue(
+    backend: FakeBackend, server: AnsweringServer
+) -> None:
+    topics = {"topicConfigTable": {"orders": {"readQueueNums": 2}}}
+    with Cluster.start(slaves=1) as started:
+        server.answers = {**server.answers, 21: Answer(body=json.dumps(topics).encode())}
+        # Queues 0 and 1 of the master, then of the slave, twice.
+        server.series[30] = copies(3, 5, 3, 4, 3, 5)
+        started.brokers[0].slaves[0].wait_copied("orders")
+
+    assert [asked.code for asked in server.asked].count(30) == 6
+
+
+def test_a_topic_that_is_not_copied_in_time_raises(
+    backend: FakeBackend, server: AnsweringServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "COPY_SECONDS", 0)
+    topics = {"topicConfigTable": {"orders": {"readQueueNums": 1}}}
+    with Cluster.start(slaves=1) as started:
+        server.answers = {**server.answers, 21: Answer(body=json.dumps(topics).encode())}
+        server.series[30] = copies(3, 2)
+        with pytest.raises(ClusterError, match=r"orders not copied .* has \[2\] of \[3\]"):
+            started.brokers[0].slaves[0].wait_copied("orders")
+
+
+def test_a_copy_of_a_stopped_master_is_not_awaited(backend: FakeBackend) -> None:
+    with Cluster.start(slaves=1) as started:
+        started.brokers[0].kill()
+        with pytest.raises(ClusterError, match=r"broker-a at .* does not run"):
+            started.brokers[0].slaves[0].wait_copied("orders")
+
+
+def test_brokers_have_versions_of_their_own(backend: FakeBackend, server: AnsweringServer) -> None:
+    both = [
+        {"brokerName": name, "brokerAddrs": {"0": server.address}}
+        for name in ("broker-a", "broker-b")
+    ]
+    server.answers = {
+        **server.answers,
+        105: Answer(body=json.dumps({"brokerDatas": both}).encode()),
+    }
+    with Cluster.start("5.5.0", broker_versions=("4.9.7", "5.5.0")) as started:
+        assert [broker.version for broker in started.brokers] == ["4.9.7", "5.5.0"]
+        assert [server.version for server in started.namesrvs] == ["5.5.0"]
+
+
+def test_another_number_of_brokers_than_versions_raises(backend: FakeBackend) -> None:
+    with pytest.raises(ClusterError, match="brokers=3, but broker_versions has 2"):
+        Cluster.start(brokers=3, broker_versions=("4.9.7", "5.5.0"))
+
+    assert backend.closed == 1
+
+
+def test_a_stopped_broker_is_started_with_another_version(backend: FakeBackend) -> None:
+    with Cluster.start("4.9.7") as started:
+        (broker,) = started.brokers
+        broker.restart(version="5.5.0")
+        assert broker.version == "5.5.0"
+        broker.restart()
+        broker.restart(version="5.5.0")
+
+    assert backend.servers[0].versions == ["5.5.0", None, None]
 
 
 @pytest.mark.parametrize("wrong", [{"brokers": 0}, {"brokers": 27}, {"namesrvs": 0}])
@@ -213,6 +320,18 @@ def test_servers_of_an_external_cluster_are_not_stopped(external: Cluster, actio
     for server in (external.brokers[0], external.namesrvs[0]):
         with pytest.raises(NotOwnedError, match="ROCKETMQ_NAMESRV"):
             getattr(server, action)()
+
+
+@pytest.mark.parametrize(
+    "choice", [{"slaves": 1}, {"sync_replication": True}, {"broker_versions": ["4.9.7"]}]
+)
+def test_replicas_and_versions_of_an_external_cluster_cannot_be_chosen(
+    server: AnsweringServer, monkeypatch: pytest.MonkeyPatch, choice: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("ROCKETMQ_NAMESRV", server.address)
+
+    with pytest.raises(NotOwnedError, match="slaves, sync_replication and broker_versions"):
+        Cluster.start(backend="external", **choice)
 
 
 def test_an_external_cluster_counts_as_running(external: Cluster) -> None:

@@ -6,33 +6,67 @@ import pytest
 
 from rocketmq_aio.testing.conf import broker_conf, properties_text
 from rocketmq_aio.testing.errors import ClusterError
+from rocketmq_aio.testing.server import BrokerSpec
+
+
+def spec(**properties: str) -> BrokerSpec:
+    return BrokerSpec("broker-b", "5.5.0", properties)
 
 
 def test_a_broker_advertises_an_address_of_this_machine() -> None:
-    properties = broker_conf("broker-b", 20911, "127.0.0.1:20876;127.0.0.1:20877", {})
+    properties = broker_conf(spec(), 20911, "127.0.0.1:20876;127.0.0.1:20877")
 
     assert properties["brokerName"] == "broker-b"
-    assert properties["brokerIP1"] == "127.0.0.1"
-    assert properties["listenPort"] == "20911"
+    assert properties["brokerIP1"] == properties["brokerIP2"] == "127.0.0.1"
+    assert (properties["listenPort"], properties["haListenPort"]) == ("20911", "20912")
     assert properties["namesrvAddr"] == "127.0.0.1:20876;127.0.0.1:20877"
 
 
+def test_a_broker_is_a_master_unless_it_has_another_id() -> None:
+    master = broker_conf(spec(), 20911, "")
+    slave = broker_conf(spec()._replace(broker_id=2), 20911, "")
+
+    assert (master["brokerId"], master["brokerRole"]) == ("0", "ASYNC_MASTER")
+    assert (slave["brokerId"], slave["brokerRole"]) == ("2", "SLAVE")
+    assert slave["brokerName"] == master["brokerName"]
+
+
+def test_a_master_with_synchronous_replication_waits_for_one_slave() -> None:
+    wanted = spec()._replace(sync_replication=True)
+
+    master = broker_conf(wanted, 20911, "")
+    slave = broker_conf(wanted._replace(broker_id=1), 20911, "")
+
+    assert (master["brokerRole"], master["inSyncReplicas"]) == ("SYNC_MASTER", "2")
+    assert slave["brokerRole"] == "SLAVE"
+
+
+def test_servers_of_one_broker_name_have_names_of_their_own() -> None:
+    assert [spec()._replace(broker_id=number).name for number in range(3)] == [
+        "broker-b",
+        "broker-b-slave-1",
+        "broker-b-slave-2",
+    ]
+
+
 def test_properties_of_the_caller_override_the_defaults() -> None:
-    properties = broker_conf("broker-a", 20911, "", {"autoCreateTopicEnable": "false"})
+    properties = broker_conf(spec(autoCreateTopicEnable="false"), 20911, "")
 
     assert properties["autoCreateTopicEnable"] == "false"
 
 
-@pytest.mark.parametrize("name", ["listenPort", "brokerName", "brokerIP1", "namesrvAddr"])
+@pytest.mark.parametrize(
+    "name", ["listenPort", "brokerName", "brokerId", "brokerRole", "brokerIP1", "namesrvAddr"]
+)
 def test_required_properties_cannot_be_overridden(name: str) -> None:
     with pytest.raises(ClusterError, match=name):
-        broker_conf("broker-a", 20911, "", {name: "1"})
+        broker_conf(spec(**{name: "1"}), 20911, "")
 
 
 @pytest.mark.parametrize(("name", "value"), [("a=b", "1"), ("flushDiskType", "A\nbrokerId=1")])
 def test_a_property_value_cannot_contain_another_property(name: str, value: str) -> None:
     with pytest.raises(ClusterError, match="not a broker property"):
-        broker_conf("broker-a", 20911, "", {name: value})
+        broker_conf(spec(**{name: value}), 20911, "")
 
 
 def test_backslashes_are_escaped() -> None:

@@ -82,3 +82,41 @@ def test_what_the_embedded_broker_does_not_have_raises(
 ) -> None:
     with pytest.raises(NotSupportedError, match="the embedded backend"):
         Cluster.start(version, backend="embedded", broker_properties=properties)
+
+
+def test_slaves_are_nodes_of_their_own() -> None:
+    with Cluster.start(backend="embedded", brokers=2, slaves=2) as cluster:
+        first, second = cluster.brokers
+        cluster.create_topic("orders", queues=2)
+        first.slaves[0].wait_copied("orders")
+        first.kill()
+
+        known = probe.members(cluster.namesrv, first.name)
+
+        assert known == {slave.broker_id: slave.address for slave in first.slaves}
+        assert [slave.name for slave in second.slaves] == ["broker-b-slave-1", "broker-b-slave-2"]
+        first.start()
+        first.slaves[1].kill()
+        with pytest.raises(ClusterError, match="broker-a-slave-2"):
+            cluster.check_running()
+
+
+def test_brokers_are_of_several_versions() -> None:
+    versions = ["4.9.7", "5.5.0"]
+    with Cluster.start(backend="embedded", broker_versions=versions, slaves=1) as cluster:
+        assert [broker.version for broker in cluster.brokers] == versions
+        assert [broker.slaves[0].version for broker in cluster.brokers] == versions
+
+
+def test_replication_that_is_waited_for_raises() -> None:
+    with pytest.raises(NotSupportedError, match="the embedded backend has no sync_replication"):
+        Cluster.start(backend="embedded", slaves=1, sync_replication=True)
+
+
+def test_the_version_of_a_server_cannot_change(cluster: Cluster) -> None:
+    broker = cluster.brokers[0]
+    with pytest.raises(NotSupportedError, match="cannot change the version"):
+        broker.restart(version="4.9.7")
+
+    broker.start(version="5.5.0")
+    assert broker.version == "5.5.0"

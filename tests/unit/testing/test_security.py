@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rocketmq_aio.embedded.codes import AdminCode
-from rocketmq_aio.testing import Account, Cluster, ClusterError, ServerTLS
+from rocketmq_aio.testing import Account, Cluster, ClusterError, NotSupportedError, ServerTLS
 from rocketmq_aio.testing.backends import open_backend
 from rocketmq_aio.testing.jvm import prepare_home
 from rocketmq_aio.testing.security import Security
@@ -124,3 +124,11 @@ def test_relative_paths_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     tls = ServerTLS(certificate=relative, key=relative, authority=relative)
 
     assert f"-Dtls.server.certPath={PEM}" in tls.java_options()
+
+
+def test_a_broker_with_accounts_keeps_its_access_control() -> None:
+    Security().check_upgrade("4.9.7", "5.5.0")
+    BOTH.check_upgrade("5.1.4", "5.5.0")
+
+    with pytest.raises(NotSupportedError, match=r"cannot go from 4\.9\.7 to 5\.5\.0"):
+        BOTH.check_upgrade("4.9.7", "5.5.0")
