@@ -6,6 +6,7 @@ The extra also installs zlib-ng: the same format in about half the time.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from functools import cache
 from types import ModuleType
 from typing import Final
@@ -15,6 +16,8 @@ from rocketmq_aio.protocol.codes import COMPRESSION_BITS, COMPRESSION_MASK
 
 MAX_INFLATED: Final = 32 * 1024 * 1024  # per message: protects against decompression bombs
 MIN_WINDOW: Final = 8 * 1024 * 1024  # minimum window of decoders, by the zstd format
+FIRST_ROOM: Final = 16 * 1024
+USUAL_GROWTH: Final = 16  # of a body that is inflated: more takes several steps
 COMPRESSION_KINDS: Final = {0: "zlib"} | {bits: kind for kind, bits in COMPRESSION_BITS.items()}
 EXTRA: Final = missing_extra("compression")
 
@@ -81,28 +84,47 @@ def _inflate_zlib(data: bytes, limit: int) -> tuple[bool, bytes]:
     return inflater.eof, inflated
 
 
+def _rooms(data: bytes, limit: int) -> Iterator[int]:
+    """Yield how much to inflate at once: a buffer of *limit* bytes for each small body is slow."""
+    room, size = limit + 1, FIRST_ROOM + USUAL_GROWTH * len(data)
+    while room > 0:
+        yield min(size, room)
+        room -= size
+        size *= 2
+
+
 def _inflate_lz4(data: bytes, limit: int) -> tuple[bool, bytes]:
     import lz4.frame
 
     inflater = lz4.frame.LZ4FrameDecompressor()
+    parts: list[bytes] = []
     try:
-        inflated = bytes(inflater.decompress(data, limit + 1))
+        for size in _rooms(data, limit):
+            parts.append(inflater.decompress(b"" if parts else data, size))
+            if inflater.eof or len(parts[-1]) < size:
+                break
     except RuntimeError as error:
         raise CodecError("body", 0, f"lz4: {error}") from error
-    return bool(inflater.eof), inflated
+    return bool(inflater.eof), b"".join(parts)
 
 
 def _inflate_zstd(data: bytes, limit: int) -> tuple[bool, bytes]:
     import zstandard
 
     inflater = zstandard.ZstdDecompressor(max_window_size=max(limit, MIN_WINDOW))
+    parts: list[bytes] = []
     try:
         size = zstandard.frame_content_size(data)
-        if 0 <= size <= limit:
+        if 0 <= size <= min(limit, FIRST_ROOM + USUAL_GROWTH * len(data)):
             return True, inflater.decompress(data)
-        # Java omits the content size, which decompress() requires.
+        # Java omits the content size, which decompress() requires; a false one is not allocated.
         with inflater.stream_reader(data, read_across_frames=False) as reader:
-            inflated = reader.read(limit + 1)
+            for room in _rooms(data, limit):
+                parts.append(reader.read(room))
+                if len(parts[-1]) < room:
+                    break
+        inflated = b"".join(parts)
+        parts.clear()
         check = inflater.decompressobj()
         whole = len(inflated) > limit or (check.decompress(data) is not None and check.eof)
     except zstandard.ZstdError as error:

@@ -67,7 +67,7 @@ def decode_messages(
             properties_at = topic_at + data[topic_at - 1] + 2
             next_at = at + size
             if data[topic_at : properties_at - 2] != plain_topic:
-                raise CodecError("topic", topic_at, f"a message of another topic than {topic}")
+                raise _topic_error(topic, topic_at, at, body_length)
             length = data[properties_at - 2] << 8 | data[properties_at - 1]
             if properties_at + length != next_at or next_at > end or body_length < 0:
                 raise CodecError("message size", at, f"{size} does not fit its parts")
@@ -89,6 +89,12 @@ def decode_messages(
     except (struct_error, IndexError):
         return messages, CodecError("message", at, "the record is cut short")
     return messages, None
+
+
+def _topic_error(topic: str, topic_at: int, at: int, body_length: int) -> CodecError:
+    if body_length < 0:
+        return CodecError("message size", at, f"its body has {body_length} bytes")
+    return CodecError("topic", topic_at, f"a message of another topic than {topic}")
 
 
 def decode_message(data: bytes, broker_name: str) -> MessageExt:

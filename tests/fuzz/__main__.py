@@ -62,6 +62,7 @@ def _run(fuzzers: list[Fuzzer], options: argparse.Namespace) -> int:
                 if not options.keep_going:
                     return failed
         done += count
+        sys.stderr.write(f"\r{done} inputs")
     return failed
 
 

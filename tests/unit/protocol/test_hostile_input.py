@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import lz4.frame
 import msgspec
 import pytest
+import zstandard
 
 from rocketmq_aio.admin.offset_search import store_times
 from rocketmq_aio.consumer.offsets.local_file import decode_offsets
@@ -16,17 +20,20 @@ from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.embedded.snapshot import SnapshotError, load_snapshot, save_snapshot
 from rocketmq_aio.errors import CodecError, ConfigError
 from rocketmq_aio.model.errors import REMARK_SHOWN
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult
 from rocketmq_aio.protocol.command import Command, decode_command
+from rocketmq_aio.protocol.compression import inflate
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
 from rocketmq_aio.protocol.receipt import parse_receipt, read_info
-from rocketmq_aio.protocol.record import stored_message
+from rocketmq_aio.protocol.record import decode_messages, stored_message
 from rocketmq_aio.protocol.replies import reply_message
 from rocketmq_aio.protocol.requests.from_broker import PushReplyMessage
 from rocketmq_aio.protocol.requests.pop import PopMessageResponse
 from rocketmq_aio.remoting.inbound_requests import error_reply, reply_frame
 from rocketmq_aio.spark.options.values import offsets
+from tests.unit.costs import peak_bytes
 from tests.unit.protocol.test_replies import PUSHED
 from tests.unit.protocol.wire_files import split
 from tests.unit.stored import Stored
@@ -199,3 +206,42 @@ def test_a_snapshot_whose_queues_do_not_fit_is_refused(
 
     with pytest.raises(SnapshotError, match="damaged"):
         load_snapshot(EmbeddedCluster().brokers, tmp_path / "data")
+
+
+# --- compressed bodies ----------------------------------------------------------------------------
+
+
+def with_size(content_size: int) -> bytes:
+    """Return a small zstd frame whose header has *content_size*."""
+    frame = zstandard.ZstdCompressor(write_checksum=False).compress(b"a" * 300)
+    magic, blocks = frame[:4], frame[7:]  # between them: descriptor and content size
+    return magic + b"\xa0" + content_size.to_bytes(4, "little") + blocks
+
+
+@pytest.mark.parametrize(
+    ("bits", "data"),
+    [
+        (0x100, lz4.frame.compress(b"small")),
+        (0x200, zstandard.ZstdCompressor().compress(b"small")),
+        (0x200, zstandard.ZstdCompressor(write_content_size=False).compress(b"small")),
+        (0x200, with_size(30 * 1024 * 1024)),
+        (0x300, zlib.compress(b"small")),
+    ],
+    ids=["lz4", "zstd", "zstd of Java", "zstd with a false size", "zlib"],
+)
+def test_a_small_compressed_body_takes_little_memory(bits: int, data: bytes) -> None:
+    def read() -> None:
+        with suppress(CodecError):
+            assert inflate(data, bits) == b"small"
+
+    assert peak_bytes(read) < 256 * 1024
+
+
+def test_the_position_of_a_fault_is_inside_the_data() -> None:
+    record = Stored(body_length=-100).to_bytes()
+
+    messages, fault = decode_messages(record, MessageQueue("orders", "broker-a", 3))
+
+    assert messages == []
+    assert fault is not None
+    assert 0 <= fault.position < len(record)
