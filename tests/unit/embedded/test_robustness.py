@@ -107,7 +107,8 @@ async def test_a_thousand_connections_are_served(cluster: EmbeddedCluster) -> No
     try:
         for client in clients:
             await client.__aenter__()
-        opaques = [client.send(pull_header(CASE_ENV, 0)) for client in clients]
+        pull = pull_header(CASE_ENV, 0, suspend_timeout_millis=60_000)
+        opaques = [client.send(pull) for client in clients]
         await cluster.broker.wait_for_connections(CONNECTIONS)
         async with RawClient(cluster.broker.address) as producer:
             await producer.ask(send_header(CASE_ENV), b"body")

@@ -230,7 +230,7 @@ async def test_sigterm_lets_running_handlers_finish(cluster: FakeCluster) -> Non
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             assert await process.stdout.readline() == b"started\n"
             process.terminate()
             rest = await process.stdout.read()
