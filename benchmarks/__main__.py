@@ -10,7 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from benchmarks import ceiling, plot, report, results, runner, standin, subjects, workloads
+from benchmarks import (
+    ceiling,
+    embedded,
+    plot,
+    report,
+    results,
+    runner,
+    standin,
+    subjects,
+    workloads,
+)
 from benchmarks.results import Results
 from benchmarks.sample import Sample
 
@@ -69,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     spark.add_argument("--rounds", type=_positive, default=5)
     spark.add_argument("--brokers", default="standin,5.5.0", help="standin, and versions")
     spark.set_defaults(act=run_spark_read)
+    inside = commands.add_parser("embedded", help="sends per second of an embedded broker")
+    embedded.add_options(inside)
+    inside.set_defaults(act=embedded.run)
     profile = commands.add_parser("profile", help="where the client's CPU goes, on the stand-in")
     profile.add_argument("route", choices=[route.name for route in ceiling.ALL])
     profile.add_argument("--seconds", type=float, default=4.0)

@@ -9,8 +9,9 @@ import struct
 from typing import Final, Protocol as Interface, cast
 
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.protocol.command import Command, decode_command
+from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.frame import FrameDecoder
+from rocketmq_aio.protocol.templates import TemplateDecoder
 
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024  # the limit of Java peers
 HIGH_WATER_BYTES: Final = 1024 * 1024  # unsent bytes that stop reading requests
@@ -49,6 +50,7 @@ class ServerConnection(asyncio.Protocol):
         self.pushed: dict[int, asyncio.Future[Command]] = {}
         self._peer = peer
         self._decoder = FrameDecoder(self._frame, max_frame_bytes=MAX_FRAME_BYTES)
+        self._decode = TemplateDecoder().decode
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._unsent: list[bytes] = []
@@ -139,7 +141,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _frame(self, encoding: int, header: bytes, body: bytes) -> None:
         if self.is_open:  # the handler of an earlier frame may have closed it
-            self._peer.received(self, encoding, decode_command(encoding, header, body))
+            self._peer.received(self, encoding, self._decode(encoding, header, body))
 
     def _flush(self) -> None:
         if self._flushing is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from rocketmq_aio.protocol.command import Command
 
@@ -13,12 +15,11 @@ if TYPE_CHECKING:
     from rocketmq_aio.embedded.connection import ServerConnection
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(msgspec.Struct, frozen=True):
     """A response."""
 
     code: int = 0
-    ext: Mapping[str, str] = field(default_factory=dict)
+    ext: Mapping[str, str] = {}
     body: bytes = b""
     remark: str | None = None
 

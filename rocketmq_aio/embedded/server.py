@@ -20,13 +20,7 @@ from rocketmq_aio.embedded.recording import MAX_RECORDS, Recorder
 from rocketmq_aio.embedded.responses import Close, ErrorResponse, Outcome, Raw, Response, resolve
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.protocol.codes import (
-    BINARY_HEADER,
-    JSON_HEADER,
-    RESPONSE_FLAG,
-    V5_0_0,
-    ResponseCode,
-)
+from rocketmq_aio.protocol.codes import BINARY_HEADER, JSON_HEADER, RESPONSE_FLAG, ResponseCode
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
 from rocketmq_aio.remoting.fork import reset_after_fork
@@ -44,15 +38,12 @@ class Version(NamedTuple):
     name: str
     number: int
     response_headers: str  # "request": in the header encoding of the request; "json": always JSON
-
-    @property
-    def is_5(self) -> bool:
-        return self.number >= V5_0_0
+    is_5: bool
 
 
 VERSIONS: Final = {
-    "4.9.7": Version("4.9.7", 407, "request"),
-    "5.5.0": Version("5.5.0", 513, "json"),
+    "4.9.7": Version("4.9.7", 407, "request", is_5=False),
+    "5.5.0": Version("5.5.0", 513, "json", is_5=True),
 }
 
 
@@ -330,7 +321,7 @@ class EmbeddedServer:
                 outcome = fault.respond(self, command, connection)
         except Exception as error:  # noqa: BLE001 - a defect must not end the server
             outcome = self._failed(error, command, scripted=fault is not None)
-        if inspect.isawaitable(outcome):
+        if not isinstance(outcome, Response) and inspect.isawaitable(outcome):
             later = self._respond_later(
                 connection, encoding, command, outcome, scripted=fault is not None
             )

@@ -115,13 +115,14 @@ def _decode_binary(header: bytes) -> Command:
         raise CodecError("binary header", 8, reason)
     try:
         remark = header[FIXED.size : remark_end].decode() if remark_length else None
-        fields = _decode_binary_fields(header, fields_at)
+        fields = decode_binary_fields(header, fields_at)
     except UnicodeError as cause:
         raise CodecError("binary header", 8, str(cause)) from cause
     return Command(code, opaque, flag, remark, fields, version)
 
 
-def _decode_binary_fields(header: bytes, at: int) -> dict[str, str]:
+def decode_binary_fields(header: bytes, at: int) -> dict[str, str]:
+    """Return the ext fields in *header* from *at* to its end; CodecError if they run past it."""
     fields: dict[str, str] = {}  # the last duplicate wins: some Java clients write keys twice
     end = len(header)
     while at < end:  # lengths are read by indexing, which is faster than by slices

@@ -1,4 +1,4 @@
-"""Prepared frames of sends and pulls: constant fields are encoded once.
+"""Prepared frames of sends and pulls: constant fields are encoded once, and decoded once.
 
 A template writes the ROCKETMQ binary header with one struct call and one join per frame.
 """
@@ -9,7 +9,13 @@ from struct import Struct
 from typing import Final
 
 from rocketmq_aio.protocol.codes import BINARY_HEADER, CLIENT_VERSION, LANGUAGE_CODE
-from rocketmq_aio.protocol.command import FIELD_VALUE, binary_fields
+from rocketmq_aio.protocol.command import (
+    FIELD_VALUE,
+    Command,
+    binary_fields,
+    decode_binary_fields,
+    decode_command,
+)
 from rocketmq_aio.protocol.header import to_ext_fields
 from rocketmq_aio.protocol.requests.pull import PullMessage
 from rocketmq_aio.protocol.requests.send import SendMessage
@@ -25,6 +31,8 @@ _SEND_HEAD: Final = Struct(">iIhBhiiii7s13s3si")
 _SEND_FIELDS: Final = 27  # bytes of those two
 _BORN: Final = b"\x00\x01g\x00\x00\x00\x0d"
 _PROPERTIES: Final = b"\x00\x01i"
+# A header of a send up to the value of field i: language and the name of field g are skipped.
+_SEND_VALUES: Final = Struct(">hxhiiii7x13s3si")
 MAX_REMEMBERED: Final = 1024  # user flags can take any value
 
 
@@ -75,6 +83,44 @@ class SendTemplate:
         texts = dict(zip("efh", map(str, numbers), strict=True))
         fixed = self._fixed[numbers] = self._constant + binary_fields(texts)
         return fixed
+
+
+class TemplateDecoder:
+    """Decodes headers like `decode_command`; fields that `SendTemplate` encodes once only once."""
+
+    def __init__(self) -> None:
+        self._constants: dict[bytes, dict[str, str]] = {}  # encoded and decoded constant fields
+
+    def decode(self, encoding: int, header: bytes, body: bytes) -> Command:
+        """Return the command in a frame; CodecError if the header cannot be decoded."""
+        if (
+            encoding != BINARY_HEADER
+            or len(header) < _SEND_VALUES.size
+            or not header.startswith(_BORN, _HEADER_FIXED)
+        ):
+            return decode_command(encoding, header, body)
+        values = _SEND_VALUES.unpack_from(header)
+        code, version, opaque, flag, remark_length, length, born, name, size = values
+        end = _SEND_VALUES.size + size
+        if (
+            remark_length
+            or name != _PROPERTIES
+            or length + _HEADER_FIXED != len(header)
+            or not _SEND_VALUES.size <= end < len(header)
+        ):
+            return decode_command(encoding, header, body)
+        try:
+            constant = self._constants.get(header[end:]) or self._remember(header[end:])
+            fields = {"g": born.decode(), "i": header[_SEND_VALUES.size : end].decode(), **constant}
+        except UnicodeError:  # raised again, as CodecError
+            return decode_command(encoding, header, body)
+        return Command(code, opaque, flag, None, fields, version, body)
+
+    def _remember(self, encoded: bytes) -> dict[str, str]:
+        if len(self._constants) > MAX_REMEMBERED:
+            self._constants.clear()
+        fields = self._constants[encoded] = decode_binary_fields(encoded, 0)
+        return fields
 
 
 class PullTemplate:

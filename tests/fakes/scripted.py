@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from rocketmq_aio.embedded.faults import CONNECT, Fault, HeldResponses
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS

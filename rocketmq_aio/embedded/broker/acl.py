@@ -189,8 +189,6 @@ class AccessControl:
 
         :raises ErrorResponse: one of them is missing
         """
-        if not self.enabled:
-            return
         user = self._authenticated(command)
         if user.admin:
             return

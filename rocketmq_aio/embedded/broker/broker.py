@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
-from dataclasses import replace
 from typing import Final, Unpack
+
+from msgspec.structs import replace
 
 from rocketmq_aio.embedded.broker.acl import AccessControl, AccountLike
 from rocketmq_aio.embedded.broker.admin import AdminProcessor
@@ -221,9 +222,12 @@ class EmbeddedBroker(EmbeddedServer):
     ) -> Outcome | Awaitable[Outcome]:
         handler = self._handlers.get(command.code, self._unknown)
         try:
-            self.acl.check(command, connection)
-            if self.disk_full or not self.is_master:
+            if self.acl.enabled:
+                self.acl.check(command, connection)
+            if self.disk_full or self.broker_id != MASTER_ID:
                 check_writable(command, self.version, is_master=self.is_master)
+            if not self.static_topics.mappings:
+                return handler(command, connection)
             command, logical = self.static_topics.to_physical(command)
             outcome = handler(command, connection)
         except (ErrorResponse, CodecError) as error:

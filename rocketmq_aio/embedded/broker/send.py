@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from random import randrange
 from typing import Final
+
+from msgspec.structs import replace
 
 from rocketmq_aio.embedded.broker.delay_levels import DelayLevels, number
 from rocketmq_aio.embedded.broker.send_back import SendBackProcessor

@@ -84,7 +84,7 @@ class StaticTopics:
 
         :raises ErrorResponse: this broker does not own the logical queue
         """
-        if not self.mappings or command.code not in BY_QUEUE:
+        if command.code not in BY_QUEUE:
             return command, None
         topic_field, queue_field = SEND_FIELDS if command.code in SENDS else FIELDS
         ext = command.ext_fields()

@@ -93,7 +93,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def message_id(self) -> str:
         """The id assigned by the broker: store host and log offset."""
-        return f"{self.record[64:72].hex().upper()}{self.log_offset:016X}"
+        return f"{_hex(self.record[64:72])}{self.log_offset:016X}"
 
     @property
     def reconsume_times(self) -> int:
@@ -376,6 +376,11 @@ def encode_record(
 
 def _size(stored: StoredMessage) -> int:
     return len(stored.record) + MESSAGE_OVERHEAD
+
+
+@lru_cache(maxsize=64)
+def _hex(host: bytes) -> str:
+    return host.hex().upper()
 
 
 @lru_cache(maxsize=4096)

@@ -1,16 +1,24 @@
 """Prepared frames: equal to those of the general encoder."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec.structs
 import pytest
 from hypothesis import given, strategies as st
 
-from rocketmq_aio.protocol.command import Command, encode_command
+from rocketmq_aio.errors import CodecError
+from rocketmq_aio.protocol.codes import BINARY_HEADER
+from rocketmq_aio.protocol.command import Command, decode_command, encode_command
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
 from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage
 from rocketmq_aio.protocol.requests.send import SendBatchMessage, SendMessage
-from rocketmq_aio.protocol.templates import MAX_REMEMBERED, PullTemplate, SendTemplate
+from rocketmq_aio.protocol.templates import (
+    MAX_REMEMBERED,
+    PullTemplate,
+    SendTemplate,
+    TemplateDecoder,
+)
 from tests.unit.protocol.wire_files import command_in
 
 Int32 = st.integers(-(2**31), 2**31 - 1)
@@ -167,3 +175,54 @@ def test_properties_may_be_as_long_as_a_broker_stores_them(size: int) -> None:
     change = Changing(properties=b"x" * size)
 
     assert_same(sent(SendTemplate(SEND), change), spelled(SEND, change), SendMessage)
+
+
+def header_of(properties: bytes, opaque: int = 7, queue_id: int = 3) -> bytes:
+    head = SendTemplate(SEND).frame_head(opaque, (queue_id, 1, 9), NOW + opaque, properties, 5)
+    return head[8:]
+
+
+def decoded(decode: Callable[[int, bytes, bytes], Command], header: bytes) -> Command | None:
+    """Return the command in *header*; None: the decoder rejects it."""
+    try:
+        command = decode(BINARY_HEADER, header, b"hello")
+        assert isinstance(command.ext, dict)
+        return command
+    except CodecError:
+        return None
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(max_size=40), st.integers(0, 2**31 - 1), st.integers(0, 2)),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_the_template_decoder_returns_what_the_general_one_does(
+    sent: list[tuple[str, int, int]],
+) -> None:
+    decoder = TemplateDecoder()
+    for properties, opaque, queue_id in sent:
+        header = header_of(properties.encode(), opaque, queue_id)
+        expected = decoded(decode_command, header)
+        assert expected is not None
+        assert decoded(decoder.decode, header) == expected
+
+
+@given(st.integers(0, 150), st.binary(min_size=1, max_size=4), st.booleans())
+def test_both_decoders_agree_about_damaged_headers(at: int, data: bytes, is_cut: bool) -> None:
+    header = header_of(b"KEYS\x01k\x02WAIT\x01true\x02")
+    damaged = header[:at] if is_cut else header[:at] + data + header[at + len(data) :]
+    decoder = TemplateDecoder()
+    decoded(decoder.decode, header)  # remembers the constant fields
+
+    assert decoded(decoder.decode, damaged) == decoded(decode_command, damaged)
+
+
+def test_a_template_decoder_remembers_a_bounded_number_of_fields() -> None:
+    decoder = TemplateDecoder()
+    for queue_id in range(MAX_REMEMBERED + 5):
+        decoder.decode(BINARY_HEADER, header_of(b"", 7, queue_id), b"")
+
+    assert len(decoder._constants) <= MAX_REMEMBERED + 1
