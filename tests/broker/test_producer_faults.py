@@ -12,12 +12,12 @@ import pytest
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import RocketMQError, SendUnknownError
 from rocketmq_aio.model.message import Message
-from rocketmq_aio.model.values import MessageQueue, SendResult
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Broker, Cluster, probe
-from tests.fakes.history import Fault, History, LogEntry, Outcome, violations
-from tests.fakes.history.recording import record_call, record_send, watch
 from tests.fakes.log_reader import read_queue
+from tests.history import Fault, History, LogEntry, Outcome, Recorder, check
+from tests.history.recording import record_call, watch
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until, until_done
 
@@ -59,31 +59,26 @@ class Run:
 
     producer: Producer
     topic: str
-    history: History = field(default_factory=History)
+    history: History
     started: int = 0
     stopped: bool = False
 
     def count(self, outcome: Outcome) -> int:
-        return sum(each.outcome is outcome for each in self.history.sends)
+        ended = (each for each in self.history.sends if each.ended is not None)
+        return sum(each.outcome is outcome for each in ended)
 
     async def keep_sending(self, name: str) -> None:
         while not self.stopped:
             self.started += 1
             body = f"{name}/{self.started}".encode()
             try:
-                await self._send(name, body)
+                sending = self.producer.send(Message(self.topic, body))
+                await record_call(self.history, "send", SEND_SECONDS, sending)
             except RocketMQError:
                 await asyncio.sleep(0.05)
             else:
                 self.history.work.append(asyncio.get_running_loop().time())
             await asyncio.sleep(PACE_SECONDS)
-
-    async def _send(self, name: str, body: bytes) -> SendResult:
-        sending = self.producer.send(Message(self.topic, body))
-        recorded = record_send(self.history, sending, uid=body.decode(), body=body, task=name)
-        result = await record_call(self.history, "send", SEND_SECONDS, recorded)
-        assert isinstance(result, SendResult)
-        return result
 
     async def until_ok(self, more: int, seconds: float = 30.0) -> None:
         """Wait until *more* further sends have succeeded."""
@@ -108,8 +103,9 @@ async def load(
         config = ClientConfig(
             namesrv=cluster.namesrv, route_refresh_interval_seconds=refresh_seconds
         )
-        async with Producer(group, client=config) as producer:
-            run = Run(producer, topic)
+        recorder = Recorder()
+        async with recorder.producer(group, client=config) as producer:
+            run = Run(producer, topic, recorder.history)
             with watch(run.history):
                 senders = [
                     asyncio.create_task(run.keep_sending(f"task-{n}")) for n in range(SENDERS)
@@ -120,7 +116,7 @@ async def load(
                 await asyncio.gather(*senders)
     # A broker acknowledges a message a moment before its queue index knows it.
     await until_done(lambda: is_all_there(cluster, run), "all that was ok in the log", 60)
-    assert violations(run.history) == []
+    assert check(run.history) == []
 
 
 async def is_all_there(cluster: Cluster, run: Run) -> bool:

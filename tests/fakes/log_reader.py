@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from rocketmq_aio.model.values import MessageQueue
-from tests.fakes.history.events import LogEntry
+from tests.history.events import UID, LogEntry, short_body
 
 PULL: Final = 11
 USE_SUBSCRIPTION: Final = 4  # without long polling
@@ -83,6 +83,8 @@ def records(body: bytes, queue: MessageQueue) -> Iterator[LogEntry]:
         yield LogEntry(
             queue=queue,
             offset=offset,
-            body=record[88:end],
+            body=short_body(record[88:end]),
             message_id=properties.get("UNIQ_KEY", ""),
+            uid=properties.get(UID, ""),
+            tags=properties.get("TAGS"),
         )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import replace
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -22,15 +21,15 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.history import History, Outcome, Settled, violations
-from tests.fakes.history.handlers import Behaviour, HandlerRecorder, fill
-from tests.fakes.history.recording import watch
+from tests.history import RULES, Outcome, Recorder, check
+from tests.history.recording import stored_log, watch
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC
 from tests.unit.instance.client_env import open_sockets
 from tests.unit.remoting.until import until
 
 RETRIES: Final = RETRY_PREFIX + GROUP
 SOON: Final = 0.02  # retry delay in seconds, instead of ten and more
+Behaviour = Callable[[MessageExt], Awaitable[object]]
 in_both_ways = pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 
 
@@ -42,16 +41,17 @@ class Group:
     """Push consumers of one group on *cluster*, and their history.
 
     :ivar notes: events in the order of their publication
-    :ivar resets: commits requested by offset resets
+    :ivar unchecked: rules that the test breaks on purpose
     """
 
     def __init__(self, cluster: FakeCluster, *, orderly: bool = False) -> None:
         self.cluster = cluster
         self.orderly = orderly
-        self.history = History(orderly=orderly)
+        self.recorder = Recorder()
+        self.history = self.recorder.history
         self.notes: list[ConsumerEvent] = []
         self.members: list[PushConsumer] = []
-        self.resets: dict[MessageQueue, int] = {}
+        self.unchecked: set[str] = set()
         for broker in cluster.brokers:
             broker.delays.seconds = [SOON] * len(broker.delays.seconds)
 
@@ -64,10 +64,8 @@ class Group:
         **settings: Any,  # noqa: ANN401 - those of PushConfig
     ) -> PushConsumer:
         """Return a recorded consumer with `start_from="earliest"` and frequent commits."""
-        recorder = HandlerRecorder(self.history)
 
         def note(event: ConsumerEvent) -> None:
-            recorder.on_event(event)
             self.notes.append(event)
             if on_event is not None:
                 on_event(event)
@@ -78,15 +76,14 @@ class Group:
             "suspend_seconds": SOON,
             "close_timeout_seconds": 2.0,
         }
-        consumer = PushConsumer(
+        consumer = self.recorder.push_consumer(
             GROUP,
-            on_message=recorder.handler(behave),
+            on_message=behave,
             orderly=self.orderly,
             client=client or ClientConfig(namesrv=self.cluster.namesrv),
             config=PushConfig(**{**quick, **settings}),
             on_event=note,
         )
-        recorder.client = consumer.client
         self.members.append(consumer)
         return consumer
 
@@ -157,20 +154,10 @@ class Group:
 
     def judge(self) -> None:
         """Fail if the history violates a guarantee."""
-        fill(self.history, GROUP, TOPIC, brokers=self.cluster.brokers)
-        self.history.commits = [
-            replace(commit, reset=self.resets.get(commit.queue) == commit.offset)
-            for commit in self.history.commits
-        ]
-        # A forward reset skips the messages between deliberately.
-        self.history.settled += [
-            Settled(at=commit.at, queue=commit.queue, offset=offset)
-            for commit in self.history.commits
-            if commit.reset
-            for offset in range(commit.offset)
-        ]
+        for topic in (TOPIC, RETRIES):
+            self.history.log += stored_log(topic, *self.cluster.brokers)
         assert self.history.handled, "no handler was called"
-        found = violations(self.history)
+        found = check(self.history, *(RULES.keys() - self.unchecked))
         assert not found, found
 
 

@@ -12,8 +12,8 @@ from rocketmq_aio.errors import SendError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.frame_rules import drop, duplicate, truncate
-from tests.fakes.history import Outcome
 from tests.faults.test_producer import Run, sending
+from tests.history import Outcome
 from tests.unit.remoting.until import until
 
 BATCH = RequestCode.SEND_BATCH_MESSAGE

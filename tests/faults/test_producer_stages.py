@@ -17,9 +17,9 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.frame_rules import drop, with_code
-from tests.fakes.history import Outcome
 from tests.fakes.proxy import FaultProxy
 from tests.faults.test_producer import sending
+from tests.history import Outcome
 from tests.unit.remoting.until import until
 
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE

@@ -25,11 +25,10 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.frame_rules import drop, duplicate
-from tests.fakes.history import Outcome
-from tests.fakes.history.handlers import Behaviour
 from tests.fakes.proxy import FaultProxy
 from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
-from tests.faults.pushing import RETRIES, SOON, Group, group_of
+from tests.faults.pushing import RETRIES, SOON, Behaviour, Group, group_of
+from tests.history import Outcome
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
@@ -358,7 +357,7 @@ async def test_a_corrected_offset_loses_nothing_while_handlers_run(
     await until(lambda: group.events_of(OffsetCorrected), "the event")
     let_go.set()
     put(cluster, "new 8", "new 9")
-    group.history.extra_copies = 1  # two messages had these offsets
+    group.unchecked.add("I8")  # two messages had these offsets
     await group.have("new 8", "new 9", "7")
     await group.drained()
 
@@ -376,7 +375,7 @@ async def test_reset_ignores_results_of_running_handlers(
     put(cluster, *numbers(20))
     consumer = await group.join(behave)
     await group.have("19")
-    group.resets[queue()] = target
+    group.recorder.reset(GROUP, queue(), target)
     group.history.extra_copies = 1
     await consumer._engine.reset_offsets(TOPIC, {queue(): target})
     assert cluster.broker.committed(GROUP, TOPIC, 0) == target

@@ -13,10 +13,10 @@ from rocketmq_aio.errors import ClosedError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.history import violations
-from tests.fakes.history.recording import stored_log
 from tests.faults.cancelling import STEPS, cancelled_after, close_at_every_step_of_start, sweep
 from tests.faults.pushing import Group, group_of, in_both_ways
+from tests.history import check
+from tests.history.recording import stored_log
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
@@ -116,7 +116,7 @@ async def test_close_at_any_step_of_start_ends_it(
         await close_at_every_step_of_start(
             client, lambda: group.member(client=client if shared else None)
         )
-    assert violations(group.history) == []
+    assert check(group.history) == []
 
 
 # --- calls of a running consumer -----------------------------------------------------------------

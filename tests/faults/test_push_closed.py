@@ -18,12 +18,12 @@ from rocketmq_aio.errors import ClosedError, NotConnectedError, NotRunningError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.history import Outcome
-from tests.fakes.history.recording import record_call
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.stopwatch import Stopwatch
 from tests.faults.proxied import proxied_config, shorten_timeout
 from tests.faults.pushing import Group, group_of, in_both_ways
+from tests.history import Outcome
+from tests.history.recording import record_call
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until

@@ -14,13 +14,13 @@ from rocketmq_aio.consumer.common.events import QueuesRevoked
 from rocketmq_aio.consumer.group.engine import TAKEOVER_DELAY_SECONDS
 from rocketmq_aio.model.message import MessageExt
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.history import Fault, Outcome
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.stopwatch import Stopwatch
 from tests.faults.load import Sender
 from tests.faults.proxied import proxied_config
 from tests.faults.pushing import SOON, Group, group_of, in_both_ways
 from tests.faults.test_push import once
+from tests.history import Fault, Outcome
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
@@ -124,7 +124,7 @@ async def test_member_that_dies_with_messages_in_flight_is_replaced(
         sender.send(10 * QUEUES)
         await until(lambda: _has_handled(group, victim.client.client_id))
         group.history.stalls = QUEUES  # its handlers continue after the cut
-        group.history.orderly = False  # until then it holds locks that others took over
+        group.history.orderly.clear()  # until then it holds locks that others took over
         proxy.refuse()
         proxy.cut(reset=True)
         sender.send(10 * QUEUES)
@@ -314,7 +314,7 @@ async def test_a_message_sought_while_in_flight_is_handled_again_after_its_handl
         consumer = await group.join(behave)
         await reached.wait()
         await group.have(*(each for each in numbers(10) if each != "3"))
-        group.resets[queue()] = 2
+        group.recorder.reset(GROUP, queue(), 2)
         await consumer.seek(queue(), 2)
         put(cluster, "b")
         await group.have("b")

@@ -21,11 +21,11 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.history import Outcome
 from tests.fakes.proxy import FaultProxy
 from tests.faults.proxied import proxied_config, shorten_timeout
 from tests.faults.pushing import Group, QuickLocks, group_of, let_time_pass
 from tests.faults.test_push import REFUSALS, once
+from tests.history import Outcome
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
@@ -101,13 +101,11 @@ async def test_a_reset_waits_for_the_running_handler(
     put(cluster, *numbers(10))
     consumer = await group.join(gate)
     await gate.reached.wait()
-    group.resets[queue()] = target
+    group.recorder.reset(GROUP, queue(), target)
     await consumer._engine.reset_offsets(TOPIC, {queue(): target})
     put(cluster, "b", queue_id=1)
     await group.have("b")
     assert len(group.handled()) == 6, "another handler of the queue began"
-    group.history.epochs.clear()  # a reset starts over, and this history does not record when
-    group.history.extra_copies, group.history.orderly = 1, False
     gate.open.set()
     await group.drained()
 

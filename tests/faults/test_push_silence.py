@@ -18,10 +18,10 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import DLQ_PREFIX
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.history.recording import request_times
 from tests.fakes.proxy import FaultProxy
 from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.faults.pushing import SOON, Group, QuickLocks, group_of, let_time_pass
+from tests.history.recording import request_times
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 

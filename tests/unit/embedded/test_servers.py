@@ -19,8 +19,8 @@ from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack, EndTransact
 from tests.fakes.conformance.case_env import CaseEnv, pull_header, send_header
 from tests.fakes.conformance.locking import body as lock_body, lock
 from tests.fakes.conformance.popping import pop_header
-from tests.fakes.history import Resources
 from tests.fakes.raw_client import RawClient
+from tests.history import Resources
 
 CASE_ENV = CaseEnv("", "", "5.5.0", "orders", "billing")
 MAX_OFFSET = GetMaxOffset(topic="orders", queue_id=0)

@@ -7,28 +7,15 @@ import logging
 
 import pytest
 
-from rocketmq_aio.errors import NotConnectedError, SendUnknownError
 from rocketmq_aio.model.properties import encode_properties
 from rocketmq_aio.model.values import MessageQueue, SendResult, SendStatus
-from rocketmq_aio.protocol.codes import PULL_COMMIT, PULL_SUBSCRIPTION
 from tests.fakes.broker import FakeBroker
-from tests.fakes.conformance.case_env import CaseEnv, pull_header, send_header
-from tests.fakes.conformance.offsets import update
+from tests.fakes.conformance.case_env import CaseEnv, send_header
 from tests.fakes.conformance.sending import batch_of
-from tests.fakes.history import History, Outcome, Resources
-from tests.fakes.history.recording import (
-    echo,
-    pull_times,
-    record_call,
-    record_send,
-    request_times,
-    stored_log,
-    watch,
-    wire_attempts,
-    wire_commits,
-)
 from tests.fakes.log_reader import read_queue
 from tests.fakes.raw_client import RawClient
+from tests.history import History, Resources
+from tests.history.recording import echo, record_call, stored_log, watch, wire_attempts
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 RESULT = SendResult(SendStatus.SEND_OK, "M1", "O1", QUEUE, 7)
@@ -56,63 +43,6 @@ async def test_log_and_attempts_are_recorded_from_the_broker() -> None:
             (QUEUE, 3, b"three", "M3"),
         ]
         assert wire_attempts(broker) == {"M1": 2, "M2": 1, "M3": 1}
-
-
-async def test_commits_in_pulls_are_recorded() -> None:
-    flags = PULL_SUBSCRIPTION | PULL_COMMIT
-    async with FakeBroker() as broker, RawClient(broker.address) as client:
-        env = env_of(broker)
-        await client.ask(pull_header(env, 0, sys_flag=PULL_SUBSCRIPTION, commit_offset=9))
-        await client.ask(pull_header(env, 0, sys_flag=flags, commit_offset=3))
-        await client.ask(update(env, 4))
-        await client.ask(update(env._replace(group="other"), 5))
-
-        commits = wire_commits("billing", broker)
-        assert [(commit.queue, commit.offset) for commit in commits] == [(QUEUE, 3), (QUEUE, 4)]
-        assert len(request_times(11, broker)) == 2
-        assert {name: len(times) for name, times in pull_times(broker).items()} == {
-            "pull of orders/broker-a/0": 2
-        }
-
-
-@pytest.mark.parametrize(
-    ("error", "outcome"),
-    [
-        (NotConnectedError("a:1", "refused"), Outcome.FAIL),
-        (SendUnknownError("orders", "M1", []), Outcome.UNKNOWN),
-        (asyncio.CancelledError(), Outcome.UNKNOWN),
-        (LookupError("a defect"), Outcome.UNKNOWN),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-async def test_only_certain_failures_are_recorded_as_failed(
-    error: BaseException, outcome: Outcome
-) -> None:
-    async def failing() -> SendResult:
-        raise error
-
-    history = History()
-    with pytest.raises(type(error)):
-        await record_send(history, failing(), uid="u1", body=b"body")
-
-    assert [sent.outcome for sent in history.sends] == [outcome]
-
-
-async def test_a_successful_send_is_recorded_with_its_position() -> None:
-    async def returning() -> SendResult:
-        return RESULT
-
-    history = History()
-    await record_send(history, returning(), uid="u1", body=b"body", task="t1")
-    (sent,) = history.sends
-
-    assert (sent.outcome, sent.queue, sent.offset, sent.message_id, sent.task) == (
-        Outcome.OK,
-        QUEUE,
-        7,
-        "M1",
-        "t1",
-    )
 
 
 async def test_a_call_is_recorded_with_its_deadline_even_if_it_fails() -> None:

@@ -1,4 +1,4 @@
-"""Recording of fakes, proxies, calls and whole runs into a `History`."""
+"""What servers recorded, and recording of calls and logged errors into a `History`."""
 
 from __future__ import annotations
 
@@ -9,52 +9,35 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rocketmq_aio.errors import (
-    BrokerError,
-    ConfigError,
-    InvalidMessageError,
-    NameServerUnavailableError,
-    NotConnectedError,
-    RouteNotFoundError,
-    SendError,
-    SendUnknownError,
-)
-from rocketmq_aio.model.properties import UNIQ_KEY, parse_properties
-from rocketmq_aio.model.values import MessageQueue, SendResult
-from rocketmq_aio.protocol.codes import PULL_COMMIT, RequestCode
+from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
+from rocketmq_aio.model.properties import TAGS, UNIQ_KEY, parse_properties
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.record import decode_batch
-from rocketmq_aio.protocol.requests.offsets import UpdateConsumerOffset
 from rocketmq_aio.protocol.requests.pull import PullMessage
 from rocketmq_aio.protocol.requests.send import SendMessage
 from tests.fakes.broker import FakeBroker
-from tests.fakes.history.events import Call, Commit, Echo, History, LogEntry, Outcome, Sent
 from tests.fakes.scripted import NONCE
 from tests.fakes.stopwatch import Stopwatch
+from tests.history.events import UID, Call, Echo, LogEntry, short_body
+from tests.history.history import History
 
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-# Errors that guarantee that nothing was stored; SendUnknownError does not.
-SURELY_NOT = (
-    BrokerError,
-    ConfigError,
-    InvalidMessageError,
-    NameServerUnavailableError,
-    NotConnectedError,
-    RouteNotFoundError,
-    SendError,
-)
 
 
-def stored_log(topic: str, *brokers: FakeBroker) -> list[LogEntry]:
-    """Return the messages of a topic on fake brokers."""
+def stored_log(topic: str, *brokers: EmbeddedBroker) -> list[LogEntry]:
+    """Return the messages of a topic on embedded brokers."""
     return [
         LogEntry(
             queue=MessageQueue(topic, broker.name, queue_id),
             offset=stored.offset,
-            body=stored.body,
+            body=short_body(stored.body),
             message_id=stored.properties.get(UNIQ_KEY, stored.message_id),
+            uid=stored.properties.get(UID, ""),
+            tags=stored.properties.get(TAGS),
         )
         for broker in brokers
         if topic in broker.topics
@@ -71,17 +54,6 @@ def wire_attempts(*brokers: FakeBroker) -> dict[str, int]:
             for command in broker.requests_of(code):
                 attempts.update(_ids_in(command))
     return dict(attempts)
-
-
-def wire_commits(group: str, *brokers: FakeBroker) -> list[Commit]:
-    """Return the group's commits, those carried by pulls included."""
-    commits = []
-    for broker in brokers:
-        for frame in broker.requests:
-            commit = _commit_in(group, broker.name, frame.command, frame.at)
-            if commit is not None:
-                commits.append(commit)
-    return sorted(commits, key=lambda commit: commit.at)
 
 
 def request_times(code: int, *brokers: FakeBroker) -> list[float]:
@@ -104,34 +76,6 @@ def pull_times(*brokers: FakeBroker) -> dict[str, list[float]]:
 def echo(sent: str, reply: Command | None) -> Echo:
     """Return the record of a call with the nonce *sent*."""
     return Echo(sent=sent, received=reply.ext_fields().get(NONCE) if reply is not None else None)
-
-
-async def record_send(
-    history: History, sending: Awaitable[SendResult], *, uid: str, body: bytes, task: str = ""
-) -> SendResult:
-    """Await a send and record its outcome; its exception is raised."""
-    started = asyncio.get_running_loop().time()
-    outcome, result = Outcome.UNKNOWN, None
-    try:
-        result = await sending
-        outcome = Outcome.OK
-        return result
-    except SURELY_NOT as error:
-        outcome = Outcome.UNKNOWN if isinstance(error, SendUnknownError) else Outcome.FAIL
-        raise
-    finally:  # other exceptions, such as cancellation, leave the outcome unknown
-        history.sends.append(
-            Sent(
-                uid=uid,
-                body=body,
-                started=started,
-                outcome=outcome,
-                queue=result.queue if result else None,
-                offset=result.queue_offset if result else None,
-                message_id=result.message_id if result else None,
-                task=task or None,
-            )
-        )
 
 
 async def record_call(history: History, name: str, seconds: float, call: Awaitable[Any]) -> object:
@@ -181,19 +125,3 @@ def _ids_in(command: Command) -> list[str]:
     else:
         properties = [(header.properties or "").encode()]
     return [parse_properties(raw).get(UNIQ_KEY, "") for raw in properties]
-
-
-def _commit_in(group: str, broker: str, command: Command, at: float) -> Commit | None:
-    asked: UpdateConsumerOffset | PullMessage
-    if command.code == RequestCode.UPDATE_CONSUMER_OFFSET:
-        asked = read_header(command, UpdateConsumerOffset)
-    elif command.code in PULLS:
-        asked = read_header(command, PullMessage)
-        if not asked.sys_flag & PULL_COMMIT:
-            return None
-    else:
-        return None
-    if asked.consumer_group != group:
-        return None
-    queue = MessageQueue(asked.topic, broker, asked.queue_id)
-    return Commit(at=at, queue=queue, offset=asked.commit_offset)

@@ -1,0 +1,171 @@
+"""Rule of duplicates: each redelivery has a reason."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.values import MessageQueue
+from tests.history.events import Acked, Commit, Delivered, Fault, Handled, Hidden, Outcome, Sent
+from tests.history.history import History
+from tests.history.rules import Epochs, Finding, GroupQueue, by_queue, receptions, scope
+
+Reception = Delivered | Handled
+
+
+class Duplicate(NamedTuple):
+    """A reception of a message after others; *reason* is "" if nothing explains it."""
+
+    reason: str
+    message: Reception
+    earlier: Reception
+
+
+def duplicates(history: History) -> Iterator[Duplicate]:
+    """Yield all redeliveries with their reasons.
+
+    The reasons are "retry" (a handler failed or was cancelled), "sent twice" (a send whose outcome
+    was unknown or that was repeated), "seek", "kill", "stall", "lost lock", "rebalance", "expired"
+    (the invisible time of a popped message), and the kind of a fault of the brokers.
+    """
+    return _Reasons(history).duplicates()
+
+
+def i13_copies_are_explained(history: History) -> Iterator[Finding]:
+    """A message is delivered once, and again only for a reason."""
+    allowed: Counter[tuple[str, str]] = Counter()
+    for each in duplicates(history):
+        if each.reason:
+            continue
+        message = each.message
+        key = (message.group, message.identity or f"{message.queue}@{message.offset}")
+        allowed[key] += 1
+        if allowed[key] > history.extra_copies:
+            what = f"{message.queue}@{message.offset} was delivered again without a reason"
+            yield Finding(what, (each.earlier, message))
+
+
+class _Reasons:
+    """Finds the reasons of redeliveries."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._epochs = Epochs(history)
+        self._resets = by_queue(history.resets, lambda r: GroupQueue(r.group, r.queue))
+        self._acks: dict[tuple[str, MessageQueue, int], Acked] = {}
+        for ack in history.acked:
+            if ack.confirmed is not None:
+                self._acks.setdefault((ack.group, ack.queue, ack.offset), ack)
+        self._hidden: dict[tuple[str, MessageQueue, int], list[Hidden]] = defaultdict(list)
+        for hidden in history.hidden:
+            self._hidden[hidden.group, hidden.queue, hidden.offset].append(hidden)
+        confirmed = [each for each in history.commits if each.confirmed is not None]
+        confirmed.sort(key=lambda commit: commit.confirmed or 0.0)
+        self._commits = by_queue(confirmed, lambda c: GroupQueue(c.group, c.queue))
+        self._sends: dict[str, list[Sent]] = defaultdict(list)
+        for sent in history.sends:
+            self._sends[sent.identity].append(sent)
+        self._sent_back = Counter((each.group, each.uid) for each in history.sent_back)
+
+    def duplicates(self) -> Iterator[Duplicate]:
+        history = self._history
+        messages: dict[tuple[str, str], list[Reception]] = defaultdict(list)
+        for each in receptions(history):
+            identity = each.identity or f"{each.queue}@{each.offset}"
+            messages[scope(history, each.group, each.consumer), identity].append(each)
+        for several in messages.values():
+            if len(several) == 1:
+                continue
+            several.sort(key=lambda each: each.at)
+            places: dict[tuple[MessageQueue, int], Reception] = {}
+            for number, each in enumerate(several):
+                place = (each.queue, each.offset)
+                before = places.get(place)
+                if before is not None:
+                    yield Duplicate(self._of_copy(before, each), each, before)
+                elif places:
+                    reason = self._of_another(several[:number], each, len(places))
+                    yield Duplicate(reason, each, several[number - 1])
+                places[place] = each
+
+    def _of_another(self, earlier: list[Reception], each: Reception, copies: int) -> str:
+        """Return why another stored copy was delivered."""
+        if each.queue.topic.startswith(RETRY_PREFIX):
+            if any(self._is_refused(before, each.at) for before in earlier):
+                return "retry"
+            expired = any(self._is_visible_again(before, each.at) for before in earlier)
+            return "expired" if expired else ""
+        if len({before.body for before in (*earlier, each)}) > 1:
+            return ""
+        sends = self._sends.get(each.identity, [])
+        if not sends:
+            return "sent twice" if not self._history.sends else ""
+        attempts = sum(max(1, sent.attempts) for sent in sends)
+        unknown = any(sent.outcome is Outcome.UNKNOWN or sent.transaction for sent in sends)
+        return "sent twice" if unknown or attempts > copies else ""
+
+    def _of_copy(self, before: Reception, each: Reception) -> str:
+        """Return why the same stored copy was delivered again."""
+        if self._is_refused(before, each.at):
+            return "retry"
+        for reset in self._resets.get(GroupQueue(each.group, each.queue), ()):
+            if before.at <= reset.at <= each.at and reset.offset <= each.offset:
+                return "seek"
+        if each.group in self._history.popping:
+            return "expired" if self._is_visible_again(before, each.at) else ""
+        if (each.consumer, each.epoch) == (before.consumer, before.epoch):
+            return ""
+        epoch = self._epochs.by_number.get(each.epoch)
+        begun = each.at if epoch is None else epoch.started
+        commit = self._commit_before(each, begun)
+        if commit is not None and commit.offset > each.offset:
+            at = commit.confirmed or commit.at
+            return next((f.kind for f in self._history.faults if _is_broker(f, at, begun)), "")
+        return self._of_move(before, each)
+
+    def _of_move(self, before: Reception, each: Reception) -> str:
+        """Return why the queue moved."""
+        member = self._history.members.get(before.consumer)
+        process = "" if member is None else member.process
+        for fault in self._history.faults:
+            if fault.target in (process, before.consumer) and fault.started <= each.at:
+                return fault.kind
+        epoch = self._epochs.by_number.get(before.epoch)
+        return "lost lock" if epoch is not None and epoch.lost_lock else "rebalance"
+
+    def _commit_before(self, each: Reception, at: float) -> Commit | None:
+        commits = self._commits.get(GroupQueue(each.group, each.queue), [])
+        place = bisect_right(commits, at, key=lambda commit: commit.confirmed or 0.0)
+        return commits[place - 1] if place else None
+
+    def _is_refused(self, before: Reception, at: float) -> bool:
+        """Whether *before* ended without success before *at*."""
+        if not isinstance(before, Handled) or before.outcome is Outcome.OK:
+            return False
+        return before.ended is not None and before.ended <= at
+
+    def _is_visible_again(self, before: Reception, at: float) -> bool:
+        """Whether the popped message *before* was visible to others again."""
+        key = (before.group, before.queue, before.offset)
+        ack = self._acks.get(key)
+        until = before.until if before.until is not None else 0.0
+        for hidden in self._hidden.get(key, ()):
+            if before.at <= hidden.at <= at:
+                until = hidden.until
+        if ack is not None and ack.confirmed is not None and ack.confirmed < until:
+            return False
+        return until <= at + MILLISECOND
+
+
+MILLISECOND = 0.001  # brokers round down to whole milliseconds
+
+
+def _is_broker(fault: Fault, since: float, until: float) -> bool:
+    """Whether a broker may have lost a commit between the two times."""
+    return fault.kind in ("broker", "wipe") and since <= fault.healed and fault.started <= until
+
+
+DUPLICATES = {"I13": i13_copies_are_explained}

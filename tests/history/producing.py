@@ -1,0 +1,146 @@
+"""Rules of sends against the log."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import chain, pairwise
+
+from rocketmq_aio.model.values import MessageQueue
+from tests.history.events import Delivered, Handled, LogEntry, Outcome, Sent
+from tests.history.history import History
+from tests.history.rules import Finding, copies, receptions
+
+
+def i1_what_was_ok_is_stored(history: History) -> Iterator[Finding]:
+    """The body of a successful send is in the log at the position of its result."""
+    if not history.log and not history.drained:
+        return  # the log was not read
+    stored = {(entry.queue, entry.offset): entry for entry in history.log}
+    identities = {entry.identity for entry in history.log}
+    for sent in history.sends:
+        if sent.outcome is not Outcome.OK or sent.transaction:
+            continue
+        if sent.delayed or sent.queue is None or sent.offset is None or sent.offset < 0:
+            # The result does not tell where consumers find it.
+            if history.drained and sent.identity not in identities:
+                yield Finding(f"{sent.identity} is in no queue", (sent,))
+            continue
+        entry = stored.get((sent.queue, sent.offset))
+        if entry is None or not _is_stored_as(sent, entry):
+            what = f"{sent.identity} is not what lies at {sent.queue}@{sent.offset}"
+            yield Finding(what, (sent, entry))
+
+
+def _is_stored_as(sent: Sent, entry: LogEntry) -> bool:
+    return entry.body == sent.body and sent.message_id in (None, entry.message_id)
+
+
+def i2_what_is_there_was_sent(history: History) -> Iterator[Finding]:
+    """All messages in the log, and all that consumers get, were sent with these bytes."""
+    if not history.sends:
+        return
+    bodies = {sent.identity: sent for sent in history.sends}
+    for entry in chain[LogEntry | Delivered | Handled](history.log, receptions(history)):
+        sent = bodies.get(entry.identity)
+        if sent is None:
+            yield Finding(
+                f"{entry.queue}@{entry.offset}: {entry.identity} was never sent", (entry,)
+            )
+        elif entry.body != sent.body:
+            what = f"{entry.queue}@{entry.offset}: the body of {entry.identity} is another"
+            yield Finding(what, (sent, entry))
+
+
+def i3_what_failed_is_absent(history: History) -> Iterator[Finding]:
+    """A send with the outcome FAIL stored nothing."""
+    places = copies(history)
+    tried = {sent.identity for sent in history.sends if sent.outcome is not Outcome.FAIL}
+    for sent in history.sends:
+        identity = sent.identity
+        if sent.outcome is Outcome.FAIL and identity in places and identity not in tried:
+            entry = places[identity][0]
+            yield Finding(
+                f"{identity} failed, but lies at {entry.queue}@{entry.offset}", (sent, entry)
+            )
+
+
+def i4_copies_have_one_id_and_an_attempt_each(history: History) -> Iterator[Finding]:
+    """A send has at most one copy per attempt on the wire, all with one id."""
+    sends: dict[str, list[Sent]] = defaultdict(list)
+    for sent in history.sends:
+        sends[sent.identity].append(sent)
+    for identity, entries in copies(history).items():
+        calls = sends.get(identity, [])
+        ids = {entry.message_id for entry in entries}
+        if len(ids) > max(1, len(calls)):
+            yield Finding(
+                f"{len(entries)} copies of {identity} with ids {sorted(ids)}", (*entries,)
+            )
+        attempts = sum(sent.attempts for sent in calls)
+        if attempts and len(entries) > attempts and not any(sent.transaction for sent in calls):
+            what = f"{len(entries)} copies of {identity} from {attempts} attempts"
+            yield Finding(what, (*calls, *entries))
+    if history.attempts is None:
+        return
+    for message_id, count in Counter(entry.message_id for entry in history.log).items():
+        if count > history.attempts.get(message_id, 0):
+            attempts = history.attempts.get(message_id, 0)
+            yield Finding(f"{count} copies of {message_id} from {attempts} attempts")
+
+
+def i5_sends_keep_their_order(history: History) -> Iterator[Finding]:
+    """Sends awaited one after another are in order within each queue."""
+    first: dict[tuple[str, MessageQueue], LogEntry] = {}
+    for identity, entries in copies(history).items():
+        for entry in reversed(entries):
+            first[identity, entry.queue] = entry
+    lines: dict[tuple[str, MessageQueue], list[Sent]] = defaultdict(list)
+    for sent in sorted(history.sends, key=lambda s: s.started):
+        if sent.outcome is Outcome.OK and sent.task is not None and sent.queue is not None:
+            lines[sent.task, sent.queue].append(sent)
+    for (task, queue), sends in lines.items():
+        stored = [(sent, first.get((sent.identity, queue))) for sent in sends]
+        found = [(sent, entry) for sent, entry in stored if entry is not None]  # see I1
+        for (_, last), (sent, entry) in pairwise(found):
+            if entry.offset < last.offset:
+                what = f"{task}: {sent.identity} lies before {last.identity} in {queue}"
+                yield Finding(what, (sent, entry, last))
+
+
+def i6_an_ordering_key_stays_in_one_queue(history: History) -> Iterator[Finding]:
+    """All copies of messages with one ordering key are in one queue."""
+    places = copies(history)
+    queues: dict[str, dict[MessageQueue, LogEntry]] = defaultdict(dict)
+    for sent in history.sends:
+        if sent.ordering_key is not None:
+            for entry in places.get(sent.identity, ()):
+                queues[f"{sent.topic} {sent.ordering_key}"].setdefault(entry.queue, entry)
+    for key, found in queues.items():
+        if len(found) > 1:
+            yield Finding(f"key {key} in {', '.join(map(str, sorted(found)))}", (*found.values(),))
+
+
+def i8_an_offset_has_one_value(history: History) -> Iterator[Finding]:
+    """All consumers read the same message at an offset of a queue."""
+    values: dict[tuple[MessageQueue, int], LogEntry | Delivered | Handled] = {}
+    for each in chain[LogEntry | Delivered | Handled](
+        history.log, history.deliveries, history.handled
+    ):
+        if not each.body:
+            continue
+        other = values.setdefault((each.queue, each.offset), each)
+        if other.body != each.body:
+            what = f"{each.queue}@{each.offset} was read as different messages"
+            yield Finding(what, (other, each))
+
+
+PRODUCING = {
+    "I1": i1_what_was_ok_is_stored,
+    "I2": i2_what_is_there_was_sent,
+    "I3": i3_what_failed_is_absent,
+    "I4": i4_copies_have_one_id_and_an_attempt_each,
+    "I5": i5_sends_keep_their_order,
+    "I6": i6_an_ordering_key_stays_in_one_queue,
+    "I8": i8_an_offset_has_one_value,
+}
