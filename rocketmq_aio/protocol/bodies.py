@@ -14,6 +14,7 @@ from rocketmq_aio.protocol.fastjson import READ_ERRORS, read_body
 
 MAX_QUEUES: Final = 65_536  # of one topic; more is invalid
 MAX_BROKERS: Final = 4096
+MAX_ADDRESSES: Final = 4 * MAX_BROKERS  # of all brokers of a topic: masters and replicas
 NO_QUEUES: Final = msgspec.Raw(b"{}")
 
 
@@ -64,6 +65,8 @@ def read_route(body: bytes) -> TopicRouteData:
     route = read_body(body, TopicRouteData)
     if len(route.broker_datas) > MAX_BROKERS or len(route.queue_datas) > MAX_BROKERS:
         raise CodecError("TopicRouteData", 0, f"more than {MAX_BROKERS} brokers")
+    if sum(len(each.broker_addrs) for each in route.broker_datas) > MAX_ADDRESSES:
+        raise CodecError("TopicRouteData", 0, f"more than {MAX_ADDRESSES} addresses")
     reads = writes = 0
     for each in route.queue_datas:
         counts = (each.read_queue_nums, each.write_queue_nums)

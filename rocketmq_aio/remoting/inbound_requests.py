@@ -24,6 +24,7 @@ RequestHandler = Callable[[str, Command], Awaitable[Reply | None]]
 
 WORKERS: Final = 4
 MAX_QUEUED: Final = 1000  # further ones are dropped
+MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024  # of their bodies; the same
 DROPS_LOGGED_SECONDS: Final = 10.0  # between two log events about dropped requests
 STREAK: Final = 16  # served in a row: a broker blocks a thread until its pushed reply is answered
 
@@ -41,6 +42,7 @@ class InboundRequests:
         self._tasks = tasks
         self._handle = handle
         self._requests: deque[tuple[Connection, Command]] = deque()
+        self._queued_bytes = 0
         self._idle = WaiterQueue()
         self.dropped = 0
         self._log_drops_at = 0.0
@@ -53,9 +55,11 @@ class InboundRequests:
 
     def receive(self, connection: Connection, command: Command) -> None:
         """Queue a request; never blocks."""
-        if len(self._requests) >= MAX_QUEUED:
+        queued_bytes = self._queued_bytes + len(command.body)
+        if len(self._requests) >= MAX_QUEUED or queued_bytes > MAX_QUEUED_BYTES:
             self._drop(connection, command)
             return
+        self._queued_bytes = queued_bytes
         self._requests.append((connection, command))
         self._idle.wake_one()
 
@@ -75,7 +79,9 @@ class InboundRequests:
         while True:
             streak = 0
             while self._requests:
-                await self._serve_one(*self._requests.popleft())
+                connection, command = self._requests.popleft()
+                self._queued_bytes -= len(command.body)
+                await self._serve_one(connection, command)
                 streak += 1
                 if streak % STREAK == 0:
                     await asyncio.sleep(0)  # a flood of requests must not starve heartbeats

@@ -11,6 +11,7 @@ from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol import bodies
 from rocketmq_aio.protocol.bodies import (
+    MAX_ADDRESSES,
     MAX_BROKERS,
     MAX_QUEUES,
     BrokerData,
@@ -39,6 +40,10 @@ QUEUE = MessageQueue("orders", "broker-a", 3)
 
 def queue_data(broker: str = "broker-a", reads: int = 4, writes: int = 4) -> dict[str, Any]:
     return {"brokerName": broker, "readQueueNums": reads, "writeQueueNums": writes, "perm": 6}
+
+
+def addresses(count: int) -> dict[str, str]:
+    return {str(number): f"10.0.0.1:{number}" for number in range(count)}
 
 
 def route(**parts: object) -> bytes:
@@ -97,8 +102,13 @@ def test_a_route_at_the_limits_is_accepted() -> None:
         route(queueDatas=[queue_data(f"b{n}", writes=MAX_QUEUES) for n in range(2)]),
         route(queueDatas=[queue_data(reads=1)] * (MAX_BROKERS + 1)),
         route(brokerDatas=[{"brokerName": "b"}] * (MAX_BROKERS + 1)),
+        route(brokerDatas=[{"brokerName": "b", "brokerAddrs": addresses(MAX_ADDRESSES + 1)}]),
+        route(brokerDatas=[{"brokerName": "b", "brokerAddrs": addresses(MAX_BROKERS)}] * 5),
     ],
-    ids=["reads", "writes", "negative", "reads-in-sum", "writes-in-sum", "queue-datas", "brokers"],
+    ids=[
+        *("reads", "writes", "negative", "reads-in-sum", "writes-in-sum", "queue-datas", "brokers"),
+        *("addresses", "addresses-in-sum"),
+    ],
 )
 def test_a_route_above_the_limits_is_rejected(body: bytes) -> None:
     with pytest.raises(CodecError, match="TopicRouteData at byte 0"):

@@ -9,6 +9,7 @@ import pytest
 from rocketmq_aio.errors import NotSupportedError
 from rocketmq_aio.protocol.codes import ONEWAY_FLAG
 from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.remoting import inbound_requests
 from rocketmq_aio.remoting.inbound_requests import MAX_QUEUED, WORKERS, Reply
 from tests.fakes.broker import FakeBroker
 from tests.unit.remoting.clients import open_client
@@ -170,3 +171,33 @@ async def test_an_error_text_that_fits_no_header_is_shortened() -> None:
 
         assert {each.code for each in replies} == {1}
         assert (last.code, last.remark) == (0, "fine")
+
+
+async def test_the_bytes_of_queued_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbound_requests, "MAX_QUEUED_BYTES", 4096)
+    release = asyncio.Event()
+    started = 0
+
+    async def answer(address: str, command: Command) -> None:
+        nonlocal started
+        started += 1
+        await release.wait()
+
+    async with FakeBroker() as broker, open_client(on_request=answer) as opened:
+        await opened.ask(broker.address)
+        server = opened.client.server
+        for number in range(WORKERS):
+            await broker.push(asking(39, oneway=True, body=bytes(1024)))
+            await until(lambda number=number: started > number)
+        for _ in range(6):
+            await broker.push(asking(39, oneway=True, body=bytes(1024)))
+        await opened.ask(broker.address)
+
+        assert sum(len(each.body) for _, each in server._requests) == 4096
+        assert server.dropped == 2
+        release.set()
+        await until(lambda: not server._requests)
+        await broker.push(asking(39, oneway=True, body=bytes(4096)))
+        await until(lambda: started == WORKERS + 5)
+
+        assert server.dropped == 2  # there is room again
