@@ -62,6 +62,9 @@ class ClientSettings(TypedDict, total=False):
     heartbeat_v2: bool
     header_encoding: HeaderEncoding
     verify_checksums: bool
+    allow_stack_dumps: bool
+    allow_direct_consumption: bool
+    allow_offset_resets: bool
     max_in_flight: int
     max_frame_bytes: int
 
@@ -86,6 +89,10 @@ class ClientConfig:
     :param heartbeat_v2: send short heartbeats to brokers that support them (5.1.3 and later)
     :param verify_checksums: verify the checksum of every received body; checksums of compressed
         bodies and of inner batches are always verified
+    :param allow_stack_dumps: respond to brokers that request the stacks of tasks and threads
+    :param allow_direct_consumption: call the handler with a message that an administrator sends
+        through a broker
+    :param allow_offset_resets: move to offsets that an administrator sends through a broker
     :param max_in_flight: requests in flight per connection; further calls wait
     """
 
@@ -108,6 +115,9 @@ class ClientConfig:
     heartbeat_v2: bool = False
     header_encoding: HeaderEncoding = "rocketmq"
     verify_checksums: bool = False
+    allow_stack_dumps: bool = True
+    allow_direct_consumption: bool = True
+    allow_offset_resets: bool = True
     max_in_flight: int = 4096
     max_frame_bytes: int = bounded(default=16 * MIB, least=MIN_FRAME_BYTES)
 

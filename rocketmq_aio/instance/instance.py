@@ -26,7 +26,6 @@ from rocketmq_aio.instance.routes import RouteTable
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.address import parse_address, vip_address
 from rocketmq_aio.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
-from rocketmq_aio.protocol.namespaces import namespace_of
 from rocketmq_aio.protocol.requests.client import UnregisterClient
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.client import RemotingClient
@@ -72,9 +71,7 @@ class MQClientInstance:
         self._connections_made = 0
         self.tasks = BackgroundTasks(f"rocketmq:{self.address}", on_failure=self._fail)
         self.replies = PendingReplies()
-        handler = BrokerRequestHandler(
-            self._consumers, self._producers, self.replies, namespace_of(config)
-        )
+        handler = BrokerRequestHandler(self._consumers, self._producers, self.replies, config)
         self.remoting = RemotingClient(
             config,
             self.tasks,

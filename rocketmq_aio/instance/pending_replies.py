@@ -39,6 +39,14 @@ class PendingReplies:
         """Remove the future of an ended request."""
         self._pending.pop(correlation_id, None)
 
+    def expects(self, correlation_id: str | None) -> bool:
+        """Whether a request waits for the reply with this id; counts it as dropped if not."""
+        if correlation_id in self._pending:
+            return True
+        self.dropped += 1
+        logger.debug("reply_dropped", correlation_id=correlation_id)
+        return False
+
     def deliver(self, message: MessageExt) -> None:
         """Complete the request of a reply; drop late, duplicate and unknown ones."""
         correlation_id = message.property(CORRELATION_ID) or ""

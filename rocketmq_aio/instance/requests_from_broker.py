@@ -8,6 +8,7 @@ from typing import Final
 import anyio
 import msgspec
 
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import NotSupportedError
 from rocketmq_aio.instance.inner_clients import (
     DirectConsumer,
@@ -19,7 +20,7 @@ from rocketmq_aio.instance.pending_replies import PendingReplies
 from rocketmq_aio.instance.stack_dump import all_stacks
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.model.properties import PRODUCER_GROUP
+from rocketmq_aio.model.properties import CORRELATION_ID, PRODUCER_GROUP, find_property
 from rocketmq_aio.protocol.bodies import (
     ConsumeDirectlyResult,
     ConsumerStatusBody,
@@ -30,7 +31,7 @@ from rocketmq_aio.protocol.bodies import (
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.namespaces import Namespace
+from rocketmq_aio.protocol.namespaces import namespace_of
 from rocketmq_aio.protocol.record import decode_message
 from rocketmq_aio.protocol.replies import reply_message
 from rocketmq_aio.protocol.requests.from_broker import (
@@ -51,12 +52,16 @@ logger = get_logger(__name__)
 
 Handler = Callable[[Command], Awaitable[Reply]]
 OK: Final[Reply] = (ResponseCode.SUCCESS, None, b"")
+SWITCHED_OFF: Final = "switched off at this client by the setting {} of its ClientConfig"
+NO_STACKS: Final = SWITCHED_OFF.format("allow_stack_dumps")
+CORRELATION_ID_NAME: Final = CORRELATION_ID.encode() + b"\x01"
 
 
 class BrokerRequestHandler:
     """Dispatches each request of a broker to the producer or consumer of its group.
 
-    Without such a client the request is rejected, or dropped if it is oneway.
+    Without such a client the request is rejected, or dropped if it is oneway.  So are requests of
+    administrators that *config* does not allow.
     """
 
     def __init__(
@@ -64,12 +69,13 @@ class BrokerRequestHandler:
         consumers: Mapping[str, InnerConsumer],
         producers: Mapping[str, InnerClient],
         replies: PendingReplies,
-        namespace: Namespace | None = None,
+        config: ClientConfig,
     ) -> None:
         self._consumers = consumers
         self._producers = producers
         self._replies = replies
-        self._namespace = namespace
+        self._config = config
+        self._namespace = namespace_of(config)
         self._handlers: dict[int, Handler] = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offsets,
@@ -106,7 +112,9 @@ class BrokerRequestHandler:
 
     async def _deliver_reply(self, command: Command) -> Reply:
         header = read_header(command, PushReplyMessage)
-        self._replies.deliver(reply_message(header, command.body))
+        correlation_id = find_property((header.properties or "").encode(), CORRELATION_ID_NAME)
+        if self._replies.expects(correlation_id):  # else its body is not inflated
+            self._replies.deliver(reply_message(header, command.body))
         return OK
 
     async def _members_changed(self, command: Command) -> Reply:
@@ -117,6 +125,8 @@ class BrokerRequestHandler:
         return OK
 
     async def _reset_offsets(self, command: Command) -> Reply:
+        if not self._config.allow_offset_resets:
+            return _refused("allow_offset_resets")
         header = read_header(command, ResetOffset)
         offsets = {
             queue: offset
@@ -139,10 +149,13 @@ class BrokerRequestHandler:
             client.on_own_id_queried(header.check_id)
         info = client.running_info()
         if header.jstack_enable:
-            info = msgspec.structs.replace(info, jstack=all_stacks())
+            stacks = all_stacks() if self._config.allow_stack_dumps else NO_STACKS
+            info = msgspec.structs.replace(info, jstack=stacks)
         return ResponseCode.SUCCESS, None, msgspec.json.encode(info)
 
     async def _consume_directly(self, command: Command) -> Reply:
+        if not self._config.allow_direct_consumption:
+            return _refused("allow_direct_consumption")
         header = read_header(command, ConsumeMessageDirectly)
         client = self._client(header.consumer_group)
         if not isinstance(client, DirectConsumer):
@@ -169,3 +182,8 @@ class BrokerRequestHandler:
             remark = f"this client has no consumer of group {group!r}"
             raise NotSupportedError(ResponseCode.SYSTEM_ERROR, remark)
         return consumer
+
+
+def _refused(setting: str) -> Reply:
+    logger.warning("broker_request_refused", setting=setting)
+    return ResponseCode.NO_PERMISSION, SWITCHED_OFF.format(setting), b""

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from time import monotonic
+from typing import Unpack
 
 import msgspec
 import pytest
 
+from rocketmq_aio.config.client import ClientConfig, ClientSettings
 from rocketmq_aio.instance import requests_from_broker
 from rocketmq_aio.instance.inner_clients import InnerClient, InnerConsumer
 from rocketmq_aio.instance.pending_replies import PendingReplies
 from rocketmq_aio.instance.requests_from_broker import BrokerRequestHandler
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol import replies as reply_bodies
 from rocketmq_aio.protocol.bodies import (
     ConsumeDirectlyResult,
     ConsumerData,
@@ -22,13 +26,14 @@ from rocketmq_aio.protocol.bodies import (
     DirectOutcome,
     queue_table,
 )
-from rocketmq_aio.protocol.codes import ONEWAY_FLAG, RequestCode
+from rocketmq_aio.protocol.codes import COMPRESSED, ONEWAY_FLAG, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.requests.from_broker import (
     ConsumeMessageDirectly,
     GetConsumerRunningInfo,
     GetConsumerStatus,
     NotifyConsumerIdsChanged,
+    PushReplyMessage,
     ResetOffset,
 )
 from tests.fakes.broker import FakeBroker
@@ -104,11 +109,15 @@ class Asking:
 
 @asynccontextmanager
 async def asking(
-    consumer: Consumer | None = None, producers: dict[str, InnerClient] | None = None
+    consumer: Consumer | None = None,
+    producers: dict[str, InnerClient] | None = None,
+    replies: PendingReplies | None = None,
+    **config: Unpack[ClientSettings],
 ) -> AsyncIterator[Asking]:
     consumer = consumer or Consumer()
     owners: dict[str, InnerConsumer] = {"billing": consumer}
-    handler = BrokerRequestHandler(owners, producers or {}, PendingReplies())
+    pending = PendingReplies() if replies is None else replies  # an empty one is false
+    handler = BrokerRequestHandler(owners, producers or {}, pending, ClientConfig(**config))
     async with FakeBroker() as broker, open_client(on_request=handler.handle) as opened:
         await opened.ask(broker.address)
         yield Asking(broker, consumer)
@@ -278,6 +287,46 @@ async def test_a_message_that_cannot_be_read_is_not_tried(body: bytes) -> None:
         assert consumer.handled == []
 
 
+# --- switched off -------------------------------------------------------------------------------
+
+
+async def test_offset_resets_can_be_switched_off(caplog: pytest.LogCaptureFixture) -> None:
+    async with asking(allow_offset_resets=False) as made:
+        answer = await made.broker.push(RESET, body=reset_body({QUEUE: 7}))
+
+        assert answer is not None
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert "allow_offset_resets" in str(answer.remark)
+        assert made.consumer.resets == []
+        assert "broker_request_refused" in caplog.text
+
+
+async def test_direct_consumption_can_be_switched_off() -> None:
+    consumer = HandlingConsumer()
+    async with asking(consumer, allow_direct_consumption=False) as made:
+        answer = await made.broker.push(DIRECT, body=RECORD)
+
+        assert answer is not None
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert "allow_direct_consumption" in str(answer.remark)
+        assert consumer.handled == []
+
+
+async def test_stack_dumps_can_be_switched_off_and_other_running_info_stays() -> None:
+    async with asking(allow_stack_dumps=False) as made:
+        for wanted in (False, True):
+            asked = GetConsumerRunningInfo(
+                consumer_group="billing", client_id="me", jstack_enable=wanted
+            )
+            answer = await made.broker.push(asked)
+
+            assert answer is not None
+            info = msgspec.json.decode(answer.body)
+            assert info["properties"] == {"PROP_CLIENT_VERSION": "x"}
+            assert ("allow_stack_dumps" in str(info["jstack"])) == wanted
+            assert "thread" not in str(info["jstack"])
+
+
 # --- the rest -----------------------------------------------------------------------------------
 
 
@@ -311,3 +360,43 @@ async def test_a_flood_of_notices_does_not_keep_others_waiting() -> None:
 
         assert answer is not None
         assert answer.code == 0
+
+
+async def test_an_unexpected_reply_is_dropped_before_its_body_is_inflated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inflated: list[bytes] = []
+
+    def inflate(data: bytes, sys_flag: int) -> bytes:
+        inflated.append(data)
+        return data
+
+    monkeypatch.setattr(reply_bodies, "inflate", inflate)
+    pending = PendingReplies()
+    async with asking(replies=pending) as made:
+        expected = pending.expect("mine", monotonic() + 60)
+        for correlation_id in ("forged", "mine", "mine"):
+            answer = await made.broker.push(
+                PushReplyMessage(
+                    born_host="127.0.0.1:1",
+                    store_host="127.0.0.1:2",
+                    store_timestamp=0,
+                    producer_group="shop",
+                    topic="orders",
+                    default_topic="",
+                    default_topic_queue_nums=4,
+                    queue_id=0,
+                    sys_flag=COMPRESSED,
+                    born_timestamp=0,
+                    flag=0,
+                    properties=f"CORRELATION_ID\x01{correlation_id}\x02",
+                ),
+                body=b"bomb",
+            )
+            assert answer is not None
+            assert (answer.code, answer.remark) == (0, None)
+
+        assert (await expected) is not None
+        assert len(inflated) == 1
+        assert pending.dropped == 2
+        pending.forget("mine")
