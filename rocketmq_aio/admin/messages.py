@@ -9,6 +9,8 @@ from ipaddress import ip_address
 from struct import Struct
 from typing import Final
 
+import anyio
+
 from rocketmq_aio.admin.servers import Servers
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import (
@@ -18,11 +20,13 @@ from rocketmq_aio.errors import (
     MessageNotFoundError,
     UnreadableMessagesError,
 )
+from rocketmq_aio.model.address import parse_address
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.protocol.codes import CLIENT_VERSION, ResponseCode
 from rocketmq_aio.protocol.record import decode_record, stored_message
 from rocketmq_aio.protocol.requests.admin import QueryMessage, ViewMessage
+from rocketmq_aio.remoting.dial import resolve
 from rocketmq_aio.remoting.response_errors import is_about_account
 
 Wanted = Callable[[MessageExt], bool]
@@ -52,8 +56,13 @@ class MessageAdmin:
         return first
 
     async def view_all(self, offset_message_id: str) -> list[MessageExt]:
-        address, offset = read_offset_id(offset_message_id)
-        body, name = await self._view(address, offset), await self._name_of(address)
+        stored_at, offset = read_offset_id(offset_message_id)
+        broker = await self._broker_at(stored_at)
+        if broker is None:  # the id may come from anywhere: no request to an unknown host
+            reason = f"no broker of the cluster is at {stored_at}"
+            raise ConfigError("offset_message_id", offset_message_id, reason)
+        name, address = broker
+        body = await self._view(address, offset)
         if not _begins_at(body, offset):
             raise _not_found(address, offset)
         stored = stored_message(body, name)
@@ -120,11 +129,29 @@ class MessageAdmin:
             namespace.received(message)
         return message
 
-    async def _name_of(self, address: str) -> str:
-        for broker in (await self._servers.cluster_info()).brokers:
-            if address in broker.addresses.values():
-                return broker.broker_name
-        return ""
+    async def _broker_at(self, stored_at: str) -> tuple[str, str] | None:
+        """Return name and advertised address of the broker at *stored_at*, an IP and port."""
+        brokers = (await self._servers.cluster_info()).brokers
+        advertised = [
+            (broker.broker_name, address)
+            for broker in brokers
+            for address in broker.addresses.values()
+        ]
+        with anyio.move_on_after(self._servers.instance.config.request_timeout_seconds):
+            for name, address in advertised:
+                if await _is_at(address, stored_at):
+                    return name, address
+        return None
+
+
+async def _is_at(advertised: str, stored_at: str) -> bool:
+    """Whether the address *advertised*, maybe a host name, is *stored_at*, an IP and port."""
+    ip, port = parse_address(stored_at)
+    try:
+        host, advertised_port = parse_address(advertised)
+        return port == advertised_port and str(ip_address(ip)) in await resolve(host, port)
+    except (ConfigError, OSError):
+        return False
 
 
 def read_offset_id(text: str) -> tuple[str, int]:

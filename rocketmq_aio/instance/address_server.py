@@ -7,6 +7,7 @@ standard library needs a thread, which has neither.
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Final
 from urllib.parse import SplitResult, quote, urlsplit
 
@@ -14,7 +15,9 @@ from rocketmq_aio.errors import NameServerUnavailableError, NotConnectedError
 from rocketmq_aio.model.address import parse_addresses
 
 MAX_PAGE_BYTES: Final = 64 * 1024
+MAX_ADDRESSES: Final = 256  # a request may connect to each of them
 DEFAULT_PORT: Final = 80
+LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: *([0-9]{1,9})\r\n")
 
 
 async def fetch_addresses(url: str, seconds: float) -> tuple[str, ...]:
@@ -25,7 +28,10 @@ async def fetch_addresses(url: str, seconds: float) -> tuple[str, ...]:
     try:
         async with asyncio.timeout(seconds):
             page = await _get(urlsplit(url))
-        return parse_addresses(_body(page).partition("\n")[0])
+        addresses = parse_addresses(_body(page).partition("\n")[0])
+        if len(addresses) > MAX_ADDRESSES:
+            raise ValueError(f"it lists {len(addresses)} name servers, above {MAX_ADDRESSES}")
+        return addresses
     except TimeoutError:
         raise _unavailable(url, f"no answer within {seconds:.3g} s") from None
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no thread for the resolver
@@ -54,18 +60,23 @@ async def _get(url: SplitResult) -> bytes:
         head = f"GET {path} HTTP/1.0\r\nHost: {url.netloc}\r\nAccept: text/plain\r\n\r\n"
         writer.write(head.encode("ascii"))
         page = b""
-        while len(page) < MAX_PAGE_BYTES and (chunk := await reader.read(MAX_PAGE_BYTES)):
+        while chunk := await reader.read(MAX_PAGE_BYTES):
             page += chunk
+            if len(page) > MAX_PAGE_BYTES:
+                raise ValueError(f"the answer is longer than {MAX_PAGE_BYTES} bytes")
         return page
     finally:
         writer.transport.abort()  # all of it has been read, or the call was cancelled
 
 
 def _body(page: bytes) -> str:
-    head, _, body = page.partition(b"\r\n\r\n")
+    head, separator, body = page.partition(b"\r\n\r\n")
     version, _, status = head.partition(b"\r\n")[0].decode("ascii", "replace").partition(" ")
     if not version.startswith("HTTP/"):
         raise ValueError("the answer is not HTTP")
     if not status.startswith("200"):
         raise ValueError(f"the answer is {status[:100]!r}")
+    length = LENGTH.search(head + separator)
+    if length is not None and int(length[1]) > len(body):  # its last address may lack a digit
+        raise ValueError("the answer is cut short")
     return body.decode("ascii", "replace").strip()

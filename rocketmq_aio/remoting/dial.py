@@ -39,7 +39,7 @@ class Dialer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._seconds
         async with asyncio.timeout_at(deadline):
-            addresses = await _resolve(host, port)
+            addresses = await resolve(host, port)
         for left in range(len(addresses), 0, -1):
             # Leaves time for the next addresses.
             until = loop.time() + (deadline - loop.time()) / left
@@ -84,7 +84,7 @@ class Dialer:
         return mapped
 
 
-async def _resolve(host: str, port: int) -> list[str]:
+async def resolve(host: str, port: int) -> list[str]:
     """Return the IP addresses of *host*, each once, in the order of the resolver."""
     with suppress(ValueError):
         return [str(ip_address(host))]

@@ -31,6 +31,7 @@ from rocketmq_aio.remoting.threads import run_in_thread
 logger = get_logger(__name__)
 
 MAX_WAITING: Final = 2000  # checks beyond it are dropped: the broker repeats them
+MAX_HELD_BYTES: Final = 64 * 1024 * 1024  # of their bodies; the same
 CHECK_SECONDS: Final = 60.0  # a longer check results in UNKNOWN
 REPLY_SECONDS: Final = 3.0
 
@@ -62,6 +63,7 @@ class TransactionChecks:
         self._end_transaction = end_transaction
         self._concurrency = concurrency
         self._latest: dict[str, PendingCheck] = {}  # by message id: waiting and running ones
+        self._held_bytes = 0
         self._waiting: deque[str] = deque()
         self._workers = 0
         self._closed = False
@@ -78,9 +80,12 @@ class TransactionChecks:
         if (half := self._log.find(message_id)) is not None:
             half.on_check(location)
         known = message_id in self._latest
-        if not known and len(self._latest) >= MAX_WAITING:
+        held = len(self._latest[message_id].message.body) if known else 0
+        held_bytes = self._held_bytes - held + len(message.body)
+        if (not known and len(self._latest) >= MAX_WAITING) or held_bytes > MAX_HELD_BYTES:
             self.dropped += 1
             return
+        self._held_bytes = held_bytes
         self._latest[message_id] = PendingCheck(
             message, location, header.transaction_id or message_id
         )
@@ -95,10 +100,15 @@ class TransactionChecks:
         """Drop all checks, waiting and later ones: brokers repeat them at other members."""
         self._closed = True
         for message_id in self._waiting:
-            del self._latest[message_id]
+            self._remove(message_id)
         self._waiting.clear()
         if self._threads is not None:  # a running check is not interrupted
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _remove(self, message_id: str) -> PendingCheck:
+        check = self._latest.pop(message_id)
+        self._held_bytes -= len(check.message.body)
+        return check
 
     async def _work(self) -> None:
         try:
@@ -121,7 +131,7 @@ class TransactionChecks:
             elif (state := half.decision()) is TransactionState.COMMIT:
                 is_copy = await self._is_copy(half)
         finally:
-            check = self._latest.pop(message_id)
+            check = self._remove(message_id)
         if is_copy:
             # Another commit would store the message a second time.
             await self._end_transaction.discard(half, check.location)

@@ -16,6 +16,7 @@ from rocketmq_aio import (
     BrokerError,
     ClientConfig,
     ConfigError,
+    MessageNotFoundError,
     MessageQueue,
     NotConnectedError,
     NotRunningError,
@@ -397,6 +398,43 @@ async def test_the_order_of_a_topic_is_read_from_every_name_server(cluster: Fake
 
         for server in (restarted, cluster.name_server):
             assert server.configs["ORDER_TOPIC_CONFIG"] == {TOPIC: "broker-b:1"}
+
+
+# --- messages -----------------------------------------------------------------------------------
+
+
+async def test_a_message_id_that_names_a_stranger_opens_no_connection(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    async with FakeBroker() as stranger:
+        stranger.on(RequestCode.VIEW_MESSAGE_BY_ID, Response(), times=None)
+        crafted = f"7F000001{stranger.port:08X}{0:016X}"
+        with pytest.raises(ConfigError, match=f"no broker of the cluster is at {stranger.address}"):
+            await admin.view_message(crafted)
+        with pytest.raises(ConfigError, match="no broker of the cluster"):
+            await admin.view_messages(crafted)
+
+        assert stranger.connects == []
+
+
+async def test_a_message_id_finds_a_broker_that_advertises_a_host_name(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    broker = cluster.brokers[0]
+    table = {
+        "broker-a": {
+            "brokerName": "broker-a",
+            "cluster": "c",
+            "brokerAddrs": {"0": f"localhost:{broker.port}", "1": "no.such.host.invalid:1"},
+        }
+    }
+    body = msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": {}})
+    cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, Response(body=body), times=None)
+
+    with pytest.raises(MessageNotFoundError):
+        await admin.view_message(f"7F000001{broker.port:08X}{0:016X}")
+    (asked,) = broker.requests_of(RequestCode.VIEW_MESSAGE_BY_ID)
+    assert asked.ext_fields()["offset"] == "0"
 
 
 # --- arguments -----------------------------------------------------------------------------------

@@ -424,6 +424,28 @@ async def test_checks_beyond_the_limit_are_dropped(monkeypatch: pytest.MonkeyPat
         assert env.open == []
 
 
+async def test_checks_beyond_the_limit_of_bytes_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transaction_checks, "MAX_HELD_BYTES", 2 * len(ORDER.body))
+    gate = asyncio.Event()
+
+    async def check(message: MessageExt) -> TransactionState:
+        await gate.wait()
+        return TransactionState.COMMIT
+
+    async with open_transactions(check=check, check_concurrency=1) as env:
+        await leave_open(env, 3)
+        await env.broker.check_transactions()
+        await env.producer.send(ORDER)
+        await until(lambda: env.producer._checks.dropped == 1)
+        gate.set()
+        await env.broker.wait_for(END, 2)
+
+        assert await env.run_check(3) == [COMMIT] * 3  # there is room again
+        assert env.open == []
+
+
 async def test_close_drops_waiting_checks() -> None:
     gate = asyncio.Event()
     asked: list[MessageExt] = []
