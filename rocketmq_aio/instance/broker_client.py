@@ -85,6 +85,22 @@ class BrokerClient:
             return None
         return read_header(command, OffsetResponse).offset
 
+    async def query_copied_offset(self, group: str, queue: MessageQueue) -> int | None:
+        """Return the committed offset that a slave has, if no route names a master.
+
+        Slaves copy offsets every ten seconds: it may be too low, or missing.
+
+        :raises NotConnectedError: there is a master, or no slave either
+        """
+        header = QueryConsumerOffset(
+            consumer_group=group, set_zero_if_not_found=False, **queue_fields(queue)
+        )
+        accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        command = await self._request_at(self._routes.slave_of(queue), queue, header, accept)
+        if command.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return read_header(command, OffsetResponse).offset
+
     async def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Commit *offset*, the next one to consume."""
         fields = queue_fields(queue)
@@ -96,8 +112,15 @@ class BrokerClient:
         return await self._offset(queue, GetMaxOffset(**queue_fields(queue)))
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the offset of the first message that is still stored."""
-        return await self._offset(queue, GetMinOffset(**queue_fields(queue)))
+        """Return the offset of the first message that is still stored.
+
+        Without a master a slave is asked.
+        """
+        header = GetMinOffset(**queue_fields(queue))
+        if self._routes.master(self._routes.broker_of(queue)) is not None:
+            return await self._offset(queue, header)
+        command = await self._request_at(self._routes.slave_of(queue), queue, header)
+        return read_header(command, OffsetResponse).offset
 
     async def offset_for_time(self, queue: MessageQueue, millis: int) -> int:
         """Return the first offset stored at or after *millis* (since 1970)."""
@@ -110,7 +133,15 @@ class BrokerClient:
         self, queue: MessageQueue, header: RequestHeader, accept: Container[int] = SUCCESS
     ) -> Command:
         """Return the response of the master of *queue*."""
-        address = self._routes.master_of(queue)
+        return await self._request_at(self._routes.master_of(queue), queue, header, accept)
+
+    async def _request_at(
+        self,
+        address: str,
+        queue: MessageQueue,
+        header: RequestHeader,
+        accept: Container[int] = SUCCESS,
+    ) -> Command:
         command = await self._remoting.request(address, header)
         if command.code == ResponseCode.NOT_LEADER_FOR_QUEUE:  # a logical queue has moved
             self._routes.invalidate(queue.topic)

@@ -270,6 +270,16 @@ class RouteTable:
             raise NotConnectedError(broker, "no route names a master of this broker")
         return address
 
+    def slave_of(self, queue: MessageQueue) -> str:
+        """Return the address of a slave of *queue* whose master no route names.
+
+        :raises NotConnectedError: there is a master, or no slave either
+        """
+        replica = self.replica_of(queue, MASTER_ID)
+        if replica is None or replica[1] == MASTER_ID:
+            raise NotConnectedError(self.broker_of(queue), "no route names only slaves of it")
+        return replica[0]
+
     def broker_of(self, queue: MessageQueue) -> str:
         """Return the name of the broker of *queue* by the cached route."""
         if not is_logical(queue):

@@ -26,10 +26,13 @@ MAX_OFFSET: Final = 2**63 - 1  # the broker reads a signed int64
 
 
 class OffsetCalls(Protocol):
-    """The two requests that `RemoteOffsetStore` sends."""
+    """The requests that `RemoteOffsetStore` sends."""
 
     async def query_offset(self, group: str, queue: MessageQueue) -> int | None:
         """Return the committed offset; None only if the broker has none."""
+
+    async def query_copied_offset(self, group: str, queue: MessageQueue) -> int | None:
+        """Return the offset that a slave has, if there is no master."""
 
     async def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Commit *offset*; return when the broker has confirmed it."""
@@ -86,6 +89,13 @@ class RemoteOffsetStore:
             # the old offset is sent and not skipped as unchanged.
             await self.remove(queue)
         return response
+
+    async def read_copy(self, queue: MessageQueue) -> int | None:
+        """Return the offset that a slave has copied, while the queue has no master.
+
+        It may be some seconds old, so messages may be delivered again; None if it has none.
+        """
+        return await self._calls.query_copied_offset(self._group, queue)
 
     async def update(self, queue: MessageQueue, offset: int) -> None:
         check_offset(offset)

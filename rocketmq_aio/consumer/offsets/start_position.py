@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 import anyio
 
 from rocketmq_aio.config.consumer import ConsumerConfig, OffsetStore
-from rocketmq_aio.errors import PermissionDeniedError, RouteNotFoundError
+from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
+from rocketmq_aio.errors import NotConnectedError, PermissionDeniedError, RouteNotFoundError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX
@@ -71,13 +73,13 @@ class StartPositions:
 
         :raises RocketMQError: it cannot be determined now
         """
-        stored = await self._store.read(queue)
+        new_group = queue in self._first_seen.get(queue.topic, frozenset({queue}))
+        # All messages of a retry topic are for the group.
+        is_earliest = not new_group or queue.topic.startswith(RETRY_PREFIX)
+        start = "earliest" if is_earliest else self._start_from
+        stored = await self._stored(queue, may_lack=start == "earliest")
         if stored is not None:
             return stored, False
-        if queue.topic.startswith(RETRY_PREFIX):  # all its messages are for the group
-            return await self.offset_of(queue, "earliest"), True
-        new_group = queue in self._first_seen.get(queue.topic, frozenset({queue}))
-        start = self._start_from if new_group else "earliest"
         offset = await self.offset_of(queue, start)
         logger.debug("start_position", queue=str(queue), start_from=str(start), offset=offset)
         return offset, True
@@ -101,12 +103,32 @@ class StartPositions:
             error.add_note(GET_IS_MISSING.format(start=start, topic=queue.topic))
             raise
 
+    async def _stored(self, queue: MessageQueue, *, may_lack: bool) -> int | None:
+        """Return the committed offset; without a master the one that a slave has copied.
+
+        :param may_lack: None if the slave has none: it may not have copied it yet, so only the
+            beginning of the queue is a safe start then
+        """
+        try:
+            return await self._store.read(queue)
+        except NotConnectedError as error:
+            if not isinstance(self._store, RemoteOffsetStore) or self._has_master(queue):
+                raise
+            copied = await self._store.read_copy(queue)
+            if copied is None and not may_lack:
+                raise error from None
+            return copied
+
+    def _has_master(self, queue: MessageQueue) -> bool:
+        return self._routes.master(self._routes.broker_of(queue)) is not None
+
     async def _count_known(self, queues: tuple[MessageQueue, ...]) -> int:
         """Return in how many of *queues* the group has an offset.
 
         :raises RocketMQError: none was found, and the offset of a queue could not be read
         """
-        offsets, failures = await gather_limited(self._store.read, queues, READS_AT_ONCE)
+        stored = partial(self._stored, may_lack=False)
+        offsets, failures = await gather_limited(stored, queues, READS_AT_ONCE)
         known = sum(offset is not None for offset in offsets.values())
         if not known:
             for error in failures.values():

@@ -7,6 +7,7 @@ from collections import Counter
 
 from anyio.lowlevel import checkpoint
 
+from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.model.values import MessageQueue
 
 
@@ -36,6 +37,9 @@ class Brokers:
         response = self.kept.get(queue)
         await self._work(queue)
         return response
+
+    async def query_copied_offset(self, group: str, queue: MessageQueue) -> int | None:
+        raise NotConnectedError(queue.broker_name, "there is a master")
 
     async def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         assert group == "billing"
