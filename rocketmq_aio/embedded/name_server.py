@@ -13,6 +13,7 @@ from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
 from rocketmq_aio.embedded.broker.store import READ_WRITE, UNIT, UNIT_GROUP
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.handlers import answers, handlers_of, handles, reads
 from rocketmq_aio.embedded.loop_thread import from_any_thread
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
@@ -65,25 +66,7 @@ class EmbeddedNameServer(EmbeddedServer):
         self.dialect = dialect
         self.configs: dict[str, dict[str, str]] = {}  # KV configuration by namespace
         self.wiped: set[str] = set()  # brokers without write permission in all routes
-        self._handlers: dict[int, Callable[[Command], Response]] = {
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.topic_route,
-            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
-            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics,
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.forget_topic,
-            RequestCode.PUT_KV_CONFIG: self.put_config,
-            RequestCode.GET_KV_CONFIG: self.get_config,
-            RequestCode.DELETE_KV_CONFIG: self.delete_config,
-            AdminCode.GET_KVLIST_BY_NAMESPACE: self.list_configs,
-            AdminCode.GET_NAMESRV_CONFIG: self.config,
-            AdminCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
-            AdminCode.GET_UNIT_TOPIC_LIST: self.unit_topics,
-            AdminCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_topics,
-            AdminCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.unit_topics,
-            AdminCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_permission,
-            AdminCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_permission,
-            AdminCode.REGISTER_BROKER: self.refuse_registration,
-        }
+        self._handlers = handlers_of(self, self.version.major)
 
     @property
     def brokers(self) -> list[EmbeddedBroker]:
@@ -130,11 +113,12 @@ class EmbeddedNameServer(EmbeddedServer):
                 return None  # 4.9 name servers do not respond to unknown codes
             return self.not_supported(command)
         try:
-            return handler(command)
+            return handler(command, connection)
         except CodecError as fault:
             return Response(ResponseCode.SYSTEM_ERROR, remark=str(fault))
 
-    def topic_route(self, command: Command) -> Response:
+    @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    def topic_route(self, command: Command, _connection: ServerConnection) -> Response:
         header = read_header(command, GetRouteInfo)
         route = self.route(header.topic) if self._stale is None else self._stale.get(header.topic)
         if route is None:
@@ -146,7 +130,8 @@ class EmbeddedNameServer(EmbeddedServer):
         body = msgspec.json.encode(route)
         return Response(body=body if standard else _with_numbers(body))
 
-    def cluster_info(self, _command: Command) -> Response:
+    @answers(RequestCode.GET_BROKER_CLUSTER_INFO)
+    def cluster_info(self) -> object:
         clusters: dict[str, list[str]] = {}
         for broker in self.brokers:
             clusters.setdefault(broker.state.cluster, []).append(broker.name)
@@ -154,18 +139,25 @@ class EmbeddedNameServer(EmbeddedServer):
         body = msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": clusters})
         return Response(body=_with_numbers(body))
 
-    def topics(self, command: Command) -> Response:
+    @handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, RequestCode.GET_TOPICS_BY_CLUSTER)
+    def topics(self, command: Command, _connection: ServerConnection) -> Response:
         """List the topics of all clusters, or of one."""
         cluster = command.ext_fields().get("cluster")
         chosen = [each for each in self.brokers if cluster in (None, each.state.cluster)]
         names = list(dict.fromkeys(name for broker in chosen for name in broker.topics))
         return Response(body=msgspec.json.encode(TopicList(topic_list=names)))
 
-    def system_topics(self, _command: Command) -> Response:
+    @answers(AdminCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+    def system_topics(self) -> object:
         own = {each for broker in self.brokers for each in (broker.state.cluster, broker.name)}
-        return Response(body=msgspec.json.encode(TopicList(topic_list=sorted(own))))
+        return TopicList(topic_list=sorted(own))
 
-    def unit_topics(self, command: Command) -> Response:
+    @handles(
+        AdminCode.GET_UNIT_TOPIC_LIST,
+        AdminCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+        AdminCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+    )
+    def unit_topics(self, command: Command, _connection: ServerConnection) -> Response:
         """List the topics with the flags of units that the request code is for."""
         mask, flags = UNIT_FLAGS[command.code]
         names = [
@@ -176,31 +168,32 @@ class EmbeddedNameServer(EmbeddedServer):
         ]
         return Response(body=msgspec.json.encode(TopicList(topic_list=list(dict.fromkeys(names)))))
 
-    def wipe_write_permission(self, command: Command) -> Response:
+    @handles(AdminCode.WIPE_WRITE_PERM_OF_BROKER)
+    def wipe_write_permission(self, command: Command, _connection: ServerConnection) -> Response:
         return self._write_permission(command, "wipeTopicCount", self.wiped.add)
 
-    def add_write_permission(self, command: Command) -> Response:
+    @handles(AdminCode.ADD_WRITE_PERM_OF_BROKER)
+    def add_write_permission(self, command: Command, _connection: ServerConnection) -> Response:
         return self._write_permission(command, "addTopicCount", self.wiped.discard)
 
-    def put_config(self, command: Command) -> Response:
-        header = read_header(command, PutKVConfig)
+    @reads(PutKVConfig)
+    def put_config(self, header: PutKVConfig) -> None:
         self.configs.setdefault(header.namespace, {})[header.key] = header.value
-        return Response()
 
-    def get_config(self, command: Command) -> Response:
-        header = read_header(command, GetKVConfig)
+    @reads(GetKVConfig)
+    def get_config(self, header: GetKVConfig) -> object:
         value = self.configs.get(header.namespace, {}).get(header.key)
         if value is None:
             remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
             return Response(ResponseCode.QUERY_NOT_FOUND, remark=remark)
         return Response(ext={"value": value})
 
-    def delete_config(self, command: Command) -> Response:
-        header = read_header(command, DeleteKVConfig)
+    @reads(DeleteKVConfig)
+    def delete_config(self, header: DeleteKVConfig) -> None:
         self.configs.get(header.namespace, {}).pop(header.key, None)
-        return Response()
 
-    def list_configs(self, command: Command) -> Response:
+    @handles(AdminCode.GET_KVLIST_BY_NAMESPACE)
+    def list_configs(self, command: Command, _connection: ServerConnection) -> Response:
         namespace = command.ext_fields().get("namespace", "")
         table = self.configs.get(namespace)
         if table is None:
@@ -208,14 +201,16 @@ class EmbeddedNameServer(EmbeddedServer):
             return Response(ResponseCode.QUERY_NOT_FOUND, remark=remark)
         return Response(body=msgspec.json.encode({"table": table}))
 
-    def config(self, _command: Command) -> Response:
+    @answers(AdminCode.GET_NAMESRV_CONFIG)
+    def config(self) -> object:
         return Response(body=f"listenPort={self.port}\norderMessageEnable=false\n".encode())
 
-    def forget_topic(self, _command: Command) -> Response:
+    @answers(RequestCode.DELETE_TOPIC_IN_NAMESRV)
+    def forget_topic(self) -> None:
         """Do nothing: routes follow the brokers, and those that have the topic keep it."""
-        return Response()
 
-    def refuse_registration(self, _command: Command) -> Response:
+    @answers(AdminCode.REGISTER_BROKER)
+    def refuse_registration(self) -> object:
         remark = "the embedded name server has embedded brokers only: others cannot register"
         return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
 

@@ -40,6 +40,10 @@ class Version(NamedTuple):
     response_headers: str  # "request": in the header encoding of the request; "json": always JSON
     is_5: bool
 
+    @property
+    def major(self) -> int:
+        return 5 if self.is_5 else 4
+
 
 VERSIONS: Final = {
     "4.9.7": Version("4.9.7", 407, "request", is_5=False),

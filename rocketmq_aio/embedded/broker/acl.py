@@ -6,11 +6,10 @@ import hmac
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-import msgspec
-
-from rocketmq_aio.embedded.broker.state import ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.state import ErrorResponse
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.handlers import handles, reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.embedded.server import Version
 from rocketmq_aio.model.names import RETRY_PREFIX
@@ -18,6 +17,7 @@ from rocketmq_aio.protocol.bodies import HeartbeatData, LockBatchRequest
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import Header
 from rocketmq_aio.protocol.requests.admin import BY_ID
 from rocketmq_aio.remoting.acl import ACCESS_KEY, SIGNATURE, signature_of
 
@@ -119,6 +119,31 @@ class AccountLike(Protocol):
     def groups(self) -> Mapping[str, str]: ...
 
 
+class AclConfig(Header, frozen=True):
+    """Header of the request for an account of a 4.9 broker."""
+
+    access_key: str
+    secret_key: str = ""
+    admin: bool = False
+    topic_perms: str = ""
+    group_perms: str = ""
+
+
+class OfUser(Header, frozen=True):
+    """Header of the requests about users: the name, or the part of names to list."""
+
+    username: str = ""
+    filter: str = ""
+
+
+class OfSubject(Header, frozen=True):
+    """Header of the requests about permissions: the user, or the part of names to list."""
+
+    subject: str = ""
+    subject_filter: str = ""
+    resource: str = ""
+
+
 class Needed(NamedTuple):
     """A resource of a request, and the actions of which one is needed."""
 
@@ -168,22 +193,6 @@ class AccessControl:
             self.users[each.access_key] = user
         self.enabled = bool(self.users)
 
-    def handlers(self) -> Handlers:
-        if not self._is_5:
-            return {AdminCode.UPDATE_AND_CREATE_ACL_CONFIG: self.update_config}
-        return {
-            AdminCode.AUTH_CREATE_USER: self.put_user,
-            AdminCode.AUTH_UPDATE_USER: self.put_user,
-            AdminCode.AUTH_DELETE_USER: self.delete_user,
-            AdminCode.AUTH_GET_USER: self.get_user,
-            AdminCode.AUTH_LIST_USER: self.list_users,
-            AdminCode.AUTH_CREATE_ACL: self.put_acl,
-            AdminCode.AUTH_UPDATE_ACL: self.put_acl,
-            AdminCode.AUTH_DELETE_ACL: self.delete_acl,
-            AdminCode.AUTH_GET_ACL: self.get_acl,
-            AdminCode.AUTH_LIST_ACL: self.list_acls,
-        }
-
     def check(self, command: Command, connection: ServerConnection) -> None:
         """Verify the account of *command* and its permissions.
 
@@ -202,19 +211,19 @@ class AccessControl:
 
     # --- requests of administrators -------------------------------------------------------------
 
-    def update_config(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(AclConfig, AdminCode.UPDATE_AND_CREATE_ACL_CONFIG, version=4)
+    def update_config(self, header: AclConfig) -> None:
         """Create or change an account of a 4.9 broker."""
-        ext = command.ext_fields()
-        name, before = ext["accessKey"], self.users.get(ext["accessKey"])
-        secret = ext.get("secretKey") or (before.secret if before else "")
-        user = User(name, secret, admin=ext.get("admin") == "true")
+        before = self.users.get(header.access_key)
+        secret = header.secret_key or (before.secret if before else "")
+        user = User(header.access_key, secret, admin=header.admin)
         user.policies = dict(before.policies) if before else {}
-        for kind, field in (("Topic", "topicPerms"), ("Group", "groupPerms")):
-            pairs = [text.partition("=") for text in ext.get(field, "").split(",") if text]
+        for kind, permissions in (("Topic", header.topic_perms), ("Group", header.group_perms)):
+            pairs = [text.partition("=") for text in permissions.split(",") if text]
             user.allow(kind, {name.strip(): rights for name, _, rights in pairs})
-        self.users[name] = user
-        return Response()
+        self.users[user.name] = user
 
+    @handles(AdminCode.AUTH_CREATE_USER, AdminCode.AUTH_UPDATE_USER, version=5)
     def put_user(self, command: Command, _connection: ServerConnection) -> Response:
         self._check_enabled()
         body = read_body(command.body, dict)
@@ -229,22 +238,23 @@ class AccessControl:
         user.enabled = body.get("userStatus", "enable") == "enable"
         return Response()
 
-    def delete_user(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(OfUser, AdminCode.AUTH_DELETE_USER, version=5)
+    def delete_user(self, header: OfUser) -> None:
         self._check_enabled()
-        self.users.pop(command.ext_fields().get("username", ""), None)
-        return Response()
+        self.users.pop(header.username, None)
 
-    def get_user(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(OfUser, AdminCode.AUTH_GET_USER, version=5)
+    def get_user(self, header: OfUser) -> object:
         self._check_enabled()
-        user = self.users.get(command.ext_fields().get("username", ""))
-        return Response(body=b"" if user is None else msgspec.json.encode(_user_info(user)))
+        user = self.users.get(header.username)
+        return None if user is None else _user_info(user)
 
-    def list_users(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(OfUser, AdminCode.AUTH_LIST_USER, version=5)
+    def list_users(self, header: OfUser) -> object:
         self._check_enabled()
-        part = command.ext_fields().get("filter", "")
-        found = [_user_info(user) for user in self.users.values() if part in user.name]
-        return Response(body=msgspec.json.encode(found))
+        return [_user_info(user) for user in self.users.values() if header.filter in user.name]
 
+    @handles(AdminCode.AUTH_CREATE_ACL, AdminCode.AUTH_UPDATE_ACL, version=5)
     def put_acl(self, command: Command, _connection: ServerConnection) -> Response:
         self._check_enabled()
         body = read_body(command.body, dict)
@@ -255,30 +265,27 @@ class AccessControl:
                 user.policies[entry["resource"]] = (entry.get("decision", "Allow"), actions)
         return Response()
 
-    def delete_acl(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(OfSubject, AdminCode.AUTH_DELETE_ACL, version=5)
+    def delete_acl(self, header: OfSubject) -> None:
         self._check_enabled()
-        ext = command.ext_fields()
-        user = self._subject(ext.get("subject", ""))
-        if resource := ext.get("resource"):
-            user.policies.pop(resource, None)
+        user = self._subject(header.subject)
+        if header.resource:
+            user.policies.pop(header.resource, None)
         else:
             user.policies.clear()
-        return Response()
 
-    def get_acl(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(OfSubject, AdminCode.AUTH_GET_ACL, version=5)
+    def get_acl(self, header: OfSubject) -> object:
         self._check_enabled()
-        user = self._subject(command.ext_fields().get("subject", ""))
-        return Response(body=msgspec.json.encode(_acl_info(user)) if user.policies else b"")
+        user = self._subject(header.subject)
+        return _acl_info(user) if user.policies else None
 
-    def list_acls(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(OfSubject, AdminCode.AUTH_LIST_ACL, version=5)
+    def list_acls(self, header: OfSubject) -> object:
         self._check_enabled()
-        part = command.ext_fields().get("subjectFilter", "")
-        found = [
-            _acl_info(user)
-            for user in self.users.values()
-            if user.policies and part in f"User:{user.name}"
-        ]
-        return Response(body=msgspec.json.encode(found))
+        users = [user for user in self.users.values() if user.policies]
+        part = header.subject_filter
+        return [_acl_info(user) for user in users if part in f"User:{user.name}"]
 
     # --- inside ---------------------------------------------------------------------------------
 

@@ -6,9 +6,10 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.embedded.broker.state import BrokerState, Handlers
+from rocketmq_aio.embedded.broker.state import BrokerState
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.handlers import answers, handles
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
@@ -25,19 +26,8 @@ class AdminProcessor:
         self._state = state
         self._started_ms = state.clock.now_ms()
 
-    def handlers(self) -> Handlers:
-        handlers: Handlers = {
-            AdminCode.GET_BROKER_CONFIG: self.config,
-            AdminCode.UPDATE_BROKER_CONFIG: self.update_config,
-            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
-            AdminCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.nothing_to_clean,
-            AdminCode.CLEAN_UNUSED_TOPIC: self.nothing_to_clean,
-        }
-        if self._state.version.is_5:
-            handlers[AdminCode.GET_BROKER_HA_STATUS] = self.ha_status
-        return handlers
-
-    def config(self, _command: Command, _connection: ServerConnection) -> Response:
+    @answers(AdminCode.GET_BROKER_CONFIG)
+    def config(self) -> object:
         state = self._state
         table = {
             "brokerName": state.name,
@@ -53,6 +43,7 @@ class AdminProcessor:
         version = msgspec.json.encode(state.data_version()).decode()
         return Response(ext={"version": version}, body=text.encode())
 
+    @handles(AdminCode.UPDATE_BROKER_CONFIG)
     def update_config(self, command: Command, _connection: ServerConnection) -> Response:
         """Store settings; those that this broker does not know have no effect."""
         for line in command.body.decode().splitlines():
@@ -64,7 +55,8 @@ class AdminProcessor:
         state.auto_create_groups = state.enabled(AUTO_CREATE_GROUPS, state.auto_create_groups)
         return Response()
 
-    def runtime_info(self, _command: Command, _connection: ServerConnection) -> Response:
+    @answers(RequestCode.GET_BROKER_RUNTIME_INFO)
+    def runtime_info(self) -> object:
         state, stored = self._state, self._state.store
         uptime = (state.clock.now_ms() - self._started_ms) // 1000
         logs = [log for topic in stored.topics.values() for log in topic.queues]
@@ -102,20 +94,20 @@ class AdminProcessor:
         if state.version.is_5:
             table |= {"brokerActive": "true", "timerReadBehind": "0", "timerOffsetBehind": "0"}
             table |= {"timerCongestNum": "0", "timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
-        return Response(body=msgspec.json.encode({"table": table}))
+        return {"table": table}
 
-    def ha_status(self, _command: Command, _connection: ServerConnection) -> Response:
-        body = {
+    @answers(AdminCode.GET_BROKER_HA_STATUS, version=5)
+    def ha_status(self) -> object:
+        return {
             "master": True,
             "masterCommitLogMaxOffset": self._state.store.log_end,
             "inSyncSlaveNums": 0,
             "haConnectionInfo": [],
         }
-        return Response(body=msgspec.json.encode(body))
 
-    def nothing_to_clean(self, _command: Command, _connection: ServerConnection) -> Response:
+    @answers(AdminCode.CLEAN_EXPIRED_CONSUMEQUEUE, AdminCode.CLEAN_UNUSED_TOPIC)
+    def nothing_to_clean(self) -> None:
         """Respond like a broker without unused queues or topics."""
-        return Response()
 
 
 def _text(value: bool) -> str:

@@ -14,15 +14,13 @@ from rocketmq_aio.consumer.rebalance.strategies.averagely import (
     AllocateAveragelyByCircle,
 )
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
-from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
+from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageModel, MessageQueue
 from rocketmq_aio.protocol.bodies import MessageQueueBody
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.client import (
     AssignmentRequest,
     AssignmentResponse,
@@ -64,13 +62,8 @@ class AssignmentProcessor:
         self._members = members
         self.read_queues: Callable[[str], Mapping[str, int]] = self._own_queues
 
-    def handlers(self) -> Handlers:
-        if not self._state.version.is_5:
-            return {}
-        return {RequestCode.QUERY_ASSIGNMENT: self.query, SET_MESSAGE_REQUEST_MODE: self.set_mode}
-
-    def query(self, command: Command, _connection: ServerConnection) -> Response:
-        request = read_body(command.body, AssignmentRequest)
+    @reads(AssignmentRequest, RequestCode.QUERY_ASSIGNMENT, version=5)
+    def query(self, request: AssignmentRequest) -> object:
         mode = self.modes.get((request.topic, request.consumer_group), MessageRequestMode.PULL)
         shared = self._share(request, mode)
         if shared is None:
@@ -80,13 +73,12 @@ class AssignmentProcessor:
             body=msgspec.json.encode(AssignmentResponse(message_queue_assignments=assigned))
         )
 
-    def set_mode(self, command: Command, _connection: ServerConnection) -> Response:
-        request = read_body(command.body, SetMessageRequestMode)
+    @reads(SetMessageRequestMode, SET_MESSAGE_REQUEST_MODE, version=5)
+    def set_mode(self, request: SetMessageRequestMode) -> None:
         if request.topic.startswith(RETRY_PREFIX):
             remark = "retry topic is not allowed to set mode"
             raise ErrorResponse(ResponseCode.NO_PERMISSION, remark)
         self.modes[request.topic, request.consumer_group] = request.mode
-        return Response()
 
     def _own_queues(self, name: str) -> Mapping[str, int]:
         topic = self._state.store.topics.get(name)

@@ -38,6 +38,7 @@ from rocketmq_aio.embedded.broker.timers import TimerProcessor
 from rocketmq_aio.embedded.broker.topics import TEMPLATE_TOPIC, TopicProcessor
 from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
 from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.handlers import Handlers, handlers_of
 from rocketmq_aio.embedded.loop_thread import from_any_thread
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
@@ -136,9 +137,9 @@ class EmbeddedBroker(EmbeddedServer):
             *groups,
             *admin,
         )
-        self._handlers = {
-            code: handler for part in parts for code, handler in part.handlers().items()
-        }
+        self._handlers: Handlers = {}
+        for part in parts:
+            self._handlers |= handlers_of(part, self.version.major)
         topics.create_system_topics()
         if auto_create_topics:
             self.create_topic(TEMPLATE_TOPIC, TEMPLATE_QUEUES, TEMPLATE_PERM)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import msgspec
-
 from rocketmq_aio.embedded.broker.filters import FilterError, compile_sql
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.handlers import answers, handles, reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.bodies import (
     CheckClientRequest,
@@ -56,17 +55,7 @@ class ClientProcessor:
         self._state = state
         self._notify = notify
 
-    def handlers(self) -> Handlers:
-        return {
-            RequestCode.HEART_BEAT: self.heartbeat,
-            RequestCode.UNREGISTER_CLIENT: self.unregister,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.list,
-            RequestCode.CHECK_CLIENT_CONFIG: self.check,
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.connections,
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
-            AdminCode.GET_ALL_PRODUCER_INFO: self.all_producers,
-        }
-
+    @handles(RequestCode.HEART_BEAT)
     def heartbeat(self, command: Command, connection: ServerConnection) -> Response:
         data = read_body(command.body, HeartbeatData)
         for producer in data.producer_data_set:
@@ -80,6 +69,7 @@ class ClientProcessor:
         response = HeartbeatResponse(supports_v2=True, subscription_changed=changed)
         return Response(ext=to_ext_fields(response))
 
+    @handles(RequestCode.UNREGISTER_CLIENT)
     def unregister(self, command: Command, connection: ServerConnection) -> Response:
         header = read_header(command, UnregisterClient)
         if header.producer_group is not None:
@@ -88,56 +78,57 @@ class ClientProcessor:
             self._remove(header.consumer_group, connection.number)
         return Response()
 
-    def list(self, command: Command, _connection: ServerConnection) -> Response:
-        name = read_header(command, GetConsumerListByGroup).consumer_group
+    @reads(GetConsumerListByGroup)
+    def list(self, header: GetConsumerListByGroup) -> object:
+        name = header.consumer_group
         group = self.groups.get(name)
         if group is None:
             raise ErrorResponse(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
-        ids = ConsumerList(consumer_id_list=list(group.members.values()))
-        return Response(body=msgspec.json.encode(ids))
+        return ConsumerList(consumer_id_list=list(group.members.values()))
 
-    def connections(self, command: Command, _connection: ServerConnection) -> Response:
-        name = read_header(command, GetConsumerConnectionList).consumer_group
+    @reads(GetConsumerConnectionList)
+    def connections(self, header: GetConsumerConnectionList) -> object:
+        name = header.consumer_group
         group = self.groups.get(name)
         if group is None or group.last is None:
             code = ResponseCode.CONSUMER_NOT_ONLINE
             raise ErrorResponse(code, f"the consumer group[{name}] not online")
-        body = ConsumerConnections(
+        return ConsumerConnections(
             connection_set=list(group.connections.values()),
             subscription_table=group.subscriptions,
             consume_type=group.last.consume_type,
             message_model=group.last.message_model,
             consume_from_where=group.last.consume_from_where,
         )
-        return Response(body=msgspec.json.encode(body))
 
-    def producer_connections(self, command: Command, _connection: ServerConnection) -> Response:
-        name = read_header(command, GetProducerConnections).producer_group
+    @reads(GetProducerConnections)
+    def producer_connections(self, header: GetProducerConnections) -> object:
+        name = header.producer_group
         members = self.producers.get(name)
         if not members:
             remark = f"the producer group[{name}] not exist"
             raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
-        body = ProducerConnections(connection_set=list(members.values()))
-        return Response(body=msgspec.json.encode(body))
+        return ProducerConnections(connection_set=list(members.values()))
 
-    def all_producers(self, _command: Command, _connection: ServerConnection) -> Response:
+    @answers(AdminCode.GET_ALL_PRODUCER_INFO)
+    def all_producers(self) -> object:
         now_ms = self._state.clock.now_ms()
         data = {
             name: [_producer_info(each, now_ms) for each in members.values()]
             for name, members in self.producers.items()
             if members
         }
-        return Response(body=msgspec.json.encode({"data": data}))
+        return {"data": data}
 
-    def check(self, command: Command, _connection: ServerConnection) -> Response:
-        data = read_body(command.body, CheckClientRequest).subscription_data
+    @reads(CheckClientRequest, RequestCode.CHECK_CLIENT_CONFIG)
+    def check(self, body: CheckClientRequest) -> None:
+        data = body.subscription_data
         if data.expression_type == "SQL92":
             try:
                 compile_sql(data.sub_string, is_5=self._state.version.is_5)
             except FilterError as error:
                 code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
                 raise ErrorResponse(code, str(error)) from None
-        return Response()
 
     def disconnected(self, connection: int) -> None:
         """Remove the registrations of a closed connection."""

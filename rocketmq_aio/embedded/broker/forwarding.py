@@ -8,10 +8,11 @@ from typing import Any, Final
 import msgspec
 
 from rocketmq_aio.embedded.broker.clients import ClientProcessor, Group
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import QueueLog, Topic
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.handlers import handles, reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import Body, queue_key, queue_table
@@ -71,18 +72,11 @@ class ForwardingProcessor:
         self._clients = clients
         self._push = push
 
-    def handlers(self) -> Handlers:
-        return {
-            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
-            AdminCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.status,
-            AdminCode.CLONE_GROUP_OFFSET: self.clone,
-        }
-
+    @handles(RequestCode.GET_CONSUMER_RUNNING_INFO)
     async def running_info(self, command: Command, _connection: ServerConnection) -> Response:
         return await self._forward(command, b"")
 
+    @handles(RequestCode.CONSUME_MESSAGE_DIRECTLY)
     async def consume_directly(self, command: Command, _connection: ServerConnection) -> Response:
         """Forward the request with the message that it names by its offset message id."""
         message_id = read_header(command, ConsumerHeader).msg_id or ""
@@ -96,8 +90,8 @@ class ForwardingProcessor:
         body = b"" if found is None else found.record
         return await self._forward(command, body)
 
-    async def status(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, StatusHeader)
+    @reads(StatusHeader, AdminCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
+    async def status(self, header: StatusHeader) -> object:
         members = self._members(header.group).members
         if not members:
             remark = f"No Any Consumer online in the consumer group: [{header.group}]"
@@ -107,26 +101,23 @@ class ForwardingProcessor:
             if header.client_addr in ("", client_id):
                 ext = {"topic": header.topic, "group": header.group}
                 table[client_id] = await self._status_of(number, ext)
-        body = {"consumerTable": table, "messageQueueTable": {}}
-        return Response(body=msgspec.json.encode(body))
+        return {"consumerTable": table, "messageQueueTable": {}}
 
-    async def reset(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, InvokeResetOffset)
+    @reads(InvokeResetOffset)
+    async def reset(self, header: InvokeResetOffset) -> object:
         topic = self._state.store.topics.get(header.topic)
         if self._state.version.is_5 and self._state.enabled("useServerSideResetOffset", True):
             offsets = self._reset_at_broker(header, topic)
         else:
             offsets = await self._reset_members(header, topic)
-        body = {"offsetTable": self._table(header.topic, offsets)}
-        return Response(body=msgspec.json.encode(body))
+        return {"offsetTable": self._table(header.topic, offsets)}
 
-    def clone(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, CloneHeader)
+    @reads(CloneHeader, AdminCode.CLONE_GROUP_OFFSET)
+    def clone(self, header: CloneHeader) -> None:
         committed = self._state.committed
         for (group, topic, number), offset in list(committed.items()):
             if group == header.src_group and header.topic in ("", topic):
                 committed[header.dest_group, topic, number] = offset
-        return Response()
 
     # --- inside ---------------------------------------------------------------------------------
 

@@ -6,16 +6,14 @@ from typing import Any, Final
 
 import msgspec
 
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.codes import AdminCode
-from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import MAX_GROUP, NAME
 from rocketmq_aio.protocol.bodies import Body
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.header import Header, read_header
+from rocketmq_aio.protocol.header import Header
 from rocketmq_aio.protocol.requests.admin import DeleteGroup
 
 # Groups of every broker.
@@ -58,46 +56,35 @@ class GroupProcessor:
         for name in SYSTEM_GROUPS:
             state.create_group(name)
 
-    def handlers(self) -> Handlers:
-        handlers: Handlers = {
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.create,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.configs,
-        }
-        if self._state.version.is_5:
-            handlers[AdminCode.GET_SUBSCRIPTIONGROUP_CONFIG] = self.config
-            handlers[AdminCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST] = self.create_all
-        return handlers
+    @reads(dict[str, Any], RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
+    def create(self, body: dict[str, Any]) -> None:
+        self._put(body)
 
-    def create(self, command: Command, _connection: ServerConnection) -> Response:
-        self._put(read_body(command.body, dict))
-        return Response()
-
-    def create_all(self, command: Command, _connection: ServerConnection) -> Response:
-        for config in read_body(command.body, GroupConfigList).group_config_list:
+    @reads(GroupConfigList, AdminCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, version=5)
+    def create_all(self, body: GroupConfigList) -> None:
+        for config in body.group_config_list:
             self._put(config)
-        return Response()
 
-    def delete(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, DeleteGroup)
+    @reads(DeleteGroup)
+    def delete(self, header: DeleteGroup) -> None:
         self._state.groups.pop(header.group_name, None)
         self._state.changes += 1
         clean = header.clean_offset if self._state.version.is_5 else header.remove_offset
         if clean:
             for key in [key for key in self._state.committed if key[0] == header.group_name]:
                 del self._state.committed[key]
-        return Response()
 
-    def config(self, command: Command, _connection: ServerConnection) -> Response:
-        name = read_header(command, GetGroup).group
+    @reads(GetGroup, AdminCode.GET_SUBSCRIPTIONGROUP_CONFIG, version=5)
+    def config(self, header: GetGroup) -> object:
+        name = header.group
         config = self._state.groups.get(name)
         if config is None:
             remark = f"No group in this broker. group: {name}"
             raise ErrorResponse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-        return Response(body=msgspec.json.encode(config))
+        return config
 
-    def configs(self, command: Command, _connection: ServerConnection) -> Response:
-        page = read_header(command, AllGroups)
+    @reads(AllGroups, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    def configs(self, page: AllGroups) -> object:
         groups = list(self._state.groups.items())
         end = None if page.max_group_num is None else page.group_seq + page.max_group_num
         body: dict[str, Any] = {
@@ -105,7 +92,7 @@ class GroupProcessor:
             "dataVersion": self._state.data_version(),
         }
         if not self._state.version.is_5:
-            return Response(body=msgspec.json.encode(body))
+            return body
         body["forbiddenTable"] = {}
         ext = {"totalGroupNum": str(len(groups))}
         return Response(ext=ext, body=msgspec.json.encode(body))

@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
-import msgspec
-
-from rocketmq_aio.embedded.broker.state import Handlers
 from rocketmq_aio.embedded.clock import Clock
-from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import LockBatchRequest, LockBatchResponse
 from rocketmq_aio.protocol.codes import RequestCode
-from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.fastjson import read_body
 
 KEPT_SECONDS: Final = 60.0
 
@@ -31,25 +25,21 @@ class LockProcessor:
         self.kept_seconds = KEPT_SECONDS
         self.owners: defaultdict[str, dict[MessageQueue, tuple[str, float]]] = defaultdict(dict)
 
-    def handlers(self) -> Handlers:
-        return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
-
-    def lock(self, command: Command, _connection: ServerConnection) -> Response:
-        request = read_body(command.body, LockBatchRequest)
+    @reads(LockBatchRequest, RequestCode.LOCK_BATCH_MQ)
+    def lock(self, request: LockBatchRequest) -> object:
         owners = self.owners[request.consumer_group]
         granted = []
         for each in request.mq_set:  # also grants queues that do not exist
             if self.owner(request.consumer_group, each.queue()) in (None, request.client_id):
                 owners[each.queue()] = (request.client_id, self._clock.monotonic())
                 granted.append(each)
-        return Response(body=msgspec.json.encode(LockBatchResponse(locked=granted)))
+        return LockBatchResponse(locked=granted)
 
-    def unlock(self, command: Command, _connection: ServerConnection) -> Response:
-        request = read_body(command.body, LockBatchRequest)
+    @reads(LockBatchRequest, RequestCode.UNLOCK_BATCH_MQ)
+    def unlock(self, request: LockBatchRequest) -> None:
         for each in request.mq_set:
             if self.owner(request.consumer_group, each.queue()) == request.client_id:
                 del self.owners[request.consumer_group][each.queue()]
-        return Response()
 
     def owner(self, group: str, queue: MessageQueue) -> str | None:
         """Return the client id of the owner of *queue*."""

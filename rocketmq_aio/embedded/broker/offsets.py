@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import QueueLog
 from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.handlers import handles, reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -27,18 +28,8 @@ class OffsetProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
 
-    def handlers(self) -> Handlers:
-        return {
-            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
-            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
-            RequestCode.GET_MAX_OFFSET: self.max,
-            RequestCode.GET_MIN_OFFSET: self.min,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
-        }
-
-    def query(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, QueryConsumerOffset)
+    @reads(QueryConsumerOffset)
+    def query(self, header: QueryConsumerOffset) -> object:
         key = (header.consumer_group, header.topic, header.queue_id)
         if key in self._state.committed:
             return _offset(self._state.committed[key])
@@ -54,16 +45,16 @@ class OffsetProcessor:
             return _offset(0)
         raise ErrorResponse(ResponseCode.QUERY_NOT_FOUND, remark)
 
-    def update(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, UpdateConsumerOffset)
+    @reads(UpdateConsumerOffset)
+    def update(self, header: UpdateConsumerOffset) -> None:
         if self._state.version.is_5:  # 4.9 stores any offset
             self._state.check_group(header.consumer_group)
             self._state.topic(header.topic)
         key = (header.consumer_group, header.topic, header.queue_id)
         if key not in self._state.reset_offsets:
             self._state.committed[key] = header.commit_offset
-        return Response()
 
+    @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def search(self, command: Command, _connection: ServerConnection) -> Response:
         header = read_header(command, SearchOffset)
         log = self._state.store.queue(header.topic, header.queue_id)
@@ -80,18 +71,18 @@ class OffsetProcessor:
             offset -= 1  # 4.9 returns the nearest message
         return _offset(offset)
 
-    def max(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, GetMaxOffset)
+    @reads(GetMaxOffset)
+    def max(self, header: GetMaxOffset) -> object:
         log = self._state.store.queue(header.topic, header.queue_id)
         return _offset(log.max_offset if log else 0)
 
-    def min(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, GetMinOffset)
+    @reads(GetMinOffset)
+    def min(self, header: GetMinOffset) -> object:
         log = self._state.store.queue(header.topic, header.queue_id)
         return _offset(log.min_offset if log else 0)
 
-    def earliest(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, GetEarliestMsgStoretime)
+    @reads(GetEarliestMsgStoretime)
+    def earliest(self, header: GetEarliestMsgStoretime) -> object:
         log = self._state.store.queue(header.topic, header.queue_id)
         time = log.messages[0].store_ms if log and log.messages else NONE_STORED
         return Response(ext={"timestamp": str(time)})

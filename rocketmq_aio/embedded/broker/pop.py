@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from itertools import count
 from struct import Struct
 from typing import Final, NamedTuple
@@ -14,16 +14,17 @@ from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
 from rocketmq_aio.embedded.broker.filters import FilterError, Matches, compile_filter
 from rocketmq_aio.embedded.broker.pop_order import PopOrders
 from rocketmq_aio.embedded.broker.pull import MAX_SCANNED, PARSE_FAILED
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import MAX_V1_TOPIC, QueueLog, StoredMessage
 from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.handlers import handles, reads
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.model.properties import encode_properties
 from rocketmq_aio.protocol.bodies import BatchAckRequest
 from rocketmq_aio.protocol.codes import PERM_READ, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.header import read_header, to_ext_fields
+from rocketmq_aio.protocol.header import to_ext_fields
 from rocketmq_aio.protocol.receipt import (
     NORMAL,
     ORDER_REVIVE_QUEUE,
@@ -91,20 +92,10 @@ class PopProcessor:
         self._revive_queues = count()
         self._expiring = DelayQueue[tuple[Delivery, int]](state.clock, self._expire, self._expires)
 
-    def handlers(self) -> Handlers:
-        if not self._state.version.is_5:
-            return {}
-        return {
-            RequestCode.POP_MESSAGE: self.pop,
-            RequestCode.ACK_MESSAGE: self.ack,
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.change,
-            RequestCode.BATCH_ACK_MESSAGE: self.ack_batch,
-        }
-
     # --- popping --------------------------------------------------------------------------------
 
-    def pop(self, command: Command, _connection: ServerConnection) -> Outcome | Awaitable[Outcome]:
-        header = read_header(command, PopMessage)
+    @reads(PopMessage, version=5)
+    def pop(self, header: PopMessage) -> object:
         self._check(header)
         matches = self._filter(header)
         age = self._state.clock.now_ms() - header.born_time
@@ -260,11 +251,11 @@ class PopProcessor:
 
     # --- acks and renewals ----------------------------------------------------------------------
 
-    def ack(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, AckMessage)
+    @reads(AckMessage, version=5)
+    def ack(self, header: AckMessage) -> None:
         self._ack(self._delivery(header), parse_receipt(header.extra_info))
-        return Response()
 
+    @handles(RequestCode.BATCH_ACK_MESSAGE, version=5)
     def ack_batch(self, command: Command, _connection: ServerConnection) -> Response:
         if not command.body:
             return Response(ResponseCode.NO_MESSAGE)
@@ -288,8 +279,8 @@ class PopProcessor:
                 self._ack(Delivery(each.group, queue, receipt.offset, each.pop_time), receipt)
         return Response()
 
-    def change(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, ChangeInvisibleTime)
+    @reads(ChangeInvisibleTime, version=5)
+    def change(self, header: ChangeInvisibleTime) -> object:
         delivery, receipt = self._delivery(header), parse_receipt(header.extra_info)
         now = self._state.clock.now_ms()
         end = now + header.invisible_time
@@ -302,10 +293,9 @@ class PopProcessor:
             self.invisible.pop(delivery, None)
             popped_at, invisible = max(now, receipt.pop_time + 1), header.invisible_time
             self._hide(delivery._replace(pop_time=popped_at), end)
-        answer = ChangeInvisibleTimeResponse(
+        return ChangeInvisibleTimeResponse(
             pop_time=popped_at, invisible_time=invisible, revive_queue_id=receipt.revive_queue_id
         )
-        return Response(ext=to_ext_fields(answer))
 
     def _ack(self, delivery: Delivery, receipt: Receipt) -> None:
         self._expiring.deliver_due()

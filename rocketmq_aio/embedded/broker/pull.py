@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
 from rocketmq_aio.embedded.broker.filters import FilterError, Matches, compile_filter
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import QueueLog, StoredMessage
-from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.protocol.codes import (
     PERM_READ,
     PULL_COMMIT,
     PULL_SUBSCRIPTION,
     PULL_SUSPEND,
-    RequestCode,
     ResponseCode,
 )
-from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.pull import PullMessage
+from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage
 
 MAX_MESSAGES: Final = 32
 MAX_BYTES: Final = 256 * 1024
@@ -48,14 +45,12 @@ class PullProcessor:
         self._state = state
         self._clients = clients
 
-    def handlers(self) -> Handlers:
-        handlers: Handlers = {RequestCode.PULL_MESSAGE: self.pull}
-        if self._state.version.is_5:
-            handlers[RequestCode.LITE_PULL_MESSAGE] = self.pull
-        return handlers
+    @reads(LitePullMessage, version=5)
+    def lite_pull(self, header: LitePullMessage) -> object:
+        return self.pull(header)
 
-    def pull(self, command: Command, _connection: ServerConnection) -> Outcome | Awaitable[Outcome]:
-        header = read_header(command, PullMessage)
+    @reads(PullMessage)
+    def pull(self, header: PullMessage) -> object:
         self._state.ensure_group(header.consumer_group)
         self._state.check_group(header.consumer_group)
         if not self._state.group_setting(header.consumer_group, "consumeEnable"):

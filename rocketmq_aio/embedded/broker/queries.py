@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import StoredMessage
-from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.properties import KEYS, TAGS, UNIQ_KEY
-from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.requests.admin import QueryMessage, ViewMessage
 
 MAX_BY_ID: Final = 32  # instead of the requested number
@@ -25,23 +23,21 @@ class QueryProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
 
-    def handlers(self) -> Handlers:
-        return {RequestCode.QUERY_MESSAGE: self.query, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
-
-    def view(self, command: Command, _connection: ServerConnection) -> Response:
-        offset = read_header(command, ViewMessage).offset
+    @reads(ViewMessage)
+    def view(self, header: ViewMessage) -> object:
+        offset = header.offset
         stored = self._state.store.find(offset)
         if stored is None:
             remark = f"can not find message by the offset, {offset}"
             raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
         return Response(body=stored.record)
 
-    def query(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(QueryMessage)
+    def query(self, header: QueryMessage) -> object:
         """Return the newest messages of a key, in the order of their storage.
 
         Keys and unique keys share an index; a key that a message has twice is found twice.
         """
-        header = read_header(command, QueryMessage)
         by_tag = self._state.version.is_5 and header.index_type == "T"
         most = MAX_BY_ID if header.by_id else min(header.max_num, MAX_MESSAGES)
         found: list[StoredMessage] = []

@@ -7,8 +7,9 @@ from typing import Final
 
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
 from rocketmq_aio.embedded.broker.send import SendProcessor
-from rocketmq_aio.embedded.broker.state import BrokerState, Handlers
+from rocketmq_aio.embedded.broker.state import BrokerState
 from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.handlers import handles
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import REPLY_TOPIC_SUFFIX
 from rocketmq_aio.model.properties import REPLY_TO_CLIENT, encode_properties, parse_properties
@@ -38,9 +39,7 @@ class ReplyProcessor:
         self._push = push
         state.store.create_topic(state.cluster + REPLY_TOPIC_SUFFIX, 1)
 
-    def handlers(self) -> Handlers:
-        return {RequestCode.SEND_REPLY_MESSAGE_V2: self.send}
-
+    @handles(RequestCode.SEND_REPLY_MESSAGE_V2)
     async def send(self, command: Command, connection: ServerConnection) -> Response:
         header = read_header(command, SendReplyMessage)
         fault = await self._push_reply(header, command.body, connection)

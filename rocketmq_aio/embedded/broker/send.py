@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from rocketmq_aio.embedded.broker.delay_levels import DelayLevels, number
 from rocketmq_aio.embedded.broker.send_back import SendBackProcessor
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import REGION, UNIT, NewMessage, StoredMessage
 from rocketmq_aio.embedded.broker.timers import TIMER_DELAY_SEC, TimerProcessor
 from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
 from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.handlers import handles
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import (
@@ -66,9 +67,7 @@ class SendProcessor:
         self._transactions = transactions
         self._timers = timers
 
-    def handlers(self) -> Handlers:
-        return {RequestCode.SEND_MESSAGE_V2: self.send, RequestCode.SEND_BATCH_MESSAGE: self.send}
-
+    @handles(RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     def send(self, command: Command, connection: ServerConnection) -> Response:
         header = read_header(command, SendMessage)
         try:

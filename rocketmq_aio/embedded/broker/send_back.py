@@ -9,15 +9,12 @@ import msgspec
 
 from rocketmq_aio.embedded.broker.delay_levels import DelayLevels
 from rocketmq_aio.embedded.broker.locks import LockProcessor
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import NewMessage
-from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
 from rocketmq_aio.model.properties import DELAY, RETRY_TOPIC, WAIT
-from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack
 
 MAX_RECONSUME_TIMES: Final = 16  # default of groups
@@ -32,16 +29,13 @@ class SendBackProcessor:
         self._locks = locks
         self._delays = delays
 
-    def handlers(self) -> Handlers:
-        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
-
-    def send_back(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, ConsumerSendMsgBack)
+    @reads(ConsumerSendMsgBack)
+    def send_back(self, header: ConsumerSendMsgBack) -> None:
         state = self._state
         state.ensure_group(header.group)
         state.check_group(header.group)
         if state.group_setting(header.group, "retryQueueNums") <= 0:
-            return Response()  # the message is dropped
+            return  # the message is dropped
         retry_topic = state.make_retry_topic(header.group, unit=header.unit_mode)
         stored = state.store.find(header.offset)
         if stored is None:
@@ -64,7 +58,6 @@ class SendBackProcessor:
             reconsume_times=stored.reconsume_times + 1,
         )
         self._delays.store(again)
-        return Response()
 
     def placed(self, message: NewMessage, limit: int | None) -> NewMessage:
         """Return a send to a retry topic with the topic that stores it: retry or dead-letter."""

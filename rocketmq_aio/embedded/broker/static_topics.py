@@ -10,14 +10,17 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.topics import TopicProcessor
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.handlers import handles, reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.admin import CreateTopic, GetTopicConfig
 
 SEND_FIELDS: Final = ("b", "e")  # topic and queue id
 FIELDS: Final = ("topic", "queueId")
@@ -34,6 +37,12 @@ BY_QUEUE: Final = SENDS | {
 }
 
 
+class GetMappedTopic(GetTopicConfig, frozen=True):
+    """Get the settings of a topic with its mapping."""
+
+    with_mapping: bool = msgspec.field(name="lo", default=False)
+
+
 class StaticTopics:
     """Mappings of static topics, and requests for their logical queues."""
 
@@ -42,32 +51,22 @@ class StaticTopics:
         self._state = state
         self._topics = topics
 
-    def handlers(self) -> Handlers:
-        if not self._state.version.is_5:
-            return {}
-        return {
-            AdminCode.UPDATE_AND_CREATE_STATIC_TOPIC: self.create,
-            RequestCode.GET_TOPIC_CONFIG: self.config,
-        }
-
-    def create(self, command: Command, connection: ServerConnection) -> Response:
+    @handles(AdminCode.UPDATE_AND_CREATE_STATIC_TOPIC, version=5)
+    def create(self, command: Command, _connection: ServerConnection) -> Response:
         detail = read_body(command.body, dict)
         if any(len(items) > 1 for items in (detail.get("hostedQueues") or {}).values()):
             remark = "the embedded broker cannot move queues of static topics"
             raise ErrorResponse(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
-        self._topics.create(command, connection)
+        self._topics.create(read_header(command, CreateTopic))
         self.mappings[detail["topic"]] = detail
         return Response()
 
-    def config(self, command: Command, connection: ServerConnection) -> Response:
+    @reads(GetMappedTopic, version=5)
+    def config(self, header: GetMappedTopic) -> dict[str, Any]:
         """Return the settings of a topic, with its mapping."""
-        response = self._topics.config(command, connection)
-        ext = command.ext_fields()
-        mapping = self.mappings.get(ext.get("topic", ""))
-        if mapping is None or ext.get("lo") != "true":
-            return response
-        body = {**msgspec.json.decode(response.body), "mappingDetail": mapping}
-        return Response(body=msgspec.json.encode(body))
+        config = self._topics.config(header)
+        mapping = self.mappings.get(header.topic) if header.with_mapping else None
+        return config if mapping is None else {**config, "mappingDetail": mapping}
 
     def route_info(self, topic: str) -> dict[str, Any] | None:
         """Return the part of a route that names the logical queues of this broker."""

@@ -6,19 +6,15 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Any, Final
 
-import msgspec
-
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import QueueLog
 from rocketmq_aio.embedded.codes import AdminCode
-from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import queue_table
-from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.header import Header, read_header
+from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.protocol.header import Header
 from rocketmq_aio.protocol.requests.admin import (
     GetConsumeStats,
     GetGroupsOfTopic,
@@ -76,21 +72,9 @@ class StatisticsProcessor:
         self._state = state
         self._clients = clients
 
-    def handlers(self) -> Handlers:
-        return {
-            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
-            RequestCode.GET_CONSUME_STATS: self.consume_stats,
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
-            AdminCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
-            AdminCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
-            AdminCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
-            AdminCode.QUERY_CORRECTION_OFFSET: self.correction,
-            AdminCode.GET_BROKER_CONSUME_STATS: self.all_consume_stats,
-            AdminCode.VIEW_BROKER_STATS_DATA: self.stats_data,
-        }
-
-    def topic_stats(self, command: Command, _connection: ServerConnection) -> Response:
-        name = read_header(command, GetTopicStats).topic
+    @reads(GetTopicStats)
+    def topic_stats(self, header: GetTopicStats) -> object:
+        name = header.topic
         topic = self._state.store.topics.get(name)
         if topic is None:
             raise ErrorResponse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
@@ -105,16 +89,17 @@ class StatisticsProcessor:
         body: dict[str, Any] = {"offsetTable": queue_table(table)}
         if self._state.version.is_5:
             body["topicPutTps"] = 0.0
-        return Response(body=msgspec.json.encode(body))
+        return body
 
-    def consume_stats(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, GetConsumeStats)
+    @reads(GetConsumeStats)
+    def consume_stats(self, header: GetConsumeStats) -> object:
         group = header.consumer_group
         topics = [header.topic] if header.topic else self._topics_of(group)
-        return Response(body=msgspec.json.encode(self._progress(group, topics)))
+        return self._progress(group, topics)
 
-    def all_consume_stats(self, command: Command, _connection: ServerConnection) -> Response:
-        is_order = read_header(command, AllConsumeStats).is_order
+    @reads(AllConsumeStats, AdminCode.GET_BROKER_CONSUME_STATS)
+    def all_consume_stats(self, header: AllConsumeStats) -> object:
+        is_order = header.is_order
         found, lag = [], 0
         for group in self._state.groups:
             stats = []
@@ -128,31 +113,33 @@ class StatisticsProcessor:
         body = {"consumeStatsList": found, "brokerAddr": f"{host}:{port}", "totalDiff": lag}
         if self._state.version.is_5:
             body["totalInflightDiff"] = 0
-        return Response(body=msgspec.json.encode(body))
+        return body
 
-    def groups_of_topic(self, command: Command, _connection: ServerConnection) -> Response:
-        topic = read_header(command, GetGroupsOfTopic).topic
+    @reads(GetGroupsOfTopic)
+    def groups_of_topic(self, header: GetGroupsOfTopic) -> object:
+        topic = header.topic
         online = [
             name for name, group in self._clients.groups.items() if topic in group.subscriptions
         ]
         committed = [group for group, name, _ in self._state.committed if name == topic]
         names = list(dict.fromkeys([*online, *committed]))
-        return Response(body=msgspec.json.encode(GroupList(group_list=names)))
+        return GroupList(group_list=names)
 
-    def topics_of_group(self, command: Command, _connection: ServerConnection) -> Response:
-        topics = self._topics_of(read_header(command, OfGroup).group)
-        return Response(body=msgspec.json.encode(TopicList(topic_list=topics)))
+    @reads(OfGroup, AdminCode.QUERY_TOPICS_BY_CONSUMER)
+    def topics_of_group(self, header: OfGroup) -> object:
+        topics = self._topics_of(header.group)
+        return TopicList(topic_list=topics)
 
-    def subscription(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, OfGroup)
+    @reads(OfGroup, AdminCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
+    def subscription(self, header: OfGroup) -> object:
         body: dict[str, Any] = {"group": header.group, "topic": header.topic}
         group = self._clients.groups.get(header.group)
         if group is not None and header.topic in group.subscriptions:
             body["subscriptionData"] = group.subscriptions[header.topic]
-        return Response(body=msgspec.json.encode(body))
+        return body
 
-    def time_span(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, OfGroup)
+    @reads(OfGroup, AdminCode.QUERY_CONSUME_TIME_SPAN)
+    def time_span(self, header: OfGroup) -> object:
         topic = self._state.store.topics.get(header.topic)
         if topic is None:
             raise ErrorResponse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
@@ -160,11 +147,11 @@ class StatisticsProcessor:
             self._span(header, number, log)
             for number, log in enumerate(topic.queues[: topic.write_queues])
         ]
-        return Response(body=msgspec.json.encode({"consumeTimeSpanSet": spans}))
+        return {"consumeTimeSpanSet": spans}
 
-    def correction(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(CorrectionHeader, AdminCode.QUERY_CORRECTION_OFFSET)
+    def correction(self, header: CorrectionHeader) -> object:
         """Return the least offsets of other groups, none behind that of the compared group."""
-        header = read_header(command, CorrectionHeader)
         left_out = set(header.filter_groups.split(","))
         least: dict[int, int] = {}
         for (group, topic, number), offset in self._state.committed.items():
@@ -174,21 +161,20 @@ class StatisticsProcessor:
             key = header.compare_group, header.topic, number
             if least[number] > self._state.committed.get(key, MAX_OFFSET):
                 least[number] = MAX_OFFSET
-        return Response(body=msgspec.json.encode({"correctionOffsets": least}))
+        return {"correctionOffsets": least}
 
-    def stats_data(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, StatsHeader)
+    @reads(StatsHeader, AdminCode.VIEW_BROKER_STATS_DATA)
+    def stats_data(self, header: StatsHeader) -> object:
         name, key = header.stats_name, header.stats_key
         if name not in TOPIC_STATS | OTHER_STATS:
             raise ErrorResponse(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> not exist")
         topic = self._state.store.topics.get(key)
         logs = topic.queues if topic is not None and name in TOPIC_STATS else []
         now = self._state.clock.now_ms()
-        body = {
+        return {
             window: _counted(logs, now - seconds * 1000, seconds, sizes=name == "TOPIC_PUT_SIZE")
             for window, seconds in WINDOWS.items()
         }
-        return Response(body=msgspec.json.encode(body))
 
     # --- inside ---------------------------------------------------------------------------------
 

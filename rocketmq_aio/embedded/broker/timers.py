@@ -15,14 +15,11 @@ from rocketmq_aio.embedded.broker.delay_levels import (
     real_queue,
 )
 from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import REGION, NewMessage, StoredMessage
-from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.model.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS, UNIQ_KEY
-from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.header import read_header, to_ext_fields
+from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.requests.send import RecallMessage, RecallMessageResponse
 
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
@@ -47,9 +44,6 @@ class TimerProcessor:
         self.waiting = DelayQueue[int](
             state.clock, self._deliver, lambda log_offset: log_offset >= state.store.log_start
         )
-
-    def handlers(self) -> Handlers:
-        return {RequestCode.RECALL_MESSAGE: self.recall} if self._state.version.is_5 else {}
 
     def due_ms(self, properties: Mapping[str, str]) -> int | None:
         """Return the delivery time of a message with *properties*; None: immediately."""
@@ -82,8 +76,8 @@ class TimerProcessor:
         text = f"v1 {message.topic} {self._state.name} {due_ms + 1} {key}"
         return stored, urlsafe_b64encode(text.encode()).decode()
 
-    def recall(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, RecallMessage)
+    @reads(RecallMessage, version=5)
+    def recall(self, header: RecallMessage) -> object:
         if not self._state.enabled("recallMessageEnable", self.recall_enabled):
             raise ErrorResponse(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
         self._state.topic(header.topic)
@@ -100,8 +94,7 @@ class TimerProcessor:
         self._recalled[topic, key] = None
         if len(self._recalled) > MAX_RECALLED:
             del self._recalled[next(iter(self._recalled))]
-        answer = RecallMessageResponse(msg_id=key, region_id=REGION)
-        return Response(ext=to_ext_fields(answer))
+        return RecallMessageResponse(msg_id=key, region_id=REGION)
 
     def _deliver(self, log_offset: int) -> None:
         store = self._state.store

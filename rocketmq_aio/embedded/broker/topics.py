@@ -6,17 +6,15 @@ from typing import Any, Final
 
 import msgspec
 
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import Topic
 from rocketmq_aio.embedded.codes import AdminCode
-from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.handlers import answers, reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import DLQ_PREFIX, MAX_TOPIC, NAME, RETRY_PREFIX, SYSTEM_PREFIXES
 from rocketmq_aio.protocol.bodies import Body
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.header import Header, read_header
+from rocketmq_aio.protocol.header import Header
 from rocketmq_aio.protocol.requests.admin import (
     CreateTopic,
     DeleteTopicInBroker,
@@ -66,20 +64,8 @@ class TopicProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
 
-    def handlers(self) -> Handlers:
-        handlers: Handlers = {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: self.create,
-            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
-            RequestCode.GET_ALL_TOPIC_CONFIG: self.configs,
-            AdminCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system,
-        }
-        if self._state.version.is_5:
-            handlers[RequestCode.GET_TOPIC_CONFIG] = self.config
-            handlers[AdminCode.UPDATE_AND_CREATE_TOPIC_LIST] = self.create_all
-        return handlers
-
-    def create(self, command: Command, _connection: ServerConnection) -> Response:
-        header = read_header(command, CreateTopic)
+    @reads(CreateTopic)
+    def create(self, header: CreateTopic) -> None:
         signed = [part.partition("=") for part in (header.attributes or "").split(",") if part]
         config = TopicConfigBody(
             topic_name=header.topic,
@@ -90,30 +76,30 @@ class TopicProcessor:
             order=header.order,
         )
         self._put(config, {name: value for name, _, value in signed})
-        return Response()
 
-    def create_all(self, command: Command, _connection: ServerConnection) -> Response:
-        for config in read_body(command.body, TopicConfigList).topic_config_list:
+    @reads(TopicConfigList, AdminCode.UPDATE_AND_CREATE_TOPIC_LIST, version=5)
+    def create_all(self, body: TopicConfigList) -> None:
+        for config in body.topic_config_list:
             self._put(config, config.attributes or {})
-        return Response()
 
-    def delete(self, command: Command, _connection: ServerConnection) -> Response:
-        name = read_header(command, DeleteTopicInBroker).topic
+    @reads(DeleteTopicInBroker)
+    def delete(self, header: DeleteTopicInBroker) -> None:
+        name = header.topic
         if not name.strip():
             raise self._state.invalid("The specified topic is blank.")
         self._check_not_system(name)
         self._state.delete_topic(name)
-        return Response()
 
-    def config(self, command: Command, _connection: ServerConnection) -> Response:
-        name = read_header(command, GetTopicConfig).topic
+    @reads(GetTopicConfig, version=5)
+    def config(self, header: GetTopicConfig) -> dict[str, Any]:
+        name = header.topic
         if name not in self._state.store.topics:
             remark = f"No topic in this broker. topic: {name}"
             raise ErrorResponse(ResponseCode.TOPIC_NOT_EXIST, remark)
-        return Response(body=msgspec.json.encode(self._body(name)))
+        return self._body(name)
 
-    def configs(self, command: Command, _connection: ServerConnection) -> Response:
-        page = read_header(command, AllTopics)
+    @reads(AllTopics, RequestCode.GET_ALL_TOPIC_CONFIG)
+    def configs(self, page: AllTopics) -> object:
         names = list(self._state.store.topics)
         end = None if page.max_topic_num is None else page.topic_seq + page.max_topic_num
         table = {name: self._body(name) for name in names[page.topic_seq : end]}
@@ -121,9 +107,10 @@ class TopicProcessor:
         ext = {"totalTopicNum": str(len(names))} if self._state.version.is_5 else {}
         return Response(ext=ext, body=msgspec.json.encode(body))
 
-    def system(self, _command: Command, _connection: ServerConnection) -> Response:
+    @answers(AdminCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+    def system(self) -> object:
         names = [name for name in self._state.store.topics if self._is_system(name)]
-        return Response(body=msgspec.json.encode(TopicList(topic_list=names)))
+        return TopicList(topic_list=names)
 
     def create_system_topics(self) -> None:
         """Create the topics that every broker has."""

@@ -15,9 +15,10 @@ from rocketmq_aio.embedded.broker.delay_levels import (
     real_queue,
 )
 from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import NewMessage, StoredMessage
 from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.handlers import handles
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.properties import PRODUCER_GROUP, UNIQ_KEY
 from rocketmq_aio.protocol.codes import (
@@ -63,9 +64,6 @@ class TransactionProcessor:
         self.checks = DelayQueue[int](state.clock, self._check, self._is_open)
         self._checked: dict[str | None, StoredMessage] = {}  # known to the proxy, by transaction id
 
-    def handlers(self) -> Handlers:
-        return {RequestCode.END_TRANSACTION: self.end}
-
     def restore(self, checks: Iterable[tuple[int, int]]) -> None:
         """Restore open half messages: time of the next check, log offset."""
         for due_ms, log_offset in checks:
@@ -91,6 +89,7 @@ class TransactionProcessor:
         self.checks.add(half.store_ms + int(delay * 1000), half.log_offset)
         return half
 
+    @handles(RequestCode.END_TRANSACTION)
     def end(self, command: Command, _connection: ServerConnection) -> Response | None:
         header = read_header(command, EndTransaction)
         if self.behind_proxy:

@@ -1,0 +1,127 @@
+"""Registration of request handlers: methods of the parts of a server.
+
+The decorators say which requests a method handles and what it takes of them; what it returns
+becomes the response.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Close, Handler, Outcome, Raw, Response
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import Header, RequestHeader, read_header, to_ext_fields
+
+S = TypeVar("S")
+T = TypeVar("T")
+R = TypeVar("R")
+Method = TypeVar("Method", bound=Callable[..., object])
+Handlers = dict[int, Handler]
+
+
+class _Registration(NamedTuple):
+    codes: tuple[int, ...]
+    version: int | None
+    arguments: Callable[[Command], tuple[object, ...]] | None  # None: command and connection
+
+
+_registered: Final[dict[Callable[..., object], _Registration]] = {}
+
+
+def handles(*codes: int, version: int | None = None) -> Callable[[Method], Method]:
+    """Register a method that takes command and connection, and returns the outcome.
+
+    :param version: 4 or 5, for requests that only brokers of this major version know
+    """
+
+    def register(method: Method) -> Method:
+        _registered[method] = _Registration(codes, version, None)
+        return method
+
+    return register
+
+
+def answers(*codes: int, version: int | None = None) -> Callable[[Method], Method]:
+    """Register a method without arguments; it returns a result as for `reads`."""
+
+    def register(method: Method) -> Method:
+        _registered[method] = _Registration(codes, version, lambda _: ())
+        return method
+
+    return register
+
+
+def reads(
+    kind: type[T], *codes: int, version: int | None = None
+) -> Callable[[Callable[[S, T], R]], Callable[[S, T], R]]:
+    """Register a method that takes the header of the request as *kind*, or its JSON body.
+
+    A `Header` that it returns becomes the ext fields of the response, None an empty response; an
+    outcome stays what it is, and anything else becomes the JSON body.
+
+    :param codes: default: the code of the header
+    """
+    header = kind if isinstance(kind, type) and issubclass(kind, Header) else None
+    if not codes:
+        assert header is not None
+        assert issubclass(header, RequestHeader), "a code is needed"
+        codes = (header.code,)
+
+    def arguments(command: Command) -> tuple[object, ...]:
+        if header is not None:
+            return (read_header(command, header),)
+        return (read_body(command.body, kind),)
+
+    def register(method: Callable[[S, T], R]) -> Callable[[S, T], R]:
+        _registered[method] = _Registration(codes, version, arguments)
+        return method
+
+    return register
+
+
+def handlers_of(part: object, version: int) -> Handlers:
+    """Return the handlers among the methods of *part* by request code.
+
+    :param version: major version of the server
+    """
+    found: Handlers = {}
+    for name, function in inspect.getmembers(type(part), inspect.isfunction):
+        registration = _registered.get(function)
+        if registration is not None and registration.version in (None, version):
+            handler = getattr(part, name)
+            if registration.arguments is not None:
+                handler = _responding(handler, registration.arguments)
+            found |= dict.fromkeys(registration.codes, handler)
+    return found
+
+
+def _responding(
+    method: Callable[..., object], arguments: Callable[[Command], tuple[object, ...]]
+) -> Handler:
+    def handler(command: Command, _connection: ServerConnection) -> Outcome | Awaitable[Outcome]:
+        result = method(*arguments(command))
+        if isinstance(result, Response):
+            return result
+        return _awaited(result) if inspect.isawaitable(result) else _outcome(result)
+
+    return handler
+
+
+async def _awaited(result: Awaitable[object]) -> Outcome:
+    return _outcome(await result)
+
+
+def _outcome(result: object) -> Outcome:
+    if isinstance(result, Response | Raw | Close):
+        return result
+    if result is None:
+        return Response()
+    if isinstance(result, Header):
+        return Response(ext=to_ext_fields(result))
+    return Response(body=msgspec.json.encode(result))
