@@ -85,19 +85,20 @@ def reads(
     return register
 
 
-def handlers_of(part: object, version: int) -> Handlers:
-    """Return the handlers among the methods of *part* by request code.
+def handlers_of(version: int, *parts: object) -> Handlers:
+    """Return the handlers among the methods of *parts* by request code.
 
     :param version: major version of the server
     """
     found: Handlers = {}
-    for name, function in inspect.getmembers(type(part), inspect.isfunction):
-        registration = _registered.get(function)
-        if registration is not None and registration.version in (None, version):
-            handler = getattr(part, name)
-            if registration.arguments is not None:
-                handler = _responding(handler, registration.arguments)
-            found |= dict.fromkeys(registration.codes, handler)
+    for part in parts:
+        for name, method in inspect.getmembers(type(part), inspect.isfunction):
+            registration = _registered.get(method)
+            if registration is not None and registration.version in (None, version):
+                handler = getattr(part, name)
+                if registration.arguments is not None:
+                    handler = _responding(handler, registration.arguments)
+                found |= dict.fromkeys(registration.codes, handler)
     return found
 
 

@@ -66,7 +66,7 @@ class EmbeddedNameServer(EmbeddedServer):
         self.dialect = dialect
         self.configs: dict[str, dict[str, str]] = {}  # KV configuration by namespace
         self.wiped: set[str] = set()  # brokers without write permission in all routes
-        self._handlers = handlers_of(self, self.version.major)
+        self._handlers = handlers_of(self.version.major, self)
 
     @property
     def brokers(self) -> list[EmbeddedBroker]:

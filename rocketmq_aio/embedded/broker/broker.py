@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
-from typing import Final, Unpack
+from typing import Unpack
 
 from msgspec.structs import replace
 
@@ -35,10 +35,10 @@ from rocketmq_aio.embedded.broker.store import (
     Topic,
 )
 from rocketmq_aio.embedded.broker.timers import TimerProcessor
-from rocketmq_aio.embedded.broker.topics import TEMPLATE_TOPIC, TopicProcessor
+from rocketmq_aio.embedded.broker.topics import TopicProcessor
 from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
 from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.handlers import Handlers, handlers_of
+from rocketmq_aio.embedded.handlers import handlers_of
 from rocketmq_aio.embedded.loop_thread import from_any_thread
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
@@ -47,9 +47,6 @@ from rocketmq_aio.model.properties import PRODUCER_GROUP, parse_properties
 from rocketmq_aio.protocol.codes import MASTER_ID, ONEWAY_FLAG, RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import RequestHeader
-
-TEMPLATE_QUEUES: Final = 8
-TEMPLATE_PERM: Final = 7  # read, write, inherit
 
 
 class EmbeddedBroker(EmbeddedServer):
@@ -78,71 +75,51 @@ class EmbeddedBroker(EmbeddedServer):
         **options: Unpack[ServerOptions],
     ) -> None:
         super().__init__(version, **options)
-        clock = self.clock
         self.name = name
         self.disk_full = False
         self.replicas: list[EmbeddedBroker] = []
         if master is None:
             self.broker_id = MASTER_ID
-            self.state = BrokerState(
-                name,
-                cluster,
-                self.version,
-                MessageStore(self.version, cluster, clock, max_bytes),
-                clock,
-                auto_create_topics,
-                auto_create_groups,
-            )
+            store = MessageStore(self.version, cluster, self.clock, max_bytes)
+            auto_create = auto_create_topics, auto_create_groups
+            self.state = BrokerState(name, cluster, self.version, store, self.clock, *auto_create)
+            self.acl = AccessControl(self.version, cluster, accounts)
         else:
             master.replicas.append(self)
             self.broker_id = len(master.replicas)
-            self.state = master.state
-        store = self.state.store
+            self.state, self.acl = master.state, master.acl
         self.members = ClientProcessor(self.state, self._notify_members)
-        self.pulls = PullProcessor(self.state, self.members)
-        self.pops = PopProcessor(self.state)
         self.assignments = AssignmentProcessor(self.state, self.members)
-        self.locks = LockProcessor(clock)
-        self.delays = DelayLevels(store)
-        backs = SendBackProcessor(self.state, self.locks, self.delays)
-        self.transactions = TransactionProcessor(self.state, self._send_check)
+        self.locks = LockProcessor(self.clock)
+        self.delays = DelayLevels(self.state.store)
         self.timers = TimerProcessor(self.state)
-        sends = SendProcessor(self.state, self.delays, backs, self.transactions, self.timers)
-        replies = ReplyProcessor(self.state, self.members, sends, self._push_to)
-        groups = (self.members, self.assignments, self.locks)
-        self.acl: AccessControl = (
-            AccessControl(self.version, cluster, accounts) if master is None else master.acl
-        )
+        self.transactions = TransactionProcessor(self.state, self._send_check)
+        self.pops = PopProcessor(self.state)
         topics = TopicProcessor(self.state)
         self.static_topics = StaticTopics(self.state, topics)
-        admin = (
-            topics,
-            GroupProcessor(self.state),
-            StatisticsProcessor(self.state, self.members),
-            ForwardingProcessor(self.state, self.members, self._push_to),
-            AdminProcessor(self.state),
+        self._handlers = handlers_of(self.version.major, *self._processors(topics))
+
+    def _processors(self, topics: TopicProcessor) -> tuple[object, ...]:
+        """Return all processors; the last one that handles a request code counts."""
+        state, members = self.state, self.members
+        backs = SendBackProcessor(state, self.locks, self.delays)
+        sends = SendProcessor(state, self.delays, backs, self.transactions, self.timers)
+        replies = ReplyProcessor(state, members, sends, self._push_to)
+        clients = (members, self.assignments, self.locks)
+        messages = (sends, backs, replies, self.timers, self.transactions, QueryProcessor(state))
+        reads = (PullProcessor(state, members), self.pops, OffsetProcessor(state))
+        forwarding = ForwardingProcessor(state, members, self._push_to)
+        admin = (GroupProcessor(state), StatisticsProcessor(state, members), AdminProcessor(state))
+        return (
+            *clients,
+            *messages,
+            *reads,
+            *admin,
+            forwarding,
             self.acl,
+            topics,
             self.static_topics,
         )
-        parts = (
-            sends,
-            replies,
-            self.timers,
-            self.transactions,
-            backs,
-            self.pulls,
-            self.pops,
-            OffsetProcessor(self.state),
-            QueryProcessor(self.state),
-            *groups,
-            *admin,
-        )
-        self._handlers: Handlers = {}
-        for part in parts:
-            self._handlers |= handlers_of(part, self.version.major)
-        topics.create_system_topics()
-        if auto_create_topics:
-            self.create_topic(TEMPLATE_TOPIC, TEMPLATE_QUEUES, TEMPLATE_PERM)
 
     async def _start(self) -> None:
         await super()._start()

@@ -11,7 +11,6 @@ from rocketmq_aio.embedded.broker.state import BrokerState
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.handlers import handles
 from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.model.names import REPLY_TOPIC_SUFFIX
 from rocketmq_aio.model.properties import REPLY_TO_CLIENT, encode_properties, parse_properties
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -37,7 +36,6 @@ class ReplyProcessor:
         self._members = members
         self._sends = sends
         self._push = push
-        state.store.create_topic(state.cluster + REPLY_TOPIC_SUFFIX, 1)
 
     @handles(RequestCode.SEND_REPLY_MESSAGE_V2)
     async def send(self, command: Command, connection: ServerConnection) -> Response:

@@ -11,7 +11,14 @@ from rocketmq_aio.embedded.broker.store import Topic
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.handlers import answers, reads
 from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.model.names import DLQ_PREFIX, MAX_TOPIC, NAME, RETRY_PREFIX, SYSTEM_PREFIXES
+from rocketmq_aio.model.names import (
+    DLQ_PREFIX,
+    MAX_TOPIC,
+    NAME,
+    REPLY_TOPIC_SUFFIX,
+    RETRY_PREFIX,
+    SYSTEM_PREFIXES,
+)
 from rocketmq_aio.protocol.bodies import Body
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.header import Header
@@ -24,6 +31,7 @@ from rocketmq_aio.protocol.requests.admin import (
 )
 
 TEMPLATE_TOPIC: Final = "TBW102"
+TEMPLATE_QUEUES: Final = 8
 ALL_PERMISSIONS: Final = 7  # read, write, and a template for topics that sends create
 # Topics of every broker: number of queues and permission.
 SYSTEM_TOPICS: Final = {
@@ -63,6 +71,16 @@ class TopicProcessor:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
+        own = {
+            state.name: (1, ALL_PERMISSIONS),
+            state.cluster: (16, ALL_PERMISSIONS),
+            state.cluster + REPLY_TOPIC_SUFFIX: (1, 6),
+        }
+        if state.auto_create_topics:
+            own[TEMPLATE_TOPIC] = TEMPLATE_QUEUES, ALL_PERMISSIONS
+        for name, (queues, perm) in (own | SYSTEM_TOPICS).items():
+            if name not in state.store.topics:
+                state.store.create_topic(name, queues, perm)
 
     @reads(CreateTopic)
     def create(self, header: CreateTopic) -> None:
@@ -112,18 +130,6 @@ class TopicProcessor:
         names = [name for name in self._state.store.topics if self._is_system(name)]
         return TopicList(topic_list=names)
 
-    def create_system_topics(self) -> None:
-        """Create the topics that every broker has."""
-        state = self._state
-        own = {
-            state.name: (1, ALL_PERMISSIONS),
-            state.cluster: (16, ALL_PERMISSIONS),
-            f"{state.cluster}_REPLY_TOPIC": (1, 6),
-        }
-        for name, (queues, perm) in (own | SYSTEM_TOPICS).items():
-            if name not in state.store.topics:
-                state.store.create_topic(name, queues, perm)
-
     # --- inside ---------------------------------------------------------------------------------
 
     def _put(self, config: TopicConfigBody, signed: dict[str, str]) -> None:
@@ -156,7 +162,7 @@ class TopicProcessor:
 
     def _is_system(self, name: str) -> bool:
         state = self._state
-        own = (state.name, state.cluster, TEMPLATE_TOPIC, f"{state.cluster}_REPLY_TOPIC")
+        own = (state.name, state.cluster, TEMPLATE_TOPIC, state.cluster + REPLY_TOPIC_SUFFIX)
         return name in SYSTEM_TOPICS or name in own or name.startswith(SYSTEM_PREFIXES)
 
     def _check_not_system(self, name: str) -> None:
