@@ -85,6 +85,15 @@ class Selection(TypedDict, total=False):
     times: int | None
 
 
+class LossySelection(Selection, total=False):
+    """Requests of a fault, and whether they are executed.
+
+    :param executed: execute the requests, which is the default; otherwise they get lost or wait
+    """
+
+    executed: bool
+
+
 class Fault:
     """A fault; as a context manager it is removed at the end of the block.
 
@@ -173,11 +182,8 @@ class HeldResponse(NamedTuple):
 class HeldResponses(Fault):
     """Executes requests and holds their responses until they are released."""
 
-    def __init__(
-        self, faults: Faults, codes: frozenset[int] | None, where: Selection, *, executed: bool
-    ) -> None:
-        super().__init__(faults, codes, self._hold, where)
-        self._executed = executed
+    def __init__(self, faults: Faults, codes: frozenset[int] | None, where: LossySelection) -> None:
+        super().__init__(faults, codes, _after(self._released, where), where)
         self._held: list[HeldResponse] = []
 
     @property
@@ -204,10 +210,7 @@ class HeldResponses(Fault):
             if not each.released.done():
                 each.released.set_result(None)
 
-    async def _hold(
-        self, server: FaultyServer, command: Command, connection: ServerConnection
-    ) -> Outcome:
-        outcome = await server.execute(command, connection) if self._executed else None
+    async def _released(self, command: Command) -> None:
         held = HeldResponse(command, asyncio.get_running_loop().create_future())
         self._held.append(held)
         self._changed.notify()
@@ -215,7 +218,6 @@ class HeldResponses(Fault):
             await held.released
         finally:  # the connection may have ended
             self._held = [each for each in self._held if each is not held]
-        return outcome if self._executed else await server.execute(command, connection)
 
 
 class Faults:
@@ -254,50 +256,27 @@ class Faults:
         response = Response(code, remark=remark)
         return self._add(requests, lambda _s, _c, _n: response, where)
 
-    def delay(
-        self,
-        requests: Requests,
-        seconds: float,
-        *,
-        executed: bool = True,
-        **where: Unpack[Selection],
-    ) -> Fault:
+    def delay(self, requests: Requests, seconds: float, **where: Unpack[LossySelection]) -> Fault:
         """Respond *seconds* later; with ``executed=False`` also execute later."""
+        return self._add(requests, _after(lambda _: self._clock.wait(seconds), where), where)
 
-        async def respond(
-            server: FaultyServer, command: Command, connection: ServerConnection
-        ) -> Outcome:
-            outcome = await server.execute(command, connection) if executed else None
-            await self._clock.wait(seconds)
-            return outcome if executed else await server.execute(command, connection)
-
-        return self._add(requests, respond, where)
-
-    def hold(
-        self, requests: Requests, *, executed: bool = True, **where: Unpack[Selection]
-    ) -> HeldResponses:
+    def hold(self, requests: Requests, **where: Unpack[LossySelection]) -> HeldResponses:
         """Hold responses until `HeldResponses.release`; with ``executed=False`` the requests."""
-        held = HeldResponses(self, _codes(requests), where, executed=executed)
+        held = HeldResponses(self, _codes(requests), where)
         self.insert(held)
         return held
 
-    def drop(
-        self, requests: Requests, *, executed: bool = True, **where: Unpack[Selection]
-    ) -> Fault:
+    def drop(self, requests: Requests, **where: Unpack[LossySelection]) -> Fault:
         """Send no response."""
-        return self._spoil(requests, lambda _: None, where, executed=executed)
+        return self._spoil(requests, lambda _: None, where)
 
-    def close(
-        self, requests: Requests, *, executed: bool = True, **where: Unpack[Selection]
-    ) -> Fault:
+    def close(self, requests: Requests, **where: Unpack[LossySelection]) -> Fault:
         """Close the connection instead of responding."""
-        return self._spoil(requests, lambda _: Close(), where, executed=executed)
+        return self._spoil(requests, lambda _: Close(), where)
 
-    def reset(
-        self, requests: Requests, *, executed: bool = True, **where: Unpack[Selection]
-    ) -> Fault:
+    def reset(self, requests: Requests, **where: Unpack[LossySelection]) -> Fault:
         """Reset the connection instead of responding."""
-        return self._spoil(requests, lambda _: Close(reset=True), where, executed=executed)
+        return self._spoil(requests, lambda _: Close(reset=True), where)
 
     def truncate(
         self, requests: Requests, *, close: bool = True, **where: Unpack[Selection]
@@ -326,16 +305,7 @@ class Faults:
         self, requests: Requests, opaque: int = UNKNOWN_OPAQUE, **where: Unpack[Selection]
     ) -> Fault:
         """Respond with the opaque of another request, or of none."""
-
-        async def respond(
-            server: FaultyServer, command: Command, connection: ServerConnection
-        ) -> Outcome:
-            outcome = await server.execute(command, connection)
-            if isinstance(outcome, Response):
-                return Raw(server.frame(Command(command.code, opaque), outcome))
-            return outcome
-
-        return self._add(requests, respond, where)
+        return self._spoil(requests, Raw, where, opaque=opaque)
 
     def handle(
         self, requests: Requests, handler: Handler | Outcome, **where: Unpack[Selection]
@@ -411,19 +381,35 @@ class Faults:
         spoil: Callable[[bytes], Outcome],
         where: Selection,
         *,
-        executed: bool = True,
+        opaque: int | None = None,
     ) -> Fault:
-        """Add a fault that replaces the frame of the response."""
+        """Add a fault that replaces the frame of the response, which is for *opaque*."""
+        executed = where.get("executed", True)
 
         async def respond(
             server: FaultyServer, command: Command, connection: ServerConnection
         ) -> Outcome:
             outcome = await server.execute(command, connection) if executed else Response()
-            return (
-                spoil(server.frame(command, outcome)) if isinstance(outcome, Response) else outcome
-            )
+            if not isinstance(outcome, Response):
+                return outcome
+            to = command if opaque is None else Command(command.code, opaque)
+            return spoil(server.frame(to, outcome))
 
         return self._add(requests, respond, where)
+
+
+def _after(wait: Callable[[Command], Awaitable[None]], where: LossySelection) -> Respond:
+    """Return what responds after *wait*; the request is executed before, or after it."""
+    executed = where.get("executed", True)
+
+    async def respond(
+        server: FaultyServer, command: Command, connection: ServerConnection
+    ) -> Outcome:
+        outcome = await server.execute(command, connection) if executed else None
+        await wait(command)
+        return outcome if executed else await server.execute(command, connection)
+
+    return respond
 
 
 def names_of(command: Command) -> tuple[set[str], set[str]]:
