@@ -1,4 +1,4 @@
-"""Secrets are never shown: not by clients, hooks, refusals or broken handshakes, at DEBUG level."""
+"""Secrets and message data are never shown: at DEBUG level, in errors, reprs, pickles or dumps."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Final
 
 import anyio
+import msgspec
 import pytest
 
 from rocketmq_aio import (
     ClientConfig,
     Credentials,
+    InvalidMessageError,
+    JSONCodec,
     LitePullConsumer,
     Message,
+    MessageExt,
+    MessageTrace,
+    MessageUndecodable,
     PopConsumer,
     Producer,
     ProducerConfig,
@@ -30,8 +36,10 @@ from rocketmq_aio import (
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.tls import client_context, server_context
+from tests.unit.remoting.until import until
 
 SECRET: Final = "canary-9f3a-secret"
 TOKEN: Final = "canary-9f3a-token"
@@ -178,3 +186,113 @@ async def test_no_secret_is_shown_when_handshakes_fail(
     words = "certificate verify failed" if trusted else "it may ask for TLS"
     assert words in "".join(map(str, shown))
     check(shown, caplog.text)
+
+
+# --- message data -------------------------------------------------------------------------------
+
+TRACE: Final = "RMQ_SYS_TRACE_TOPIC"
+PRIVATE: Final = Message(
+    "orders", b'{"card": "canary-body"}', keys="k1", properties={"card": "canary-property"}
+)
+
+
+class Order(msgspec.Struct):
+    """A payload that the private message does not fit."""
+
+    card: int
+
+
+async def test_no_message_data_is_shown_when_messages_fail(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shown: list[object] = [PRIVATE]
+    async with FakeCluster(topics={"orders": 2, TRACE: 1}) as cluster:
+        config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=0.5)
+        sends = ProducerConfig(send_timeout_seconds=0.5, retries=1)
+        trace = MessageTrace(flush_seconds=0.01)
+        async with Producer("shop", client=config, config=sends, hooks=[trace]) as producer:
+            shown.append(await producer.send(PRIVATE))
+            shown += await producer.send_batch([PRIVATE, PRIVATE])
+            await until(lambda: cluster.broker.messages(TRACE), "a trace message")
+            for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+                cluster.broker.on(code, Response(ResponseCode.SYSTEM_ERROR, remark="disk"), times=8)
+            shown.append(await outcome(producer.send(PRIVATE)))
+            shown.append(await outcome(producer.send_batch([PRIVATE, PRIVATE])))
+            shown.append(await outcome(producer.request(PRIVATE, 0.2)))
+            with pytest.raises(InvalidMessageError) as invalid:
+                Message("orders", PRIVATE.body, properties={"TAGS": SECRET})  # a system name
+            shown.append(invalid.value)
+        shown += await failed_deliveries(config)
+        traced = [each.body for each in cluster.broker.messages(TRACE)]
+
+    assert traced
+    assert b"canary" not in b"".join(traced)
+    assert "message_failed" in caplog.text
+    check(shown, caplog.text)
+
+
+async def failed_deliveries(config: ClientConfig) -> list[object]:
+    """Consume messages that do not fit their type, and whose handler fails; return what is seen."""
+    shown: list[object] = []
+    failed = anyio.Event()
+
+    async def fail(message: MessageExt) -> None:
+        shown.append(message)
+        failed.set()
+        raise LookupError("no such customer")
+
+    undecodable = anyio.Event()
+
+    def listen(event: object) -> None:
+        shown.append(event)
+        if isinstance(event, MessageUndecodable):
+            undecodable.set()
+
+    push = PushConfig(start_from="earliest", close_timeout_seconds=0)
+    typed = PushConfig(
+        start_from="earliest", close_timeout_seconds=0, codec=JSONCodec(Order), undecodable="skip"
+    )
+    for consumer, seen in (
+        (
+            PushConsumer("push", on_message=fail, client=config, config=push, on_event=listen),
+            failed,
+        ),
+        (
+            PushConsumer("typed", on_message=fail, client=config, config=typed, on_event=listen),
+            undecodable,
+        ),
+    ):
+        await consumer.subscribe("orders")
+        async with consumer:
+            with anyio.fail_after(30):
+                await seen.wait()
+    return shown
+
+
+async def test_a_stack_dump_has_no_values() -> None:
+    waiting = anyio.Event()
+
+    async def hold(secret: str) -> None:
+        waiting.set()
+        await anyio.sleep_forever()
+        assert secret
+
+    async with FakeCluster(topics={"orders": 2}) as cluster:
+        config = ClientConfig(namesrv=cluster.namesrv, credentials=ACCOUNT)
+        consumer = PushConsumer("push", on_message=print, client=config)
+        await consumer.subscribe("orders")
+        async with consumer, anyio.create_task_group() as tasks:
+            tasks.start_soon(hold, "canary-value")
+            await waiting.wait()
+            await cluster.broker.wait_for(RequestCode.HEART_BEAT)
+            asked = GetConsumerRunningInfo(
+                consumer_group="push", client_id=consumer.client.client_id, jstack_enable=True
+            )
+            connections = [*cluster.broker.connections.values()]
+            answers = [await cluster.broker.push(asked, to=each) for each in connections]
+            tasks.cancel_scope.cancel()
+
+    (answer,) = answers
+    assert answer is not None
+    assert "test_a_stack_dump_has_no_values.<locals>.hold" in answer.body.decode()
+    assert "canary" not in answer.body.decode()
