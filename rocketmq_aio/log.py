@@ -35,26 +35,36 @@ class EventLogger:
     def debug(self, event: str, **values: object) -> None:
         """Log a step of the client."""
         if self._logger.isEnabledFor(logging.DEBUG):
-            _bound(self._name).debug(event, **values)
+            self._log(logging.DEBUG, event, values)
 
     def info(self, event: str, **values: object) -> None:
         """Log a normal event."""
         if self._logger.isEnabledFor(logging.INFO):
-            _bound(self._name).info(event, **values)
+            self._log(logging.INFO, event, values)
 
     def warning(self, event: str, **values: object) -> None:
         """Log a problem that the client handles."""
         if self._logger.isEnabledFor(logging.WARNING):
-            _bound(self._name).warning(event, **values)
+            self._log(logging.WARNING, event, values)
 
     def error(self, event: str, **values: object) -> None:
         """Log a problem that the client cannot handle."""
         if self._logger.isEnabledFor(logging.ERROR):
-            _bound(self._name).error(event, **values)
+            self._log(logging.ERROR, event, values)
 
     def exception(self, event: str, **values: object) -> None:
         """Log an error with the current exception."""
         self.error(event, **{"exc_info": True, **values})
+
+    def _log(self, level: int, event: str, values: dict[str, object]) -> None:
+        try:
+            bound = _bound(self._name)
+        except (ImportError, OSError):  # without a free descriptor structlog cannot be imported
+            exc_info = values.pop("exc_info", None)
+            pairs = [f"{name}={value!r}" for name, value in {"event": event, **values}.items()]
+            self._logger.log(level, "%s", " ".join(pairs), exc_info=exc_info)  # type: ignore[arg-type]
+        else:
+            bound.log(level, event, **values)
 
 
 @cache

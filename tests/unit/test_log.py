@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from rocketmq_aio import log
 from rocketmq_aio.log import get_logger
 
 logger = get_logger("rocketmq_aio.tests.log")
@@ -110,3 +111,22 @@ def test_the_package_logger_configures_all_events() -> None:
     assert [type(handler) for handler in package.handlers] == [logging.NullHandler]
     assert package.level == logging.NOTSET
     assert package.propagate
+
+
+@pytest.mark.parametrize("failure", [OSError(24, "Too many open files"), ImportError("gone")])
+def test_an_event_is_logged_while_structlog_cannot_be_imported(
+    failure: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bound(name: str) -> None:
+        raise failure
+
+    monkeypatch.setattr(log, "_bound", bound)
+    try:
+        raise LookupError("cause")
+    except LookupError as error:
+        get_logger("rocketmq_aio.test").warning("lost", reason="a\nforged line", exc_info=error)
+
+    (record,) = caplog.records
+    assert record.getMessage() == "event='lost' reason='a\\nforged line'"
+    assert record.levelno == logging.WARNING
+    assert "LookupError: cause" in caplog.text
