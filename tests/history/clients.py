@@ -117,11 +117,15 @@ def _note_done(recorder: Recorder, number: str, future: asyncio.Future[SendResul
 
 
 class RecordedTransaction(Transaction):
-    """Records its half message and the decision of the application."""
+    """Records its half message and the decision of the application.
+
+    The block is the local transaction, unless a function is.
+    """
 
     _recorder: Recorder
     _producer: str
     _uid = ""
+    _has_function = False
 
     async def __aenter__(self) -> Self:
         self.message, number = self._recorder.send_started(
@@ -134,8 +138,13 @@ class RecordedTransaction(Transaction):
             return self.sent
 
         await _recorded_send(self._recorder, number, enter())
-        self._recorder.add(events.LocalPart(at=monotonic(), uid=self._uid))
+        if not self._has_function:
+            self.local_part_started()
         return self
+
+    def local_part_started(self) -> None:
+        """Record that the local transaction begins."""
+        self._recorder.add(events.LocalPart(at=monotonic(), uid=self._uid))
 
     async def __aexit__(
         self,
@@ -172,11 +181,37 @@ class RecordedTransaction(Transaction):
 class RecordedTransactionProducer(RecordedProducer, TransactionProducer):
     """Records transactions and what the check function returns."""
 
+    def __init__(self, recorder: Recorder, group: str, **arguments: Any) -> None:  # noqa: ANN401
+        super().__init__(recorder, group, **arguments)
+        self._with_function: set[int] = set()  # ids of messages whose local part is a function
+
     def transaction(self, message: Message, **options: Any) -> Transaction:  # noqa: ANN401
         recorded = RecordedTransaction.__new__(RecordedTransaction)
         vars(recorded).update(vars(super().transaction(message, **options)))
         recorded._recorder, recorded._producer = self._recorder, self._group
+        recorded._has_function = id(message) in self._with_function
         return recorded
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        execute: Callable[[Transaction], Any],
+        **options: Any,  # noqa: ANN401
+    ) -> TransactionResult:
+        def run(transaction: Transaction) -> Any:  # noqa: ANN401
+            assert isinstance(transaction, RecordedTransaction)
+            transaction.local_part_started()
+            return execute(transaction)
+
+        async def run_async(transaction: Transaction) -> Any:  # noqa: ANN401
+            return await run(transaction)
+
+        self._with_function.add(id(message))
+        try:
+            function = run_async if is_async(execute) else run
+            return await super().send_in_transaction(message, function, **options)
+        finally:
+            self._with_function.discard(id(message))
 
 
 def recorded_check(

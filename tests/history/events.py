@@ -116,10 +116,11 @@ class LocalPart(Event, kw_only=True):
 
 
 class TransactionEnded(Event, kw_only=True):
-    """END_TRANSACTION was sent for a message."""
+    """END_TRANSACTION was sent for a message; the half message is at *log_offset*."""
 
     at: float
     message_id: str
+    log_offset: int = 0
     state: str
     checked: bool = False
     number: str = ""

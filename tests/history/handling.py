@@ -78,9 +78,10 @@ def p7_handlers_run_under_a_lock(history: History) -> Iterator[Finding]:
     changes: dict[tuple[str, MessageQueue], list[LockChange]] = defaultdict(list)
     for change in sorted(history.locks, key=lambda c: c.at):
         changes[change.group, change.queue].append(change)
-    locked = {change.group for change in history.locks}
+    known = {change.group for change in history.locks}
+    known |= {each.group for each in history.members.values()}
     for (group, queue), runs in _grouped(history, lambda e: (e.group, e.queue)).items():
-        if group in locked:
+        if group in known:
             yield from _under_a_lock(runs, changes.get((group, queue), []))
 
 

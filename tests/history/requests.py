@@ -213,6 +213,7 @@ def _end_transaction(sink: Sink, _producer: str, header: Any, _body: bytes) -> l
             at=monotonic(),
             number=sink.number(),
             message_id=header.msg_id,
+            log_offset=header.commit_log_offset,
             state=STATES.get(header.commit_or_rollback, "unknown"),
             checked=header.from_transaction_check,
         )

@@ -29,20 +29,28 @@ def i21_visible_if_committed(history: History) -> Iterator[Finding]:
 
 
 def i22_the_decision_is_that_of_the_application(history: History) -> Iterator[Finding]:
-    """Each decision that is sent is one that the application made before, and there is one."""
+    """Each decision that is sent is one that the application made before, and there is one.
+
+    A broker stores a half message again before it checks it.  The copy of a message that it has
+    committed is rolled back.
+    """
     decided = _decisions(history)
     uids = {sent.message_id: sent.identity for sent in history.sends if sent.message_id}
-    final: dict[str, TransactionEnded] = {}
+    final: dict[tuple[str, int], TransactionEnded] = {}
+    committed: dict[str, TransactionEnded] = {}
     for end in sorted(history.transaction_ends, key=lambda e: e.at):
         uid = uids.get(end.message_id)
         if end.state == "unknown" or uid is None:
             continue
         made = [d for d in decided.get(uid, ()) if d.state == end.state and d.at <= end.at]
-        if not made:
+        is_copy = end.checked and uid in committed
+        if not made and not is_copy:
             yield Finding(f"{end.state} of {uid}, which nobody decided", (end,))
-        before = final.setdefault(uid, end)
+        before = final.setdefault((uid, end.log_offset), end)
         if before.state != end.state:
             yield Finding(f"{end.state} of {uid} after {before.state}", (before, end))
+        if end.state == "commit":
+            committed[uid] = end
 
 
 def i23_the_local_part_runs_once_after_the_half_message(history: History) -> Iterator[Finding]:

@@ -1,21 +1,31 @@
-"""Recorded clients on the embedded broker: runs without faults violate no rule."""
+"""Recorded clients on the embedded broker: runs of correct clients violate no rule."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
-from rocketmq_aio.model.message import Message, MessageExt
 from tests.history import History, Recorder, check, duplicates
-from tests.history.recording import stored_log
-from tests.unit.remoting.until import until
+from tests.unit.history.runs import COUNT, TAGS, TOPIC, Run
 
-TOPIC, GROUP = "orders", "billing"
-COUNT = 20
+RUNS: dict[str, tuple[Callable[[Run], Awaitable[None]], set[str]]] = {
+    "sends": (Run.send, set()),
+    "lost responses": (Run.send_through_faults, set()),
+    "concurrent": (Run.push, {"retry"}),
+    "orderly": (partial(Run.push, orderly=True), {"retry"}),
+    "filtered": (partial(Run.push, selector=TAGS[0]), set()),
+    "cancelled": (Run.push_cancelled, {"retry"}),
+    "popped": (Run.push_popped, set()),
+    "poll": (Run.poll, {"seek"}),
+    "pop": (Run.pop, {"expired"}),
+    "transactions": (Run.transactions, set()),
+}
 
 
 @pytest_asyncio.fixture
@@ -24,48 +34,43 @@ async def cluster() -> AsyncIterator[EmbeddedCluster]:
         yield cluster
 
 
-def config(**settings: object) -> PushConfig:
-    return PushConfig(start_from="earliest", commit_interval_seconds=0.02, **settings)  # type: ignore[arg-type]
+@pytest.mark.parametrize("name", RUNS)
+async def test_a_run_without_defects_violates_no_rule(cluster: EmbeddedCluster, name: str) -> None:
+    act, reasons = RUNS[name]
+    run = Run(cluster)
+    await act(run)
+    history = run.finished()
 
-
-async def send(recorder: Recorder, cluster: EmbeddedCluster, count: int = COUNT) -> None:
-    async with recorder.producer("shop", namesrv=cluster.namesrv) as producer:
-        for number in range(count):
-            await producer.send(Message(TOPIC, b"%d" % number), sharding_key=str(number % 3))
-
-
-def judged(recorder: Recorder, cluster: EmbeddedCluster) -> History:
-    """Return the history with the log of the brokers."""
-    for topic in list(cluster.broker.topics):
-        recorder.stored(stored_log(topic, *cluster.brokers))
-    recorder.drained()
-    return recorder.history
-
-
-@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
-async def test_push_run_is_legal(cluster: EmbeddedCluster, orderly: bool) -> None:
-    recorder = Recorder()
-    failed: list[bytes] = []
-
-    async def handle(message: MessageExt) -> None:
-        if message.body == b"7" and not failed:
-            failed.append(message.body)
-            raise ValueError("once")
-
-    for delay in range(len(cluster.broker.delays.seconds)):
-        cluster.broker.delays.seconds[delay] = 0.02
-    await send(recorder, cluster)
-    settings = config(suspend_seconds=0.02)
-    async with recorder.push_consumer(
-        GROUP, on_message=handle, orderly=orderly, namesrv=cluster.namesrv, config=settings
-    ) as consumer:
-        await consumer.subscribe(TOPIC)
-        history = recorder.history
-        await until(lambda: len({e.uid for e in history.settled if e.final}) == COUNT, "all", 10)
-
-    history = judged(recorder, cluster)
     assert check(history) == []
-    assert [each.reason for each in duplicates(history)] == ["retry"]
-    assert len(history.sends) == COUNT
-    assert history.commits
-    assert bool(history.locks) == orderly
+    found = Counter(each.reason for each in duplicates(history))
+    assert reasons <= set(found) <= {*reasons, "rebalance", "sent twice"}
+
+
+async def test_a_history_from_files_is_the_history_in_memory(
+    cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """Events of one process, recorded twice: each client by a recorder with a file."""
+    recorder = Recorder(tmp_path, "main")
+    in_memory = recorder.history
+    write = recorder.add
+
+    def both(event: object) -> None:
+        write(event)  # type: ignore[arg-type]
+        in_memory.add(event)  # type: ignore[arg-type]
+
+    recorder.add = both  # type: ignore[method-assign]
+    run = Run(cluster, recorder)
+    await run.push(orderly=True)
+    run.finished()
+    recorder.close()
+    with (tmp_path / "main.history.jsonl").open("ab") as file:
+        file.write(b'{"type":"Commit","at":1')  # cut by a kill
+    loaded = History.load(tmp_path)
+
+    assert check(loaded) == []
+    assert loaded.sends == in_memory.sends
+    assert loaded.handled == in_memory.handled
+    assert loaded.settled == in_memory.settled
+    assert loaded.commits == in_memory.commits
+    assert loaded.epochs == in_memory.epochs
+    assert len(loaded.sends) == COUNT + 4

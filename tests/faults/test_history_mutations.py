@@ -1,0 +1,346 @@
+# ruff: noqa: ANN401 - what is replaced takes and returns anything
+"""Mutated clients: for each rule there is a defect of the client that the rule finds.
+
+Each mutation replaces one function of the client during a run that violates no rule without it, as
+`tests/unit/history` shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from rocketmq_aio.consumer.common.redelivery import SendBack
+from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
+from rocketmq_aio.consumer.pulling import pull_response
+from rocketmq_aio.consumer.push.concurrent import ConcurrentService
+from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
+from rocketmq_aio.consumer.push.locks import QueueLocks
+from rocketmq_aio.consumer.push.orderly import OrderlyService
+from rocketmq_aio.consumer.push.pop_mode import PoppedQueue
+from rocketmq_aio.errors import RocketMQError, SendError
+from rocketmq_aio.instance.broker_client import BrokerClient
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import TransactionState
+from rocketmq_aio.producer import retry
+from rocketmq_aio.producer.batching import explicit_batch
+from rocketmq_aio.producer.queue_selection import ANY_QUEUE, QueueSelection
+from rocketmq_aio.producer.send_attempts import SendAttempts
+from rocketmq_aio.producer.transaction import end_transaction, producer as transaction_producer
+from rocketmq_aio.producer.transaction.transaction import HalfMessageSender
+from tests.fakes.cluster import FakeCluster
+from tests.history import RULES, check
+from tests.history.process import PROCESS
+from tests.unit.history.runs import TAGS, Run
+
+Patch = pytest.MonkeyPatch
+Commit = Callable[[int], Awaitable[None]]
+# I15 is about what the test asks at rest, the others about the process: no record of clients.
+NOT_OF_CLIENTS = {"I15", *PROCESS}
+
+
+# --- producers ------------------------------------------------------------------------------------
+
+
+def wrong_offset_returned(patch: Patch) -> None:
+    original = SendAttempts.run
+
+    async def run(self: SendAttempts, *arguments: Any) -> Any:
+        result = await original(self, *arguments)
+        return replace(result, queue_offset=result.queue_offset + 100)
+
+    patch.setattr(SendAttempts, "run", run)
+
+
+def unknown_outcome_reported_as_failure(patch: Patch) -> None:
+    patch.setattr(retry, "failure", SendError)
+
+
+def retried_under_another_id(patch: Patch) -> None:
+    original = SendAttempts._attempt
+
+    async def attempt(self: SendAttempts, request: Any, *arguments: Any) -> Any:
+        old, new = request.message_id, request.message_id[:-2] + "FF"
+        request.properties = request.properties.replace(old.encode(), new.encode())
+        request.message_id = new
+        return await original(self, request, *arguments)
+
+    patch.setattr(SendAttempts, "_attempt", attempt)
+
+
+def batch_stored_in_reverse(patch: Patch) -> None:
+
+    async def send_batch(sender: Any, messages: Any, *arguments: Any) -> Any:
+        results = await explicit_batch.send_batch(sender, messages[::-1], *arguments)
+        return results[::-1]
+
+    patch.setattr("rocketmq_aio.producer.producer.send_batch", send_batch)
+
+
+def keys_spread_over_queues(patch: Patch) -> None:
+    patch.setattr(QueueSelection, "routing_by_key", lambda *_: ANY_QUEUE)
+
+
+# --- pulling and delivery -------------------------------------------------------------------------
+
+
+def selected(patch: Patch, change: Callable[[list[MessageExt]], list[MessageExt]]) -> None:
+    """Change the messages of each pull."""
+
+    def select(*arguments: Any) -> Any:
+        messages, *others = pull_response.select_messages(*arguments)
+        return change(messages), *others
+
+    patch.setattr("rocketmq_aio.consumer.pulling.puller.select_messages", select)
+
+
+def body_changed(patch: Patch) -> None:
+    def change(messages: list[MessageExt]) -> list[MessageExt]:
+        for message in messages:
+            message.body = message.body.replace(b"5", b"S")
+        return messages
+
+    selected(patch, change)
+
+
+def message_of_a_pull_dropped(patch: Patch) -> None:
+    selected(patch, lambda messages: [each for each in messages if each.body != b"5"])
+
+
+def tags_not_compared(patch: Patch) -> None:
+    def select(*arguments: Any) -> Any:
+        everything = replace(arguments[-1], tags=frozenset())
+        return pull_response.select_messages(*(*arguments[:-1], everything))
+
+    patch.setattr("rocketmq_aio.consumer.pulling.puller.select_messages", select)
+
+
+def delivered_twice(patch: Patch) -> None:
+    original = DispatchQueue.put
+
+    def put(self: DispatchQueue, messages: list[MessageExt]) -> None:
+        original(self, messages)
+        self.waiting.extend(messages[:1])
+
+    patch.setattr(DispatchQueue, "put", put)
+
+
+def retries_counted_wrongly(patch: Patch) -> None:
+    original: Any = MessageExt.reconsume_times
+    counted = property(lambda self: original.__get__(self) + 1)
+    patch.setattr(MessageExt, "reconsume_times", counted)
+
+
+def message_of_a_poll_dropped(patch: Patch) -> None:
+    original = ReadyQueues.take
+
+    def take(self: ReadyQueues, limit: int) -> list[MessageExt]:
+        return [each for each in original(self, limit) if each.queue_offset % 4 != 2]
+
+    patch.setattr(ReadyQueues, "take", take)
+
+
+# --- handlers -------------------------------------------------------------------------------------
+
+
+def cancelled_handler_taken_for_success(patch: Patch) -> None:
+    async def finish(
+        _self: object, assigned: DispatchQueue, messages: list[MessageExt], *_: object
+    ) -> int:
+        for message in messages:
+            assigned.mark_done(message)
+        assigned.finish(messages)
+        return len(messages)
+
+    patch.setattr(ConcurrentService, "finish", finish)
+
+
+def send_back_forgotten(patch: Patch) -> None:
+    async def send_back(*_: object) -> None:
+        return
+
+    patch.setattr(SendBack, "send_back", send_back)
+
+
+def dead_letter_forgotten(patch: Patch) -> None:
+    original = SendBack.send_back
+
+    async def send_back(self: SendBack, message: MessageExt, level: int = 0) -> None:
+        if message.reconsume_times < self._max_reconsume_times:
+            await original(self, message, level)
+
+    patch.setattr(SendBack, "send_back", send_back)
+
+
+def failed_message_of_an_orderly_queue_skipped(patch: Patch) -> None:
+    def count(
+        _self: object, assigned: DispatchQueue, failed: list[MessageExt], _error: object
+    ) -> list[Any]:
+        for message in failed:
+            assigned.mark_done(message)
+        return []
+
+    patch.setattr(OrderlyService, "_count_retries", count)
+
+
+def two_handlers_of_an_orderly_queue(patch: Patch) -> None:
+    original = OrderlyService.next_queue
+
+    def next_queue(self: OrderlyService) -> DispatchQueue | None:
+        assigned = original(self)
+        if assigned is not None and len(assigned.waiting) > 1:
+            assigned.in_flight.busy = False
+            self.add(assigned)
+        return assigned
+
+    patch.setattr(OrderlyService, "next_queue", next_queue)
+
+
+def delivered_without_a_lock(patch: Patch) -> None:
+    async def acquire(_self: object, queues: Any) -> Any:
+        return frozenset(queues)
+
+    patch.setattr(QueueLocks, "acquire", acquire)
+    patch.setattr(QueueLocks, "holds", lambda *_: True)
+
+
+def acknowledged_before_the_handler(patch: Patch) -> None:
+    original = PoppedQueue.put
+
+    def put(self: PoppedQueue, messages: list[Any]) -> None:
+        original(self, messages)
+        for message in messages:
+            self._acks.add(message)
+
+    patch.setattr(PoppedQueue, "put", put)
+
+
+# --- commits --------------------------------------------------------------------------------------
+
+
+def updated(patch: Patch, update: Callable[..., Awaitable[None]]) -> None:
+    """Replace the sending of commits; *update* gets the original and its arguments."""
+    original = BrokerClient.update_offset
+
+    async def replaced(self: BrokerClient, group: str, queue: Any, offset: int) -> None:
+        await update(partial(original, self, group, queue), offset)
+
+    patch.setattr(BrokerClient, "update_offset", replaced)
+
+
+def commit_too_far(patch: Patch) -> None:
+    async def update(commit: Commit, offset: int) -> None:
+        await commit(offset + 1)
+
+    updated(patch, update)
+
+
+def commit_set_back(patch: Patch) -> None:
+    async def update(commit: Commit, offset: int) -> None:
+        await commit(offset)
+        await commit(max(0, offset - 1))
+
+    updated(patch, update)
+
+
+def commits_repeated_after_the_revocation(patch: Patch) -> None:
+    repeating: set[asyncio.Task[None]] = set()
+
+    async def repeat(commit: Commit, offset: int) -> None:
+        with suppress(RocketMQError):
+            for _ in range(20):
+                await asyncio.sleep(0.02)
+                await commit(offset)
+
+    async def update(commit: Commit, offset: int) -> None:
+        await commit(offset)
+        repeating.add(asyncio.create_task(repeat(commit, offset)))
+
+    updated(patch, update)
+
+
+# --- transactions ---------------------------------------------------------------------------------
+
+
+def decisions_confused(patch: Patch) -> None:
+    commit, rollback = TransactionState.COMMIT, TransactionState.ROLLBACK
+    flags = end_transaction.FLAGS
+    patch.setitem(flags, commit, flags[rollback])
+
+
+def committed_though_left_open(patch: Patch) -> None:
+    tasks: set[asyncio.Task[Any]] = set()
+
+    def leave(self: HalfMessageSender, half: Any) -> None:
+        tasks.add(asyncio.create_task(self.end(half, TransactionState.COMMIT)))
+
+    patch.setattr(HalfMessageSender, "leave", leave)
+
+
+def local_part_run_twice(patch: Patch) -> None:
+    original = transaction_producer._execute
+
+    async def execute(*arguments: Any) -> object:
+        await original(*arguments)
+        return await original(*arguments)
+
+    patch.setattr(transaction_producer, "_execute", execute)
+
+
+Act = Callable[[Run], Awaitable[None]]
+ORDERLY: Act = partial(Run.push, orderly=True)
+FILTERED: Act = partial(Run.push, selector=TAGS[0])
+MUTATIONS: list[tuple[Callable[[Patch], None], Act, set[str]]] = [
+    (wrong_offset_returned, Run.send, {"I1"}),
+    (unknown_outcome_reported_as_failure, Run.send_through_faults, {"I3"}),
+    (retried_under_another_id, Run.send_through_faults, {"I4"}),
+    (batch_stored_in_reverse, Run.send, {"I5"}),
+    (keys_spread_over_queues, Run.send, {"I6"}),
+    (body_changed, Run.push, {"I2", "I8"}),
+    (message_of_a_pull_dropped, Run.push, {"I9", "I10"}),
+    (tags_not_compared, FILTERED, {"I16"}),
+    (delivered_twice, Run.push, {"I13"}),
+    (retries_counted_wrongly, Run.push, {"I14"}),
+    (message_of_a_poll_dropped, Run.poll, {"I9", "I10", "I19"}),
+    (cancelled_handler_taken_for_success, Run.push_cancelled, {"I9", "I10"}),
+    (send_back_forgotten, Run.push, {"I9", "I10"}),
+    (dead_letter_forgotten, Run.push, {"I9"}),
+    (failed_message_of_an_orderly_queue_skipped, ORDERLY, {"I10", "I17"}),
+    (two_handlers_of_an_orderly_queue, ORDERLY, {"I17", "I18"}),
+    (delivered_without_a_lock, ORDERLY, {"P7"}),
+    (acknowledged_before_the_handler, Run.push_popped, {"P5"}),
+    (commit_too_far, Run.push, {"I10"}),
+    (commit_too_far, Run.poll, {"I10"}),
+    (commit_set_back, Run.push, {"I11"}),
+    (commits_repeated_after_the_revocation, Run.push, {"I12"}),
+    (decisions_confused, Run.transactions, {"I21", "I22"}),
+    (committed_though_left_open, Run.transactions, {"I22"}),
+    (local_part_run_twice, Run.transactions, {"I23"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("mutate", "act", "rules"), MUTATIONS, ids=[mutate.__name__ for mutate, *_ in MUTATIONS]
+)
+async def test_a_mutated_client_violates_the_rule(
+    cluster: FakeCluster,
+    monkeypatch: Patch,
+    mutate: Callable[[Patch], None],
+    act: Act,
+    rules: set[str],
+) -> None:
+    mutate(monkeypatch)
+    run = Run(cluster, mutated=True)
+    await act(run)
+
+    assert rules <= {violation.rule for violation in check(run.finished())}
+
+
+def test_every_rule_about_clients_has_a_mutation() -> None:
+    assert set().union(*(rules for *_, rules in MUTATIONS)) == RULES.keys() - NOT_OF_CLIENTS
