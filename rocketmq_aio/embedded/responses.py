@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
 
 if TYPE_CHECKING:
@@ -43,7 +44,12 @@ class Close(Exception):  # noqa: N818 - not an error: an outcome, returned or ra
 class ErrorResponse(Exception):  # noqa: N818 - an error response, raised by handlers
     """Error response."""
 
-    def __init__(self, code: int, remark: str, ext: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        remark: str,
+        code: int = ResponseCode.SYSTEM_ERROR,
+        ext: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(code, remark)
         self.response = Response(code, ext or {}, remark=remark)
 

@@ -356,8 +356,8 @@ class AccessControl:
 
     def _error(self, remark: str) -> ErrorResponse:
         if self._is_5:
-            return ErrorResponse(ResponseCode.NO_PERMISSION, remark)
-        return ErrorResponse(ResponseCode.SYSTEM_ERROR, ACL_EXCEPTION + remark)
+            return ErrorResponse(remark, ResponseCode.NO_PERMISSION)
+        return ErrorResponse(ACL_EXCEPTION + remark)
 
     def _subject(self, subject: str) -> User:
         try:
@@ -367,8 +367,7 @@ class AccessControl:
 
     def _check_enabled(self) -> None:
         if not self.enabled:
-            remark = "An system error occurred, please try again later."
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
+            raise ErrorResponse("An system error occurred, please try again later.")
 
 
 def _topic(name: str, actions: str) -> Needed:
@@ -380,7 +379,7 @@ def _topic(name: str, actions: str) -> Needed:
 
 
 def _not_found(subject: str) -> ErrorResponse:
-    return ErrorResponse(ResponseCode.SYSTEM_ERROR, f"The subject of {subject} is not exist.")
+    return ErrorResponse(f"The subject of {subject} is not exist.")
 
 
 def _user_info(user: User) -> dict[str, Any]:

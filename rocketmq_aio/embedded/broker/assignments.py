@@ -15,8 +15,8 @@ from rocketmq_aio.consumer.rebalance.strategies.averagely import (
 )
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
+from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.handlers import reads
-from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageModel, MessageQueue
 from rocketmq_aio.protocol.bodies import MessageQueueBody
@@ -28,7 +28,6 @@ from rocketmq_aio.protocol.requests.client import (
     MessageRequestMode,
 )
 
-SET_MESSAGE_REQUEST_MODE: Final = 401
 ALL_QUEUES: Final = -1
 STRATEGIES: Final[dict[str | None, AllocateStrategy]] = {
     "AVG": AllocateAveragely(),
@@ -67,17 +66,15 @@ class AssignmentProcessor:
         mode = self.modes.get((request.topic, request.consumer_group), MessageRequestMode.PULL)
         shared = self._share(request, mode)
         if shared is None:
-            return Response(body=b"{}")
+            return {}
         assigned = [_assignment(queue, mode) for queue in shared]
-        return Response(
-            body=msgspec.json.encode(AssignmentResponse(message_queue_assignments=assigned))
-        )
+        return AssignmentResponse(message_queue_assignments=assigned)
 
-    @reads(SetMessageRequestMode, SET_MESSAGE_REQUEST_MODE, version=5)
+    @reads(SetMessageRequestMode, AdminCode.SET_MESSAGE_REQUEST_MODE, version=5)
     def set_mode(self, request: SetMessageRequestMode) -> None:
         if request.topic.startswith(RETRY_PREFIX):
             remark = "retry topic is not allowed to set mode"
-            raise ErrorResponse(ResponseCode.NO_PERMISSION, remark)
+            raise ErrorResponse(remark, ResponseCode.NO_PERMISSION)
         self.modes[request.topic, request.consumer_group] = request.mode
 
     def _own_queues(self, name: str) -> Mapping[str, int]:

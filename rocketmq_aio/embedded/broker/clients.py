@@ -83,7 +83,7 @@ class ClientProcessor:
         name = header.consumer_group
         group = self.groups.get(name)
         if group is None:
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+            raise ErrorResponse(f"no consumer for this group, {name}")
         return ConsumerList(consumer_id_list=list(group.members.values()))
 
     @reads(GetConsumerConnectionList)
@@ -92,7 +92,7 @@ class ClientProcessor:
         group = self.groups.get(name)
         if group is None or group.last is None:
             code = ResponseCode.CONSUMER_NOT_ONLINE
-            raise ErrorResponse(code, f"the consumer group[{name}] not online")
+            raise ErrorResponse(f"the consumer group[{name}] not online", code)
         return ConsumerConnections(
             connection_set=list(group.connections.values()),
             subscription_table=group.subscriptions,
@@ -106,8 +106,7 @@ class ClientProcessor:
         name = header.producer_group
         members = self.producers.get(name)
         if not members:
-            remark = f"the producer group[{name}] not exist"
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
+            raise ErrorResponse(f"the producer group[{name}] not exist")
         return ProducerConnections(connection_set=list(members.values()))
 
     @answers(AdminCode.GET_ALL_PRODUCER_INFO)
@@ -127,8 +126,7 @@ class ClientProcessor:
             try:
                 compile_sql(data.sub_string, is_5=self._state.version.is_5)
             except FilterError as error:
-                code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
-                raise ErrorResponse(code, str(error)) from None
+                raise ErrorResponse(str(error), ResponseCode.SUBSCRIPTION_PARSE_FAILED) from None
 
     def disconnected(self, connection: int) -> None:
         """Remove the registrations of a closed connection."""

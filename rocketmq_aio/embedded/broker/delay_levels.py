@@ -11,7 +11,6 @@ from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
 from rocketmq_aio.embedded.broker.state import ErrorResponse
 from rocketmq_aio.embedded.broker.store import MessageStore, NewMessage, StoredMessage
 from rocketmq_aio.model.properties import DELAY
-from rocketmq_aio.protocol.codes import ResponseCode
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 REAL_TOPIC: Final = "REAL_TOPIC"
@@ -78,4 +77,4 @@ def number(properties: Mapping[str, str], name: str) -> int:
         return int(text)
     except ValueError:
         remark = f'java.lang.NumberFormatException: For input string: "{text}"'
-        raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark) from None
+        raise ErrorResponse(remark) from None

@@ -83,9 +83,7 @@ class ForwardingProcessor:
         try:
             offset = int(message_id[-16:], 16)
         except ValueError:
-            raise ErrorResponse(
-                ResponseCode.SYSTEM_ERROR, f"msgId is invalid: {message_id}"
-            ) from None
+            raise ErrorResponse(f"msgId is invalid: {message_id}") from None
         found = self._state.store.find(offset)
         body = b"" if found is None else found.record
         return await self._forward(command, body)
@@ -94,8 +92,7 @@ class ForwardingProcessor:
     async def status(self, header: StatusHeader) -> object:
         members = self._members(header.group).members
         if not members:
-            remark = f"No Any Consumer online in the consumer group: [{header.group}]"
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
+            raise ErrorResponse(f"No Any Consumer online in the consumer group: [{header.group}]")
         table: dict[str, msgspec.Raw] = {}
         for number, client_id in list(members.items()):
             if header.client_addr in ("", client_id):
@@ -128,7 +125,7 @@ class ForwardingProcessor:
         members = self._members(header.consumer_group).members
         numbers = [n for n, client_id in members.items() if client_id == header.client_id]
         if not numbers:
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, f"The Consumer {who} not online")
+            raise ErrorResponse(f"The Consumer {who} not online")
         ext = command.ext_fields()
         if command.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
             ext = {**ext, "brokerName": self._state.name}
@@ -138,10 +135,9 @@ class ForwardingProcessor:
         try:
             response = await self._push(forwarded, b"", numbers[0], FORWARD_SECONDS)
         except TimeoutError:
-            raise ErrorResponse(CONSUME_MSG_TIMEOUT, f"consumer {who} timeout") from None
+            raise ErrorResponse(f"consumer {who} timeout", CONSUME_MSG_TIMEOUT) from None
         except ConnectionError as error:
-            remark = f"invoke consumer {who} Exception: {error}"
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark) from None
+            raise ErrorResponse(f"invoke consumer {who} Exception: {error}") from None
         assert response is not None
         return Response(response.code, remark=response.remark, body=bytes(response.body))
 
@@ -161,10 +157,10 @@ class ForwardingProcessor:
         group = header.group
         if topic is None:
             remark = f"Topic {header.topic} does not exist"
-            raise ErrorResponse(ResponseCode.TOPIC_NOT_EXIST, remark)
+            raise ErrorResponse(remark, ResponseCode.TOPIC_NOT_EXIST)
         if group not in self._state.groups:
             remark = f"Group {group} does not exist"
-            raise ErrorResponse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+            raise ErrorResponse(remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         queue_id = -1 if header.queue_id is None else header.queue_id
         logs = dict(enumerate(topic.queues[: topic.read_queues]))
         if queue_id >= 0:
@@ -190,13 +186,12 @@ class ForwardingProcessor:
             remark = (
                 f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}"
             )
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
+            raise ErrorResponse(remark)
         offsets: dict[int, int] = {}
         for number, log in enumerate(topic.queues[: topic.write_queues]):
             before = self._state.committed.get((header.group, header.topic, number))
             if before is None:
-                remark = f"THe consumer group <{header.group}> not exist"
-                raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
+                raise ErrorResponse(f"THe consumer group <{header.group}> not exist")
             offset = _at_time(log, header.timestamp)
             offsets[number] = offset if header.is_force else min(offset, before)
         members = self._members(header.group).members
@@ -205,7 +200,7 @@ class ForwardingProcessor:
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
                 f"Topic: {header.topic} Timestamp: {header.timestamp}"
             )
-            raise ErrorResponse(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+            raise ErrorResponse(remark, ResponseCode.CONSUMER_NOT_ONLINE)
         body = msgspec.json.encode({"offsetTable": self._table(header.topic, offsets)})
         ext = {"topic": header.topic, "group": header.group, "isForce": "false"}
         ext["timestamp"] = str(header.timestamp)

@@ -80,7 +80,7 @@ class GroupProcessor:
         config = self._state.groups.get(name)
         if config is None:
             remark = f"No group in this broker. group: {name}"
-            raise ErrorResponse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+            raise ErrorResponse(remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         return config
 
     @reads(AllGroups, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)

@@ -43,7 +43,7 @@ class OffsetProcessor:
                 young, remark = False, "Not found, do not set to zero, maybe this group boot first"
         if young:
             return _offset(0)
-        raise ErrorResponse(ResponseCode.QUERY_NOT_FOUND, remark)
+        raise ErrorResponse(remark, ResponseCode.QUERY_NOT_FOUND)
 
     @reads(UpdateConsumerOffset)
     def update(self, header: UpdateConsumerOffset) -> None:

@@ -122,7 +122,7 @@ class PopProcessor:
         topic = self._state.topic(header.topic)
         if not topic.perm & PERM_READ:
             raise ErrorResponse(
-                ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] is forbidden"
+                f"the topic[{header.topic}] is forbidden", ResponseCode.NO_PERMISSION
             )
         if header.max_msg_nums > MAX_MESSAGES or header.queue_id >= len(topic.queues):
             raise self._state.invalid("max message number or queue id is out of range")
@@ -132,7 +132,7 @@ class PopProcessor:
         try:
             return compile_filter(header.exp or "*", header.exp_type, is_5=True)
         except FilterError:
-            raise ErrorResponse(ResponseCode.SUBSCRIPTION_PARSE_FAILED, PARSE_FAILED) from None
+            raise ErrorResponse(PARSE_FAILED, ResponseCode.SUBSCRIPTION_PARSE_FAILED) from None
 
     def _pop(self, header: PopMessage, matches: Matches | None) -> Response:
         now = self._state.clock.now_ms()
@@ -309,13 +309,13 @@ class PopProcessor:
         try:
             receipt = parse_receipt(header.extra_info)
         except ValueError as error:
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, str(error)) from None
+            raise ErrorResponse(str(error)) from None
         self._state.topic(header.topic)
         log = self._state.store.queue(header.topic, header.queue_id)
         if log is None:
             raise self._state.invalid(f"queueId[{header.queue_id}] is illegal")
         if not log.min_offset <= header.offset <= log.max_offset:
-            raise ErrorResponse(ResponseCode.NO_MESSAGE, "offset is illegal")
+            raise ErrorResponse("offset is illegal", ResponseCode.NO_MESSAGE)
         queue = PopQueue(header.topic, receipt.marker, header.queue_id)
         return Delivery(header.consumer_group, queue, header.offset, receipt.pop_time)
 

@@ -55,7 +55,7 @@ class PullProcessor:
         self._state.check_group(header.consumer_group)
         if not self._state.group_setting(header.consumer_group, "consumeEnable"):
             remark = f"subscription group no permission, {header.consumer_group}"
-            raise ErrorResponse(ResponseCode.NO_PERMISSION, remark)
+            raise ErrorResponse(remark, ResponseCode.NO_PERMISSION)
         log = self._log(header)
         key = (header.consumer_group, header.topic, header.queue_id)
         reset = self._state.reset_offsets.pop(key, None)
@@ -108,7 +108,7 @@ class PullProcessor:
         topic = self._state.topic(header.topic)
         if not topic.perm & PERM_READ:
             remark = f"the topic[{header.topic}] pulling message is forbidden"
-            raise ErrorResponse(ResponseCode.NO_PERMISSION, remark)
+            raise ErrorResponse(remark, ResponseCode.NO_PERMISSION)
         if not 0 <= header.queue_id < topic.read_queues:
             raise self._state.invalid(f"queueId[{header.queue_id}] is illegal")
         return topic.queues[header.queue_id]
@@ -128,22 +128,21 @@ class PullProcessor:
             return compile_filter(expression, kind, is_5=is_5)
         except FilterError:
             if kind != "SQL92" or not expression:
-                code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
-                raise ErrorResponse(code, PARSE_FAILED) from None
+                raise ErrorResponse(PARSE_FAILED, ResponseCode.SUBSCRIPTION_PARSE_FAILED) from None
             if of_request:
                 return None
-            raise ErrorResponse(ResponseCode.FILTER_DATA_NOT_EXIST, NO_FILTER_DATA) from None
+            raise ErrorResponse(NO_FILTER_DATA, ResponseCode.FILTER_DATA_NOT_EXIST) from None
 
     def _subscribed(self, header: PullMessage) -> tuple[str, str]:
         """Return the subscription of the group's last heartbeat."""
         group = self._clients.groups.get(header.consumer_group)
         if group is None or header.topic not in group.subscriptions:
             remark = "the consumer's subscription not exist"
-            raise ErrorResponse(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+            raise ErrorResponse(remark, ResponseCode.SUBSCRIPTION_NOT_EXIST)
         known = group.subscriptions[header.topic]
         if header.sub_version > known.sub_version:
             remark = "the consumer's subscription not latest"
-            raise ErrorResponse(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
+            raise ErrorResponse(remark, ResponseCode.SUBSCRIPTION_NOT_LATEST)
         return known.sub_string, known.expression_type
 
 

@@ -28,8 +28,7 @@ class QueryProcessor:
         offset = header.offset
         stored = self._state.store.find(offset)
         if stored is None:
-            remark = f"can not find message by the offset, {offset}"
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
+            raise ErrorResponse(f"can not find message by the offset, {offset}")
         return Response(body=stored.record)
 
     @reads(QueryMessage)

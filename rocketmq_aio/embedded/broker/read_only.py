@@ -35,16 +35,15 @@ def check_writable(command: Command, version: Version, *, is_master: bool) -> No
     code = command.code
     is_send_back = code == RequestCode.CONSUMER_SEND_MSG_BACK
     if not is_master and version.is_5 and (is_send_back or code in KINDS["send"]):
-        raise ErrorResponse(ResponseCode.SYSTEM_BUSY, BUSY)
+        raise ErrorResponse(BUSY, ResponseCode.SYSTEM_BUSY)
     if code in KINDS["send"]:
-        raise ErrorResponse(ResponseCode.SERVICE_NOT_AVAILABLE, NOT_AVAILABLE, STORE_FIELDS)
+        raise ErrorResponse(NOT_AVAILABLE, ResponseCode.SERVICE_NOT_AVAILABLE, STORE_FIELDS)
     if is_send_back:
-        raise ErrorResponse(ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE")
+        raise ErrorResponse("SERVICE_NOT_AVAILABLE")
     if code == RequestCode.END_TRANSACTION:
         if not is_master:
-            raise ErrorResponse(ResponseCode.SLAVE_NOT_AVAILABLE, "not set any response code")
+            raise ErrorResponse("not set any response code", ResponseCode.SLAVE_NOT_AVAILABLE)
         if command.ext_fields().get("commitOrRollback") == str(TRANSACTION_COMMIT):
-            remark = "Service not available now."
-            raise ErrorResponse(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+            raise ErrorResponse("Service not available now.", ResponseCode.SERVICE_NOT_AVAILABLE)
     if code == RequestCode.POP_MESSAGE and version.is_5:  # it would have to store checkpoints
-        raise ErrorResponse(ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE", NOTHING_POPPED)
+        raise ErrorResponse("NO_MESSAGE_IN_QUEUE", ResponseCode.POLLING_TIMEOUT, NOTHING_POPPED)

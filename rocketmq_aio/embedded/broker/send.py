@@ -102,9 +102,7 @@ class SendProcessor:
             state.store.create_topic(header.topic, header.default_topic_queue_nums, sys_flag=flag)
         topic = state.topic(header.topic)
         if not topic.write_queues and header.queue_id < 0:
-            raise ErrorResponse(
-                ResponseCode.SYSTEM_ERROR, "java.lang.ArithmeticException: / by zero"
-            )
+            raise ErrorResponse("java.lang.ArithmeticException: / by zero")
         if header.queue_id >= max(topic.write_queues, topic.read_queues):
             raise state.invalid(f"request queueId[{header.queue_id}] is illegal")
         return header.queue_id if header.queue_id >= 0 else randrange(topic.write_queues)
@@ -112,7 +110,7 @@ class SendProcessor:
     def _check_topic(self, topic: str) -> None:
         if topic in FORBIDDEN_TOPICS:
             remark = f"Sending message to topic[{topic}] is forbidden."
-            raise ErrorResponse(ResponseCode.NO_PERMISSION, remark)
+            raise ErrorResponse(remark, ResponseCode.NO_PERMISSION)
         if topic in self._state.store.topics:
             return
         if not topic.strip():
@@ -129,18 +127,18 @@ class SendProcessor:
     def _check_body(self, header: SendMessage, body: bytes) -> None:
         is_5 = self._state.version.is_5
         if not body and (is_5 or header.batch):
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException: body")
+            raise ErrorResponse("java.lang.NullPointerException: body")
         if len(body) > MAX_BODY_BYTES:
             if header.batch and is_5:
-                raise ErrorResponse(ResponseCode.SYSTEM_ERROR, BATCH_TOO_LARGE)
-            raise ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, ILLEGAL)
+                raise ErrorResponse(BATCH_TOO_LARGE)
+            raise ErrorResponse(ILLEGAL, ResponseCode.MESSAGE_ILLEGAL)
 
     def _store_single(self, message: NewMessage, max_reconsume_times: int | None) -> Response:
         if message.topic.startswith(RETRY_PREFIX):
             message = self._send_backs.placed(message, max_reconsume_times)
         encoded = self._state.store.encode_properties(message)
         if len(encoded) > MAX_PROPERTIES:
-            raise ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, ILLEGAL)
+            raise ErrorResponse(ILLEGAL, ResponseCode.MESSAGE_ILLEGAL)
         if DELAYED_OR_HALF.isdisjoint(message.properties):
             stored = self._state.store.append_encoded(message, encoded)
         elif (due_ms := self._timers.due_ms(message.properties)) is not None:
@@ -155,13 +153,13 @@ class SendProcessor:
 
     def _store_batch(self, batch: NewMessage) -> list[StoredMessage]:
         if number(batch.properties, DELAY):
-            raise ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, ILLEGAL)
+            raise ErrorResponse(ILLEGAL, ResponseCode.MESSAGE_ILLEGAL)
         if batch.topic.startswith(RETRY_PREFIX) and self._state.version.is_5:
             remark = f"batch request does not support retry group {batch.topic}"
-            raise ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, remark)
+            raise ErrorResponse(remark, ResponseCode.MESSAGE_ILLEGAL)
         entries = list(decode_batch(batch.body))
         if any(len(properties) > MAX_PROPERTIES for _, _, properties in entries):
-            raise ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, ILLEGAL)
+            raise ErrorResponse(ILLEGAL, ResponseCode.MESSAGE_ILLEGAL)
         return self._state.store.append_batch(batch, entries)
 
     def _response(

@@ -14,7 +14,6 @@ from rocketmq_aio.embedded.broker.store import NewMessage
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
 from rocketmq_aio.model.properties import DELAY, RETRY_TOPIC, WAIT
-from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack
 
 MAX_RECONSUME_TIMES: Final = 16  # default of groups
@@ -39,13 +38,12 @@ class SendBackProcessor:
         retry_topic = state.make_retry_topic(header.group, unit=header.unit_mode)
         stored = state.store.find(header.offset)
         if stored is None:
-            remark = f"look message by offset failed, {header.offset}"
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
+            raise ErrorResponse(f"look message by offset failed, {header.offset}")
         limit = header.max_reconsume_times
         limit = MAX_RECONSUME_TIMES if limit is None else limit
         dead = header.delay_level < 0 or stored.reconsume_times >= limit
         if dead and header.origin_topic is None and state.version.is_5:
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException: topic")
+            raise ErrorResponse("java.lang.NullPointerException: topic")
         level = header.delay_level or FIRST_LEVEL + stored.reconsume_times
         properties = {RETRY_TOPIC: stored.topic} | stored.properties
         properties.setdefault("ORIGIN_MESSAGE_ID", stored.message_id)

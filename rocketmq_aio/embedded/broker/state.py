@@ -65,7 +65,7 @@ class BrokerState:
             return self.store.topics[name]
         except KeyError:
             remark = f"topic[{name}] not exist, apply first please!"
-            raise ErrorResponse(ResponseCode.TOPIC_NOT_EXIST, remark) from None
+            raise ErrorResponse(remark, ResponseCode.TOPIC_NOT_EXIST) from None
 
     def delivered(self, group: str, messages: Sequence[StoredMessage]) -> None:
         """Notify the callback of messages that a member of *group* gets."""
@@ -128,9 +128,9 @@ class BrokerState:
         """
         if name not in self.groups:
             code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-            raise ErrorResponse(code, f"subscription group [{name}] does not exist")
+            raise ErrorResponse(f"subscription group [{name}] does not exist", code)
 
     def invalid(self, remark: str) -> ErrorResponse:
         """Return the error response to an invalid parameter."""
         code = INVALID_PARAMETER if self.version.is_5 else ResponseCode.SYSTEM_ERROR
-        return ErrorResponse(code, remark)
+        return ErrorResponse(remark, code)

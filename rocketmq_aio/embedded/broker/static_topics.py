@@ -56,7 +56,7 @@ class StaticTopics:
         detail = read_body(command.body, dict)
         if any(len(items) > 1 for items in (detail.get("hostedQueues") or {}).values()):
             remark = "the embedded broker cannot move queues of static topics"
-            raise ErrorResponse(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+            raise ErrorResponse(remark, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         self._topics.create(read_header(command, CreateTopic))
         self.mappings[detail["topic"]] = detail
         return Response()
@@ -95,6 +95,6 @@ class StaticTopics:
         if not items:
             name = self._state.name
             remark = f"{number} does not exit in request process of current broker {name}"
-            raise ErrorResponse(ResponseCode.NOT_LEADER_FOR_QUEUE, remark)
+            raise ErrorResponse(remark, ResponseCode.NOT_LEADER_FOR_QUEUE)
         physical = {**ext, queue_field: str(items[0]["queueId"])}
         return replace(command, ext=physical), number

@@ -77,7 +77,7 @@ class StatisticsProcessor:
         name = header.topic
         topic = self._state.store.topics.get(name)
         if topic is None:
-            raise ErrorResponse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+            raise ErrorResponse(f"topic[{name}] not exist", ResponseCode.TOPIC_NOT_EXIST)
         table = {
             MessageQueue(name, self._state.name, number): TopicOffset(
                 min_offset=log.min_offset,
@@ -142,7 +142,7 @@ class StatisticsProcessor:
     def time_span(self, header: OfGroup) -> object:
         topic = self._state.store.topics.get(header.topic)
         if topic is None:
-            raise ErrorResponse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+            raise ErrorResponse(f"topic[{header.topic}] not exist", ResponseCode.TOPIC_NOT_EXIST)
         spans = [
             self._span(header, number, log)
             for number, log in enumerate(topic.queues[: topic.write_queues])
@@ -167,7 +167,7 @@ class StatisticsProcessor:
     def stats_data(self, header: StatsHeader) -> object:
         name, key = header.stats_name, header.stats_key
         if name not in TOPIC_STATS | OTHER_STATS:
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> not exist")
+            raise ErrorResponse(f"The stats <{name}> not exist")
         topic = self._state.store.topics.get(key)
         logs = topic.queues if topic is not None and name in TOPIC_STATS else []
         now = self._state.clock.now_ms()

@@ -60,7 +60,7 @@ class TimerProcessor:
             return None
         if due - now > MAX_DELAY_MS:
             remark = "timer message illegal, the delay time should not be bigger than the max delay"
-            raise ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, f"{remark} {MAX_DELAY_MS}ms")
+            raise ErrorResponse(f"{remark} {MAX_DELAY_MS}ms", ResponseCode.MESSAGE_ILLEGAL)
         # A multiple of the precision is moved back by one step.
         return (due - 1) // PRECISION_MS * PRECISION_MS if due > now else None
 
@@ -79,17 +79,17 @@ class TimerProcessor:
     @reads(RecallMessage, version=5)
     def recall(self, header: RecallMessage) -> object:
         if not self._state.enabled("recallMessageEnable", self.recall_enabled):
-            raise ErrorResponse(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
+            raise ErrorResponse("recall failed, operation is forbidden", ResponseCode.NO_PERMISSION)
         self._state.topic(header.topic)
         try:
             handle = urlsafe_b64decode(header.recall_handle).decode()
             _, topic, broker, due, key = handle.split(" ")
             late = int(due) <= self._state.clock.now_ms()
         except (ValueError, binascii.Error):
-            raise ErrorResponse(ILLEGAL_OPERATION, "recall handle is invalid") from None
+            raise ErrorResponse("recall handle is invalid", ILLEGAL_OPERATION) from None
         if (topic, broker) != (header.topic, self._state.name) or late:
             raise ErrorResponse(
-                ILLEGAL_OPERATION, "recall failed, topic, broker or timestamp invalid"
+                "recall failed, topic, broker or timestamp invalid", ILLEGAL_OPERATION
             )
         self._recalled[topic, key] = None
         if len(self._recalled) > MAX_RECALLED:

@@ -113,7 +113,7 @@ class TopicProcessor:
         name = header.topic
         if name not in self._state.store.topics:
             remark = f"No topic in this broker. topic: {name}"
-            raise ErrorResponse(ResponseCode.TOPIC_NOT_EXIST, remark)
+            raise ErrorResponse(remark, ResponseCode.TOPIC_NOT_EXIST)
         return self._body(name)
 
     @reads(AllTopics, RequestCode.GET_ALL_TOPIC_CONFIG)
@@ -188,18 +188,13 @@ def _changed(topic: Topic | None, signed: dict[str, str]) -> dict[str, str]:
     for text, value in signed.items():
         name, is_new = text[1:], text[1:] not in attributes
         if name not in KNOWN_ATTRIBUTES:
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, f"unsupported key: {name}")
+            raise ErrorResponse(f"unsupported key: {name}")
         if topic and name in FIXED_ATTRIBUTES:
-            raise ErrorResponse(
-                ResponseCode.SYSTEM_ERROR,
-                f"attempt to update an unchangeable attribute. key: {name}",
-            )
+            raise ErrorResponse(f"attempt to update an unchangeable attribute. key: {name}")
         if text.startswith("+"):
             attributes[name] = value
         elif is_new:
-            raise ErrorResponse(
-                ResponseCode.SYSTEM_ERROR, f"attempt to delete a nonexistent key: {name}"
-            )
+            raise ErrorResponse(f"attempt to delete a nonexistent key: {name}")
         else:
             del attributes[name]
     return attributes

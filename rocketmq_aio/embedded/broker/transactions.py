@@ -26,7 +26,6 @@ from rocketmq_aio.protocol.codes import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     RequestCode,
-    ResponseCode,
 )
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
@@ -161,7 +160,7 @@ class TransactionProcessor:
     def _commit(self, half: StoredMessage) -> None:
         message = _real_message(half)
         if self._state.store.queue(message.topic, message.queue_id) is None:
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, f"topic[{message.topic}] not exist")
+            raise ErrorResponse(f"topic[{message.topic}] not exist")
         visible = msgspec.structs.replace(
             message,
             sys_flag=message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
@@ -177,14 +176,11 @@ class TransactionProcessor:
     def _find(self, header: EndTransaction) -> StoredMessage:
         half = self._state.store.find(header.commit_log_offset)
         if half is None or half.topic != HALF_TOPIC:
-            remark = "Find prepared transaction message failed"
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
+            raise ErrorResponse("Find prepared transaction message failed")
         if half.properties.get(PRODUCER_GROUP) != header.producer_group:
-            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+            raise ErrorResponse("The producer group wrong")
         if half.offset != header.tran_state_table_offset:
-            raise ErrorResponse(
-                ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong"
-            )
+            raise ErrorResponse("The transaction state table offset wrong")
         return half
 
 
