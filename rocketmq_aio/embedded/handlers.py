@@ -6,9 +6,9 @@ becomes the response.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, TypeVar
+from inspect import getmembers, isawaitable, iscoroutinefunction, isfunction
+from typing import Final, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -63,7 +63,7 @@ def reads(
     """Register a method that takes the header of the request as *kind*, or its JSON body.
 
     A `Header` that it returns becomes the ext fields of the response, None an empty response; an
-    outcome stays what it is, and anything else becomes the JSON body.
+    outcome, or an awaitable of one, stays what it is, and anything else becomes the JSON body.
 
     :param codes: default: the code of the header
     """
@@ -92,7 +92,7 @@ def handlers_of(version: int, *parts: object) -> Handlers:
     """
     found: Handlers = {}
     for part in parts:
-        for name, method in inspect.getmembers(type(part), inspect.isfunction):
+        for name, method in getmembers(type(part), isfunction):
             registration = _registered.get(method)
             if registration is not None and registration.version in (None, version):
                 handler = getattr(part, name)
@@ -109,13 +109,12 @@ def _responding(
         result = method(*arguments(command))
         if isinstance(result, Response):
             return result
-        return _awaited(result) if inspect.isawaitable(result) else _outcome(result)
+        return cast("Awaitable[Outcome]", result) if isawaitable(result) else _outcome(result)
 
-    return handler
+    async def later(command: Command, _connection: ServerConnection) -> Outcome:
+        return _outcome(await cast("Awaitable[object]", method(*arguments(command))))
 
-
-async def _awaited(result: Awaitable[object]) -> Outcome:
-    return _outcome(await result)
+    return later if iscoroutinefunction(method) else handler
 
 
 def _outcome(result: object) -> Outcome:
