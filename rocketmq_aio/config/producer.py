@@ -41,8 +41,8 @@ class ProducerConfig(Generic[V]):
     """Settings of a producer.
 
     :param send_timeout_seconds: deadline of a send, with route lookup, waiting and all attempts
-    :param retries: attempts after the first one; unless 0, attempts that a busy broker rejected do
-        not count
+    :param retries: attempts after the first one; unless 0, attempts that a busy broker rejected or
+        that could not connect do not count
     :param retry_other_broker: retry on another broker when the message was stored with a weaker
         guarantee than requested (stores a second copy)
     :param compression: ``"zlib"``, ``"lz4"``, ``"zstd"`` or None, for bodies of

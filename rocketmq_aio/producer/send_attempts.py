@@ -13,6 +13,7 @@ from rocketmq_aio.errors import (
     BrokerError,
     BusyError,
     ClosedError,
+    NotConnectedError,
     RocketMQError,
     RouteNotFoundError,
 )
@@ -58,7 +59,7 @@ class SendAttempts:
         self._faults = faults
         self._retries = config.retries
         # Nothing was stored: these errors use up no retry, only the deadline limits them.
-        self._uncounted = (BackoffError, BusyError) if config.retries else (BackoffError,)
+        self._uncounted = (NotConnectedError, BusyError) if config.retries else (BackoffError,)
         self._retries_weaker = config.retry_other_broker
         self._prepared = instance.remoting.takes_prepared
         self.compression = CompressionPool()

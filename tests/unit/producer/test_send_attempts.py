@@ -37,6 +37,7 @@ from tests.unit.producer.producer_env import (
     stopped,
     time_out_sends,
 )
+from tests.unit.remoting.until import until
 
 BUSY = Response(2, remark="system busy")
 DOWN = Response(14, remark="service not available")
@@ -172,6 +173,22 @@ async def test_a_chosen_queue_is_kept_over_all_attempts(two_brokers: ProducerEnv
     assert by_queue.queue == by_selector.queue == queue
     assert {(each.broker_name, each.queue_id) for each in two_brokers.sends()} == {("broker-b", 2)}
     assert len(two_brokers.sends()) == 6
+
+
+async def test_a_send_waits_for_the_restart_of_its_only_broker(two_brokers: ProducerEnv) -> None:
+    await connected(two_brokers)
+    broker = two_brokers.brokers[0]
+    await stopped(two_brokers, broker)
+    queue = two_brokers.queue(0, "broker-a")
+    send = two_brokers.producer.send(ORDER, queue=queue, timeout_seconds=60)
+    sending = asyncio.create_task(send)
+    backoff_left = two_brokers.producer.client.remoting.backoff_left
+    # More failed connections than retries: each failure doubles the backoff.
+    await until(lambda: backoff_left(broker.address) > 0.5, "several attempts", 20)
+    assert not sending.done()
+
+    await broker.start()
+    assert (await sending).queue == queue
 
 
 async def test_a_chosen_queue_on_a_dead_broker_fails(two_brokers: ProducerEnv) -> None:
