@@ -66,7 +66,7 @@ class NotConnectedError(RocketMQError):
     """The request was not sent: retrying is safe."""
 
     def __init__(self, address: str, reason: str) -> None:
-        super().__init__(f"{address}: {reason}")
+        super().__init__(f"{shown(address)}: {shown(reason)}")
         self.address = address
         self.reason = reason
 
@@ -75,7 +75,9 @@ class ConnectionLostError(RocketMQError):
     """The request was sent and its response lost: the broker may have executed it."""
 
     def __init__(self, address: str, code: int, reason: str) -> None:
-        super().__init__(f"{address}: connection lost with request {code} unanswered: {reason}")
+        super().__init__(
+            f"{shown(address)}: connection lost with request {code} unanswered: {shown(reason)}"
+        )
         self.address = address
         self.code = code
         self.reason = reason
@@ -85,7 +87,7 @@ class RequestTimeoutError(RocketMQError, TimeoutError):
     """The request was sent and timed out: the broker may have executed it."""
 
     def __init__(self, address: str, code: int, seconds: float) -> None:
-        super().__init__(f"{address}: no answer to request {code} within {seconds:.3g} s")
+        super().__init__(f"{shown(address)}: no answer to request {code} within {seconds:.3g} s")
         self.address = address
         self.code = code
         self.seconds = seconds
@@ -95,7 +97,7 @@ class BrokerError(RocketMQError):
     """The broker or name server returned an error code; ``remark`` is its text."""
 
     def __init__(self, code: int, remark: str | None, address: str = "") -> None:
-        super().__init__(f"{address}: code {code}: {shown(remark) or 'no remark'}")
+        super().__init__(f"{shown(address)}: code {code}: {shown(remark) or 'no remark'}")
         self.code = code
         self.remark = remark
         self.address = address

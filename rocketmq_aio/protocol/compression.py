@@ -17,7 +17,8 @@ from rocketmq_aio.protocol.codes import COMPRESSION_BITS, COMPRESSION_MASK
 MAX_INFLATED: Final = 32 * 1024 * 1024  # per message: protects against decompression bombs
 MIN_WINDOW: Final = 8 * 1024 * 1024  # minimum window of decoders, by the zstd format
 FIRST_ROOM: Final = 16 * 1024
-USUAL_GROWTH: Final = 16  # of a body that is inflated: more takes several steps
+FIRST_GROWTH: Final = 1  # of a body in the first step; each further step has twice the size
+TRUSTED_GROWTH: Final = 64  # up to which a declared size is allocated
 COMPRESSION_KINDS: Final = {0: "zlib"} | {bits: kind for kind, bits in COMPRESSION_BITS.items()}
 EXTRA: Final = missing_extra("compression")
 
@@ -86,7 +87,7 @@ def _inflate_zlib(data: bytes, limit: int) -> tuple[bool, bytes]:
 
 def _rooms(data: bytes, limit: int) -> Iterator[int]:
     """Yield how much to inflate at once: a buffer of *limit* bytes for each small body is slow."""
-    room, size = limit + 1, FIRST_ROOM + USUAL_GROWTH * len(data)
+    room, size = limit + 1, FIRST_ROOM + FIRST_GROWTH * len(data)
     while room > 0:
         yield min(size, room)
         room -= size
@@ -115,7 +116,7 @@ def _inflate_zstd(data: bytes, limit: int) -> tuple[bool, bytes]:
     parts: list[bytes] = []
     try:
         size = zstandard.frame_content_size(data)
-        if 0 <= size <= min(limit, FIRST_ROOM + USUAL_GROWTH * len(data)):
+        if 0 <= size <= min(limit, FIRST_ROOM + TRUSTED_GROWTH * len(data)):
             return True, inflater.decompress(data)
         # Java omits the content size, which decompress() requires; a false one is not allocated.
         with inflater.stream_reader(data, read_across_frames=False) as reader:

@@ -113,8 +113,9 @@ def _read_leniently(command: Command, kind: type[H]) -> H:
         text = present.get(field.encode_name)
         if text is None or _fits(text, field.type):
             continue
-        if int in (field.type, *get_args(field.type)) and SIGNED_DIGITS.fullmatch(text.strip()):
-            present[field.encode_name] = str(int(text))
+        digits = text.strip()
+        if int in (field.type, *get_args(field.type)) and SIGNED_DIGITS.fullmatch(digits):
+            present[field.encode_name] = str(int(digits))
         elif not field.required:
             del present[field.encode_name]
     try:

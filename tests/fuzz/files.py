@@ -209,6 +209,6 @@ FILES: Final = (
         seeds=snapshot_seeds,
         mutate=mutated_snapshot,
         check=check_snapshot,
-        weight=2,
+        weight=1,
     ),
 )

@@ -17,6 +17,7 @@ from tests.fuzz.mutation import Mutator
 from tests.fuzz.target import Signature, Target
 
 MAX_KEPT: Final = 2000  # inputs kept as seeds
+MAX_KEPT_BYTES: Final = 4096  # of one: long ones are slow, and mutations lengthen them
 HANG_SECONDS: Final = 20  # of CPU, for `WATCHED` inputs, which need less than one
 WATCHED: Final = 500
 MEMORY_EVERY: Final = 2000  # inputs between two of which the memory is measured
@@ -77,9 +78,10 @@ class Fuzzer:
         except Exception as error:
             raise FuzzError(self.target, data, self.seed, error) from error
         self.slowest = max(self.slowest, thread_time() - started)
-        if signature not in self.known and len(self._kept) < MAX_KEPT:
+        if signature not in self.known and len(self.known) < MAX_KEPT:
             self.known.add(signature)
-            self._kept.append(data)
+            if len(data) <= MAX_KEPT_BYTES:
+                self._kept.append(data)
 
     def _measured(self, data: bytes) -> Signature:
         tracemalloc.start()

@@ -65,7 +65,7 @@ from tests.fuzz.target import (
     outcome,
 )
 from tests.unit.protocol.wire_files import command_in, load, split
-from tests.unit.stored import batch_entry
+from tests.unit.stored import INNER, batch_entry
 
 MAX_FRAME: Final = 1024 * 1024
 MAX_INFLATED: Final = 256 * 1024
@@ -197,13 +197,13 @@ def check_typed_header(data: bytes) -> Signature:
 
 
 def body_seeds(random: Random) -> list[bytes]:
-    made = [valid_body(random) for _ in range(4 * GENERATED)]
+    made = [valid_body(random) for _ in range(2 * GENERATED)]
     found = [type(each).__name__.encode() + b"\n" + msgspec.json.encode(each) for each in made]
     recorded = {body for body in (command_in(each).body for each in FRAMES) if body[:1] == b"{"}
     names = list(BODIES)
     for body in sorted(recorded):
         fit = [n for n in names if not isinstance(outcome(read_body, body, BODIES[n]), Exception)]
-        found += [name.encode() + b"\n" + body for name in fit[:20]]
+        found += [name.encode() + b"\n" + body for name in fit[:8]]
     return found
 
 
@@ -242,9 +242,10 @@ def check_route(text: bytes) -> object:
 def check_namespace(text: bytes) -> None:
     """Check that names are converted, or the body stays as it is for its reader to complain."""
     code = NAMESPACE_CODES[number_of(text, len(NAMESPACE_CODES))]
-    command = Command(0, 0, body=text)
-    NAMESPACE.response(code, command)
-    NAMESPACE.outer_json(code, text)
+    if number_of(text, 2):
+        NAMESPACE.response(code, Command(0, 0, body=text))
+    else:
+        NAMESPACE.outer_json(code, text)
 
 
 def offset_seeds(random: Random) -> list[bytes]:
@@ -304,6 +305,8 @@ def check_records(data: bytes) -> Signature:
         assert isinstance(fault, CodecError)
         check_error(fault)
         assert 0 <= fault.position <= len(data)
+    alone = sum(each.store_size for each in messages if each.sys_flag & INNER != INNER)
+    assert alone <= (len(data) if fault is None else fault.position)
     for message in messages[:3]:
         check_message(message, queue)
     limit = MAX_INFLATED + 1024 * len(messages)

@@ -18,7 +18,15 @@ from rocketmq_aio.embedded.broker.filters import FilterError, compile_sql
 from rocketmq_aio.embedded.broker.store import NewMessage
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.embedded.snapshot import SnapshotError, load_snapshot, save_snapshot
-from rocketmq_aio.errors import CodecError, ConfigError
+from rocketmq_aio.errors import (
+    BrokerError,
+    CodecError,
+    ConfigError,
+    ConnectionLostError,
+    NotConnectedError,
+    RequestTimeoutError,
+    RocketMQError,
+)
 from rocketmq_aio.model.errors import REMARK_SHOWN
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult
@@ -30,6 +38,7 @@ from rocketmq_aio.protocol.receipt import parse_receipt, read_info
 from rocketmq_aio.protocol.record import decode_messages, stored_message
 from rocketmq_aio.protocol.replies import reply_message
 from rocketmq_aio.protocol.requests.from_broker import PushReplyMessage
+from rocketmq_aio.protocol.requests.offsets import OffsetResponse
 from rocketmq_aio.protocol.requests.pop import PopMessageResponse
 from rocketmq_aio.remoting.inbound_requests import error_reply, reply_frame
 from rocketmq_aio.spark.options.values import offsets
@@ -67,6 +76,20 @@ def test_a_codec_error_is_short() -> None:
 
 
 @pytest.mark.parametrize(
+    "error",
+    [
+        NotConnectedError(FORGED, FORGED),
+        ConnectionLostError(FORGED, 11, FORGED),
+        RequestTimeoutError(FORGED, 11, 3),
+        BrokerError(1, FORGED, FORGED),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_that_names_a_broker_is_one_printable_line(error: RocketMQError) -> None:
+    assert str(error).isprintable()
+
+
+@pytest.mark.parametrize(
     "number", ["9223372036854775808", "-9223372036854775809", "1_0", "１", "9" * 30]
 )
 @pytest.mark.parametrize("place", [0, 1, 2, 3, 6, 7])
@@ -99,6 +122,13 @@ def test_a_reply_whose_number_does_not_fit_is_refused(field: str) -> None:
         reply_message(header, b"pong")
 
 
+@pytest.mark.parametrize("blank", ["\x1c", "\x1f", "\x85", "\u3000", " "])
+def test_a_number_with_any_blank_is_read(blank: str) -> None:
+    command = Command(0, 1, ext={"offset": f"+0{blank}"})
+
+    assert read_header(command, OffsetResponse).offset == 0
+
+
 @pytest.mark.parametrize("count", ["x", "-1", "1e3", "9" * 5000])
 def test_a_record_with_an_invalid_number_of_messages_is_refused(count: str) -> None:
     record = Stored(properties=f"INNER_NUM\x01{count}\x02".encode()).to_bytes()
@@ -128,7 +158,7 @@ def test_sql_rejects_numbers_of_any_length(digits: int) -> None:
 
 @pytest.mark.parametrize("word", ["AND", "OR"])
 def test_sql_joins_any_number_of_conditions(word: str) -> None:
-    condition = compile_sql(f" {word} ".join(["a = 1"] * 20_000))
+    condition = compile_sql(f" {word} ".join(["a = 1"] * 3_000))
 
     assert condition({"a": "1"}) is True
     assert condition({"a": "2"}) is False
@@ -137,7 +167,7 @@ def test_sql_joins_any_number_of_conditions(word: str) -> None:
 @pytest.mark.parametrize("link", [" = 1", " IS NULL", " <> TRUE", " NOT IN ('x')"])
 def test_sql_rejects_long_chains_of_comparisons(link: str) -> None:
     with pytest.raises(FilterError):
-        compile_sql("a" + link * 20_000)
+        compile_sql("a" + link * 3_000)
 
 
 def test_options_reject_json_that_is_nested_too_deeply() -> None:
