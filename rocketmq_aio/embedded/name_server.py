@@ -238,13 +238,14 @@ class EmbeddedNameServer(EmbeddedServer):
 
     def _ids(self, broker: EmbeddedBroker) -> dict[int, str]:
         """Return the addresses of a master and its replicas by broker id."""
-        master = self.advertised.get(broker.name, broker.address)
         ids = {}
-        if broker.is_running or self.keeps_lost_brokers:
-            ids[1 if broker.name in self.headless else MASTER_ID] = master
-        for replica in broker.replicas:
-            if replica.is_running or self.keeps_lost_brokers:
-                ids[replica.broker_id] = replica.address
+        for each in (broker, *broker.replicas):
+            if each.is_running or self.keeps_lost_brokers:
+                ids[each.broker_id] = each.address
+        if broker.broker_id in ids and broker.name in self.advertised:
+            ids[broker.broker_id] = self.advertised[broker.name]
+        if broker.name in self.headless and (master := ids.pop(MASTER_ID, None)) is not None:
+            ids.setdefault(1, master)
         return ids
 
     def _write_permission(

@@ -58,7 +58,8 @@ class EmbeddedBroker(EmbeddedServer):
     :param max_bytes: bytes of messages to keep; the oldest are deleted beyond
     :param master: make a replica of it, which has its messages and offsets and rejects writes
     :ivar disk_full: reject writes as a broker with a full disk does
-    :ivar replicas: slaves, with the broker ids 1, 2 ...
+    :ivar replicas: made with this broker as their master; slaves, with the broker ids 1, 2 ...,
+        until `promote`
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class EmbeddedBroker(EmbeddedServer):
         self.name = name
         self.disk_full = False
         self.replicas: list[EmbeddedBroker] = []
+        self._copies: list[EmbeddedBroker] = [self] if master is None else master._copies
         if master is None:
             self.broker_id = MASTER_ID
             store = MessageStore(self.version, cluster, self.clock, max_bytes)
@@ -86,6 +88,7 @@ class EmbeddedBroker(EmbeddedServer):
             self.acl = AccessControl(self.version, cluster, accounts)
         else:
             master.replicas.append(self)
+            self._copies.append(self)
             self.broker_id = len(master.replicas)
             self.state, self.acl = master.state, master.acl
         self.members = ClientProcessor(self.state, self._notify_members)
@@ -93,8 +96,13 @@ class EmbeddedBroker(EmbeddedServer):
         self.locks = LockProcessor(self.clock)
         self.delays = DelayLevels(self.state.store)
         self.timers = TimerProcessor(self.state)
-        self.transactions = TransactionProcessor(self.state, self._send_check)
-        self.pops = PopProcessor(self.state)
+        self.transactions: TransactionProcessor
+        self.pops: PopProcessor
+        if master is None:
+            self.transactions = TransactionProcessor(self.state, self._send_check)
+            self.pops = PopProcessor(self.state)
+        else:
+            self.transactions, self.pops = master.transactions, master.pops
         topics = TopicProcessor(self.state)
         self.static_topics = StaticTopics(self.state, topics)
         self._handlers = handlers_of(self.version.major, *self._processors(topics))
@@ -130,6 +138,23 @@ class EmbeddedBroker(EmbeddedServer):
     @property
     def is_master(self) -> bool:
         return self.broker_id == MASTER_ID
+
+    @from_any_thread
+    def promote(self) -> None:
+        """Make this replica the master and its master a replica, as a controller does.
+
+        Messages, offsets, popped and half messages stay; locks and members are known to the new
+        master only if clients have registered with it.
+        """
+        old = self._master
+        old.broker_id, self.broker_id = self.broker_id, MASTER_ID
+        self.assignments.read_queues = old.assignments.read_queues
+        if self.is_running:
+            self.state.store.host = (self.bound_host, self.port)
+
+    @property
+    def _master(self) -> EmbeddedBroker:
+        return next(each for each in self._copies if each.is_master)
 
     @property
     def topics(self) -> dict[str, Topic]:
@@ -190,7 +215,7 @@ class EmbeddedBroker(EmbeddedServer):
         """Check every open half message with a connected producer; return the number of checks."""
         checks = 0
         for half in self.transactions.open:
-            if self._producers_of(half.properties.get(PRODUCER_GROUP, "")):
+            if self._master._producers_of(half.properties.get(PRODUCER_GROUP, "")):
                 self._send_check(*self.transactions.store_check(half))
                 checks += 1
         return checks
@@ -235,9 +260,10 @@ class EmbeddedBroker(EmbeddedServer):
 
     def _send_check(self, group: str, check: Command) -> None:
         """Send a transaction check to one producer of *group*, if any is connected."""
-        for connection in self._producers_of(group)[:1]:
-            check.opaque = next(self._opaques)
-            self._send(connection, check, check.ext_fields())
+        master = self._master
+        for connection in master._producers_of(group)[:1]:
+            check.opaque = next(master._opaques)
+            master._send(connection, check, check.ext_fields())
 
     def _notify_members(self, group: str, numbers: Iterable[int]) -> None:
         for number in numbers:

@@ -228,6 +228,25 @@ async def test_a_replica_serves_messages_and_offsets_without_its_master(
         assert (await client.ask(LockBatchMQ(), lock_body(CASE_ENV, "c@1", (0,)))).code == 0
 
 
+async def test_a_promoted_replica_is_the_master(replicated: EmbeddedCluster) -> None:
+    old, (new,) = replicated.broker, replicated.broker.replicas
+    old.put("orders", b"one")
+    new.promote()
+    assert await route(replicated) == {"broker-a": {"0": new.address, "1": old.address}}
+    async with RawClient(new.address) as at_new, RawClient(old.address) as at_old:
+        assert (await at_new.ask(send_header(CASE_ENV), b"two")).code == 0
+        assert (await at_old.ask(send_header(CASE_ENV), b"three")).code != 0
+        popped = await at_new.ask(pop_header(CASE_ENV))
+        assert popped.code == 0 or not old.version.is_5
+
+    new.kill()
+    assert await route(replicated) == {"broker-a": {"1": old.address}}
+    old.promote()
+    async with RawClient(old.address) as at_old:
+        assert (await at_old.ask(send_header(CASE_ENV), b"three")).code == 0
+    assert [each.body for each in old.messages("orders", 0)] == [b"one", b"two", b"three"]
+
+
 async def test_a_replica_rejects_writes_like_real_ones(replicated: EmbeddedCluster) -> None:
     is_5 = replicated.broker.version.is_5
     async with RawClient(replicated.broker.replicas[0].address) as client:
