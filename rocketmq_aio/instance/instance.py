@@ -82,7 +82,10 @@ class MQClientInstance:
         )
         self.name_servers = NameServers(config, self.remoting)
         self.routes = RouteTable(
-            self.name_servers, topics_in_use=self._topics, on_changed=self._route_changed
+            self.name_servers,
+            topics_in_use=self._topics,
+            on_changed=self._route_changed,
+            heard_from=self._heard_from,
         )
         self.broker = BrokerClient(self.remoting, self.routes)
         self.heartbeats = Heartbeats(
@@ -270,8 +273,13 @@ class MQClientInstance:
             self.tasks.spawn(self.heartbeats.send, address, name=f"heartbeat-{address}")
 
     def _unreachable(self, address: str) -> None:
-        named = self.routes.addresses()
-        self.routes.invalidate_addresses({a for a in named if address in (a, self.send_address(a))})
+        for named in self.routes.addresses():
+            if address in (named, self.send_address(named)):
+                self.routes.suspect(named)
+
+    def _heard_from(self, address: str, since: float) -> bool:
+        both = (address, self.send_address(address))
+        return any(self.remoting.heard_from(each, since) for each in both)
 
     def _advice(self, address: str) -> str:
         """Return what the user can do about a broker that was never reachable."""

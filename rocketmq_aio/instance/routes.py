@@ -28,6 +28,7 @@ NEWER_SECONDS: Final = 0.25  # between requests of `wait_for_newer`
 MISSES_BEFORE_GONE: Final = 2  # "no such topic" responses before a cached route is dropped
 TEMPLATE_TOPIC: Final = "TBW102"  # every broker that creates topics has it
 REFRESH_AT_ONCE: Final = 8  # concurrent requests
+SUSPECT_SECONDS: Final = 30.0  # after the last failure; then the regular refresh is enough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +97,11 @@ def _physical_queues(
     return publish, subscribe, ordered
 
 
+def _names(route: TopicRoute, address: str) -> bool:
+    """Whether a broker of *route* has *address*."""
+    return any(address in addresses.values() for addresses in route.brokers.values())
+
+
 def _read_addresses(data: TopicRouteData) -> tuple[dict[str, dict[int, str]], tuple[str, ...]]:
     """Return the addresses of each broker, and the invalid ones."""
     brokers: dict[str, dict[int, str]] = {}
@@ -124,8 +130,23 @@ def _ordered(topic: str, conf: str) -> list[MessageQueue]:
     return queues
 
 
+@dataclass(slots=True)
+class _Suspect:
+    """An address that failed: its broker may have another master soon.
+
+    :ivar failed_at: time of the last failure, by the event loop's clock
+    :ivar topics: those whose routes named it
+    """
+
+    failed_at: float
+    topics: set[str]
+
+
 class RouteTable:
-    """Routes by topic: fetched on first use, refreshed while in use."""
+    """Routes by topic: fetched on first use, refreshed while in use.
+
+    :param heard_from: whether an address has sent anything since a time, by the event loop's clock
+    """
 
     def __init__(
         self,
@@ -133,10 +154,12 @@ class RouteTable:
         *,
         topics_in_use: Callable[[], Iterable[str]],
         on_changed: Callable[[str], None],
+        heard_from: Callable[[str, float], bool],
     ) -> None:
         self._name_servers = name_servers
         self._topics_in_use = topics_in_use
         self._on_changed = on_changed
+        self._heard_from = heard_from
         self._routes: dict[str, TopicRoute] = {}  # the last one confirmed is the last
         self._fetching: dict[str, asyncio.Future[TopicRoute | RocketMQError | None]] = {}
         self._fetched_at: dict[str, float] = {}  # of known topics
@@ -144,6 +167,7 @@ class RouteTable:
         self._pinned: Counter[str] = Counter()  # number of `pin` blocks by topic
         self._unused: set[str] = set()  # at the last refresh; dropped if unused at the next
         self._invalid: set[str] = set()
+        self._suspects: dict[str, _Suspect] = {}  # by address
 
     def known(self, topic: str) -> TopicRoute | None:
         """Return the cached route."""
@@ -310,11 +334,18 @@ class RouteTable:
         """Fetch the route of *topic* again within a second; the cached one stays until then."""
         self._invalid.add(topic)
 
-    def invalidate_addresses(self, addresses: set[str]) -> None:
-        """Invalidate the routes with one of *addresses*: the broker may have moved."""
-        for topic, route in self._routes.items():
-            if any(not addresses.isdisjoint(each.values()) for each in route.brokers.values()):
-                self.invalidate(topic)
+    def suspect(self, address: str) -> None:
+        """Fetch the routes that name *address* every second: a request or connection failed.
+
+        That ends when its brokers have other masters, when it sends anything, or
+        `SUSPECT_SECONDS` after the last failure.
+        """
+        topics = {topic for topic, route in self._routes.items() if _names(route, address)}
+        known = self._suspects.get(address)
+        if topics or known is not None:
+            known = self._suspects.setdefault(address, _Suspect(0.0, topics))
+            known.failed_at = asyncio.get_running_loop().time()
+            known.topics |= topics
 
     async def run(self, interval_seconds: float) -> None:
         """Refresh until cancelled: known routes every interval, missing ones more often."""
@@ -329,9 +360,26 @@ class RouteTable:
             if loop.time() - refreshed_at >= interval_seconds:
                 refreshed_at = loop.time()
                 missing = wanted
-            invalid, self._invalid = (self._invalid & wanted) - missing, set()
+            invalid, self._invalid = self._invalid, set()
+            invalid.update(*(each.topics for each in self._suspects.values()))
             await self.refresh(missing)
-            await self.refresh(invalid, regular=False)
+            await self.refresh((invalid & wanted) - missing, regular=False)
+            self._drop_cleared_suspects(loop.time())
+
+    def _drop_cleared_suspects(self, now: float) -> None:
+        for address, suspect in list(self._suspects.items()):
+            expired = now - suspect.failed_at > SUSPECT_SECONDS
+            if expired or self._heard_from(address, suspect.failed_at) or self._has_moved(address):
+                del self._suspects[address]
+
+    def _has_moved(self, address: str) -> bool:
+        """Whether no route names the suspect *address*, and each of its brokers has a master."""
+        routes = [self._routes.get(topic) for topic in self._suspects[address].topics]
+        return not any(
+            _names(route, address) or any(MASTER_ID not in each for each in route.brokers.values())
+            for route in routes
+            if route is not None
+        )
 
     async def refresh(self, topics: Iterable[str], *, regular: bool = True) -> None:
         """Fetch the routes of *topics*; failures are logged.

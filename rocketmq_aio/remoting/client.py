@@ -42,7 +42,8 @@ class RemotingClient:
     :param tasks: runs the connection attempts and the workers for inbound requests
     :param on_request: handles requests of brokers: (address, command) -> reply, None for oneway
     :param on_connected: called with the address of each new connection
-    :param on_unreachable: called with the address when a connection is lost or an attempt fails
+    :param on_unreachable: called with the address when a connection is lost, an attempt fails or
+        requests time out
     :param advice: returns what the user can do if an address is unreachable, or ""
     """
 
@@ -183,6 +184,11 @@ class RemotingClient:
         """Whether there is a usable connection to *address*."""
         connection = self._connections.get(address)
         return connection is not None and connection.usable
+
+    def heard_from(self, address: str, since: float) -> bool:
+        """Whether *address* sent anything after *since*, over the current connection."""
+        connection = self._connections.get(address)
+        return connection is not None and connection.usable and connection.heard_from(since)
 
     def backoff_left(self, address: str) -> float:
         """Return for how many seconds requests to *address* will fail without an attempt."""
@@ -334,6 +340,7 @@ class RemotingClient:
             address,
             on_request=self.server.receive,
             on_lost=self._lost,
+            on_timeout=self._on_unreachable,
             on_go_away=self._resend,
             max_in_flight=self._config.max_in_flight,
             max_frame_bytes=self._config.max_frame_bytes,

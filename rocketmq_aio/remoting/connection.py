@@ -51,6 +51,7 @@ class Connection(asyncio.BufferedProtocol):
 
     :param on_request: called with the requests of the peer; must not block or raise
     :param on_lost: called once, when the connection is lost for any reason
+    :param on_timeout: called with the address when requests time out
     :param on_go_away: resends a request with the response GO_AWAY
     """
 
@@ -60,6 +61,7 @@ class Connection(asyncio.BufferedProtocol):
         *,
         on_request: Callable[[Connection, Command], None],
         on_lost: Callable[[Connection], None],
+        on_timeout: Callable[[str], None] | None = None,
         on_go_away: GoAway | None = None,
         max_in_flight: int,
         max_frame_bytes: int,
@@ -71,6 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         self.received_any = False
         self._on_request = on_request
         self._on_lost = on_lost
+        self._on_timeout = on_timeout
         self._on_go_away = on_go_away
         self._max_in_flight = max_in_flight
         self._decoder = FrameDecoder(self._deliver, max_frame_bytes=max_frame_bytes)
@@ -94,6 +97,10 @@ class Connection(asyncio.BufferedProtocol):
     def in_flight(self) -> int:
         """The number of unanswered requests."""
         return len(self._pending)
+
+    def heard_from(self, since: float) -> bool:
+        """Whether the peer sent anything after *since*, by the event loop's clock."""
+        return self.received_any and self._last_received > since
 
     def next_opaque(self) -> int:
         """Return an opaque that no unanswered request has."""
@@ -336,6 +343,8 @@ class Connection(asyncio.BufferedProtocol):
             if not reply.done():
                 reply.set_exception(RequestTimeoutError(self.address, code, timeout))
         self._note_progress(now)
+        if expired and self._on_timeout is not None:
+            self._on_timeout(self.address)
         if expired and (reason := self._reason_to_abort(now, expired[-1])) is not None:
             self.abort(reason)
         if self._pending:

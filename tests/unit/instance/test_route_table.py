@@ -53,10 +53,12 @@ class Table:
         self.names = Names()
         self.wanted = {"orders"}
         self.changed: list[str] = []
+        self.alive: set[str] = set()
         self.routes = RouteTable(
             self.names,  # type: ignore[arg-type]  # it answers the one question that is asked
             topics_in_use=lambda: self.wanted,
             on_changed=self.changed.append,
+            heard_from=lambda address, _since: address in self.alive,
         )
 
     def knows(self, topic: str = "orders", count: int = 2, address: str = A) -> None:
@@ -286,13 +288,44 @@ async def test_routes_that_name_an_unreachable_address_are_fetched_again_once(
     table.wanted = {"orders", "payments", "later"}
     table.knows(address=C)
     for _ in range(3):
-        table.routes.invalidate_addresses({A})
+        table.routes.suspect(A)
     async with Keeping(table, 3600):
         await until(lambda: table.names.asked.count("later") == 3)
 
     assert table.names.asked.count("orders") == 2
     assert table.names.asked.count("payments") == 1
     assert table.routes.master("broker-a") == C
+
+
+async def test_routes_of_a_suspect_are_fetched_until_it_responds(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
+    await table.routes.get("orders")
+    table.wanted = {"orders", "later"}
+    async with Keeping(table, 3600):
+        table.routes.suspect(A)
+        await until(lambda: table.names.asked.count("orders") == 4)
+        table.alive.add(A)
+        await until(lambda: not table.routes._suspects)
+        fetched, rounds = table.names.asked.count("orders"), table.names.asked.count("later")
+        await until(lambda: table.names.asked.count("later") == rounds + 3)
+
+    assert table.names.asked.count("orders") == fetched
+
+
+async def test_routes_of_a_suspect_are_fetched_by_the_regular_refresh_in_the_end(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(routes_module, "SUSPECT_SECONDS", 0.0)
+    await table.routes.get("orders")
+    table.wanted = {"orders", "later"}
+    async with Keeping(table, 3600):
+        table.routes.suspect(A)
+        await until(lambda: table.names.asked.count("later") == 4)
+
+    assert table.names.asked.count("orders") == 2
 
 
 async def test_a_broker_or_topic_that_is_away_for_a_moment_is_kept_by_routes_in_doubt(
@@ -307,7 +340,7 @@ async def test_a_broker_or_topic_that_is_away_for_a_moment_is_kept_by_routes_in_
     del table.names.known["payments"]
     async with Keeping(table, 3600):
         for count in range(2, 2 + 2 * routes_module.MISSES_BEFORE_GONE):
-            table.routes.invalidate_addresses({B})
+            table.routes.suspect(B)
             await until(lambda: table.names.asked.count("payments") == count)  # noqa: B023 - at once
 
     assert [table.routes.known(topic) for topic in ("orders", "payments")] == known
