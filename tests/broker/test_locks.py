@@ -109,7 +109,7 @@ async def test_locks_are_requested_again_after_a_broker_restart(
         renewing = asyncio.create_task(one.keep_renewing(INTERVAL / 4))
         await asyncio.to_thread(cluster.brokers[0].restart)
         back = monotonic()  # a lock requested before this may be one of before the restart
-        await until(lambda: one._leases[queues[0]] > back + lease, "the lock", LEASE)
+        await until(lambda: one._leases[queues[0]].until > back + lease, "the lock", LEASE)
         theirs = await two.acquire(queues)
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)

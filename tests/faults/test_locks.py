@@ -1,4 +1,4 @@
-"""Queue locks of restarted brokers, which have forgotten the owners."""
+"""Queue locks of restarted brokers and new masters, which do not know the owners."""
 
 from __future__ import annotations
 
@@ -41,6 +41,22 @@ async def test_second_member_after_a_restart_loses_its_lock_at_once() -> None:
 
             assert member.lost == [QUEUE]
             assert not member.locks.holds(QUEUE)
+
+
+async def test_new_master_gets_lock_requests_at_once() -> None:
+    cluster = FakeCluster(replicas=1, topics={"orders": 1})
+    async with cluster, joined(cluster) as member:
+        (replica,) = cluster.broker.replicas
+        await member.locks.acquire([QUEUE])
+        await member.connect(replica.address)
+        async with member.renewing():
+            replica.promote()
+            await member.routes.refresh(["orders"])
+            await until(lambda: replica.locks.any_in(GROUP), "the lock")
+
+            assert replica.locks.owner(GROUP, QUEUE) == member.client_id
+            assert member.locks.holds(QUEUE)
+            assert member.lost == []
 
 
 async def test_unreachable_broker_is_asked_until_the_lease_ends() -> None:

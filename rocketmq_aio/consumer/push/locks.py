@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 import msgspec
@@ -29,6 +29,13 @@ logger = get_logger(__name__)
 LEASE_SECONDS: Final = 30.0  # brokers keep a lock twice as long, which covers a stall
 RENEW_SECONDS: Final = 20.0
 LOOKS_PER_INTERVAL: Final = 20  # checks for due renewals and expired leases
+
+
+class Lease(NamedTuple):
+    """A lock, granted by the broker at *address*, and until when it holds."""
+
+    until: float
+    address: str
 
 
 class QueueLocks:
@@ -56,15 +63,15 @@ class QueueLocks:
         self._lease_seconds = lease_seconds
         # Logical queues of one broker name are on several brokers.
         self._broker_of = instance.routes.broker_of
-        self._leases: dict[MessageQueue, float] = {}  # until when each holds
+        self._leases: dict[MessageQueue, Lease] = {}
         # Brokers process requests in any order: a renewal must not overtake an unlock.
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
         self._renewing: set[str] = set()
 
     def holds(self, queue: MessageQueue) -> bool:
         """Whether this client owns *queue* now."""
-        until = self._leases.get(queue)
-        return until is not None and self._clock() < until
+        lease = self._leases.get(queue)
+        return lease is not None and self._clock() < lease.until
 
     async def acquire(self, queues: Collection[MessageQueue]) -> frozenset[MessageQueue]:
         """Request locks; return the queues that are owned now.
@@ -93,17 +100,21 @@ class QueueLocks:
                     tasks.start_soon(self._renew, broker)
 
     def _due(self, interval_seconds: float) -> set[str]:
-        """Return brokers whose locks are due for renewal, and brokers without a connection.
+        """Return brokers whose locks are due for renewal, or may have been forgotten.
 
-        A broker that restarts forgets its locks, and the first member that requests them gets them.
+        A broker that restarts and a new master do not know the owners, and the first member that
+        requests a lock gets it.
         """
         until = self._clock() + self._lease_seconds - interval_seconds
-        due = {self._broker_of(queue) for queue, end in self._leases.items() if end <= until}
-        return due | {b for b in map(self._broker_of, self._leases) if not self._is_connected(b)}
+        return {
+            self._broker_of(queue)
+            for queue, lease in self._leases.items()
+            if lease.until <= until or self._may_be_forgotten(queue, lease)
+        }
 
-    def _is_connected(self, broker: str) -> bool:
-        address = self._instance.routes.master(broker)
-        return address is not None and self._instance.remoting.is_connected(address)
+    def _may_be_forgotten(self, queue: MessageQueue, lease: Lease) -> bool:
+        address = self._instance.routes.master(self._broker_of(queue))
+        return address != lease.address or not self._instance.remoting.is_connected(address)
 
     async def _renew(self, broker: str) -> None:
         try:
@@ -124,7 +135,8 @@ class QueueLocks:
         before = {queue: self._leases.get(queue) for queue in queues}
         requested_at = self._clock()
         try:
-            command = await self._request(LockBatchMQ(), queues)
+            address = self._instance.routes.master_of(queues[0])
+            command = await self._request(address, LockBatchMQ(), queues)
             locked = read_body(command.body, LockBatchResponse).locked
         except RocketMQError as error:
             count = len(queues)
@@ -132,35 +144,38 @@ class QueueLocks:
             return
         granted = {each.queue() for each in locked}
         self._drop_ended()  # leases that expired meanwhile start anew
-        for queue, until in before.items():
-            if self._leases.get(queue) != until:
+        for queue, lease in before.items():
+            if self._leases.get(queue) != lease:
                 continue  # released or lost during the request
             if queue in granted:
-                self._leases[queue] = requested_at + self._lease_seconds
-            elif until is not None:
+                self._leases[queue] = Lease(requested_at + self._lease_seconds, address)
+            elif lease is not None:
                 self._lose(queue, "the broker gave it to another member")
 
     async def _unlock(self, broker: str, queues: list[MessageQueue]) -> None:
         async with self._turns[broker]:
             self._forget(queues)  # granted meanwhile
             try:
-                await self._request(UnlockBatchMQ(), queues)
+                address = self._instance.routes.master_of(queues[0])
+                await self._request(address, UnlockBatchMQ(), queues)
             except RocketMQError as error:
                 count = len(queues)
                 logger.info("queues_not_unlocked", broker=broker, queues=count, reason=str(error))
 
-    async def _request(self, header: RequestHeader, queues: list[MessageQueue]) -> Command:
+    async def _request(
+        self, address: str, header: RequestHeader, queues: list[MessageQueue]
+    ) -> Command:
         request = LockBatchRequest(
             consumer_group=self._group,
             client_id=self._instance.client_id,
             mq_set=[MessageQueueBody(**queue_fields(queue)) for queue in queues],
         )
-        address, body = self._instance.routes.master_of(queues[0]), msgspec.json.encode(request)
+        body = msgspec.json.encode(request)
         return await self._instance.remoting.request_checked(address, header, body)
 
     def _drop_ended(self) -> None:
         now = self._clock()
-        for queue in [queue for queue, until in self._leases.items() if until <= now]:
+        for queue in [queue for queue, lease in self._leases.items() if lease.until <= now]:
             self._lose(queue, "it was not renewed in time")
 
     def _lose(self, queue: MessageQueue, reason: str) -> None:

@@ -12,6 +12,7 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.push.locks import QueueLocks
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.cluster import FakeCluster
 
 GROUP: Final = "billing"
@@ -35,9 +36,14 @@ class Member:
     def __init__(self, instance: MQClientInstance) -> None:
         self.client_id = instance.client_id
         self.routes = instance.routes
+        self._remoting = instance.remoting
         self.clock = Clock()
         self.lost: list[MessageQueue] = []
         self.locks = QueueLocks(instance, GROUP, on_lost=self.lost.append, clock=self.clock)
+
+    async def connect(self, address: str) -> None:
+        """Connect to a replica, as heartbeats do."""
+        await self._remoting.request(address, GetMaxOffset(topic="orders", queue_id=0))
 
     @asynccontextmanager
     async def renewing(self) -> AsyncIterator[None]:
