@@ -297,12 +297,16 @@ class GroupEngine(Generic[Q]):
         return {*self._subscriptions, *(queue.topic for queue in self.table)}
 
     def on_route_changed(self, topic: str) -> None:
-        """Rebalance after queues were added, removed or moved."""
+        """Rebalance after queues were added, removed or moved; pull from new masters at once."""
         self._missing.check(topic)
         self.rebalancer.wake()
         for queue, assigned in self.table.items():
-            if queue.topic == topic and is_logical(queue):
+            if queue.topic == topic and (is_logical(queue) or self._has_new_master(assigned)):
                 assigned.interrupt()  # the former broker still holds the pull
+
+    def _has_new_master(self, assigned: QueueState) -> bool:
+        master = self.instance.routes.master(assigned.queue.broker_name)
+        return master is not None and assigned.master not in (None, master)
 
     def on_members_changed(self) -> None:
         self.rebalancer.wake()

@@ -17,6 +17,7 @@ from rocketmq_aio.consumer.common.events import (
     QueueHeld,
 )
 from rocketmq_aio.consumer.pulling.flow_control import FlowControl
+from rocketmq_aio.consumer.pulling.log_check import LogCheck, stored_at
 from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.pulling.pull_request import PullRequest
 from rocketmq_aio.consumer.pulling.pull_response import (
@@ -31,6 +32,7 @@ from rocketmq_aio.errors import (
     BusyError,
     CodecError,
     NotConnectedError,
+    OffsetIllegalError,
     PermissionDeniedError,
     RocketMQError,
     SubscriptionError,
@@ -43,6 +45,7 @@ from rocketmq_aio.protocol.codes import MASTER_ID, V5_0_0, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.pull import PullMessageResponse
+from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.backoff import Backoff
 from rocketmq_aio.remoting.response_errors import broker_error
@@ -58,6 +61,7 @@ LONGEST_BUSY_SECONDS: Final = 0.5
 HEARTBEAT_SECONDS: Final = 1.0  # between heartbeats after failed pulls of any queue
 LONGEST_PAUSE_SECONDS: Final = 2.0
 START_PAUSE_SECONDS: Final = 1.0
+LOG_DIFFERS: Final = "the log of the new master differs from this offset on"
 DENIED: Final = (AuthError, PermissionDeniedError)
 
 
@@ -101,6 +105,7 @@ class Puller(Generic[Q]):
         self._starts = starts
         self._flow_control = flow_control
         self._decoder = MessageDecoder(context.instance)
+        self._log_check = LogCheck(context.instance, context.group, lite=lite)
         self._on_messages = on_messages
         self._lite = lite
         self._interval = interval_seconds
@@ -129,6 +134,7 @@ class Puller(Generic[Q]):
                         await self._flow_control.pause(assigned)
                         continue
                     try:
+                        await self._follow_master(assigned)
                         await self._pull(assigned)
                     except RocketMQError as error:
                         await self._recover(assigned, error, backoff, busy)
@@ -162,7 +168,7 @@ class Puller(Generic[Q]):
 
     async def _pull(self, assigned: Q) -> None:
         subscription = self._context.subscriptions.get(assigned.queue.topic)
-        if subscription is None:
+        if subscription is None or assigned.failure is not None:
             await anyio.sleep(LEAST_EMPTY_SECONDS)
             return
         loop = asyncio.get_running_loop()
@@ -175,7 +181,7 @@ class Puller(Generic[Q]):
         if command.code == ResponseCode.SUCCESS:
             await self._found(assigned, subscription, command, offset)
         elif command.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
-            self._nothing_found(assigned, command, offset)
+            self._nothing_found(assigned, command, address, offset)
         elif command.code == ResponseCode.PULL_OFFSET_MOVED:
             await self._moved(assigned, command, address, offset)
         else:
@@ -186,6 +192,30 @@ class Puller(Generic[Q]):
             pause = max(pause, LEAST_EMPTY_SECONDS - (loop.time() - started))
         if pause > 0:
             await anyio.sleep(pause)
+
+    async def _follow_master(self, assigned: Q) -> None:
+        """At a new master commit again, and compare its log with what was pulled."""
+        routes = self._instance.routes
+        master = routes.master(routes.broker_of(assigned.queue))
+        if master is None or master == assigned.master:
+            return
+        if assigned.master is not None:
+            self._owner.on_recovered(assigned)
+            await self._check_log(assigned, master)
+        assigned.master = master
+
+    async def _check_log(self, assigned: Q, master: str) -> None:
+        queue, last = assigned.queue, assigned.last_message
+        if last is None or is_logical(queue):
+            return
+        generation = assigned.generation
+        offset = await self._log_check.first_difference(queue, master, last)
+        if offset is None or assigned.generation != generation:
+            return
+        if offset < (requested := assigned.next_offset):
+            error = OffsetIllegalError(ResponseCode.PULL_OFFSET_MOVED, LOG_DIFFERS, master)
+            await self._correct(assigned, error, requested, offset)
+        assigned.last_message = None  # the log has another one at its offset
 
     def _request(self, assigned: Q, subscription: Subscription) -> tuple[PullRequest, str]:
         """Return the prepared request, made anew when the expression changes, and its address."""
@@ -210,12 +240,15 @@ class Puller(Generic[Q]):
         )
         return request, address
 
-    def _nothing_found(self, assigned: Q, command: Command, offset: int) -> None:
+    def _nothing_found(self, assigned: Q, command: Command, address: str, offset: int) -> None:
         response = read_header(command, PullMessageResponse)
-        assigned.broker_id = response.suggest_which_broker_id
         if response.next_begin_offset > offset:
             assigned.advance(response.next_begin_offset)
             self._owner.on_pulled(assigned, 0, response.next_begin_offset - offset)
+        elif command.code == ResponseCode.PULL_RETRY_IMMEDIATELY and address == assigned.master:
+            # A slave that may not be read responds so: it is no longer the master.
+            self._instance.routes.invalidate(assigned.queue.topic)
+        assigned.broker_id = response.suggest_which_broker_id
 
     async def _found(
         self, assigned: Q, subscription: Subscription, command: Command, offset: int
@@ -230,6 +263,7 @@ class Puller(Generic[Q]):
             decoded, response.offset_delta or 0, response.next_begin_offset, offset, subscription
         )
         if messages:
+            assigned.last_message = stored_at(messages[-1])
             messages = self._prepare(messages)
             assigned.put(messages)
         assigned.advance(next_offset)
@@ -263,29 +297,35 @@ class Puller(Generic[Q]):
 
     async def _moved(self, assigned: Q, command: Command, address: str, requested: int) -> None:
         """The offset does not exist: go on as the policy says, and publish an event."""
-        remark = command.remark or ""
         corrected = read_header(command, PullMessageResponse).next_begin_offset
-        reset = RESET_REMARK in remark
+        reset = RESET_REMARK in (command.remark or "")
         if not reset and assigned.broker_id != MASTER_ID:
             # A replica may lag behind the master: its end of the queue may be too early.
             assigned.broker_id = MASTER_ID
             return
+        await self._correct(assigned, broker_error(command, address), requested, corrected)
+
+    async def _correct(
+        self, assigned: Q, error: BrokerError, requested: int, corrected: int
+    ) -> None:
+        """Go on at *corrected* or where the policy says."""
+        reset = RESET_REMARK in (error.remark or "")
         policy = "broker" if reset else self._config.offset_illegal
         if policy == "error":
-            self._hold(assigned, broker_error(command, address), requested, corrected)
+            self._hold(assigned, error, requested, corrected)
             return
         generation = assigned.generation
         if policy in ("earliest", "latest"):
             corrected = await self._starts.offset_of(assigned.queue, policy)
         if assigned.generation != generation:
             return
-        dropped = _correct(assigned, requested, corrected, reset=reset)
+        dropped = _move(assigned, requested, corrected, reset=reset)
         event = OffsetCorrected(
             queue=assigned.queue,
             requested=requested,
             corrected=assigned.next_offset,
             policy=policy,
-            remark=remark,
+            remark=error.remark or "",
             dropped=dropped,
         )
         self._context.warn("offset_corrected", event, queue=str(assigned.queue))
@@ -326,7 +366,7 @@ class Puller(Generic[Q]):
             await self._instance.heartbeats.send_all(anew=True)
 
 
-def _correct(assigned: QueueState, requested: int, corrected: int, *, reset: bool) -> int:
+def _move(assigned: QueueState, requested: int, corrected: int, *, reset: bool) -> int:
     """Go on at *corrected*; return how many cached messages were dropped."""
     if reset:
         return assigned.restart(corrected)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from datetime import datetime
+from typing import Final, NamedTuple
 
 import anyio
 
@@ -18,6 +19,14 @@ UNKNOWN: Final = -1
 UNVERIFIED: Final = 2**63  # a commit floor that no offset reaches
 
 
+class StoredAt(NamedTuple):
+    """Where and when a message was stored, the same at all replicas; identifies it."""
+
+    offset: int
+    log_offset: int
+    store_time: datetime
+
+
 class QueueState:
     """A queue while it is assigned to this consumer; a later assignment has a new object.
 
@@ -28,7 +37,8 @@ class QueueState:
     __slots__ = (
         *("queue", "process_queue", "next_offset", "commit_due", "commit_floor", "generation"),
         *("dropped", "released", "paused", "drained", "failure", "start_error", "started"),
-        *("broker_id", "pull_request", "scope", "wake", "last_pull", "last_consume"),
+        *("broker_id", "master", "last_message", "pull_request", "scope", "wake"),
+        *("last_pull", "last_consume"),
     )
 
     def __init__(self, queue: MessageQueue) -> None:
@@ -44,6 +54,8 @@ class QueueState:
         self.generation = 0  # counts moves: the response to an older pull is ignored
         self.failure: RocketMQError | None = None  # raised by the next poll
         self.broker_id = MASTER_ID  # the replica that the broker suggested
+        self.master: str | None = None  # address; the log was compared with *last_message*
+        self.last_message: StoredAt | None = None  # of the last pull that found any
         self.pull_request: PullRequest | None = None
         self.wake: asyncio.Future[None] | None = None  # what the pull loop waits for
         self.scope: anyio.CancelScope | None = None  # of the running pull
@@ -77,9 +89,10 @@ class QueueState:
         raise NotImplementedError
 
     def step_back(self, offset: int) -> int:
-        """Drop cached messages behind *offset*, the end of the queue; return how many.
+        """Drop cached messages behind *offset*, the end of the log; return how many.
 
-        A broker that lost its last messages still has those before them, cached here or not.
+        A broker that lost its last messages still has those before them, cached here or not.  It
+        may have stored others since.
         """
         raise NotImplementedError
 

@@ -47,6 +47,7 @@ class FakeInstance:
         self.broker_versions = {ADDRESS: V5_0_0}
         self.addresses: dict[int, str] = {MASTER_ID: ADDRESS}
         self.beats = 0
+        self.invalidated: list[str] = []
         self.pulls: list[PullMessage] = []
         self.addressed: list[str] = []
         self.codes: list[int] = []
@@ -59,6 +60,16 @@ class FakeInstance:
             if each in self.addresses:
                 return self.addresses[each], each
         return None
+
+    def master(self, broker_name: str) -> str | None:
+        assert broker_name == "broker-a"
+        return self.addresses.get(MASTER_ID)
+
+    def invalidate(self, topic: str) -> None:
+        self.invalidated.append(topic)
+
+    def broker_of(self, queue: MessageQueue) -> str:
+        return queue.broker_name
 
     async def send_all(self, *, anew: bool) -> None:
         assert anew

@@ -1,0 +1,77 @@
+"""Log check: whether the log of a new master contains what was pulled from the former one.
+
+A replica that becomes master lacks the messages that were not copied to it, and stores others at
+their offsets.  Brokers do not report that: a pull at an offset that exists again returns the
+messages after it, and those before it would never be read.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from rocketmq_aio.consumer.pulling.pull_request import PullRequest
+from rocketmq_aio.consumer.pulling.queue_state import StoredAt
+from rocketmq_aio.errors import CodecError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.pull import PullMessageResponse
+from rocketmq_aio.protocol.subscription import subscription
+from rocketmq_aio.remoting.response_errors import broker_error
+
+NOT_THERE: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
+MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def stored_at(message: MessageExt) -> StoredAt | None:
+    """Return where *message* was stored; None if its store time is out of range."""
+    try:
+        return StoredAt(message.queue_offset, message.commit_log_offset, message.store_time)
+    except CodecError:
+        return None
+
+
+class LogCheck:
+    """Compares logs of masters, each with one pull of one message.
+
+    :param lite: the group is of a lite pull consumer
+    """
+
+    def __init__(self, instance: MQClientInstance, group: str, *, lite: bool) -> None:
+        self._instance = instance
+        self._group = group
+        self._lite = lite
+
+    async def first_difference(
+        self, queue: MessageQueue, address: str, last: StoredAt
+    ) -> int | None:
+        """Return the first offset that differs from the log in which *last* was found, or None.
+
+        It is that of the first message stored after *last*, so clocks of brokers must not differ
+        by more than the time that a failover takes; at most the offset of *last*.
+
+        :raises RocketMQError: the master did not respond, or is not the master
+        """
+        if not await self._differs(queue, address, last):
+            return None
+        after = last.store_time + MILLISECOND
+        offset = await self._instance.broker.offset_for_time(queue, round(after.timestamp() * 1000))
+        return min(offset, last.offset)
+
+    async def _differs(self, queue: MessageQueue, address: str, last: StoredAt) -> bool:
+        everything = subscription(queue.topic, "*", 0)
+        request = PullRequest(self._group, queue, everything, 1, lite=self._lite)
+        remoting = self._instance.remoting
+        timeout = self._instance.config.request_timeout_seconds
+        command = await request.send(remoting, address, last.offset, timeout)
+        if command.code in NOT_THERE:
+            # An offset after it: retention has deleted it.
+            return read_header(command, PullMessageResponse).next_begin_offset <= last.offset
+        if command.code != ResponseCode.SUCCESS:
+            raise broker_error(command, address)
+        messages, _ = remoting.decode(command.body, queue)
+        same_offset = [each for each in messages if each.queue_offset == last.offset]
+        return any(stored_at(each) != last for each in same_offset)

@@ -1,0 +1,282 @@
+"""Failovers: a replica becomes the master of its broker name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import pytest_asyncio
+
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import PushConfig
+from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.consumer.common.events import ConsumerEvent, OffsetCorrected, QueueHeld
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.consumer.push.consumer import PushConsumer
+from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.errors import OffsetIllegalError, SendUnknownError
+from rocketmq_aio.instance import routes as routes_module
+from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from tests.fakes.broker import FakeBroker
+from tests.fakes.cluster import FakeCluster
+from tests.faults.pushing import group_of
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, bodies, consuming, polled, put, queue
+from tests.unit.remoting.until import until
+
+PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+MESSAGE = Message(TOPIC, b"x")
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Routes in doubt are fetched every 20 ms instead of every second."""
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.02)
+
+
+@pytest_asyncio.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    """A broker with one replica; stopped servers vanish from the routes."""
+    async with FakeCluster(replicas=1, topics={TOPIC: 1}) as cluster:
+        cluster.name_server.keeps_lost_brokers = False
+        yield cluster
+
+
+def replica_of(cluster: FakeCluster) -> FakeBroker:
+    (replica,) = cluster.broker.replicas
+    assert isinstance(replica, FakeBroker)
+    return replica
+
+
+def truncate(cluster: FakeCluster, offset: int) -> None:
+    """Delete the messages from *offset* on, as if they had not been copied to a new master."""
+    store = cluster.broker.state.store
+    lost = store.topics[TOPIC].queues[0].messages[offset:]
+    del store.topics[TOPIC].queues[0].messages[offset:]
+    store.log = [each for each in store.log if each not in lost]
+    store.clock.advance(0.01)
+
+
+@asynccontextmanager
+async def noted(consumer: LitePullConsumer) -> AsyncIterator[list[ConsumerEvent]]:
+    """The events of *consumer*."""
+    events: list[ConsumerEvent] = []
+
+    async def note() -> None:
+        async for event in consumer.events():
+            events.append(event)  # noqa: PERF401 - each at once
+
+    task = asyncio.create_task(note())
+    yield events
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def pulls_of(broker: FakeBroker) -> int:
+    return sum(len(broker.requests_of(code)) for code in PULLS)
+
+
+# --- routes ---------------------------------------------------------------------------------------
+
+
+async def test_routes_are_fetched_while_the_master_is_silent(cluster: FakeCluster) -> None:
+    config = ProducerConfig(send_timeout_seconds=0.3, retries=0)
+    async with Producer("sales", namesrv=cluster.namesrv, config=config) as producer:
+        await producer.send(MESSAGE)
+        old, new = cluster.broker, replica_of(cluster)
+        old.freeze()
+        with pytest.raises(SendUnknownError):
+            await producer.send(MESSAGE)
+        routes = producer.client.routes
+        before = len(cluster.name_server.requests_of(RequestCode.GET_ROUTEINFO_BY_TOPIC))
+        await cluster.name_server.wait_for(RequestCode.GET_ROUTEINFO_BY_TOPIC, before + 3)
+        new.promote()
+        await until(lambda: routes.master("broker-a") == new.address, "the new master")
+
+        # Not because the connection was closed, which needs ten seconds of silence.
+        assert producer.client.remoting.is_connected(old.address)
+        assert (await producer.send(MESSAGE)).ok
+        old.resume()
+
+
+async def test_routes_without_a_master_are_fetched_until_they_name_one(
+    cluster: FakeCluster,
+) -> None:
+    async with consuming(cluster) as consumer:
+        routes, new = consumer.client.routes, replica_of(cluster)
+        cluster.broker.kill()
+        await until(lambda: routes.master("broker-a") is None, "the route without a master")
+        before = len(cluster.name_server.requests_of(RequestCode.GET_ROUTEINFO_BY_TOPIC))
+        await cluster.name_server.wait_for(RequestCode.GET_ROUTEINFO_BY_TOPIC, before + 3)
+        new.promote()
+
+        await until(lambda: routes.master("broker-a") == new.address, "the new master")
+
+
+async def test_a_master_that_rejects_pulls_as_slaves_do_invalidates_the_route(
+    cluster: FakeCluster,
+) -> None:
+    async with consuming(cluster) as consumer:
+        new = replica_of(cluster)
+        ext = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": "0",
+            "minOffset": "0",
+            "maxOffset": "0",
+        }
+        for code in PULLS:
+            cluster.broker.on(code, Response(ResponseCode.PULL_RETRY_IMMEDIATELY, ext), times=None)
+        put(cluster, "wakes the held pull")
+        new.promote()
+
+        routes = consumer.client.routes
+        await until(lambda: routes.master("broker-a") == new.address, "the new master")
+
+
+# --- consumers ------------------------------------------------------------------------------------
+
+
+async def test_a_pull_held_by_a_silent_master_is_sent_to_the_new_one(cluster: FakeCluster) -> None:
+    async with consuming(cluster) as consumer:
+        put(cluster, "one")
+        await polled(consumer, 1)
+        await until(lambda: pulls_of(cluster.broker) >= 2, "the long poll")
+        cluster.broker.freeze()
+        replica_of(cluster).promote()
+        put(cluster, "two")
+        await consumer.client.routes.refresh([TOPIC])
+
+        assert bodies(await polled(consumer, 1)) == ["two"]
+        cluster.broker.resume()
+
+
+async def test_offsets_are_committed_again_at_the_new_master(cluster: FakeCluster) -> None:
+    async with group_of(cluster) as group:
+        consumer = await group.join()
+        put(cluster, "one")
+        await group.drained()
+        old, new = cluster.broker, replica_of(cluster)
+        before = len(new.requests_of(RequestCode.UPDATE_CONSUMER_OFFSET))
+        new.promote()
+        cluster.broker.state.committed.clear()  # a replica copies offsets every few seconds
+        await consumer.client.routes.refresh([TOPIC])
+        await until(lambda: new.committed(GROUP, TOPIC, 0) == 1, "the commit")
+
+        assert before == 0
+        assert len(new.requests_of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 1
+        assert old.is_running
+
+
+# --- messages that the new master does not have ---------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+async def test_messages_at_offsets_of_lost_ones_are_read(cluster: FakeCluster, lost: int) -> None:
+    async with consuming(cluster) as consumer, noted(consumer) as events:
+        put(cluster, *"abcd")
+        assert bodies(await polled(consumer, 4)) == [*"abcd"]
+        cluster.broker.kill()
+        truncate(cluster, 4 - lost)
+        put(cluster, *"ABCDEF")  # the log is longer than before: no offset is illegal
+        replica_of(cluster).promote()
+
+        assert bodies(await polled(consumer, 6)) == [*"ABCDEF"]
+        (corrected,) = events_of(events)
+        assert (corrected.requested, corrected.corrected) == (4, 4 - lost)
+        assert "new master" in corrected.remark
+
+
+async def test_push_consumers_read_messages_at_offsets_of_lost_ones(cluster: FakeCluster) -> None:
+    got: list[str] = []
+    events: list[ConsumerEvent] = []
+    gate = asyncio.Event()
+
+    async def handle(message: MessageExt) -> None:
+        got.append(message.body.decode())
+        if got[-1] == "d":
+            await gate.wait()
+
+    client = ClientConfig(namesrv=cluster.namesrv)
+    config = PushConfig(start_from="earliest", commit_interval_seconds=0.02)
+    async with PushConsumer(
+        GROUP, on_message=handle, client=client, config=config, on_event=events.append
+    ) as consumer:
+        await consumer.subscribe(TOPIC)
+        put(cluster, *"abcd")
+        await until(lambda: got == [*"abcd"], "the handlers")
+        cluster.broker.kill()
+        truncate(cluster, 2)
+        put(cluster, *"ABCDEF")
+        replica_of(cluster).promote()
+        await until(lambda: "F" in got, "the new messages")
+        gate.set()
+        await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 8, "the commit")
+
+    assert got == [*"abcdABCDEF"]
+    (corrected,) = events_of(events)
+    assert (corrected.requested, corrected.corrected) == (4, 2)
+
+
+async def test_a_log_that_ends_earlier_is_followed(cluster: FakeCluster) -> None:
+    async with consuming(cluster) as consumer, noted(consumer) as events:
+        put(cluster, *"abcd")
+        await polled(consumer, 4)
+        cluster.broker.kill()
+        truncate(cluster, 2)
+        replica_of(cluster).promote()
+        await until(lambda: events_of(events), "the correction")
+        put(cluster, "C")
+
+        assert bodies(await polled(consumer, 1)) == ["C"]
+        assert [each.corrected for each in events_of(events)] == [2]
+
+
+async def test_the_same_log_is_read_on_without_an_event(cluster: FakeCluster) -> None:
+    async with consuming(cluster) as consumer, noted(consumer) as events:
+        put(cluster, *"abcd")
+        await polled(consumer, 4)
+        cluster.broker.kill()
+        replica_of(cluster).promote()
+        put(cluster, "e")
+
+        assert bodies(await polled(consumer, 1)) == ["e"]
+        assert events_of(events) == []
+
+
+async def test_a_log_whose_start_was_deleted_is_read_on(cluster: FakeCluster) -> None:
+    async with consuming(cluster) as consumer, noted(consumer) as events:
+        put(cluster, *"abcd")
+        await polled(consumer, 4)
+        cluster.broker.kill()
+        put(cluster, "e")
+        cluster.broker.topics[TOPIC].queues[0].drop_before(4)
+        replica_of(cluster).promote()
+
+        assert bodies(await polled(consumer, 1)) == ["e"]
+        assert events_of(events) == []
+
+
+async def test_lost_messages_hold_the_queue_if_offsets_may_not_be_corrected(
+    cluster: FakeCluster,
+) -> None:
+    async with consuming(cluster, offset_illegal="error") as consumer, noted(consumer) as events:
+        put(cluster, *"abcd")
+        await polled(consumer, 4)
+        cluster.broker.kill()
+        truncate(cluster, 2)
+        put(cluster, *"ABCDEF")
+        replica_of(cluster).promote()
+        with pytest.raises(OffsetIllegalError, match="new master"):
+            await polled(consumer, 1)
+        (held,) = [each for each in events if isinstance(each, QueueHeld)]
+        assert (held.requested, held.suggested) == (4, 2)
+        await consumer.seek(queue(), held.suggested)
+
+        assert bodies(await polled(consumer, 6)) == [*"ABCDEF"]
+
+
+def events_of(events: list[ConsumerEvent]) -> list[OffsetCorrected]:
+    return [each for each in events if isinstance(each, OffsetCorrected)]
