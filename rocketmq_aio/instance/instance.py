@@ -86,6 +86,7 @@ class MQClientInstance:
             topics_in_use=self._topics,
             on_changed=self._route_changed,
             heard_from=self._heard_from,
+            on_replaced=self._replaced,
         )
         self.broker = BrokerClient(self.remoting, self.routes)
         self.heartbeats = Heartbeats(
@@ -280,6 +281,10 @@ class MQClientInstance:
     def _heard_from(self, address: str, since: float) -> bool:
         both = (address, self.send_address(address))
         return any(self.remoting.heard_from(each, since) for each in both)
+
+    def _replaced(self, address: str) -> None:
+        for each in (address, self.send_address(address)):
+            self.remoting.drop(each, "it does not respond, and another broker has replaced it")
 
     def _advice(self, address: str) -> str:
         """Return what the user can do about a broker that was never reachable."""

@@ -97,9 +97,12 @@ def _physical_queues(
     return publish, subscribe, ordered
 
 
-def _names(route: TopicRoute, address: str) -> bool:
-    """Whether a broker of *route* has *address*."""
-    return any(address in addresses.values() for addresses in route.brokers.values())
+def _names(route: TopicRoute, address: str, *, master: bool = False) -> bool:
+    """Whether a broker of *route* has *address*, as its *master* if that is asked for."""
+    return any(
+        address == replicas.get(MASTER_ID) if master else address in replicas.values()
+        for replicas in route.brokers.values()
+    )
 
 
 def _read_addresses(data: TopicRouteData) -> tuple[dict[str, dict[int, str]], tuple[str, ...]]:
@@ -136,16 +139,19 @@ class _Suspect:
 
     :ivar failed_at: time of the last failure, by the event loop's clock
     :ivar topics: those whose routes named it
+    :ivar was_master: whether it was a master when it failed
     """
 
     failed_at: float
     topics: set[str]
+    was_master: bool
 
 
 class RouteTable:
     """Routes by topic: fetched on first use, refreshed while in use.
 
     :param heard_from: whether an address has sent anything since a time, by the event loop's clock
+    :param on_replaced: called with the address of a silent broker, whose routes name another now
     """
 
     def __init__(
@@ -155,11 +161,13 @@ class RouteTable:
         topics_in_use: Callable[[], Iterable[str]],
         on_changed: Callable[[str], None],
         heard_from: Callable[[str, float], bool],
+        on_replaced: Callable[[str], None],
     ) -> None:
         self._name_servers = name_servers
         self._topics_in_use = topics_in_use
         self._on_changed = on_changed
         self._heard_from = heard_from
+        self._on_replaced = on_replaced
         self._routes: dict[str, TopicRoute] = {}  # the last one confirmed is the last
         self._fetching: dict[str, asyncio.Future[TopicRoute | RocketMQError | None]] = {}
         self._fetched_at: dict[str, float] = {}  # of known topics
@@ -343,7 +351,8 @@ class RouteTable:
         topics = {topic for topic, route in self._routes.items() if _names(route, address)}
         known = self._suspects.get(address)
         if topics or known is not None:
-            known = self._suspects.setdefault(address, _Suspect(0.0, topics))
+            was_master = address in self.addresses(masters_only=True)
+            known = self._suspects.setdefault(address, _Suspect(0.0, topics, was_master))
             known.failed_at = asyncio.get_running_loop().time()
             known.topics |= topics
 
@@ -368,15 +377,20 @@ class RouteTable:
 
     def _drop_cleared_suspects(self, now: float) -> None:
         for address, suspect in list(self._suspects.items()):
-            expired = now - suspect.failed_at > SUSPECT_SECONDS
-            if expired or self._heard_from(address, suspect.failed_at) or self._has_moved(address):
+            heard = self._heard_from(address, suspect.failed_at)
+            replaced = not heard and self._is_replaced(address)
+            if replaced:
+                self._on_replaced(address)
+            if heard or replaced or now - suspect.failed_at > SUSPECT_SECONDS:
                 del self._suspects[address]
 
-    def _has_moved(self, address: str) -> bool:
-        """Whether no route names the suspect *address*, and each of its brokers has a master."""
-        routes = [self._routes.get(topic) for topic in self._suspects[address].topics]
+    def _is_replaced(self, address: str) -> bool:
+        """Whether all routes name others in its place; a broker without a master counts as none."""
+        suspect = self._suspects[address]
+        routes = [self._routes.get(topic) for topic in suspect.topics]
         return not any(
-            _names(route, address) or any(MASTER_ID not in each for each in route.brokers.values())
+            _names(route, address, master=suspect.was_master)
+            or any(MASTER_ID not in each for each in route.brokers.values())
             for route in routes
             if route is not None
         )

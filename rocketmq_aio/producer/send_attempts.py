@@ -29,6 +29,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.remoting.backoff import BackoffError
 
 LEAST_SECONDS: Final = 0.01  # with less time than this left there is no further attempt
+LEAST_FAILOVER_SECONDS: Final = 3.0  # attempts are not shorter because a replica may follow
 OK: Final = SendStatus.SEND_OK
 EARLY_SECONDS: Final = 0.001  # timers of uvloop may fire this much too early
 
@@ -80,8 +81,8 @@ class SendAttempts:
         started = publish.used_at = monotonic()
         try:
             seconds = deadline - started
-            if self._retries and len(publish.brokers) > 1 and not request.fixed:
-                seconds /= 2  # so that a broker that hangs leaves time for another one
+            if self._retries and publish.has_alternatives:
+                seconds = _share(request, publish, seconds)
             result = request.result(await self._request(request, publish, seconds))
             if (now := monotonic()) - started > self._faults.bound:
                 self._faults.on_response(request.target, started, now)
@@ -146,8 +147,8 @@ class SendAttempts:
     async def _attempt(
         self, request: SendRequest, publish: TopicPublishInfo, seconds: float, attempts_left: int
     ) -> RocketMQError | SendResult:
-        if attempts_left and len(publish.brokers) > 1 and not request.fixed:
-            seconds /= 2
+        if attempts_left:
+            seconds = _share(request, publish, seconds)
         started = monotonic()
         try:
             result = request.result(await self._request(request, publish, seconds))
@@ -188,6 +189,18 @@ class SendAttempts:
             pause = max(pause, state.pause())
         await asyncio.sleep(min(pause + EARLY_SECONDS, deadline - monotonic() - LEAST_SECONDS))
         return publish
+
+
+def _share(request: SendRequest, publish: TopicPublishInfo, seconds: float) -> float:
+    """Return the part of *seconds* for one attempt.
+
+    A broker that hangs leaves time for another one, or for a replica that becomes the master.
+    """
+    if len(publish.brokers) > 1 and not request.fixed:
+        return seconds / 2
+    if request.target.broker_name in publish.replicated:
+        return max(seconds / 2, min(seconds, LEAST_FAILOVER_SECONDS))
+    return seconds
 
 
 def _select_next(request: SendRequest, publish: TopicPublishInfo) -> bool:

@@ -72,6 +72,8 @@ class TopicPublishInfo:
         self._config = config
         self._broker_of = route.broker_of
         self._masters = {n: a[MASTER_ID] for n, a in route.brokers.items() if MASTER_ID in a}
+        self.replicated = {name for name, addresses in route.brokers.items() if len(addresses) > 1}
+        self.has_alternatives = len(self.brokers) > 1 or bool(self.replicated)
         self._headless = route.brokers.keys() - self._masters.keys()
         self._templates: dict[str, tuple[SendTemplate, SendTemplate, SendTemplate]] = {}
         self._all = self._targets = [self.target(queue) for queue in self.queues]

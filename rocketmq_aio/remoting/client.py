@@ -207,6 +207,11 @@ class RemotingClient:
             if (connection := self._connections.get(address)) is not None:
                 self._retire(connection)
 
+    def drop(self, address: str, reason: str) -> None:
+        """Close the connection to *address* at once; unanswered requests fail with *reason*."""
+        if (connection := self._connections.get(address)) is not None:
+            connection.abort(reason)
+
     def retain(self, addresses: set[str]) -> None:
         """Forget every address but *addresses*."""
         self.forget({*self._connections, *self._backoff, *self._retry_at} - addresses)

@@ -16,11 +16,12 @@ from rocketmq_aio.consumer.common.events import ConsumerEvent, OffsetCorrected, 
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.errors import OffsetIllegalError, SendUnknownError
+from rocketmq_aio.errors import OffsetIllegalError, RequestTimeoutError, SendUnknownError
 from rocketmq_aio.instance import routes as routes_module
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.faults.pushing import group_of
@@ -96,8 +97,6 @@ async def test_routes_are_fetched_while_the_master_is_silent(cluster: FakeCluste
         new.promote()
         await until(lambda: routes.master("broker-a") == new.address, "the new master")
 
-        # Not because the connection was closed, which needs ten seconds of silence.
-        assert producer.client.remoting.is_connected(old.address)
         assert (await producer.send(MESSAGE)).ok
         old.resume()
 
@@ -134,6 +133,24 @@ async def test_a_master_that_rejects_pulls_as_slaves_do_invalidates_the_route(
 
         routes = consumer.client.routes
         await until(lambda: routes.master("broker-a") == new.address, "the new master")
+
+
+async def test_a_send_to_a_silent_master_is_repeated_at_the_new_one(cluster: FakeCluster) -> None:
+    config = ProducerConfig(send_timeout_seconds=60)
+    async with Producer("sales", namesrv=cluster.namesrv, config=config) as producer:
+        await producer.send(MESSAGE)
+        cluster.broker.freeze()
+        sending = asyncio.create_task(producer.send(MESSAGE))
+        await asyncio.sleep(0)
+        with pytest.raises(RequestTimeoutError):
+            await producer.client.remoting.request(
+                cluster.broker.address, GetMaxOffset(topic=TOPIC, queue_id=0), timeout=0.1
+            )
+        replica_of(cluster).promote()
+        # Half of its time is left: the attempt ended because the route names another master.
+        async with asyncio.timeout(25):
+            assert (await sending).ok
+        cluster.broker.resume()
 
 
 # --- consumers ------------------------------------------------------------------------------------

@@ -54,10 +54,12 @@ class Table:
         self.wanted = {"orders"}
         self.changed: list[str] = []
         self.alive: set[str] = set()
+        self.replaced: list[str] = []
         self.routes = RouteTable(
             self.names,  # type: ignore[arg-type]  # it answers the one question that is asked
             topics_in_use=lambda: self.wanted,
             on_changed=self.changed.append,
+            on_replaced=self.replaced.append,
             heard_from=lambda address, _since: address in self.alive,
         )
 
@@ -295,6 +297,7 @@ async def test_routes_that_name_an_unreachable_address_are_fetched_again_once(
     assert table.names.asked.count("orders") == 2
     assert table.names.asked.count("payments") == 1
     assert table.routes.master("broker-a") == C
+    assert table.replaced == [A]
 
 
 async def test_routes_of_a_suspect_are_fetched_until_it_responds(
