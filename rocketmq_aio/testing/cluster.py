@@ -18,7 +18,14 @@ from rocketmq_aio.testing.conf import CLUSTER_NAME
 from rocketmq_aio.testing.errors import ClusterError, NotSupportedError, StartError
 from rocketmq_aio.testing.external import ExternalBackend, ExternalServer
 from rocketmq_aio.testing.jvm import UNSECURED
-from rocketmq_aio.testing.nodes import Broker, NameServer, Node, Slave
+from rocketmq_aio.testing.nodes import (
+    Broker,
+    ControlledBroker,
+    NameServer,
+    Node,
+    Slave,
+    check_registered,
+)
 from rocketmq_aio.testing.security import Account, Security, ServerTLS
 from rocketmq_aio.testing.server import Backend, BrokerSpec, Launched
 
@@ -59,6 +66,7 @@ class Cluster:
         namesrvs: int = 1,
         slaves: int = 0,
         sync_replication: bool = False,
+        controller: bool = False,
         broker_versions: Sequence[str] = (),
         backend: str = "auto",
         broker_properties: Mapping[str, str] = _NO_CHANGES,
@@ -71,8 +79,11 @@ class Cluster:
         (`backends.open_backend`);
         *broker_properties* are lines for broker.conf.  Each of the *brokers* is a master with
         *slaves* slaves (`Broker.slaves`); with *sync_replication* it confirms a message when a
-        slave has it.  *broker_versions* are the versions of the masters, in place of *brokers*, and
-        of their slaves; name servers and admin tool are of *version*.
+        slave has it.  With *controller* (5.x, backend "jvm") a controller in the first name server
+        makes another replica the master when the master fails (`ControlledBroker`);
+        *sync_replication* is then ``allAckInSyncStateSet``.  *broker_versions* are the versions of
+        the masters, in place of *brokers*, and of their slaves; name servers and admin tool are of
+        *version*.
 
         With *accounts*, the first of which must be an admin, brokers enforce access control 1.0
         (4.9) or 2.0.  With *tls* all servers use TLS, without it none does.  Both need the backend
@@ -83,6 +94,8 @@ class Cluster:
         :raises StartError: a server did not become ready; the message names the log folder
         """
         security = Security(accounts=tuple(accounts), tls=tls)
+        if controller and any(each.startswith("4.") for each in (version, *broker_versions)):
+            raise NotSupportedError("RocketMQ before 5.0 has no controllers, which choose masters")
         cluster = cls(open_backend(backend, version, security), version, security)
         try:
             specs = [
@@ -92,11 +105,12 @@ class Cluster:
                     properties=broker_properties,
                     replicas=1 + slaves,
                     sync_replication=sync_replication,
+                    controlled=controller,
                 )
                 for letter, each in _versions(brokers, broker_versions, version)
             ]
             if isinstance(cluster._backend, ExternalBackend):
-                if slaves or sync_replication or broker_versions:
+                if slaves or sync_replication or controller or broker_versions:
                     cluster._backend.refuse_choice()
                 cluster._find_servers(cluster._backend)
             elif (embedded := cluster._embedded) is not None:
@@ -204,7 +218,7 @@ class Cluster:
             "order": "false",
         }
         for broker in chosen:
-            self._ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+            self._ask(broker.find_master(), RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
         probe.wait_until(
             lambda: self._check_route(name, chosen), seconds=ROUTE_SECONDS, what=f"{name} not found"
         )
@@ -212,7 +226,7 @@ class Cluster:
     def delete_topic(self, name: str) -> None:
         fields = {"topic": name}
         for broker in self.brokers:
-            self._ask(broker, RequestCode.DELETE_TOPIC_IN_BROKER, fields)
+            self._ask(broker.find_master(), RequestCode.DELETE_TOPIC_IN_BROKER, fields)
         for server in self.namesrvs:
             self._ask(server, RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
 
@@ -220,12 +234,13 @@ class Cluster:
         """Create a consumer group with the defaults of the broker."""
         body = json.dumps({"groupName": name}).encode()
         for broker in self.brokers:
-            self._ask(broker, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+            code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+            self._ask(broker.find_master(), code, body=body)
 
     def delete_group(self, name: str) -> None:
         for broker in self.brokers:
             fields = {"groupName": name, "cleanOffset": "true"}
-            self._ask(broker, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
+            self._ask(broker.find_master(), RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
 
     def mqadmin(self, *arguments: str) -> str:
         """Run the official admin tool against this cluster and return its output."""
@@ -261,11 +276,17 @@ class Cluster:
 
     def _launch(self, namesrvs: int, specs: Sequence[BrokerSpec]) -> None:
         for letter in _letters(namesrvs, "namesrvs"):
-            self._add_namesrv(self._backend.namesrv(f"namesrv-{letter}"))
+            first = specs[0].controlled and not self.namesrvs
+            self._add_namesrv(self._backend.namesrv(f"namesrv-{letter}", controller=first))
         for namesrv in self.namesrvs:
             namesrv.wait_ready()
         for spec in specs:
-            self._add_broker(self._backend.broker(self._secured(spec)))
+            launched = self._backend.broker(self._secured(spec))
+            if spec.controlled:
+                address, controller = self.namesrvs[0].address, self._backend.controller
+                self.brokers.append(ControlledBroker(launched, address, controller, self._access))
+            else:
+                self._add_broker(launched)
         for broker in self.brokers:
             broker.wait_ready()
             self._security.create_accounts(broker.version, broker.address)
@@ -307,6 +328,10 @@ class Cluster:
 
     def _add_slave(self, launched: Launched, master: Broker, broker_id: int) -> None:
         def check() -> None:
+            if isinstance(master, ControlledBroker):
+                for server in self.namesrvs:
+                    check_registered(slave, master.name, server.address, self._access)
+                return
             for server in self.namesrvs:
                 known = probe.members(server.address, master.name, self._access)
                 if known.get(broker_id) != launched.address:
@@ -320,7 +345,7 @@ class Cluster:
         for server in self.namesrvs:
             known = probe.masters(server.address, topic, self._access)
             for broker in brokers:
-                if known.get(broker.name) != broker.address:
+                if known.get(broker.name) != broker.find_master().address:
                     raise probe.ProbeError(f"{server.address} does not know {topic} on {broker!r}")
 
     def _find_servers(self, backend: ExternalBackend) -> None:

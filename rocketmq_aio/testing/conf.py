@@ -20,6 +20,8 @@ RESERVED: Final = frozenset(
         "brokerIP2",
         "brokerName",
         "brokerRole",
+        "controllerAddr",
+        "enableControllerMode",
         "haListenPort",
         "listenPort",
         "namesrvAddr",
@@ -62,9 +64,10 @@ LOGBACK: Final = """\
 """
 
 
-def broker_conf(spec: BrokerSpec, port: int, namesrv: str) -> dict[str, str]:
+def broker_conf(spec: BrokerSpec, port: int, namesrv: str, controller: str = "") -> dict[str, str]:
     """Return the properties of a broker: the defaults, overridden by those of *spec*.
 
+    :param controller: its address, for brokers that have one
     :raises ClusterError: *spec* contains a reserved or malformed property
     """
     for key, value in spec.properties.items():
@@ -81,7 +84,38 @@ def broker_conf(spec: BrokerSpec, port: int, namesrv: str) -> dict[str, str]:
         "haListenPort": str(port + HA_OFFSET),
         "namesrvAddr": namesrv,
     }
-    return {**fixed, **_role(spec), **BROKER_DEFAULTS, **spec.properties}
+    role = _controlled(spec, controller) if spec.controlled else _role(spec)
+    return {**fixed, **role, **BROKER_DEFAULTS, **spec.properties}
+
+
+def namesrv_conf(port: int) -> dict[str, str]:
+    """Return the properties of a name server."""
+    return {"listenPort": str(port)}
+
+
+def controller_conf(port: int, store: str) -> dict[str, str]:
+    """Return the properties of the controller of a name server: a DLedger group of one."""
+    return {
+        "enableControllerInNamesrv": "true",
+        "controllerType": "DLedger",
+        "controllerDLegerGroup": "controllers",
+        "controllerDLegerPeers": f"n0-127.0.0.1:{port}",
+        "controllerDLegerSelfId": "n0",
+        "controllerStorePath": store,
+        "mappedFileSize": str(16 * 1024 * 1024),
+        "enableElectUncleanMaster": "false",
+        "notifyBrokerRoleChanged": "true",
+    }
+
+
+def _controlled(spec: BrokerSpec, controller: str) -> dict[str, str]:
+    """Return the properties of a broker without a role: it gets one from the controller."""
+    return {
+        "enableControllerMode": "true",
+        "controllerAddr": controller,
+        "allAckInSyncStateSet": str(spec.sync_replication).lower(),
+        "syncBrokerMetadataPeriod": "1000",
+    }
 
 
 def _role(spec: BrokerSpec) -> dict[str, str]:

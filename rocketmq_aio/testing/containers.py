@@ -205,7 +205,9 @@ class ContainerBackend(Backend):
             self.close()
             raise
 
-    def namesrv(self, name: str) -> Launched:
+    def namesrv(self, name: str, *, controller: bool = False) -> Launched:
+        if controller:
+            raise NotSupportedError("the backend 'docker' has no controllers; use 'jvm'")
         port = choose_port()
         container = self._container(self._version, NAMESRV_MEMORY)
         self._connect(container, name, {NAMESRV_PORT: port})

@@ -80,6 +80,10 @@ class EmbeddedBackend(Backend):
                 "the embedded backend has no sync_replication:"
                 " its slaves share the messages of their master; use 'jvm' or 'docker'"
             )
+        if specs[0].controlled:
+            raise NotSupportedError(
+                "the embedded backend has no controller: use EmbeddedBroker.promote, or 'jvm'"
+            )
         for spec in specs:
             _check_version(spec.version)
         tls = self._security.tls
@@ -115,7 +119,7 @@ class EmbeddedBackend(Backend):
             ],
         )
 
-    def namesrv(self, name: str) -> Launched:
+    def namesrv(self, name: str, *, controller: bool = False) -> Launched:
         raise NotImplementedError("use launch")
 
     def broker(self, spec: BrokerSpec) -> Launched:

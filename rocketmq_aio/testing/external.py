@@ -50,11 +50,11 @@ class ExternalBackend(Backend):
 
     def refuse_choice(self) -> NoReturn:
         raise NotOwnedError(
-            "the cluster of ROCKETMQ_NAMESRV is external: slaves, sync_replication and"
+            "the cluster of ROCKETMQ_NAMESRV is external: slaves, sync_replication, controller and"
             " broker_versions are what they are there"
         )
 
-    def namesrv(self, name: str) -> Launched:
+    def namesrv(self, name: str, *, controller: bool = False) -> Launched:
         refuse()
 
     def broker(self, spec: BrokerSpec) -> Launched:

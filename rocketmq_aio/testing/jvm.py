@@ -116,17 +116,22 @@ class JVMBackend(Backend):
         self._servers: list[JVMServer] = []
         self._namesrvs: list[str] = []
 
-    def namesrv(self, name: str) -> Launched:
+    def namesrv(self, name: str, *, controller: bool = False) -> Launched:
         port = choose_port()
         self._namesrvs.append(f"127.0.0.1:{port}")
-        properties = {"listenPort": str(port)}
+        properties = conf.namesrv_conf(port)
+        if controller:
+            own = choose_port()
+            self.controller = f"127.0.0.1:{own}"
+            properties |= conf.controller_conf(own, str(self._folder / name / "controller"))
         return self._launch(name, self._version, port, properties, [*SMALL], NAMESRV_MAIN)
 
     def broker(self, spec: BrokerSpec) -> Launched:
         port = choose_port(BROKER)
         store = self._folder / spec.name / "store"
         places = {"storePathRootDir": str(store), "storePathCommitLog": str(store / "commitlog")}
-        properties = {**places, **conf.broker_conf(spec, port, ";".join(self._namesrvs))}
+        namesrvs = ";".join(self._namesrvs)
+        properties = {**places, **conf.broker_conf(spec, port, namesrvs, self.controller)}
         memory = [*BROKER_MEMORY]
         return self._launch(spec.name, spec.version, port, properties, memory, BROKER_MAIN)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from rocketmq_aio.protocol.codes import MASTER_ID, RequestCode
 from rocketmq_aio.testing import probe
 from rocketmq_aio.testing.errors import ClusterError, StartError
 from rocketmq_aio.testing.server import Launched
@@ -105,10 +106,10 @@ class Slave(Node):
 
         :raises ClusterError: the master does not run, or the copy takes more than a minute
         """
-        access = self._access
-        self.master.check_running()
-        number = probe.queues(self.master.address, topic, access)
-        wanted = probe.queue_ends(self.master.address, topic, number, access)
+        access, master = self._access, self.master.find_master()
+        master.check_running()
+        number = probe.queues(master.address, topic, access)
+        wanted = probe.queue_ends(master.address, topic, number, access)
 
         def check() -> None:
             number = probe.queues(self.address, topic, access)
@@ -116,14 +117,11 @@ class Slave(Node):
             if len(ends) < len(wanted) or any(map(int.__lt__, ends, wanted)):
                 raise probe.ProbeError(f"{self.name} has {ends} of {wanted}")
 
-        try:
-            probe.wait_until(check, seconds=COPY_SECONDS, what=f"{topic} not copied")
-        except TimeoutError as error:
-            raise ClusterError(str(error)) from error
+        _wait(check, f"{topic} not copied")
 
 
 class Broker(Node):
-    """A master.
+    """A master; with a controller, the replica that was the first master.
 
     :ivar slaves: its replicas
     """
@@ -131,6 +129,90 @@ class Broker(Node):
     def __init__(self, launched: Launched, check: Callable[[], object]) -> None:
         super().__init__(launched, check)
         self.slaves: list[Slave] = []
+
+    @property
+    def replicas(self) -> list[Node]:
+        """All servers with this broker name, whatever their role is now."""
+        return [self, *self.slaves]
+
+    def find_master(self) -> Node:
+        """Return the master: with a controller, the one that the name servers know now.
+
+        :raises ClusterError: there is none now
+        """
+        return self
+
+
+class ControlledBroker(Broker):
+    """Replicas of which a controller makes another one the master when the master fails.
+
+    :param namesrv: address of a name server
+    :param controller: address of the controller
+    """
+
+    def __init__(
+        self, launched: Launched, namesrv: str, controller: str, access: probe.Access
+    ) -> None:
+        super().__init__(launched, lambda: check_registered(self, self.name, namesrv, access))
+        self._namesrv = namesrv
+        self._controller = controller
+        self._access = access
+
+    def find_master(self) -> Node:
+        known = probe.members(self._namesrv, self.name, self._access).get(MASTER_ID)
+        for each in self.replicas:
+            if each.address == known:
+                return each
+        raise probe.ProbeError(f"{self.name} has no master now")
+
+    def wait_new_master(self, old: Node) -> Node:
+        """Return the master as soon as it is another one than *old*.
+
+        :raises ClusterError: after a minute
+        """
+
+        def check() -> None:
+            if (now := self.find_master()) is old:
+                raise probe.ProbeError(f"{now!r} is the master")
+            found.append(now)
+
+        found: list[Node] = []
+        _wait(check, f"{self.name} has no new master")
+        return found[-1]
+
+    def wait_in_sync(self) -> None:
+        """Wait until each running replica has all messages, so that any may be the next master.
+
+        :raises ClusterError: after a minute
+        """
+
+        def check() -> None:
+            wanted = {each.address for each in self.replicas if each.pid is not None}
+            known = probe.in_sync(self._controller, self.name)
+            if not wanted <= known:
+                raise probe.ProbeError(f"the controller counts {known} of {wanted}")
+
+        _wait(check, f"{self.name} not in sync")
+
+
+def check_registered(
+    node: Node, broker_name: str, namesrv: str, access: probe.Access = probe.OPEN
+) -> None:
+    """Check that a replica of *broker_name* is registered, in any role, and responds.
+
+    :raises ProbeError: it is not
+    """
+    known = probe.members(namesrv, broker_name, access)
+    if node.address not in known.values() or MASTER_ID not in known:
+        raise probe.ProbeError(f"{namesrv} knows {known}, without {node!r} or without a master")
+    probe.ask(node.address, RequestCode.GET_BROKER_RUNTIME_INFO, access=access)
+
+
+def _wait(check: Callable[[], object], what: str) -> None:
+    try:
+        probe.wait_until(check, seconds=COPY_SECONDS, what=what)
+    except TimeoutError as error:
+        raise ClusterError(str(error)) from error
 
 
 class NameServer(Node):

@@ -21,6 +21,7 @@ from rocketmq_aio.remoting.acl import sign
 from rocketmq_aio.testing.errors import ClusterError
 
 MASTER_ID: Final = "0"
+GET_SYNC_STATE: Final = 1006  # CONTROLLER_GET_SYNC_STATE_DATA
 MAX_FRAME: Final = 16 * 1024 * 1024
 POLL_SECONDS: Final = 0.1
 
@@ -114,6 +115,14 @@ def members(namesrv: str, broker_name: str, access: Access = OPEN) -> dict[int, 
         if data["brokerName"] == broker_name:
             return {int(number): address for number, address in data["brokerAddrs"].items()}
     return {}
+
+
+def in_sync(controller: str, broker_name: str) -> set[str]:
+    """Return the addresses of the replicas that *controller* would make master."""
+    body = json.dumps([broker_name]).encode()
+    found = _json(ask(controller, GET_SYNC_STATE, body=body))["replicasInfoTable"]
+    replicas = (found.get(broker_name) or {}).get("inSyncReplicas", ())
+    return {each["brokerAddress"] for each in replicas}
 
 
 def queue_ends(broker: str, topic: str, queues: int, access: Access = OPEN) -> list[int]:

@@ -68,6 +68,7 @@ class BrokerSpec(NamedTuple):
     :param broker_id: 0 is the master
     :param replicas: number of brokers with this name
     :param sync_replication: the master waits for a slave before it confirms a message
+    :param controlled: a controller chooses the master; the broker id is only part of the name
     :param properties: lines of broker.conf beyond those of `conf.broker_conf`
     """
 
@@ -77,23 +78,33 @@ class BrokerSpec(NamedTuple):
     broker_id: int = 0
     replicas: int = 1
     sync_replication: bool = False
+    controlled: bool = False
 
     @property
     def name(self) -> str:
         """The name of the server, of its folder and of its logs."""
         if self.broker_id == 0:
             return self.broker_name
-        return f"{self.broker_name}-slave-{self.broker_id}"
+        role = "replica" if self.controlled else "slave"
+        return f"{self.broker_name}-{role}-{self.broker_id}"
 
 
 class Backend(ABC):
-    """Runs the servers of one cluster."""
+    """Runs the servers of one cluster.
+
+    :ivar controller: address of the controller; empty without one
+    """
 
     name: str
+    controller: str = ""
 
     @abstractmethod
-    def namesrv(self, name: str) -> Launched:
-        """Start a name server. Start all name servers before the first broker."""
+    def namesrv(self, name: str, *, controller: bool = False) -> Launched:
+        """Start a name server. Start all name servers before the first broker.
+
+        :param controller: run a controller in it, which brokers started later register with
+        :raises NotSupportedError: this backend has no controllers
+        """
 
     @abstractmethod
     def broker(self, spec: BrokerSpec) -> Launched:

@@ -59,7 +59,7 @@ class FakeBackend(Backend):
         self.specs: list[BrokerSpec] = []
         self.servers: list[FakeServer] = []
 
-    def namesrv(self, name: str) -> Launched:
+    def namesrv(self, name: str, *, controller: bool = False) -> Launched:
         return Launched(name, self.address, FakeServer(1), "5.5.0")
 
     def broker(self, spec: BrokerSpec) -> Launched:
@@ -323,14 +323,20 @@ def test_servers_of_an_external_cluster_are_not_stopped(external: Cluster, actio
 
 
 @pytest.mark.parametrize(
-    "choice", [{"slaves": 1}, {"sync_replication": True}, {"broker_versions": ["4.9.7"]}]
+    "choice",
+    [
+        {"slaves": 1},
+        {"sync_replication": True},
+        {"controller": True},
+        {"broker_versions": ["5.5.0"]},
+    ],
 )
 def test_replicas_and_versions_of_an_external_cluster_cannot_be_chosen(
     server: AnsweringServer, monkeypatch: pytest.MonkeyPatch, choice: dict[str, Any]
 ) -> None:
     monkeypatch.setenv("ROCKETMQ_NAMESRV", server.address)
 
-    with pytest.raises(NotOwnedError, match="slaves, sync_replication and broker_versions"):
+    with pytest.raises(NotOwnedError, match="slaves, sync_replication, controller and"):
         Cluster.start(backend="external", **choice)
 
 

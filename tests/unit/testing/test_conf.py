@@ -41,6 +41,19 @@ def test_a_master_with_synchronous_replication_waits_for_one_slave() -> None:
     assert slave["brokerRole"] == "SLAVE"
 
 
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_broker_with_a_controller_has_no_role(sync: bool) -> None:
+    wanted = spec()._replace(controlled=True, sync_replication=sync, broker_id=1)
+
+    properties = broker_conf(wanted, 20911, "", "127.0.0.1:20900")
+
+    assert properties.keys().isdisjoint({"brokerId", "brokerRole", "inSyncReplicas"})
+    assert properties["enableControllerMode"] == "true"
+    assert properties["controllerAddr"] == "127.0.0.1:20900"
+    assert properties["allAckInSyncStateSet"] == str(sync).lower()
+    assert wanted.name == "broker-b-replica-1"
+
+
 def test_servers_of_one_broker_name_have_names_of_their_own() -> None:
     assert [spec()._replace(broker_id=number).name for number in range(3)] == [
         "broker-b",

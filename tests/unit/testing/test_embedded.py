@@ -111,6 +111,10 @@ def test_brokers_are_of_several_versions() -> None:
 def test_replication_that_is_waited_for_raises() -> None:
     with pytest.raises(NotSupportedError, match="the embedded backend has no sync_replication"):
         Cluster.start(backend="embedded", slaves=1, sync_replication=True)
+    with pytest.raises(NotSupportedError, match="the embedded backend has no controller"):
+        Cluster.start(backend="embedded", slaves=1, controller=True)
+    with pytest.raises(NotSupportedError, match=r"before 5\.0"):
+        Cluster.start("4.9.7", backend="jvm", slaves=1, controller=True)
 
 
 def test_the_version_of_a_server_cannot_change(cluster: Cluster) -> None:
