@@ -211,7 +211,6 @@ async def test_failed_send_back_retries_locally(
 async def test_connection_lost_during_send_back_duplicates_but_loses_nothing(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, how: str
 ) -> None:
-    group.history.extra_copies = 1  # stored once, and again because the outcome was unknown
     faults = cluster.faults
     {"closed": faults.close, "reset": faults.reset, "silent": faults.drop}[how]("send_back")
     put(cluster, *numbers(5))
@@ -232,7 +231,6 @@ async def test_repeated_connection_losses_lose_nothing(
             raise ValueError
 
     await group.join(behave, client=proxied_config(proxy, cluster, 1.0), pull_batch_size=8)
-    group.history.extra_copies = 10
     for round_ in range(10):
         put(cluster, *numbers(40, first=40 * round_), queue_id=round_ % 2)
         await group.have(str(40 * round_))
@@ -332,7 +330,6 @@ async def test_restarted_broker_redelivers_only_messages_in_flight(
         put(cluster, *numbers(20, first=20 * round_))
         await group.have(str(20 * round_))
         await cluster.broker.restart()
-    group.history.extra_copies = 5
     await group.have(*numbers(100))
     await group.drained()
 
@@ -376,7 +373,6 @@ async def test_reset_ignores_results_of_running_handlers(
     consumer = await group.join(behave)
     await group.have("19")
     group.recorder.reset(GROUP, queue(), target)
-    group.history.extra_copies = 1
     await consumer._engine.reset_offsets(TOPIC, {queue(): target})
     assert cluster.broker.committed(GROUP, TOPIC, 0) == target
     await until(lambda: group.handled().count("19") == 2)

@@ -129,7 +129,6 @@ async def test_member_that_dies_with_messages_in_flight_is_replaced(
         proxy.cut(reset=True)
         sender.send(10 * QUEUES)
         group.history.owners = None
-        group.history.extra_copies = 1
         await group.have(*numbers(sender.sent))
         await victim.close()
         group.members.remove(victim)
@@ -274,7 +273,6 @@ async def test_a_reassigned_queue_starts_no_second_handler_of_a_message_in_fligh
         return sum(run.body == b"3" for run in group.history.handled)
 
     async with group_of(cluster) as group:
-        group.history.extra_copies = times  # no offset after the message is committed
         put(cluster, *numbers(10))
         consumer = await group.join(behave, close_timeout_seconds=0.05)
         await reached.wait()
@@ -309,7 +307,6 @@ async def test_a_message_sought_while_in_flight_is_handled_again_after_its_handl
             running -= 1
 
     async with group_of(cluster) as group:
-        group.history.extra_copies = 1
         put(cluster, *numbers(10))
         consumer = await group.join(behave)
         await reached.wait()

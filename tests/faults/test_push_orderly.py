@@ -217,7 +217,6 @@ async def test_a_lost_lock_stops_delivery_and_commits_immediately(
     assert group.handled() == numbers(4)
     assert cluster.broker.committed(GROUP, TOPIC, 0) is None, "nothing of it was committed"
 
-    group.history.extra_copies = 1
     find()
     await group.have(*numbers(10))
     await consumer.close()
@@ -272,7 +271,6 @@ async def test_a_queue_is_unlocked_only_after_its_handler_has_ended(
     for gate in gates:
         gate.open.set()
     await until(lambda: moved in second.assignment(), "the queue to be taken on")
-    group.history.extra_copies = 1
     await group.at_rest()
     await group.drained()
 
@@ -423,6 +421,5 @@ async def test_lease_that_expires_during_its_renewal_is_lost(
     cluster.broker.off(LOCK)
     held.release()
 
-    group.history.extra_copies = 1
     await group.have(*numbers(10))
     await group.drained()

@@ -83,7 +83,6 @@ async def test_lease_that_expires_in_silence_stops_delivery_and_commits(
         proxy.cut(reset=True)  # a broker removes members after a minute or two of silence
         cluster.broker.locks.owners.clear()
         other = await group.join()
-        group.history.extra_copies = 1
         await group.have(*numbers(10))
         await other.close()
         assert cluster.broker.committed(GROUP, TOPIC, 0) == 10
@@ -114,7 +113,6 @@ async def test_after_a_stall_the_lease_is_checked_before_delivery(cluster: FakeC
         begun = len(group.history.handled)
         locks._clock = monotonic
         assert begun == 4, "a handler began without a lock"
-        group.history.extra_copies = 1
         await group.drained()
 
 
@@ -169,7 +167,6 @@ async def test_an_offset_correction_waits_for_the_running_handler(cluster: FakeC
         await until(lambda: group.events_of(OffsetCorrected), "the event")
         put(cluster, "new 8", "new 9")
         assert group.handled() == numbers(7)
-        group.history.extra_copies = 1
         let_go.set()
         await group.drained()
 

@@ -306,9 +306,8 @@ class RecordedConsumer:
         elif isinstance(event, OffsetCorrected):
             self.moved(event.queue, event.corrected)
         elif isinstance(event, MessageDeadLettered):
-            self._recorder.add(
-                events.DeadLettered(at=monotonic(), group=self._group, uid=event.message_id)
-            )
+            dead = events.DeadLettered(at=monotonic(), offset=event.offset, **self._of(event.queue))
+            self._recorder.add(dead)
 
     def moved(self, queue: MessageQueue, offset: int) -> None:
         """Record that this consumer goes on at *offset*."""

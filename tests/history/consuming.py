@@ -36,9 +36,9 @@ def i9_everything_is_settled_in_the_end(history: History) -> Iterator[Finding]:
 
 
 def _unsettled(history: History, group: str) -> Iterator[Finding]:
-    settled = first_settled(history)
+    settled, floors = first_settled(history), _floors(history)
     for queue, offsets in expected_offsets(history, group).items():
-        floor = _floor(history, group, queue)
+        floor = floors[GroupQueue(group, queue)]
         for member in _members(history, group):
             for offset in offsets:
                 if (member, queue, offset) not in settled and offset >= floor:
@@ -55,12 +55,13 @@ def _members(history: History, group: str) -> list[str]:
     return sorted(scopes) or [group]
 
 
-def _floor(history: History, group: str, queue: MessageQueue) -> int:
-    """Return the offset to which the group skipped."""
-    return max(
-        (each.offset for each in history.resets if (each.group, each.queue) == (group, queue)),
-        default=0,
-    )
+def _floors(history: History) -> dict[GroupQueue, int]:
+    """Return the offsets to which groups skipped."""
+    floors: dict[GroupQueue, int] = defaultdict(int)
+    for reset in history.resets:
+        key = GroupQueue(reset.group, reset.queue)
+        floors[key] = max(floors[key], reset.offset)
+    return floors
 
 
 def _acknowledged_but_lost(history: History, group: str) -> Iterator[Finding]:
@@ -69,13 +70,15 @@ def _acknowledged_but_lost(history: History, group: str) -> Iterator[Finding]:
     subscribed = history.topics.get(group)
     if subscribed is None:
         return  # which messages it has to get is not known
+    floors = _floors(history)
     for sent in history.sends:
         if sent.outcome is not Outcome.OK or sent.transaction or sent.identity in done:
             continue
         if subscribed.get(sent.topic) != "*":
             continue
         if sent.queue is not None and sent.offset is not None:
-            floor = max(history.starts.get(sent.queue, 0), _floor(history, group, sent.queue))
+            skipped = floors[GroupQueue(group, sent.queue)]
+            floor = max(history.starts.get(sent.queue, 0), skipped)
             if 0 <= sent.offset < floor:
                 continue
         yield Finding(f"{sent.identity} was acknowledged, but never consumed by {group}", (sent,))
@@ -91,7 +94,9 @@ def _dead(history: History, group: str) -> set[str]:
     if dead:
         return dead
     stored = {each.uid for each in history.sent_back if each.group == group and each.confirmed}
-    return stored & {each.uid for each in history.dead_lettered if each.group == group}
+    reported = {(d.queue, d.offset) for d in history.dead_lettered if d.group == group}
+    got = (each for each in receptions(history) if each.group == group)
+    return stored & {each.identity for each in got if (each.queue, each.offset) in reported}
 
 
 def i10_commits_cover_only_what_is_settled(history: History) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -36,14 +36,9 @@ def duplicates(history: History) -> Iterator[Duplicate]:
 
 def i13_copies_are_explained(history: History) -> Iterator[Finding]:
     """A message is delivered once, and again only for a reason."""
-    allowed: Counter[tuple[str, str]] = Counter()
     for each in duplicates(history):
-        if each.reason:
-            continue
-        message = each.message
-        key = (message.group, message.identity or f"{message.queue}@{message.offset}")
-        allowed[key] += 1
-        if allowed[key] > history.extra_copies:
+        if not each.reason:
+            message = each.message
             what = f"{message.queue}@{message.offset} was delivered again without a reason"
             yield Finding(what, (each.earlier, message))
 
@@ -54,7 +49,8 @@ class _Reasons:
     def __init__(self, history: History) -> None:
         self._history = history
         self._epochs = Epochs(history)
-        self._resets = by_queue(history.resets, lambda r: GroupQueue(r.group, r.queue))
+        resets = sorted(history.resets, key=lambda reset: reset.at)
+        self._resets = by_queue(resets, lambda r: GroupQueue(r.group, r.queue))
         self._acks: dict[tuple[str, MessageQueue, int], Acked] = {}
         for ack in history.acked:
             if ack.confirmed is not None:
@@ -111,9 +107,13 @@ class _Reasons:
         """Return why the same stored copy was delivered again."""
         if self._is_refused(before, each.at):
             return "retry"
-        for reset in self._resets.get(GroupQueue(each.group, each.queue), ()):
-            if before.at <= reset.at <= each.at and reset.offset <= each.offset:
-                return "seek"
+        resets = self._resets.get(GroupQueue(each.group, each.queue), [])
+        between = slice(
+            bisect_left(resets, before.at, key=lambda reset: reset.at),
+            bisect_right(resets, each.at, key=lambda reset: reset.at),
+        )
+        if any(reset.offset <= each.offset for reset in resets[between]):
+            return "seek"
         if each.group in self._history.popping:
             return "expired" if self._is_visible_again(before, each.at) else ""
         if (each.consumer, each.epoch) == (before.consumer, before.epoch):
@@ -151,7 +151,8 @@ class _Reasons:
         """Whether the popped message *before* was visible to others again."""
         key = (before.group, before.queue, before.offset)
         ack = self._acks.get(key)
-        until = before.until if before.until is not None else 0.0
+        if (until := before.until) is None:
+            return False  # it was not popped
         for hidden in self._hidden.get(key, ()):
             if before.at <= hidden.at <= at:
                 until = hidden.until

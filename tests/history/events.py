@@ -305,12 +305,11 @@ class SentBack(Event, kw_only=True):
     confirmed: float | None = None
 
 
-class DeadLettered(Event, kw_only=True):
-    """A consumer reported that it sent the message *uid* to the dead-letter topic."""
+class DeadLettered(OfQueue, kw_only=True):
+    """A consumer reported that it sent a message to the dead-letter topic."""
 
     at: float
-    group: str
-    uid: str
+    offset: int
 
 
 class LockChange(OfQueue, kw_only=True):

@@ -78,7 +78,6 @@ class History:
     :ivar topics: the topics of each group, with their expressions; none: the whole log
     :ivar orderly: groups whose handlers of a queue must not overlap
     :ivar popping: groups that acknowledge messages instead of committing offsets
-    :ivar extra_copies: allowed redeliveries by faults that the history does not contain
     :ivar paced: times of requests or connects, by queue or address
     :ivar most_per_second: maximum of these times per second
     :ivar buffered_bytes: samples of the bytes buffered by the client
@@ -116,7 +115,6 @@ class History:
     visible: Callable[[LogEntry], bool] = lambda _entry: True
     orderly: set[str] = field(default_factory=set)
     popping: set[str] = field(default_factory=set)
-    extra_copies: int = 0
     calls: list[events.Call] = field(default_factory=list)
     before: Resources | None = None
     after: Resources | None = None
