@@ -92,7 +92,7 @@ def _read(file: Path) -> Snapshot | None:
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise SnapshotError(f"{file} is not a snapshot: {error}") from error
     if found.format != FORMAT:
-        raise SnapshotError(f"{file} is not a snapshot of this version: {found.format!r}")
+        raise SnapshotError(f"{file} is not a snapshot of this version: {shown(found.format)}")
     return found
 
 

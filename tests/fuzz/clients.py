@@ -10,7 +10,6 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from random import Random
@@ -51,6 +50,7 @@ GROUP: Final = "billing"
 CALL_SECONDS: Final = 60.0  # far more than any timeout of the clients
 RECOVERY_SECONDS: Final = 100.0  # more than a pull whose response was lost takes
 POLL_SECONDS: Final = 0.2
+PARTS: Final = ("code", "ext", "body", "remark")
 CODES: Final = (0, 0, 0, 1, 2, 3, 10, 11, 12, 16, 17, 19, 20, 21, 22, 24, 25, 26, 206, 207, 210)
 # Their connections and heartbeats are needed until the next call.
 SPARED: Final = 0.5  # of the responses stay as they are
@@ -73,14 +73,16 @@ class Mutation:
         if not self.on or self.random.random() < SPARED:
             return response
         self.counts[code] += 1
+        parts: dict[str, Any] = {name: getattr(response, name) for name in PARTS}
         choice = self.random.random()
         if choice < 0.4 and response.ext:
-            return replace(response, ext=self._fields(dict(response.ext)))
+            return Response(**{**parts, "ext": self._fields(dict(response.ext))})
         if choice < 0.8 and response.body:
-            return replace(response, body=self._body(response.body))
+            return Response(**{**parts, "body": self._body(response.body)})
         if choice < 0.9:
-            return replace(response, code=self.random.choice(CODES))
-        return replace(response, code=self.random.choice(CODES), remark="a\r\nb\x1b[2J\u2028" * 9)
+            return Response(**{**parts, "code": self.random.choice(CODES)})
+        remark = "a\r\nb\x1b[2J\u2028" * 9
+        return Response(**{**parts, "code": self.random.choice(CODES), "remark": remark})
 
     def frame(self, frame: bytes) -> bytes:
         """Return *frame*, seldom with other bytes or twice."""

@@ -8,6 +8,7 @@ from functools import cache
 from random import Random
 from typing import Any, Final
 
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import CodecError, NotSupportedError
 from rocketmq_aio.instance.pending_replies import PendingReplies
 from rocketmq_aio.instance.requests_from_broker import BrokerRequestHandler
@@ -21,7 +22,6 @@ from rocketmq_aio.protocol.bodies import (
 )
 from rocketmq_aio.protocol.command import Command, decode_command, encode_command
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
-from rocketmq_aio.protocol.namespaces import Namespace
 from rocketmq_aio.protocol.replies import reply_message
 from rocketmq_aio.protocol.requests import from_broker
 from rocketmq_aio.protocol.requests.from_broker import PushReplyMessage
@@ -107,8 +107,8 @@ class _All(dict[str, Any]):
 @cache
 def handlers() -> tuple[asyncio.Runner, list[BrokerRequestHandler]]:
     made = [
-        BrokerRequestHandler(_All(Consumer()), _All(Producer()), PendingReplies(), namespace)
-        for namespace in (None, Namespace("ns"))
+        BrokerRequestHandler(_All(Consumer()), _All(Producer()), PendingReplies(), config)
+        for config in (ClientConfig(), ClientConfig(namespace="ns"))
     ]
     return asyncio.Runner(), made
 

@@ -194,14 +194,18 @@ def snapshot(tmp_path: Path) -> dict[str, Any]:
         b"\x82\xa6format\xa1\xff",
         b"\x82\xa6format\xa1x\xa7brokers\xdd\x7f\xff\xff\xff",
         b"\x81\xa1x" + b"\x91" * 100_000,
+        msgspec.msgpack.encode({"format": FORGED * 1000, "brokers": []}),
     ],
-    ids=["no UTF-8", "two billion brokers", "nested"],
+    ids=["no UTF-8", "two billion brokers", "nested", "a long name"],
 )
 def test_a_file_that_is_no_snapshot_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "data").write_bytes(content)
 
-    with pytest.raises(SnapshotError):
+    with pytest.raises(SnapshotError) as raised:
         load_snapshot(EmbeddedCluster().brokers, tmp_path / "data")
+
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 1000
 
 
 @pytest.mark.parametrize(
