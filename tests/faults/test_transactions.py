@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,11 +25,15 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.direction import Cut
 from tests.fakes.frame_rules import PassingFrame, Rule, drop
 from tests.fakes.proxy import FaultProxy
+from tests.history import Recorder, check
+from tests.history.producing import PRODUCING
+from tests.history.recording import stored_log
+from tests.history.transactions import TRANSACTIONS
 from tests.unit.remoting.until import until
 
 SEND, END = RequestCode.SEND_MESSAGE_V2, RequestCode.END_TRANSACTION
 BEAT, CHECK = RequestCode.HEART_BEAT, RequestCode.CHECK_TRANSACTION_STATE
-TRANSACTIONS = 24
+COUNT = 24
 ROUNDS = 10  # maximum check rounds after the faults have ended
 
 
@@ -46,10 +50,10 @@ def cut(_frame: PassingFrame) -> list[bytes]:
 class Run:
     """Transactions of one producer: a third each commits, rolls back and stays open."""
 
+    recorder: Recorder
     producer: TransactionProducer
     broker: FakeBroker
     wanted: dict[str, TransactionState] = field(default_factory=dict)  # by body
-    local_parts: Counter[str] = field(default_factory=Counter)
     refused: set[str] = field(default_factory=set)
 
     async def one(self, number: int) -> None:
@@ -57,7 +61,6 @@ class Run:
         message = Message("orders", body.encode())
         try:
             async with self.producer.transaction(message) as tx:
-                self.local_parts[body] += 1
                 self.wanted[body] = tuple(TransactionState)[number % 2]
                 if number % 3 == 0:
                     tx.unknown()
@@ -89,27 +92,14 @@ class Run:
     def _ends(self) -> list[EndTransaction]:
         return [read_header(each, EndTransaction) for each in self.broker.requests_of(END)]
 
-    def violations(self) -> list[str]:
-        """Return violated guarantees."""
-        stored = self.broker.messages("orders")
-        visible = Counter(each.body.decode() for each in stored)
-        again = [body for body, count in self.local_parts.items() if count > 1]
-        # By location: a copy of a message committed elsewhere is rolled back.
-        decisions: defaultdict[int, set[int]] = defaultdict(set)
-        for end in self._ends():
-            decisions[end.commit_log_offset].add(end.commit_or_rollback)
-        committed = {b for b, state in self.wanted.items() if state is TransactionState.COMMIT}
-        kept = {each.properties[UNIQ_KEY] for each in stored}
-        both = [key for key, flags in decisions.items() if len(flags - {0}) > 1]
+    def violations(self) -> list[object]:
+        """Return violated rules, and undecided transactions."""
+        history = self.recorder.history
+        history.log = stored_log("orders", self.broker)
+        history.drained = True
+        kept = {entry.message_id for entry in history.log}
         undecided = {h.properties[UNIQ_KEY] for h in self.broker.transactions.open} - kept
-        return [
-            *(f"lost {body}" for body in committed - visible.keys()),
-            *(f"visible {body}" for body in visible.keys() - committed),
-            *(f"local part of {body} ran again" for body in again),
-            *(f"local part of {body} ran" for body in self.refused & self.local_parts.keys()),
-            *(f"two decisions of {key}" for key in both),
-            *(f"undecided {key}" for key in undecided),
-        ]
+        return [*check(history, *PRODUCING, *TRANSACTIONS), *undecided]
 
 
 @asynccontextmanager
@@ -117,20 +107,22 @@ async def running() -> AsyncIterator[tuple[Run, FaultProxy]]:
     """Yield transactions whose broker is behind a proxy."""
     runs: list[Run] = []
 
-    async def check(message: MessageExt) -> TransactionState:
+    recorder = Recorder()
+
+    async def state_of(message: MessageExt) -> TransactionState:
         return runs[0].wanted.get(message.body.decode(), TransactionState.UNKNOWN)
 
     async with (
         FakeCluster(topics={"orders": 4}) as cluster,
         FaultProxy(cluster.broker.address) as proxy,
-        TransactionProducer(
+        recorder.transaction_producer(
             "till",
-            check=check,
+            check=state_of,
             client=ClientConfig(namesrv=cluster.namesrv, address_mapper=proxy.map_address),
             config=ProducerConfig(send_timeout_seconds=1),
         ) as producer,
     ):
-        runs.append(Run(producer, cluster.broker))
+        runs.append(Run(recorder, producer, cluster.broker))
         yield runs[0], proxy
 
 
@@ -143,26 +135,26 @@ async def test_lost_frames_change_no_transaction_state(
     async with running() as (run, proxy):
         direction = proxy.up if upward else proxy.down
         direction.on(rule, code=code, times=3)
-        await asyncio.gather(*(run.one(number) for number in range(TRANSACTIONS)))
+        await asyncio.gather(*(run.one(number) for number in range(COUNT)))
         direction.off()
         # After the faults: an ordinary transaction over an open connection.
-        await run.one(TRANSACTIONS + 2)
+        await run.one(COUNT + 2)
         await run.be_asked()
 
         assert run.violations() == []
-        assert len(run.wanted) + len(run.refused) == TRANSACTIONS + 1
+        assert len(run.wanted) + len(run.refused) == COUNT + 1
 
 
 async def test_a_lost_check_is_repeated() -> None:
     async with running() as (run, proxy):
-        await asyncio.gather(*(run.one(number) for number in range(TRANSACTIONS)))
+        await asyncio.gather(*(run.one(number) for number in range(COUNT)))
         lost = proxy.down.hold(code=CHECK)
         asked = await run.broker.check_transactions()
         await lost.wait(asked)
         proxy.down.off()
         await run.be_asked()
 
-        assert asked == TRANSACTIONS // 3
+        assert asked == COUNT // 3
         assert run.violations() == []
 
 
@@ -180,7 +172,7 @@ async def test_a_broker_restarted_at_any_stage_gets_every_transaction_state(mome
         proxy.up.off()
         proxy.down.off()
         await asyncio.gather(*tasks)
-        await run.one(TRANSACTIONS + 2)
+        await run.one(COUNT + 2)
         await run.be_asked()
 
         assert run.violations() == []
@@ -189,14 +181,14 @@ async def test_a_broker_restarted_at_any_stage_gets_every_transaction_state(mome
 @pytest.mark.parametrize("upward", [True, False], ids=["answer", "question"])
 async def test_a_broker_restarted_during_a_check_gets_the_state_later(upward: bool) -> None:
     async with running() as (run, proxy):
-        await asyncio.gather(*(run.one(number) for number in range(TRANSACTIONS)))
+        await asyncio.gather(*(run.one(number) for number in range(COUNT)))
         held = proxy.up.hold(code=END) if upward else proxy.down.hold(code=CHECK)
         asked = await run.broker.check_transactions()
         await held.wait(1)
         await run.broker.restart()
         proxy.up.off()
         proxy.down.off()
-        await run.one(TRANSACTIONS + 2)  # over an open connection
+        await run.one(COUNT + 2)  # over an open connection
         await run.be_asked()
 
         assert asked > 0
