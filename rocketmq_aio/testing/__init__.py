@@ -10,7 +10,7 @@ _MODULES, __getattr__, __dir__ = lazy_names(
         "cluster": "Cluster",
         "errors": "ClusterError NotOwnedError NotSupportedError StartError UnavailableError",
         "messages": "received_message",
-        "nodes": "Broker ControlledBroker NameServer Slave",
+        "nodes": "Broker ControlledBroker NameServer Proxy Slave",
         "security": "Account ServerTLS",
     },
 )

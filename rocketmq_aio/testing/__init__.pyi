@@ -12,6 +12,7 @@ from rocketmq_aio.testing.messages import received_message as received_message
 from rocketmq_aio.testing.nodes import Broker as Broker
 from rocketmq_aio.testing.nodes import ControlledBroker as ControlledBroker
 from rocketmq_aio.testing.nodes import NameServer as NameServer
+from rocketmq_aio.testing.nodes import Proxy as Proxy
 from rocketmq_aio.testing.nodes import Slave as Slave
 from rocketmq_aio.testing.security import Account as Account
 from rocketmq_aio.testing.security import ServerTLS as ServerTLS

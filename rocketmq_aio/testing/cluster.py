@@ -7,6 +7,7 @@ import os
 import string
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
@@ -23,6 +24,7 @@ from rocketmq_aio.testing.nodes import (
     ControlledBroker,
     NameServer,
     Node,
+    Proxy,
     Slave,
     check_registered,
 )
@@ -56,6 +58,7 @@ class Cluster:
         self.version = version
         self.namesrvs: list[NameServer] = []
         self.brokers: list[Broker] = []
+        self.proxies: list[Proxy] = []
 
     @classmethod
     def start(
@@ -68,6 +71,7 @@ class Cluster:
         sync_replication: bool = False,
         controller: bool = False,
         broker_versions: Sequence[str] = (),
+        proxies: int = 0,
         backend: str = "auto",
         broker_properties: Mapping[str, str] = _NO_CHANGES,
         accounts: Iterable[Account] = (),
@@ -83,7 +87,7 @@ class Cluster:
         makes another replica the master when the master fails (`ControlledBroker`);
         *sync_replication* is then ``allAckInSyncStateSet``.  *broker_versions* are the versions of
         the masters, in place of *brokers*, and of their slaves; name servers and admin tool are of
-        *version*.
+        *version*.  *proxies* are 5.x proxies in cluster mode, in front of all brokers.
 
         With *accounts*, the first of which must be an admin, brokers enforce access control 1.0
         (4.9) or 2.0.  With *tls* all servers use TLS, without it none does.  Both need the backend
@@ -118,6 +122,7 @@ class Cluster:
             else:
                 cluster._launch(namesrvs, specs)
                 cluster._launch_slaves(specs)
+            cluster._launch_proxies(proxies)
         except StartError as error:
             logs = cluster.save_logs()
             cluster.close()
@@ -261,7 +266,7 @@ class Cluster:
     @property
     def _nodes(self) -> list[Node]:
         slaves = [slave for broker in self.brokers for slave in broker.slaves]
-        return [*self.namesrvs, *self.brokers, *slaves]
+        return [*self.namesrvs, *self.brokers, *slaves, *self.proxies]
 
     def _launch_embedded(
         self, backend: EmbeddedBackend, namesrvs: int, specs: Sequence[BrokerSpec]
@@ -300,6 +305,18 @@ class Cluster:
         for broker in self.brokers:
             for slave in broker.slaves:
                 slave.wait_ready()
+
+    def _launch_proxies(self, count: int) -> None:
+        for letter in string.ascii_lowercase[:count]:
+            launched = self._backend.proxy(f"proxy-{letter}")
+            self.proxies.append(Proxy(launched, partial(self._check_proxy, launched.address)))
+        for proxy in self.proxies:
+            proxy.wait_ready()
+
+    def _check_proxy(self, address: str) -> None:
+        for broker in self.brokers:
+            if probe.masters(address, broker.name).get(broker.name) != address:
+                raise probe.ProbeError(f"{address} does not know {broker!r}")
 
     def _secured(self, spec: BrokerSpec) -> BrokerSpec:
         access_control = self._security.broker_properties(spec.version)

@@ -53,6 +53,12 @@ BROKER_DEFAULTS: Final[Mapping[str, str]] = {
     "slaveReadEnable": "true",  # slaves of 5.x serve no reads without it
 }
 
+PROXY_DEFAULTS: Final[Mapping[str, object]] = {
+    "topicRouteServiceCacheRefreshSeconds": 2,  # by default it knows changes of topics after 20
+    "transactionHeartbeatPeriodSecond": 2,  # and brokers know new transaction groups after 20
+    "tlsTestModeEnable": True,  # otherwise it needs a certificate
+}
+
 LOGBACK: Final = """\
 <configuration>
   <appender name="file" class="ch.qos.logback.core.FileAppender">
@@ -125,6 +131,19 @@ def _role(spec: BrokerSpec) -> dict[str, str]:
         return {"brokerId": "0", "brokerRole": "ASYNC_MASTER"}
     # 5.x waits for as many replicas as this says, the master included, whatever the role.
     return {"brokerId": "0", "brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}
+
+
+def proxy_conf(port: int, namesrv: str) -> dict[str, object]:
+    """Return the settings of a proxy in cluster mode, which serves gRPC on the next port."""
+    fixed = {
+        "rocketMQClusterName": CLUSTER_NAME,
+        "proxyMode": "cluster",
+        "namesrvAddr": namesrv,
+        "localServeAddr": "127.0.0.1",  # the broker address in its routes
+        "remotingListenPort": port,
+        "grpcServerPort": port + 1,
+    }
+    return {**fixed, **PROXY_DEFAULTS}
 
 
 def properties_text(properties: Mapping[str, str]) -> str:

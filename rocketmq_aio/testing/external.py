@@ -60,6 +60,9 @@ class ExternalBackend(Backend):
     def broker(self, spec: BrokerSpec) -> Launched:
         refuse()
 
+    def proxy(self, name: str) -> Launched:
+        refuse()
+
     def mqadmin(self, arguments: Sequence[str]) -> str:
         refuse()
 

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies"
 PACKAGES: Final = {"java": "openjdk-17-jdk-headless", "mvn": "maven"}
+WITHOUT_PROXY: Final = ("4.", "5.1.4")  # versions without a proxy in Maven Central, by prefix
 DOWNLOAD_SECONDS: Final = 900.0
 PROGRESS_SECONDS: Final = 5.0
 TAIL_LINES: Final = 15
@@ -101,7 +102,7 @@ def require_programs(*names: str) -> None:
 def pom(version: str) -> str:
     """Return a Maven project that depends on the servers and the admin tool of *version*."""
     names = ["namesrv", "broker", "tools"]
-    if not version.startswith("4."):
+    if not version.startswith(WITHOUT_PROXY):
         names.append("proxy")
     dependencies = [DEPENDENCY.format(name=name, version=version) for name in names]
     return POM.format(dependencies="\n".join(dependencies))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,9 +14,9 @@ from types import MappingProxyType
 from typing import Final
 
 from rocketmq_aio.testing import conf
-from rocketmq_aio.testing.errors import ClusterError
+from rocketmq_aio.testing.errors import ClusterError, NotSupportedError
 from rocketmq_aio.testing.jars import fetch_jars, require_posix, require_programs
-from rocketmq_aio.testing.ports import BROKER, choose_port
+from rocketmq_aio.testing.ports import BROKER, PROXY, choose_port
 from rocketmq_aio.testing.process import GuardedProcess
 from rocketmq_aio.testing.security import Security
 from rocketmq_aio.testing.server import (
@@ -31,6 +32,7 @@ from rocketmq_aio.testing.server import (
 
 NAMESRV_MAIN: Final = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER_MAIN: Final = "org.apache.rocketmq.broker.BrokerStartup"
+PROXY_MAIN: Final = "org.apache.rocketmq.proxy.ProxyStartup"
 ADMIN_MAIN: Final = "org.apache.rocketmq.tools.command.MQAdminStartup"
 
 # Java 17 hides internals that the mapped files of the servers need.
@@ -41,6 +43,7 @@ OPENINGS: Final = (
 )
 SMALL: Final = ("-Xms128m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 BROKER_MEMORY: Final = ("-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseG1GC")
+PROXY_MEMORY: Final = ("-Xms256m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 ADMIN_SECONDS: Final = 60.0
 UNSECURED: Final = Security()
 NO_FILES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -135,6 +138,24 @@ class JVMBackend(Backend):
         memory = [*BROKER_MEMORY]
         return self._launch(spec.name, spec.version, port, properties, memory, BROKER_MAIN)
 
+    def proxy(self, name: str) -> Launched:
+        if self._security != UNSECURED:
+            raise NotSupportedError("proxies in front of secured brokers are not supported")
+        if not list(fetch_jars(self._version).glob("rocketmq-proxy-*.jar")):
+            raise NotSupportedError(f"Maven Central has no proxy of {self._version}")
+        port = choose_port(PROXY)
+        home = prepare_home(self._folder / name)
+        file = home / "conf" / "rmq-proxy.json"
+        settings = conf.proxy_conf(port, ";".join(self._namesrvs))
+        file.write_text(json.dumps(settings), encoding="utf-8")
+
+        def command_of(wanted: str) -> list[str]:
+            classes = class_options(fetch_jars(wanted), self._security.java_options(), home)
+            places = [f"-DRMQ_PROXY_HOME={home}", PROXY_MAIN, "-pc", str(file)]
+            return ["java", *PROXY_MEMORY, *classes, *places]
+
+        return self._start(JVMServer(home, self._version, command_of), name, self._version, port)
+
     def mqadmin(self, arguments: Sequence[str]) -> str:
         return self._tool.run(arguments, ";".join(self._namesrvs))
 
@@ -165,7 +186,9 @@ class JVMBackend(Backend):
             classes = class_options(fetch_jars(wanted), self._security.java_options(), home)
             return ["java", *memory, *classes, main, "-c", str(file)]
 
-        server = JVMServer(home, version, command_of)
+        return self._start(JVMServer(home, version, command_of), name, version, port)
+
+    def _start(self, server: JVMServer, name: str, version: str, port: int) -> Launched:
         self._servers.append(server)
         server.start()
         return Launched(name, f"127.0.0.1:{port}", server, version)

@@ -215,5 +215,9 @@ def _wait(check: Callable[[], object], what: str) -> None:
         raise ClusterError(str(error)) from error
 
 
+class Proxy(Node):
+    """A 5.x proxy in cluster mode; clients use its address as that of a name server."""
+
+
 class NameServer(Node):
     """A name server. Brokers register again with a restarted one within about ten seconds."""

@@ -18,6 +18,8 @@ NAMESRV: Final = (0,)
 HA_OFFSET: Final = 1  # of the port where a master serves its slaves
 BROKER: Final = (0, -2, HA_OFFSET)  # a broker also listens on its port - 2 (VIP channel)
 
+PROXY: Final = (0, 1)  # gRPC on p+1
+
 
 def choose_port(offsets: tuple[int, ...] = NAMESRV) -> int:
     """Return a port p such that p + each offset is free on 127.0.0.1 and on all addresses."""

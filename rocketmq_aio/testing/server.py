@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from rocketmq_aio.testing.errors import NotSupportedError
+
 TAIL_LINES: Final = 30
 STOP_SECONDS: Final = 60.0  # a 5.5.0 broker takes 17 on an idle machine
 
 
 class Server(ABC):
-    """One name server or broker, running or stopped; its data exists until `Backend.close`."""
+    """One name server, broker or proxy, running or stopped; data exists until `Backend.close`."""
 
     @property
     @abstractmethod
@@ -112,6 +114,13 @@ class Backend(ABC):
 
         Start a master before its slaves.
         """
+
+    def proxy(self, name: str) -> Launched:
+        """Start a proxy in cluster mode, in front of all brokers.
+
+        :raises NotSupportedError: this backend has no proxies
+        """
+        raise NotSupportedError(f"proxies need the backend 'jvm', not {self.name!r}")
 
     @abstractmethod
     def mqadmin(self, arguments: Sequence[str]) -> str:

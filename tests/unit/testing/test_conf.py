@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketmq_aio.testing.conf import broker_conf, properties_text
+from rocketmq_aio.testing.conf import broker_conf, properties_text, proxy_conf
 from rocketmq_aio.testing.errors import ClusterError
 from rocketmq_aio.testing.server import BrokerSpec
 
@@ -86,3 +86,12 @@ def test_backslashes_are_escaped() -> None:
     assert properties_text({"a": "b", "storePathRootDir": r"C:\store"}) == (
         "a=b\nstorePathRootDir=C:\\\\store\n"
     )
+
+
+def test_a_proxy_gives_out_its_own_address_and_serves_grpc_on_the_next_port() -> None:
+    settings = proxy_conf(20_000, "127.0.0.1:9876;127.0.0.1:9877")
+
+    assert settings["proxyMode"] == "cluster"
+    assert settings["namesrvAddr"] == "127.0.0.1:9876;127.0.0.1:9877"
+    assert settings["localServeAddr"] == "127.0.0.1"
+    assert (settings["remotingListenPort"], settings["grpcServerPort"]) == (20_000, 20_001)

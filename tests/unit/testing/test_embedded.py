@@ -124,3 +124,8 @@ def test_the_version_of_a_server_cannot_change(cluster: Cluster) -> None:
 
     broker.start(version="5.5.0")
     assert broker.version == "5.5.0"
+
+
+def test_the_embedded_cluster_has_no_proxies() -> None:
+    with pytest.raises(NotSupportedError, match="proxies need the backend 'jvm', not 'embedded'"):
+        Cluster.start(backend="embedded", proxies=1)

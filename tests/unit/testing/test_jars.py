@@ -144,6 +144,7 @@ def test_files_of_a_killed_download_are_removed(maven: FakeMaven, cache: Path) -
 def test_the_proxy_is_fetched_for_versions_that_have_one() -> None:
     assert "rocketmq-proxy" in jars.pom("5.5.0")
     assert "rocketmq-proxy" not in jars.pom("4.9.7")
+    assert "rocketmq-proxy" not in jars.pom("5.1.4")
 
 
 def test_progress_of_a_download_is_logged(
