@@ -43,6 +43,13 @@ Frame = tuple[bytes, bytes]  # head and body
 MakeFrame = Callable[[int], Frame]  # for an opaque
 GoAway = Callable[["Connection", int, MakeFrame, float], Coroutine[Any, Any, Command]]
 
+# The first frame of an HTTP/2 server is SETTINGS of stream 0; this follows its length in three
+# bytes.  In the remoting protocol it would begin a frame without a header.
+HTTP2_SETTINGS: Final = b"\x04\0\0\0\0\0"
+GRPC: Final = (
+    "the peer speaks HTTP/2: this is the gRPC port of a proxy, which serves no remoting clients; "
+    "a proxy in local mode has no other, so connect to the name servers of its broker"
+)
 GO_AWAY: Final = int(ResponseCode.GO_AWAY)
 
 
@@ -71,6 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self.loss: str | None = None
         self.stray_replies = 0  # late, duplicate or unknown
         self.received_any = False
+        self._executes_nothing = False  # the peer speaks another protocol
         self._on_request = on_request
         self._on_lost = on_lost
         self._on_timeout = on_timeout
@@ -215,10 +223,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._last_received = self._loop.time()
-        self.received_any = True
+        # One copy: slicing bytes is cheaper than slicing the buffer.
+        data = bytes(self._buffer[:nbytes])
+        if not self.received_any:
+            if data[3:9] == HTTP2_SETTINGS:
+                self._executes_nothing = True
+                self.abort(GRPC)  # nothing received so far: the next attempts wait longer
+                return
+            self.received_any = True
         try:
-            # One copy: slicing bytes is cheaper than slicing the buffer.
-            self._decoder.feed(bytes(self._buffer[:nbytes]))
+            self._decoder.feed(data)
         except CodecError as fault:
             self.abort(_protocol_error(fault, bytes(self._buffer[: min(nbytes, 4)])))
 
@@ -235,7 +249,11 @@ class Connection(asyncio.BufferedProtocol):
         self.resume_writing()
         pending, self._pending = self._pending, {}
         for reply, _, code, _ in pending.values():
-            if not reply.done():
+            if reply.done():
+                continue
+            if self._executes_nothing:
+                reply.set_exception(NotConnectedError(self.address, self.loss))
+            else:
                 reply.set_exception(ConnectionLostError(self.address, code, self.loss))
         loss = self.loss
         self._waiters.fail_all(lambda: NotConnectedError(self.address, loss))

@@ -249,6 +249,18 @@ async def test_a_web_server_is_named_as_one() -> None:
         assert "HTTP" in error.reason
 
 
+async def test_a_grpc_server_is_named_as_one_and_has_executed_nothing() -> None:
+    """The beginning of what the gRPC port of a 5.5.0 proxy sends."""
+    async with Wire() as wire:
+        asked = wire.ask()
+        await settle()
+        wire.receive(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00\x00\x03\x7f\xff\xff\xff\x00\x04")
+        error = await outcome(asked)
+
+        assert isinstance(error, NotConnectedError)
+        assert "gRPC port of a proxy" in error.reason
+
+
 async def test_a_length_of_two_gib_is_rejected_before_its_bytes_arrive() -> None:
     async with Wire() as wire:
         asked = wire.ask()
