@@ -13,9 +13,12 @@ from rocketmq_aio.errors import (
     BrokerError,
     ConfigError,
     NotConnectedError,
+    NotSupportedError,
     RocketMQError,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.name_servers import AT_BROKERS
+from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
 from rocketmq_aio.protocol.codes import CLIENT_VERSION
 from rocketmq_aio.protocol.command import Command
@@ -29,6 +32,7 @@ from rocketmq_aio.remoting.gather import gather_limited
 T = TypeVar("T")
 
 AT_ONCE: Final = 16  # concurrent requests
+BY_PROXY: Final = "a proxy supports no administration but `topic_route`"
 
 Masters = Mapping[str, str | None]  # address by broker name; None: no master now
 
@@ -69,13 +73,24 @@ class Servers:
     ) -> Command:
         """Send a request; see `RemotingClient.request_checked`."""
         self.check_running()
-        return await self.instance.remoting.request_checked(
+        call = self.instance.remoting.request_checked(
             address, header, body, accept=accept, version=version
         )
+        return await self._explained(call)
 
     async def request_name_server(self, header: RequestHeader) -> Command:
         self.check_running()
-        return await self.instance.name_servers.request(header)
+        return await self._explained(self.instance.name_servers.request(header))
+
+    async def _explained(self, call: Awaitable[T]) -> T:
+        """Return the result of *call*; a proxy that does not support it is named as the cause."""
+        try:
+            return await call
+        except NotSupportedError as error:
+            if not await self.instance.name_servers.find_proxies(TEMPLATE_TOPIC):
+                raise
+            remark = f"{BY_PROXY}: {AT_BROKERS} ({(error.remark or '').strip()})"
+            raise NotSupportedError(error.code, remark, error.address) from error
 
     async def route(self, topic: str) -> TopicRouteData:
         """Return the current route of *topic*; RouteNotFoundError if there is no such topic."""
@@ -125,7 +140,8 @@ class Servers:
     async def cluster_info(self) -> ClusterInfo:
         self.check_running()
         # A restarted name server may lack some of the brokers.
-        responses = await self.instance.name_servers.request_all(GetClusterInfo())
+        request = self.instance.name_servers.request_all(GetClusterInfo())
+        responses = await self._explained(request)
         tables = [read_body(each.body, ClusterInfoBody).broker_addr_table for each in responses]
         return ClusterInfo(brokers=tuple(_merged(b for table in tables for b in table.values())))
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from rocketmq_aio.errors import RouteNotFoundError
+from rocketmq_aio.instance.name_servers import is_from_proxy
 from rocketmq_aio.instance.routes import RouteTable
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import CheckClientRequest, ConsumerList
@@ -44,6 +45,7 @@ T = TypeVar("T")
 
 # Without a code of its own; the remark is "no consumer for this group, <group>".
 NO_MEMBERS = "no consumer for this group"
+NULL_GROUP = '"consumerGroupInfo" is null'
 
 
 class BrokerClient:
@@ -160,8 +162,7 @@ class BrokerClient:
         command = await self._remoting.request(
             address, GetConsumerListByGroup(consumer_group=group)
         )
-        remark = command.remark or ""
-        if command.code == ResponseCode.SYSTEM_ERROR and remark.startswith(NO_MEMBERS):
+        if command.code == ResponseCode.SYSTEM_ERROR and _has_no_members(command):
             return []
         if command.code != ResponseCode.SUCCESS:
             raise broker_error(command, address)
@@ -218,3 +219,11 @@ class BrokerClient:
         if not masters and not others:
             raise RouteNotFoundError(topic, "its route has no broker")
         return random.choice(masters or others)
+
+
+def _has_no_members(command: Command) -> bool:
+    """Whether the error response says that the group is unknown."""
+    remark = command.remark or ""
+    # A proxy fails with a NullPointerException, whose text depends on the version of Java.
+    at_proxy = is_from_proxy(command) and (not remark or NULL_GROUP in remark)
+    return at_proxy or remark.startswith(NO_MEMBERS)

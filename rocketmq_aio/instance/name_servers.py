@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from time import monotonic
 from typing import Final
 
@@ -34,6 +35,8 @@ logger = get_logger(__name__)
 
 HEDGE_SECONDS: Final = 0.5  # without a response: it is suspect, and the next server is tried too
 SUSPECT_SECONDS: Final = 30.0  # "no such topic" does not wait for suspects
+AT_BROKERS: Final = "connect to the name servers of its brokers"  # the advice at a proxy
+REGION: Final = "MSG_REGION"
 LISTED_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
 REFUSALS: Final = (NotSupportedError, AuthError, PermissionDeniedError)  # of the request or account
 
@@ -43,6 +46,8 @@ class NameServers:
 
     The server that answered last is preferred.  "No such topic" counts only if all reachable
     servers agree: a restarted one has no topic until the brokers have registered again.
+
+    :ivar are_proxies: whether the latest route is from a 5.x proxy, to which all requests go then
     """
 
     def __init__(self, config: ClientConfig, remoting: RemotingClient) -> None:
@@ -50,6 +55,7 @@ class NameServers:
         self._remoting = remoting
         self._addresses: tuple[str, ...] = ()  # the preferred one first
         self._suspects: dict[str, float] = {}  # unresponsive servers, and until when
+        self.are_proxies = False
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -94,6 +100,12 @@ class NameServers:
         One that has just restarted may lack some of the brokers.
         """
         return await self._routes(topic, every=True)
+
+    async def find_proxies(self, topic: str) -> bool:
+        """Return `are_proxies` after a request for the route of *topic*, which need not exist."""
+        with suppress(RocketMQError):
+            await self.route(topic)
+        return self.are_proxies
 
     async def _routes(self, topic: str, *, every: bool) -> list[TopicRouteData]:
         header = GetRouteInfo(topic=topic, accept_standard_json_only=True)
@@ -192,6 +204,8 @@ class NameServers:
             causes[address] = error
             return None
         if command.code in LISTED_OR_NOT:
+            if isinstance(header, GetRouteInfo):
+                self.are_proxies = is_from_proxy(command)
             return command
         cause: RocketMQError = broker_error(command, address)  # also "name server not ready"
         if isinstance(cause, NotSupportedError) and isinstance(header, GetRouteInfo):
@@ -202,6 +216,15 @@ class NameServers:
     async def _fetch_list(self, url: str) -> tuple[str, ...]:
         wanted = unit_url(url, self._config.unit_name)
         return await fetch_addresses(wanted, self._config.request_timeout_seconds)
+
+
+def is_from_proxy(command: Command) -> bool:
+    """Whether a proxy answered a request for a route or for the members of a group.
+
+    It adds its region to every response (`AbstractRemotingActivity` of 5.1 to 5.5); name servers
+    add nothing, brokers add the region only to responses to sends and pulls.
+    """
+    return REGION in command.ext_fields()
 
 
 class _Poll:

@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from time import monotonic, time_ns
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from rocketmq_aio.config.producer import ProducerConfig
-from rocketmq_aio.errors import NotConnectedError, RocketMQError
+from rocketmq_aio.errors import NotConnectedError, NotSupportedError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.name_servers import AT_BROKERS
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer.delayed import delayed_target
@@ -23,11 +24,14 @@ from rocketmq_aio.producer.retry import never_sent
 from rocketmq_aio.producer.send_attempts import SendAttempts, StoredCall
 from rocketmq_aio.producer.send_request import SendRequest, check_sizes, make_request
 from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo, TopicPublishTable
+from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.header import queue_fields
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 
 T = TypeVar("T")
+
+NO_REPLIES: Final = f"a proxy does not forward replies: {AT_BROKERS}"
 
 
 class Sender:
@@ -65,6 +69,8 @@ class Sender:
         """Send *message* by itself; `Producer.send` does the same in fewer calls."""
 
         def send(publish: TopicPublishInfo) -> Coroutine[Any, Any, SendResult]:
+            if routing.is_request or routing.is_reply:
+                self._check_replies_work()
             if message.timed or routing.is_request:
                 return self._prepare_and_send(message, routing, publish, deadline)
             request = self.request_to(routing.select_target(publish), message, routing)
@@ -169,6 +175,12 @@ class Sender:
         request = self.request_to(target, message, routing)
         request.fixed = fixed
         return request
+
+    def _check_replies_work(self) -> None:
+        name_servers = self.instance.name_servers
+        if name_servers.are_proxies:
+            code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            raise NotSupportedError(code, NO_REPLIES, name_servers.addresses[0])
 
     def _start_probing(self) -> None:
         self.instance.tasks.spawn(self.faults.probe_while_excluded, name="probes")

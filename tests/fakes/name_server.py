@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from msgspec.structs import replace
+
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.handlers import handles
 from rocketmq_aio.embedded.name_server import EmbeddedNameServer
+from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.command import Command
 from tests.fakes.scripted import ScriptedServer
+
+PROXY_FIELDS: Final = {"TRACE_ON": "false", "MSG_REGION": ""}
 
 
 class FakeNameServer(ScriptedServer, EmbeddedNameServer):
-    """Records frames; keeps stopped brokers in its routes."""
+    """Records frames; keeps stopped brokers in its routes.
+
+    :ivar is_proxy: add to routes what a 5.x proxy adds to all its responses
+    """
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of the base
         super().__init__(**options)
         self.keeps_lost_brokers = True
+        self.is_proxy = False
+
+    @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    def topic_route(self, command: Command, connection: ServerConnection) -> Response:
+        response = super().topic_route(command, connection)
+        return replace(response, ext=PROXY_FIELDS) if self.is_proxy else response

@@ -21,6 +21,7 @@ from rocketmq_aio.errors import (
     RocketMQError,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.name_servers import AT_BROKERS
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import BatchAckRequest
 from rocketmq_aio.protocol.codes import V5_0_0, V5_1_3, ResponseCode
@@ -53,9 +54,8 @@ FROM: Final = {"earliest": 0, "latest": 1}
 OLD_BROKER: Final = "popping needs a broker of RocketMQ 5.0 or newer"
 AT_PROXY: Final = (
     "a proxy does not serve pops of remoting clients: use PushConsumer or LitePullConsumer, "
-    "or connect to the name servers of its brokers"
+    f"or {AT_BROKERS}"
 )
-READ_AS_PULL: Final = "PullMessageRequestHeader"  # in the response of a 5.5.0 proxy to a pop
 
 
 class PopRequest(NamedTuple):
@@ -99,8 +99,13 @@ class PopClient:
         self._decoder.close()
 
     def check_version(self, broker_name: str) -> None:
-        """Check that the broker is not known to be too old.  Raises NotSupportedError: it is."""
+        """Check that the broker can be popped from, as far as it is known.
+
+        :raises NotSupportedError: it is too old, or a proxy
+        """
         address = self._instance.routes.master(broker_name) or ""
+        if self._instance.name_servers.are_proxies:
+            raise NotSupportedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, AT_PROXY, address)
         version = self._instance.heartbeats.broker_versions.get(address, V5_0_0)
         if version < V5_0_0:
             code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -165,14 +170,9 @@ class PopClient:
             return BusyError(command.code, command.remark, address)
         if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return NotSupportedError(command.code, f"{OLD_BROKER}: {command.remark}", address)
-        if command.code == ResponseCode.SYSTEM_ERROR and self._is_proxy(address, command):
+        if command.code == ResponseCode.SYSTEM_ERROR and self._instance.name_servers.are_proxies:
             return NotSupportedError(command.code, AT_PROXY, address)
         return broker_error(command, address)
-
-    def _is_proxy(self, address: str, command: Command) -> bool:
-        """Whether a proxy responded, which is name server and broker, and reads pops as pulls."""
-        name_servers = self._instance.name_servers.addresses
-        return address in name_servers or READ_AS_PULL in (command.remark or "")
 
     async def ack(self, messages: Sequence[PoppedMessage]) -> dict[PoppedMessage, RocketMQError]:
         """Acknowledge *messages*, all of one broker, in one request where that works.

@@ -64,7 +64,8 @@ class PopConsumer(ClientBase, Generic[V]):
         :param selector: a tag expression such as ``"new || paid"``, or `MessageSelector.by_sql`
         :raises ConfigError: the topic or expression is wrong
         :raises SubscriptionError: the broker does not accept the SQL expression
-        :raises NotSupportedError: a broker of the topic is older than 5.0 (`start` raises it too)
+        :raises NotSupportedError: a broker of the topic is older than 5.0, or the name server
+            is a proxy (`start` raises it too)
         """
         self._check_usable()
         check_topic(topic)

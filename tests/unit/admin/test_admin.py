@@ -485,3 +485,27 @@ async def test_an_invalid_group_config_raises_a_client_error(
 
     with pytest.raises(RocketMQError, match="body"):
         await admin.group_config(GROUP)
+
+
+async def test_a_proxy_that_refuses_administration_is_named_as_the_cause(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    cluster.name_server.is_proxy = True
+    refusal = Response(
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=" request type not supported"
+    )
+    cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, refusal, times=None)
+    for broker in cluster.brokers:
+        broker.on(RequestCode.GET_TOPIC_STATS_INFO, refusal, times=None)
+    for call in (admin.cluster_info(), admin.topic_stats(TOPIC)):
+        with pytest.raises(NotSupportedError, match="a proxy supports no administration"):
+            await call
+
+
+async def test_a_name_server_that_refuses_a_request_is_not_called_a_proxy(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    refusal = Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="too old")
+    cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, refusal, times=None)
+    with pytest.raises(NotSupportedError, match="code 3: too old"):
+        await admin.cluster_info()

@@ -22,6 +22,7 @@ from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.subscription import subscription
 from tests.fakes.cluster import FakeCluster
+from tests.fakes.name_server import PROXY_FIELDS
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 ELSEWHERE = MessageQueue("orders", "broker-z", 0)
@@ -127,6 +128,25 @@ async def test_a_failure_that_quotes_the_answer_about_no_members_is_raised() -> 
         cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Response(1, remark=remark))
 
         with pytest.raises(BrokerError, match="proxy failed"):
+            await broker.consumer_ids("billing", "orders")
+
+
+@pytest.mark.parametrize("remark", [None, 'because "consumerGroupInfo" is null'])
+async def test_a_proxy_that_does_not_know_a_group_has_no_members(remark: str | None) -> None:
+    """Java 8 has no text for a NullPointerException."""
+    response = Response(1, PROXY_FIELDS, remark=remark)
+    async with asking() as (cluster, broker):
+        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, response)
+
+        assert await broker.consumer_ids("billing", "orders") == []
+
+
+async def test_another_failure_of_a_proxy_is_raised() -> None:
+    async with asking() as (cluster, broker):
+        response = Response(1, PROXY_FIELDS, remark="broken")
+        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, response)
+
+        with pytest.raises(BrokerError, match="broken"):
             await broker.consumer_ids("billing", "orders")
 
 

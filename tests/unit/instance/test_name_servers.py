@@ -94,6 +94,17 @@ async def test_a_route_comes_from_the_first_server() -> None:
         assert (asked(first), asked(second)) == (1, 0)
 
 
+async def test_a_proxy_is_known_by_its_routes_and_its_unknown_topics() -> None:
+    async with servers(1) as (server,), asking(server.address) as name_servers:
+        assert not await name_servers.find_proxies("orders")
+        server.is_proxy = True
+        assert await name_servers.find_proxies("orders")
+        server.is_proxy = False
+        assert not await name_servers.find_proxies("nothing")
+        server.is_proxy = True
+        assert await name_servers.find_proxies("nothing")
+
+
 async def test_a_dead_server_is_passed_over_at_once_and_the_next_one_stays_chosen() -> None:
     async with servers() as (first, second), asking(joined([first, second])) as name_servers:
         await first.stop()

@@ -14,6 +14,7 @@ from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.errors import (
     ClosedError,
     ConfigError,
+    NotSupportedError,
     ReplyTimeoutError,
     SendError,
     SendUnknownError,
@@ -87,6 +88,28 @@ async def test_a_reply_reaches_the_requester(version: str) -> None:
         assert abs(reply.store_time.timestamp() - reply.born_time.timestamp()) < 60
         assert sent.ok
         assert len(env.producer.client.replies) == 0
+
+
+async def test_a_proxy_is_refused_before_a_request_is_sent(env: ProducerEnv) -> None:
+    env.cluster.name_server.is_proxy = True
+    with pytest.raises(NotSupportedError, match="does not forward replies"):
+        await env.producer.request(ORDER, 5)
+
+    assert env.bodies() == []
+
+
+async def test_a_proxy_is_refused_before_a_reply_is_sent() -> None:
+    async with open_producer() as env, responder(env) as answers:
+        asking = asyncio.create_task(env.producer.request(ORDER, 30))
+        (request,) = await asked(env)
+        env.cluster.name_server.is_proxy = True
+        with pytest.raises(NotSupportedError, match="does not forward replies"):
+            await answers.reply(request, b"pong")
+        assert not any(broker.requests_of(REPLY) for broker in env.brokers)
+        env.cluster.name_server.is_proxy = False
+        await answers.client.routes.fetch("orders")
+        await answers.reply(request, b"pong")
+        await asking
 
 
 async def test_a_request_has_reply_properties_and_ttl(env: ProducerEnv) -> None:

@@ -122,16 +122,20 @@ async def test_brokers_before_5_are_refused_at_once() -> None:
             assert await late.receive(wait_seconds=0) == []
 
 
-@pytest.mark.parametrize("remark", ["PullMessageRequestHeader.getSysFlag() is null", None])
-async def test_a_proxy_is_refused_with_the_reason(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, remark: str | None
-) -> None:
-    """A 5.5.0 proxy reads a pop as a pull; other versions may respond differently."""
-    cluster.broker.on(RequestCode.POP_MESSAGE, Response(1, remark=remark), times=None)
+async def test_a_proxy_is_refused_at_once(cluster: FakeCluster) -> None:
+    cluster.name_server.is_proxy = True
+    consumer = popper_of(cluster)
+    await consumer.subscribe(TOPIC)
+    with pytest.raises(NotSupportedError, match="a proxy does not serve pops"):
+        await consumer.start()
+
+
+async def test_a_proxy_that_is_found_later_is_named_as_the_cause(cluster: FakeCluster) -> None:
+    """A proxy reads a pop as a pull, whose header lacks a field."""
+    cluster.broker.on(RequestCode.POP_MESSAGE, Response(1), times=None)
     async with popping(cluster) as consumer:
-        if remark is None:
-            name_servers = consumer.client.name_servers
-            monkeypatch.setattr(name_servers, "_addresses", (cluster.broker.address,))
+        cluster.name_server.is_proxy = True
+        await consumer.client.routes.fetch(TOPIC)
         with pytest.raises(NotSupportedError, match="a proxy does not serve pops"):
             await consumer.receive(1)
 
