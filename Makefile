@@ -7,6 +7,7 @@
 
 PYTHON ?= python3
 VERSIONS ?= 4.9.7 5.5.0
+OTHER_VERSIONS ?= 4.9.3 5.0.0 5.1.4 5.3.3 5.4.0
 # Of the demo: embedded, or a real broker by jvm, docker or external (ROCKETMQ_NAMESRV).
 BACKEND ?= embedded
 BIN := .venv/bin
@@ -31,8 +32,10 @@ DEMO := $(if $(and $(filter embedded,$(BACKEND)),$(if $(wildcard $(READY)),,yes)
 
 # Conformance and examples; the other broker tests run on the embedded broker in test-embedded.
 QUICK_BROKER_TESTS := tests/broker/test_conformance.py tests/broker/test_examples.py tests/broker/test_transaction_conformance.py
+# Not conformance: it compares the embedded broker with the versions that it imitates.
+CLIENT_TESTS := $(addprefix tests/broker/test_,producer.py push.py pull.py transactions.py pop.py)
 
-.PHONY: demo test test-quick check test-unit test-faults test-embedded test-broker test-topologies test-spark test-containers bench docs format lock clean
+.PHONY: demo test test-quick check test-unit test-faults test-embedded test-broker test-topologies test-versions test-spark test-containers bench docs format lock clean
 
 demo: $(DEMO)/.ready
 	PYTHONPATH=. $(DEMO)/bin/python examples/demo.py --backend $(BACKEND)
@@ -60,7 +63,13 @@ test-broker: $(READY)
 	  $(PYTEST) tests/broker examples/billing --rocketmq-version $$version; \
 	done
 
-# Slaves, rolling restarts and upgrades, several name servers; the clusters are large.
+# The clients on versions that `make test` does not use; every version runs even if one fails.
+test-versions: $(READY)
+	failed=; for version in $(OTHER_VERSIONS); do \
+	  $(PYTEST) $(CLIENT_TESTS) --rocketmq-backend jvm --rocketmq-version $$version || failed="$$failed $$version"; \
+	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
+
+# Slaves, rolling restarts and upgrades, several name servers, proxies; the clusters are large.
 test-topologies: $(READY)
 	tools/run_tests.sh tests/topologies --rocketmq-backend jvm --rocketmq-version 5.5.0
 
