@@ -19,6 +19,7 @@ from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import OffsetIllegalError, RequestTimeoutError, SendUnknownError
 from rocketmq_aio.instance import routes as routes_module
 from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.producer import send_attempts as send_attempts_module
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
@@ -150,6 +151,20 @@ async def test_a_send_to_a_silent_master_is_repeated_at_the_new_one(cluster: Fak
         # Half of its time is left: the attempt ended because the route names another master.
         async with asyncio.timeout(25):
             assert (await sending).ok
+        cluster.broker.resume()
+
+
+async def test_a_send_leaves_time_for_the_replica_that_follows_a_silent_master(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(send_attempts_module, "LEAST_FAILOVER_SECONDS", 0.1)
+    config = ProducerConfig(send_timeout_seconds=3, retries=10)
+    async with Producer("sales", namesrv=cluster.namesrv, config=config) as producer:
+        await producer.send(MESSAGE)
+        cluster.broker.freeze()
+        replica_of(cluster).promote()
+
+        assert (await producer.send(MESSAGE)).ok
         cluster.broker.resume()
 
 
