@@ -115,8 +115,9 @@ def message_of_a_pull_dropped(patch: Patch) -> None:
 
 def tags_not_compared(patch: Patch) -> None:
     def select(*arguments: Any) -> Any:
-        everything = replace(arguments[-1], tags=frozenset())
-        return pull_response.select_messages(*(*arguments[:-1], everything))
+        *others, subscription = arguments
+        original: Any = pull_response.select_messages
+        return original(*others, replace(subscription, tags=frozenset()))
 
     patch.setattr("rocketmq_aio.consumer.pulling.puller.select_messages", select)
 

@@ -245,12 +245,12 @@ class RecordedConsumer:
     kind = ""
     _recorder: Recorder
     _group: str
-    client: Any
 
     @property
     def consumer_id(self) -> str:
         """The client id, which `start()` creates."""
-        client_id: str = self.client.client_id
+        this: Any = self  # a client
+        client_id: str = this.client.client_id
         return client_id
 
     async def start(self) -> None:
