@@ -52,8 +52,7 @@ RECOVERY_SECONDS: Final = 100.0  # more than a pull whose response was lost take
 POLL_SECONDS: Final = 0.2
 PARTS: Final = ("code", "ext", "body", "remark")
 CODES: Final = (0, 0, 0, 1, 2, 3, 10, 11, 12, 16, 17, 19, 20, 21, 22, 24, 25, 26, 206, 207, 210)
-# Their connections and heartbeats are needed until the next call.
-SPARED: Final = 0.5  # of the responses stay as they are
+SPARED: Final = 0.5  # of the responses: calls of several requests get to the last one
 
 
 class Mutation:

@@ -94,7 +94,7 @@ def test_an_error_that_names_a_broker_is_one_printable_line(error: RocketMQError
 )
 @pytest.mark.parametrize("place", [0, 1, 2, 3, 6, 7])
 def test_a_receipt_has_numbers_of_64_bits(number: str, place: int) -> None:
-    parts: list[str] = "100 1700000000000 60000 3 0 broker-a 2 105".split(" ")
+    parts = list(map(str, "100 1700000000000 60000 3 0 broker-a 2 105".split(" ")))
     parts[place] = number
 
     with pytest.raises(CodecError, match="receipt"):
