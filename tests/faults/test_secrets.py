@@ -36,6 +36,7 @@ from rocketmq_aio import (
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.tls import client_context, server_context
@@ -270,6 +271,7 @@ async def failed_deliveries(config: ClientConfig) -> list[object]:
 
 
 async def test_a_stack_dump_has_no_values() -> None:
+    answers: list[Command | None] = []
     waiting = anyio.Event()
 
     async def hold(secret: str) -> None:
