@@ -52,7 +52,6 @@ class CloneHeader(Header, frozen=True):
     src_group: str
     dest_group: str
     topic: str = ""
-    offline: bool = False
 
 
 class ConsumerStatus(Body, frozen=True):
