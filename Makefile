@@ -71,7 +71,7 @@ test-versions: $(READY)
 
 # Slaves, rolling restarts and upgrades, several name servers, proxies; the clusters are large.
 test-topologies: $(READY)
-	tools/run_tests.sh tests/topologies --rocketmq-backend jvm --rocketmq-version 5.5.0
+	$(PYTEST) tests/topologies --rocketmq-backend jvm --rocketmq-version 5.5.0
 
 # Local Spark and a standalone cluster, against the same brokers.
 test-spark: $(READY)
