@@ -1,0 +1,444 @@
+"""Workload: what the application in each simulated process does."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from rocketmq_aio import (
+    AutoBatch,
+    BatchError,
+    ClientConfig,
+    LitePullConfig,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    PopConfig,
+    PopConsumer,
+    Producer,
+    ProducerConfig,
+    PushConfig,
+    PushConsumer,
+    RocketMQError,
+    SendError,
+    SendUnknownError,
+    TransactionProducer,
+    TransactionState,
+)
+from tests.chaos.loop import Process, SimulatedLoop
+from tests.chaos.plan import Client
+from tests.chaos.record import Place, Record
+
+KEYS: Final = ("a", "b", "c")
+START_AGAIN_SECONDS: Final = 0.5
+MOST_TRIES_THAT_FAIL: Final = 2
+DELAYED_SECONDS: Final = 2
+SEND_SECONDS: Final = 3.0
+LATE_SECONDS: Final = 1.0  # by which a call may exceed its timeout
+CLOSE_SECONDS: Final = 40.0
+INVISIBLE_SECONDS: Final = 10.0
+
+
+class HandlerFailed(Exception):
+    """Raised by handlers of the workload."""
+
+
+class Member:
+    """A process of the plan; it can crash and start again.
+
+    :ivar quiet: a producer sends nothing more, but still runs
+    """
+
+    def __init__(
+        self, loop: SimulatedLoop, record: Record, plan: Client, seed: int, namesrv: str
+    ) -> None:
+        self.plan = plan
+        self.record = record
+        self.config = ClientConfig(namesrv=namesrv)
+        self.draw = random.Random(f"{plan.name} {seed}")
+        self.decisions: dict[str, TransactionState] = {}  # the database of the application
+        self.quiet = False
+        self._loop = loop
+        self._starts = 0
+        self.process: Process = loop.process(plan.name)
+        self.stopping = asyncio.Event()
+        self._main: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.plan.name}.{self._starts}"
+
+    @property
+    def runs(self) -> bool:
+        return self._main is not None
+
+    def start(self) -> None:
+        """Start the process, with an application that runs until `stop`."""
+        if self.process.dead:
+            self.process = self._loop.process(self.plan.name)
+        self._starts += 1
+        self.stopping = asyncio.Event()
+        self._main = self.process.context().run(self._loop.create_task, self._run())
+
+    def crash(self) -> None:
+        """Kill the process: no code of it runs any more."""
+        self.record.add("crash", self.name)
+        self._loop.kill(self.process)
+        self._loop.network.kill(self.process)
+        self._main = None
+
+    async def stop(self, seconds: float) -> None:
+        """Have the application end."""
+        main, self._main = self._main, None
+        if main is None:
+            return
+        self.stopping.set()
+        done, _ = await asyncio.wait([main], timeout=seconds)
+        if not done:
+            self.record.violation(f"{self.name} did not end within {seconds:g} s: {stack(main)}")
+
+    async def pause(self, seconds: float) -> None:
+        """Wait, until `stop` at most."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.stopping.wait(), seconds)
+
+    async def work(self) -> None:
+        """Take some time for a message."""
+        if most := self.plan.option("work", 0.0):
+            await asyncio.sleep(most * self.draw.random())
+
+    def fails(self, tries: int) -> bool:
+        share = self.plan.option("fails", 0.0)
+        return tries < MOST_TRIES_THAT_FAIL and self.draw.random() < share
+
+    def delivered(self, message: MessageExt) -> Place:
+        place = place_of(message)
+        tries = message.reconsume_times
+        self.record.delivered(self.name, self.plan.group, place, message.body, tries)
+        return place
+
+    def processed(self, place: Place, message: MessageExt) -> None:
+        self.record.processed(self.name, self.plan.group, place, message.body)
+
+    async def _run(self) -> None:
+        """Run one client after the other: an application that starts again after errors."""
+        make, use = KINDS[self.plan.kind]
+        while not self.stopping.is_set():
+            client = make(self)
+            try:
+                if self.plan.consumes:
+                    await client.subscribe(self.plan.topic)
+                await client.start()
+                self.record.add("started", self.name)
+                await use(self, client)
+            except RocketMQError as error:
+                self.record.add("error", self.name, type(error).__name__, str(error)[:160])
+            except Exception as error:  # noqa: BLE001 - a violation, whatever it is
+                self.record.failure(f"{self.name} raised", error)
+            await self._close(client)
+            if not self.stopping.is_set():
+                await self.pause(START_AGAIN_SECONDS)
+
+    async def _close(self, client: Any) -> None:
+        self.record.add("closing", self.name)
+        try:
+            async with self.bounded("close", CLOSE_SECONDS):
+                await client.close()
+        except Exception as error:  # noqa: BLE001 - a violation, whatever it is
+            self.record.failure(f"close() of {self.name} raised", error)
+        self.record.add("closed", self.name)
+
+    def bounded(self, what: str, seconds: float) -> Bounded:
+        return Bounded(self, what, seconds)
+
+
+class Bounded:
+    """Context of a call whose time has a bound; a frozen process has longer."""
+
+    def __init__(self, member: Member, what: str, seconds: float) -> None:
+        self._member = member
+        self._what = what
+        self._seconds = seconds
+        self._watch: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> None:
+        member, loop = self._member, asyncio.get_running_loop()
+        frozen = member.process.frozen_seconds
+        task = asyncio.current_task()
+
+        def late() -> None:
+            more = member.process.frozen_seconds - frozen
+            if more > 0:
+                self._watch = loop.call_later(more, late_really)
+            else:
+                late_really()
+
+        def late_really() -> None:
+            text = f"{member.name}: {self._what} takes more than {self._seconds:g} s"
+            member.record.violation(f"{text}: {stack(task)}")
+
+        self._watch = loop.call_later(self._seconds, late)
+
+    async def __aexit__(self, *_error: object) -> None:
+        assert self._watch is not None
+        self._watch.cancel()
+
+
+def place_of(message: MessageExt) -> Place:
+    queue = message.queue
+    return queue.broker_name, queue.topic, queue.queue_id, message.queue_offset
+
+
+def stack(task: asyncio.Task[Any] | None) -> str:
+    """Return the names of the coroutines that a task is in."""
+    names = []
+    awaited: Any = None if task is None else task.get_coro()
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
+        if frame is not None:
+            names.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+    return " > ".join(names)
+
+
+# --- producers ----------------------------------------------------------------------------------
+
+
+async def _observed(
+    member: Member, uids: list[str], call: Awaitable[Any], key: str = "", seconds: float = 0.0
+) -> Any:
+    """Await a send, and record what became of it."""
+    record = member.record
+    for uid in uids:
+        record.sending(uid, member.plan.topic, key)
+    try:
+        async with member.bounded(f"send of {uids}", SEND_SECONDS + LATE_SECONDS + seconds):
+            result = await call
+    except (SendUnknownError, BatchError) as error:
+        record.sent(uids, "unknown", str(error)[:120])
+    except RocketMQError as error:
+        record.sent(uids, "failed", f"{type(error).__name__}: {error}"[:160])
+    else:
+        record.sent(uids, "ok", getattr(result, "queue", ""))
+        return result
+    return None
+
+
+Send = Callable[[Member, Any, str, str], Awaitable[object]]
+
+
+def _producing(send: Send) -> Callable[[Member, Any], Awaitable[None]]:
+    async def use(member: Member, producer: Any) -> None:
+        async def sender(number: int) -> None:
+            count = 0
+            while not member.stopping.is_set() and not member.quiet:
+                count += 1
+                uid = f"{member.name}/{number}/{count}"
+                await send(member, producer, uid, f"{member.plan.name}/{number}")
+                await member.pause(member.plan.option("pause", 0.05) * member.draw.random() * 2)
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(int(member.plan.option("tasks", 1))):
+                tasks.create_task(sender(number))
+        await member.stopping.wait()
+
+    return use
+
+
+async def _send_plain(member: Member, producer: Producer, uid: str, _task: str) -> None:
+    message = Message(member.plan.topic, uid.encode())
+    await _observed(member, [uid], producer.send(message))
+
+
+async def _send_keyed(member: Member, producer: Producer, uid: str, task: str) -> None:
+    key = f"{task}/{member.draw.choice(KEYS)}"
+    message = Message(member.plan.topic, uid.encode())
+    await _observed(member, [uid], producer.send(message, sharding_key=key), key)
+
+
+async def _send_together(member: Member, producer: Producer, uid: str, _task: str) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(member.draw.randint(1, 8)):
+            tasks.create_task(_send_plain(member, producer, f"{uid}+{number}", ""))
+
+
+async def _send_batch(member: Member, producer: Producer, uid: str, _task: str) -> None:
+    uids = [f"{uid}+{number}" for number in range(member.draw.randint(1, 8))]
+    messages = [Message(member.plan.topic, each.encode()) for each in uids]
+    await _observed(member, uids, producer.send_batch(messages))
+
+
+async def _send_delayed(member: Member, producer: Producer, uid: str, _task: str) -> None:
+    message = Message(member.plan.topic, uid.encode(), delay_level=member.draw.randint(1, 2))
+    await _observed(member, [uid], producer.send(message))
+
+
+async def _send_oneway(member: Member, producer: Producer, uid: str, _task: str) -> None:
+    member.record.sending(uid, member.plan.topic)
+    with suppress(RocketMQError):
+        async with member.bounded("send_oneway", SEND_SECONDS + LATE_SECONDS):
+            await producer.send_oneway(Message(member.plan.topic, uid.encode()))
+    member.record.sent([uid], "unknown")
+
+
+async def _send_in_transaction(
+    member: Member, producer: TransactionProducer, uid: str, _task: str
+) -> None:
+    record = member.record
+    record.sending(uid, member.plan.topic)
+    states = (TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN)
+    state = member.draw.choices(states, (6, 2, 2))[0]
+    try:
+        async with member.bounded("transaction", 2 * SEND_SECONDS + LATE_SECONDS + 1):
+            async with producer.transaction(Message(member.plan.topic, uid.encode())) as tx:
+                await member.work()
+                decided = TransactionState.COMMIT if state is TransactionState.UNKNOWN else state
+                member.decisions[uid] = decided
+                if decided is TransactionState.ROLLBACK:
+                    record.sent([uid], "rolled back")
+                if state is TransactionState.UNKNOWN:
+                    tx.unknown()
+                elif state is TransactionState.ROLLBACK:
+                    await tx.rollback()
+    except RocketMQError as error:
+        member.decisions.setdefault(uid, TransactionState.ROLLBACK)
+        if record.sends[uid].outcome == "":
+            record.sent([uid], "unknown", f"{type(error).__name__}: {error}"[:160])
+        return
+    if decided is TransactionState.COMMIT:
+        record.sent([uid], "ok")
+
+
+def _plain_producer(member: Member) -> Producer:
+    return Producer(member.plan.group, client=member.config)
+
+
+def _auto_batch_producer(member: Member) -> Producer:
+    config = ProducerConfig(auto_batch=AutoBatch(linger_seconds=0.005, max_messages=16))
+    return Producer(member.plan.group, client=member.config, config=config)
+
+
+def _transaction_producer(member: Member) -> TransactionProducer:
+    async def check(message: MessageExt) -> TransactionState:
+        await member.work()
+        return member.decisions.get(message.body.decode(), TransactionState.ROLLBACK)
+
+    topics = (member.plan.topic,)
+    return TransactionProducer(member.plan.group, check=check, client=member.config, topics=topics)
+
+
+# --- consumers ----------------------------------------------------------------------------------
+
+
+def _settings(member: Member) -> dict[str, Any]:
+    return {
+        "start_from": "earliest",
+        "commit_interval_seconds": member.plan.option("commit_interval", 5.0),
+        "rebalance_interval_seconds": member.plan.option("rebalance_interval", 20.0),
+    }
+
+
+def _push_consumer(member: Member) -> PushConsumer:
+    kind = member.plan.kind
+
+    async def handle(message: MessageExt) -> None:
+        place = member.delivered(message)
+        await member.work()
+        if member.fails(message.reconsume_times):
+            raise HandlerFailed
+        member.processed(place, message)
+
+    config = PushConfig(
+        **_settings(member),
+        concurrency=4,
+        suspend_seconds=0.5,
+        client_rebalance=kind != "broker_rebalance",
+        pop_invisible_seconds=INVISIBLE_SECONDS,
+    )
+    return PushConsumer(
+        member.plan.group,
+        on_message=handle,
+        orderly=kind == "orderly",
+        client=member.config,
+        config=config,
+    )
+
+
+async def _run_push(member: Member, consumer: PushConsumer) -> None:
+    stop = asyncio.ensure_future(member.stopping.wait())
+    run = asyncio.ensure_future(consumer.run())
+    await asyncio.wait([stop, run], return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if run.done():
+        await run
+        return
+    await consumer.close()
+    await run
+
+
+def _lite_consumer(member: Member) -> LitePullConsumer:
+    config = LitePullConfig(**_settings(member), auto_commit=not member.plan.option("manual", 0))
+    return LitePullConsumer(member.plan.group, client=member.config, config=config)
+
+
+async def _run_lite(member: Member, consumer: LitePullConsumer) -> None:
+    batch, manual = int(member.plan.option("batch", 32)), member.plan.option("manual", 0)
+    while not member.stopping.is_set():
+        async with member.bounded("poll", 1.0 + LATE_SECONDS):
+            messages = await consumer.poll(1.0, batch)
+        for message in messages:
+            place = member.delivered(message)
+            await member.work()
+            member.processed(place, message)
+        if manual and messages:
+            try:
+                await consumer.commit()
+            except RocketMQError as error:
+                member.record.add("error", member.name, "commit", str(error)[:160])
+
+
+def _pop_consumer(member: Member) -> PopConsumer:
+    config = PopConfig(
+        start_from="earliest",
+        invisible_seconds=INVISIBLE_SECONDS,
+        batch_size=int(member.plan.option("batch", 32)),
+        wait_seconds=5.0,
+    )
+    return PopConsumer(member.plan.group, client=member.config, config=config)
+
+
+async def _run_pop(member: Member, consumer: PopConsumer) -> None:
+    while not member.stopping.is_set():
+        messages = await consumer.receive(wait_seconds=1.0)
+        for message in messages:
+            place = member.delivered(message)
+            await member.work()
+            try:
+                if member.fails(message.reconsume_times):
+                    await consumer.retry(message, 2.0)
+                    continue
+                member.processed(place, message)
+                await consumer.ack(message)
+            except RocketMQError as error:
+                member.record.add("error", member.name, "ack", str(error)[:160])
+
+
+Make = Callable[[Member], Any]
+Use = Callable[[Member, Any], Awaitable[None]]
+KINDS: Final[dict[str, tuple[Make, Use]]] = {
+    "plain": (_plain_producer, _producing(_send_plain)),
+    "keyed": (_plain_producer, _producing(_send_keyed)),
+    "auto_batch": (_auto_batch_producer, _producing(_send_together)),
+    "batch": (_plain_producer, _producing(_send_batch)),
+    "transaction": (_transaction_producer, _producing(_send_in_transaction)),
+    "delayed": (_plain_producer, _producing(_send_delayed)),
+    "oneway": (_plain_producer, _producing(_send_oneway)),
+    "push": (_push_consumer, _run_push),
+    "orderly": (_push_consumer, _run_push),
+    "broker_rebalance": (_push_consumer, _run_push),
+    "lite": (_lite_consumer, _run_lite),
+    "pop": (_pop_consumer, _run_pop),
+}
