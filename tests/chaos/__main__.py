@@ -16,6 +16,7 @@ from typing import Final
 
 from tests.chaos import virtual  # noqa: F401 - first: it replaces the clocks
 from tests.chaos.loop import Stuck
+from tests.chaos.ordered import keep_order_of_sets
 from tests.chaos.plan import Plan, draw_plan
 from tests.chaos.simulation import Result, simulate
 
@@ -25,6 +26,7 @@ _real_time = time.monotonic
 
 for _late in ("structlog", "anyio._backends._asyncio"):  # once, not in every child
     import_module(_late)
+keep_order_of_sets()
 
 
 def in_child(plan: Plan) -> Result:
@@ -102,8 +104,12 @@ def _simulate(options: Namespace) -> int:
         f"({sum(os.times()[2:4]):.1f} s of processor time); "
         f"failed: {failed or 'none'}"
     )
+    sys.stdout.flush()
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets of strings
+        arguments = [sys.executable, "-m", "tests.chaos", *sys.argv[1:]]
+        os.execve(sys.executable, arguments, {**os.environ, "PYTHONHASHSEED": "0"})
     sys.exit(main())

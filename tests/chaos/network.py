@@ -289,7 +289,7 @@ class Network:
 
     def delay(self, condition: Condition) -> float:
         draw = self.loop.random
-        (least, most, _), = draw.choices(DELAYS, [weight for *_, weight in DELAYS])
+        ((least, most, _),) = draw.choices(DELAYS, [weight for *_, weight in DELAYS])
         return draw.uniform(least, most) + condition.slow_seconds * draw.random()
 
     def pieces(self, data: bytes) -> list[bytes]:

@@ -102,7 +102,7 @@ def draw_plan(seed: int) -> Plan:
     brokers = draw.choice((1, 1, 2, 3))
     replicas = draw.choice((0, 0, 0, 1))
     queues = draw.randint(1, 4)
-    seconds = draw.uniform(*draw.choice(((2, 10), (2, 10), (5, 20), (20, 60))))
+    seconds = draw.uniform(*draw.choices(((2, 8), (5, 20), (20, 60)), (12, 6, 1))[0])
     clients = _draw_clients(draw, version, seconds)
     plan = Plan(seed, version, brokers, replicas, queues, seconds, tuple(clients))
     count = draw.choice((0, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10))
@@ -123,7 +123,7 @@ def _draw_clients(draw: random.Random, version: str, seconds: float) -> list[Cli
     for number in range(draw.randint(1, 3)):
         kind, topic = draw.choice(PRODUCERS), draw.choice(topics)
         tasks = draw.randint(1, 3)  # that send some dozen messages until the end of the faults
-        pause = seconds * tasks / draw.choice((10, 30, 60))
+        pause = seconds * tasks / draw.choice((5, 15, 40))
         options = (("pause", round(pause, 3)), ("tasks", float(tasks)))
         at = draw.uniform(0, 2)
         clients.append(Client(f"{kind}-{number}", kind, f"producers-{number}", topic, at, options))

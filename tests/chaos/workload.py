@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from rocketmq_aio import (
     AutoBatch,
-    BatchError,
     ClientConfig,
     LitePullConfig,
     LitePullConsumer,
@@ -23,14 +22,13 @@ from rocketmq_aio import (
     PushConfig,
     PushConsumer,
     RocketMQError,
-    SendError,
-    SendUnknownError,
     TransactionProducer,
     TransactionState,
 )
 from tests.chaos.loop import Process, SimulatedLoop
 from tests.chaos.plan import Client
-from tests.chaos.record import Place, Record
+from tests.chaos.record import MemberRecorder, Record
+from tests.history import UID
 
 KEYS: Final = ("a", "b", "c")
 START_AGAIN_SECONDS: Final = 0.5
@@ -61,15 +59,17 @@ class Member:
         self.draw = random.Random(f"{plan.name} {seed}")
         self.decisions: dict[str, TransactionState] = {}  # the database of the application
         self.quiet = False
+        self.recorder = MemberRecorder(record, plan.name)
         self._loop = loop
-        self._starts = 0
+        self._clients = 0
         self.process: Process = loop.process(plan.name)
         self.stopping = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
 
     @property
     def name(self) -> str:
-        return f"{self.plan.name}.{self._starts}"
+        """Name of the current client, which differs after every start."""
+        return f"{self.plan.name}.{self._clients}"
 
     @property
     def runs(self) -> bool:
@@ -79,7 +79,6 @@ class Member:
         """Start the process, with an application that runs until `stop`."""
         if self.process.dead:
             self.process = self._loop.process(self.plan.name)
-        self._starts += 1
         self.stopping = asyncio.Event()
         self._main = self.process.context().run(self._loop.create_task, self._run())
 
@@ -114,19 +113,15 @@ class Member:
         share = self.plan.option("fails", 0.0)
         return tries < MOST_TRIES_THAT_FAIL and self.draw.random() < share
 
-    def delivered(self, message: MessageExt) -> Place:
-        place = place_of(message)
-        tries = message.reconsume_times
-        self.record.delivered(self.name, self.plan.group, place, message.body, tries)
-        return place
-
-    def processed(self, place: Place, message: MessageExt) -> None:
-        self.record.processed(self.name, self.plan.group, place, message.body)
+    def done(self, message: MessageExt) -> None:
+        self.record.done(self.plan.group, message)
 
     async def _run(self) -> None:
         """Run one client after the other: an application that starts again after errors."""
         make, use = KINDS[self.plan.kind]
         while not self.stopping.is_set():
+            self._clients += 1
+            self.recorder = MemberRecorder(self.record, self.name)
             client = make(self)
             try:
                 if self.plan.consumes:
@@ -187,11 +182,6 @@ class Bounded:
         self._watch.cancel()
 
 
-def place_of(message: MessageExt) -> Place:
-    queue = message.queue
-    return queue.broker_name, queue.topic, queue.queue_id, message.queue_offset
-
-
 def stack(task: asyncio.Task[Any] | None) -> str:
     """Return the names of the coroutines that a task is in."""
     names = []
@@ -207,24 +197,11 @@ def stack(task: asyncio.Task[Any] | None) -> str:
 # --- producers ----------------------------------------------------------------------------------
 
 
-async def _observed(
-    member: Member, uids: list[str], call: Awaitable[Any], key: str = "", seconds: float = 0.0
-) -> Any:
-    """Await a send, and record what became of it."""
-    record = member.record
-    for uid in uids:
-        record.sending(uid, member.plan.topic, key)
-    try:
-        async with member.bounded(f"send of {uids}", SEND_SECONDS + LATE_SECONDS + seconds):
-            result = await call
-    except (SendUnknownError, BatchError) as error:
-        record.sent(uids, "unknown", str(error)[:120])
-    except RocketMQError as error:
-        record.sent(uids, "failed", f"{type(error).__name__}: {error}"[:160])
-    else:
-        record.sent(uids, "ok", getattr(result, "queue", ""))
-        return result
-    return None
+async def _send(member: Member, call: Awaitable[object], what: str) -> None:
+    """Await a send; its outcome is in the history."""
+    with suppress(RocketMQError):
+        async with member.bounded(what, SEND_SECONDS + LATE_SECONDS):
+            await call
 
 
 Send = Callable[[Member, Any, str, str], Awaitable[object]]
@@ -250,13 +227,13 @@ def _producing(send: Send) -> Callable[[Member, Any], Awaitable[None]]:
 
 async def _send_plain(member: Member, producer: Producer, uid: str, _task: str) -> None:
     message = Message(member.plan.topic, uid.encode())
-    await _observed(member, [uid], producer.send(message))
+    await _send(member, producer.send(message), f"send of {uid}")
 
 
 async def _send_keyed(member: Member, producer: Producer, uid: str, task: str) -> None:
     key = f"{task}/{member.draw.choice(KEYS)}"
     message = Message(member.plan.topic, uid.encode())
-    await _observed(member, [uid], producer.send(message, sharding_key=key), key)
+    await _send(member, producer.send(message, sharding_key=key), f"send of {uid}")
 
 
 async def _send_together(member: Member, producer: Producer, uid: str, _task: str) -> None:
@@ -268,57 +245,50 @@ async def _send_together(member: Member, producer: Producer, uid: str, _task: st
 async def _send_batch(member: Member, producer: Producer, uid: str, _task: str) -> None:
     uids = [f"{uid}+{number}" for number in range(member.draw.randint(1, 8))]
     messages = [Message(member.plan.topic, each.encode()) for each in uids]
-    await _observed(member, uids, producer.send_batch(messages))
+    await _send(member, producer.send_batch(messages), f"send_batch of {uid}")
 
 
 async def _send_delayed(member: Member, producer: Producer, uid: str, _task: str) -> None:
     message = Message(member.plan.topic, uid.encode(), delay_level=member.draw.randint(1, 2))
-    await _observed(member, [uid], producer.send(message))
+    await _send(member, producer.send(message), f"send of {uid}")
 
 
 async def _send_oneway(member: Member, producer: Producer, uid: str, _task: str) -> None:
-    member.record.sending(uid, member.plan.topic)
-    with suppress(RocketMQError):
-        async with member.bounded("send_oneway", SEND_SECONDS + LATE_SECONDS):
-            await producer.send_oneway(Message(member.plan.topic, uid.encode()))
-    member.record.sent([uid], "unknown")
+    message = Message(member.plan.topic, uid.encode())
+    await _send(member, producer.send_oneway(message), f"send_oneway of {uid}")
 
 
 async def _send_in_transaction(
     member: Member, producer: TransactionProducer, uid: str, _task: str
 ) -> None:
-    record = member.record
-    record.sending(uid, member.plan.topic)
     states = (TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN)
     state = member.draw.choices(states, (6, 2, 2))[0]
-    try:
-        async with member.bounded("transaction", 2 * SEND_SECONDS + LATE_SECONDS + 1):
-            async with producer.transaction(Message(member.plan.topic, uid.encode())) as tx:
-                await member.work()
-                decided = TransactionState.COMMIT if state is TransactionState.UNKNOWN else state
-                member.decisions[uid] = decided
-                if decided is TransactionState.ROLLBACK:
-                    record.sent([uid], "rolled back")
-                if state is TransactionState.UNKNOWN:
-                    tx.unknown()
-                elif state is TransactionState.ROLLBACK:
-                    await tx.rollback()
-    except RocketMQError as error:
-        member.decisions.setdefault(uid, TransactionState.ROLLBACK)
-        if record.sends[uid].outcome == "":
-            record.sent([uid], "unknown", f"{type(error).__name__}: {error}"[:160])
-        return
-    if decided is TransactionState.COMMIT:
-        record.sent([uid], "ok")
+
+    async def run() -> None:
+        async with producer.transaction(Message(member.plan.topic, uid.encode())) as tx:
+            await member.work()
+            if state is TransactionState.ROLLBACK:
+                member.decisions[uid] = state
+                await tx.rollback()
+                return
+            member.decisions[uid] = TransactionState.COMMIT
+            member.record.committed(tx.message.properties[UID], member.plan.topic)
+            if state is TransactionState.UNKNOWN:
+                tx.unknown()
+
+    # The half message and the decision have a timeout each.
+    with suppress(RocketMQError):
+        async with member.bounded(f"transaction of {uid}", 2 * SEND_SECONDS + 2 * LATE_SECONDS):
+            await run()
 
 
 def _plain_producer(member: Member) -> Producer:
-    return Producer(member.plan.group, client=member.config)
+    return member.recorder.producer(member.plan.group, client=member.config)
 
 
 def _auto_batch_producer(member: Member) -> Producer:
     config = ProducerConfig(auto_batch=AutoBatch(linger_seconds=0.005, max_messages=16))
-    return Producer(member.plan.group, client=member.config, config=config)
+    return member.recorder.producer(member.plan.group, client=member.config, config=config)
 
 
 def _transaction_producer(member: Member) -> TransactionProducer:
@@ -327,7 +297,9 @@ def _transaction_producer(member: Member) -> TransactionProducer:
         return member.decisions.get(message.body.decode(), TransactionState.ROLLBACK)
 
     topics = (member.plan.topic,)
-    return TransactionProducer(member.plan.group, check=check, client=member.config, topics=topics)
+    return member.recorder.transaction_producer(
+        member.plan.group, check=check, client=member.config, topics=topics
+    )
 
 
 # --- consumers ----------------------------------------------------------------------------------
@@ -345,11 +317,10 @@ def _push_consumer(member: Member) -> PushConsumer:
     kind = member.plan.kind
 
     async def handle(message: MessageExt) -> None:
-        place = member.delivered(message)
         await member.work()
         if member.fails(message.reconsume_times):
             raise HandlerFailed
-        member.processed(place, message)
+        member.done(message)
 
     config = PushConfig(
         **_settings(member),
@@ -358,7 +329,7 @@ def _push_consumer(member: Member) -> PushConsumer:
         client_rebalance=kind != "broker_rebalance",
         pop_invisible_seconds=INVISIBLE_SECONDS,
     )
-    return PushConsumer(
+    return member.recorder.push_consumer(
         member.plan.group,
         on_message=handle,
         orderly=kind == "orderly",
@@ -381,7 +352,9 @@ async def _run_push(member: Member, consumer: PushConsumer) -> None:
 
 def _lite_consumer(member: Member) -> LitePullConsumer:
     config = LitePullConfig(**_settings(member), auto_commit=not member.plan.option("manual", 0))
-    return LitePullConsumer(member.plan.group, client=member.config, config=config)
+    return member.recorder.lite_pull_consumer(
+        member.plan.group, client=member.config, config=config
+    )
 
 
 async def _run_lite(member: Member, consumer: LitePullConsumer) -> None:
@@ -390,9 +363,8 @@ async def _run_lite(member: Member, consumer: LitePullConsumer) -> None:
         async with member.bounded("poll", 1.0 + LATE_SECONDS):
             messages = await consumer.poll(1.0, batch)
         for message in messages:
-            place = member.delivered(message)
             await member.work()
-            member.processed(place, message)
+            member.done(message)
         if manual and messages:
             try:
                 await consumer.commit()
@@ -407,20 +379,19 @@ def _pop_consumer(member: Member) -> PopConsumer:
         batch_size=int(member.plan.option("batch", 32)),
         wait_seconds=5.0,
     )
-    return PopConsumer(member.plan.group, client=member.config, config=config)
+    return member.recorder.pop_consumer(member.plan.group, client=member.config, config=config)
 
 
 async def _run_pop(member: Member, consumer: PopConsumer) -> None:
     while not member.stopping.is_set():
         messages = await consumer.receive(wait_seconds=1.0)
         for message in messages:
-            place = member.delivered(message)
             await member.work()
             try:
                 if member.fails(message.reconsume_times):
                     await consumer.retry(message, 2.0)
                     continue
-                member.processed(place, message)
+                member.done(message)
                 await consumer.ack(message)
             except RocketMQError as error:
                 member.record.add("error", member.name, "ack", str(error)[:160])

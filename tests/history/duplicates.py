@@ -92,8 +92,9 @@ class _Reasons:
         if each.queue.topic.startswith(RETRY_PREFIX):
             if any(self._is_refused(before, each.at) for before in earlier):
                 return "retry"
-            expired = any(self._is_visible_again(before, each.at) for before in earlier)
-            return "expired" if expired else ""
+            if any(self._is_visible_again(before, each.at) for before in earlier):
+                return "expired"
+            # The other copy may have expired in a response that was lost.
         if len({before.body for before in (*earlier, each)}) > 1:
             return ""
         sends = self._sends.get(each.identity, [])

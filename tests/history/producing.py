@@ -90,14 +90,16 @@ def i4_copies_have_one_id_and_an_attempt_each(history: History) -> Iterator[Find
 
 
 def i5_sends_keep_their_order(history: History) -> Iterator[Finding]:
-    """Sends awaited one after another are in order within each queue."""
+    """Sends awaited one after another are in order within each queue, unless made visible later."""
     first: dict[tuple[str, MessageQueue], LogEntry] = {}
     for identity, entries in copies(history).items():
         for entry in reversed(entries):
             first[identity, entry.queue] = entry
     lines: dict[tuple[str, MessageQueue], list[Sent]] = defaultdict(list)
     for sent in sorted(history.sends, key=lambda s: s.started):
-        if sent.outcome is Outcome.OK and sent.task is not None and sent.queue is not None:
+        if sent.outcome is not Outcome.OK or sent.delayed or sent.transaction:
+            continue
+        if sent.task is not None and sent.queue is not None:
             lines[sent.task, sent.queue].append(sent)
     for (task, queue), sends in lines.items():
         stored = [(sent, first.get((sent.identity, queue))) for sent in sends]
