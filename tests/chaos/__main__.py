@@ -1,115 +1,83 @@
-"""Command line of chaos runs: ``python -m tests.chaos --seeds 0:1000``."""
+"""Chaos runs: random clients and faults in a simulated cluster, judged by `tests.history`.
+
+A run is repeated exactly by its seed: ``--seed N --history`` prints everything that happened.
+"""
 
 from __future__ import annotations
 
-import gc
 import os
-import pickle
-import signal
 import sys
 import time
-import traceback
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Iterator
-from importlib import import_module
-from typing import Final
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 
-from tests.chaos import virtual  # noqa: F401 - first: it replaces the clocks
-from tests.chaos.loop import Stuck
-from tests.chaos.ordered import keep_order_of_sets
-from tests.chaos.plan import Plan, draw_plan
-from tests.chaos.simulation import Result, simulate
+_now = time.monotonic  # the real one, which the next import replaces
 
-MOST_SECONDS: Final = float(os.environ.get("CHAOS_MOST", "20"))  # of processor time, of a run
+from tests.chaos import virtual  # noqa: E402, F401 - first of all modules that read clocks
+from tests.chaos.minimise import minimised  # noqa: E402
+from tests.chaos.plan import Plan, draw_plan  # noqa: E402
+from tests.chaos.runner import prepare, run  # noqa: E402
+from tests.chaos.simulation import Result  # noqa: E402
 
-_real_time = time.monotonic
-
-for _late in ("structlog", "anyio._backends._asyncio"):  # once, not in every child
-    import_module(_late)
-keep_order_of_sets()
-
-
-def in_child(plan: Plan) -> Result:
-    """Run *plan* in a forked process, so that runs share nothing."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        status = 1
-        signal.signal(signal.SIGPROF, _too_slow)
-        signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
-        try:
-            result = simulate(plan)
-            with os.fdopen(writer, "wb") as pipe:
-                pickle.dump(result, pipe)
-            status = 0
-        except BaseException:  # noqa: BLE001 - a child must not return
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        data = pipe.read()
-    os.waitpid(child, 0)
-    if not data:
-        return Result(plan, (), ("the process of the run failed",), 0.0)
-    result: Result = pickle.loads(data)  # noqa: S301 - made by the child
-    return result
-
-
-def _too_slow(_number: int, _frame: object) -> None:
-    raise Stuck(f"the run took {MOST_SECONDS:g} s of processor time")
-
-
-def run_all(plans: Iterable[Plan]) -> Iterator[Result]:
-    for plan in plans:
-        yield in_child(plan)
+MOST_SHOWN = 5  # violations of a run
 
 
 def main() -> int:
-    parser = ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    """Return the exit status: 1 if a run violated a rule."""
+    parser = ArgumentParser(
+        "python -m tests.chaos", description=__doc__, formatter_class=RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=0, help="first seed")
-    parser.add_argument("--runs", type=int, help="number of seeds")
-    parser.add_argument("--minutes", type=float, help="stop after this time")
-    parser.add_argument("--history", action="store_true", help="print the history")
+    parser.add_argument("--runs", type=int, help="number of seeds; default: 1, or by --minutes")
+    parser.add_argument("--minutes", type=float, help="begin no run after this time")
+    parser.add_argument("--history", action="store_true", help="print the events of each run")
+    parser.add_argument("--minimise", action="store_true", help="shorten the plans that fail")
     options = parser.parse_args()
-    return _simulate(options)
-
-
-def _simulate(options: Namespace) -> int:
+    prepare()
     count = options.runs or (1 if options.minutes is None else sys.maxsize)
-    until = None if options.minutes is None else _real_time() + options.minutes * 60
-    failed = []
-    gc.collect()
-    gc.freeze()
-    began, runs, virtual_seconds, lines = _real_time(), 0, 0.0, 0
+    began, failed, runs, seconds = _now(), [], 0, 0.0
     for seed in range(options.seed, options.seed + count):
-        result = in_child(draw_plan(seed))
-        runs += 1
-        virtual_seconds += result.seconds
-        lines += len(result.history)
+        if options.minutes is not None and _now() - began > options.minutes * 60:
+            break
+        result = run(draw_plan(seed))
+        runs, seconds = runs + 1, seconds + result.seconds
         if options.history:
             print("\n".join(result.history))
         if result.violations:
             failed.append(seed)
-            print("\n".join(result.plan.lines()))
-            for violation in result.violations[:5]:
-                print("  VIOLATION", violation[:3000], flush=True)
-        if until is not None and _real_time() > until:
-            break
-    took = _real_time() - began
+            _report(result, options)
+    used = sum(os.times()[2:4])
     print(
-        f"{runs} run(s), {virtual_seconds:.0f} virtual seconds, {lines} events in {took:.1f} s "
-        f"({sum(os.times()[2:4]):.1f} s of processor time); "
-        f"failed: {failed or 'none'}"
+        f"{runs} runs, {seconds:.0f} virtual seconds, {used:.1f} s of processor time; "
+        f"failed: {', '.join(map(str, failed)) or 'none'}"
     )
-    sys.stdout.flush()
     return 1 if failed else 0
 
 
+def _report(result: Result, options: Namespace) -> None:
+    _print(result)
+    if options.minimise:
+        rules = {_rule(violation) for violation in result.violations}
+
+        def fails(plan: Plan) -> bool:
+            return any(_rule(violation) in rules for violation in run(plan).violations)
+
+        print("shortened:")
+        _print(run(minimised(result.plan, fails)))
+
+
+def _print(result: Result) -> None:
+    print("\n".join(result.plan.lines()))
+    for violation in result.violations[:MOST_SHOWN]:
+        print("  VIOLATION", violation, flush=True)
+
+
+def _rule(violation: str) -> str:
+    """Return what a violation has in common with others: its rule, or its first words."""
+    return " ".join(violation.split(" s: ", 1)[-1].split()[:1])
+
+
 if __name__ == "__main__":
-    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets of strings
+    if os.environ.get("PYTHONHASHSEED") != "0":  # it decides about the order of sets of strings
         arguments = [sys.executable, "-m", "tests.chaos", *sys.argv[1:]]
         os.execve(sys.executable, arguments, {**os.environ, "PYTHONHASHSEED": "0"})
     sys.exit(main())

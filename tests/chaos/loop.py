@@ -24,7 +24,7 @@ TURN_SECONDS: Final = 1e-6
 THREAD_SECONDS: Final = 0.005  # until a call in a thread has returned, at most
 
 
-class Stuck(Exception):
+class StuckError(Exception):
     """The simulation cannot go on: nothing is ready, or time does not pass."""
 
 
@@ -73,7 +73,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._numbers = 0
         self._ready: deque[asyncio.Handle] = deque()
         self.network: Any = None
-        self.turns = 0
+        self._turns = 0
         self.set_task_factory(_remember)  # type: ignore[arg-type]
         self.set_exception_handler(_report)
 
@@ -142,33 +142,39 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         pass  # stays in the heap until its time; a run is short
 
     def _run_once(self) -> None:
-        ready, timers = self._ready, self._timers
-        if not ready:
-            while timers and timers[0][2].cancelled():
-                heapq.heappop(timers)
-            if not timers:
-                raise Stuck("nothing is ready, and no timer is set")
-            if timers[0][0] > self._now:
-                self._now = timers[0][0]
-                self.turns = 0
-        self.turns += 1
+        if not self._ready:
+            self._jump()
+        self._turns += 1
         self._now += TURN_SECONDS  # as on a real machine, a loop that waits does not stop time
-        if self.turns > MOST_BUSY_TURNS:
-            raise Stuck(f"the event loop never becomes idle; next: {list(ready)[:3]!r}")
-        while timers and timers[0][0] <= self._now:
-            timer = heapq.heappop(timers)[2]
-            if not timer.cancelled():
-                ready.append(timer)
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle.cancelled():
-                continue
-            if self._stopped_some:
-                process = handle._context.get(current_process, WORLD)  # type: ignore[attr-defined]
-                if process.dead or process.frozen:
-                    process.held.append(handle)
-                    continue
-            handle._run()
+        if self._turns > MOST_BUSY_TURNS:
+            raise StuckError(f"the event loop never becomes idle: {list(self._ready)[:3]!r}")
+        while self._timers and self._timers[0][0] <= self._now:
+            self._ready.append(heapq.heappop(self._timers)[2])
+        for _ in range(len(self._ready)):
+            handle = self._ready.popleft()
+            if not handle.cancelled() and not self._holds(handle):
+                handle._run()
+
+    def _jump(self) -> None:
+        """Go to the time of the next timer."""
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        if not timers:
+            raise StuckError("nothing is ready, and no timer is set")
+        if timers[0][0] > self._now:
+            self._now = timers[0][0]
+            self._turns = 0
+
+    def _holds(self, handle: asyncio.Handle) -> bool:
+        """Keep *handle* if its process does not run."""
+        if not self._stopped_some:
+            return False
+        process: Process = handle._context.get(current_process, WORLD)  # type: ignore[attr-defined]
+        if process.dead or process.frozen:
+            process.held.append(handle)
+            return True
+        return False
 
     def _write_to_self(self) -> None:
         pass

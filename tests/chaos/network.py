@@ -202,9 +202,9 @@ class End(asyncio.Transport):
             self.protocol.data_received(data)
             return
         while data and not self.closed:
-            buffer = self.protocol.get_buffer(-1)
+            buffer = memoryview(self.protocol.get_buffer(-1))
             size = min(len(buffer), len(data))
-            memoryview(buffer)[:size] = data[:size]
+            buffer[:size] = data[:size]
             self.protocol.buffer_updated(size)
             data = data[size:]
 
@@ -295,7 +295,7 @@ class Network:
     def pieces(self, data: bytes) -> list[bytes]:
         """Cut *data*, mostly into one piece, sometimes into some."""
         draw = self.loop.random
-        if draw.random() < 0.9 or len(data) < 2:  # noqa: PLR2004
+        if draw.random() < 0.9 or len(data) < 2:
             return [data]
         cuts = sorted({draw.randrange(1, len(data)) for _ in range(draw.randint(1, 4))})
         return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
@@ -315,7 +315,7 @@ class Network:
         process: Process = context[current_process]
         condition = self.condition(process.name, port)
         await asyncio.sleep(self.delay(condition))
-        while condition.blocked_in or condition.blocked_out:
+        while condition.blocked_in or condition.blocked_out:  # noqa: ASYNC110 - as TCP does
             await asyncio.sleep(1.0)  # the packet is sent again
         server = self.servers.get(port)
         if server is None:

@@ -158,7 +158,7 @@ def _of_broker(draw: random.Random, plan: Plan, fault: Fault) -> Fault:
 
 
 def _of_server(draw: random.Random, plan: Plan, fault: Fault) -> Fault:
-    if draw.random() < 0.25:  # noqa: PLR2004
+    if draw.random() < 0.25:
         return replace(fault, target="namesrv")
     return _of_broker(draw, plan, fault)
 
@@ -180,7 +180,7 @@ def _of_link(draw: random.Random, plan: Plan, fault: Fault) -> Fault:
 def _of_requests(draw: random.Random, plan: Plan, fault: Fault) -> Fault:
     spoil = draw.choice(SPOILS)
     times = draw.choice((1, 1, 1, 2, 5, 0))  # 0: all
-    target = _of_broker(draw, plan, fault).target if draw.random() < 0.5 else ""  # noqa: PLR2004
+    target = _of_broker(draw, plan, fault).target if draw.random() < 0.5 else ""
     seconds = draw.choice((0.1, 1.0, 2.9, 3.5, 10.0))
     return replace(
         fault, target=target, detail=(spoil, draw.choice(REQUESTS), str(times)), number=seconds

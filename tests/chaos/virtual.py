@@ -34,7 +34,7 @@ PROCESS_ID: Final = 4242  # of every simulated process
 
 def begin(clock: VirtualClock, seed: int) -> None:
     """Replace time and randomness in this process, for good."""
-    global _clock, _draws  # noqa: PLW0603 - the functions below have no object to keep them in
+    global _clock, _draws
     _clock, _draws = clock, random.Random(seed)
     random.seed(seed)
 

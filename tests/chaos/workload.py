@@ -40,7 +40,7 @@ CLOSE_SECONDS: Final = 40.0
 INVISIBLE_SECONDS: Final = 10.0
 
 
-class HandlerFailed(Exception):
+class HandlerError(Exception):
     """Raised by handlers of the workload."""
 
 
@@ -319,7 +319,7 @@ def _push_consumer(member: Member) -> PushConsumer:
     async def handle(message: MessageExt) -> None:
         await member.work()
         if member.fails(message.reconsume_times):
-            raise HandlerFailed
+            raise HandlerError
         member.done(message)
 
     config = PushConfig(

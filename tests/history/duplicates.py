@@ -11,7 +11,7 @@ from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue
 from tests.history.events import Acked, Commit, Delivered, Fault, Handled, Hidden, Outcome, Sent
 from tests.history.history import History
-from tests.history.rules import Epochs, Finding, GroupQueue, by_queue, receptions, scope
+from tests.history.rules import Epochs, Finding, GroupQueue, by_queue, copies, receptions, scope
 
 Reception = Delivered | Handled
 
@@ -64,6 +64,7 @@ class _Reasons:
         self._sends: dict[str, list[Sent]] = defaultdict(list)
         for sent in history.sends:
             self._sends[sent.identity].append(sent)
+        self._copies = copies(history)
         self._sent_back = Counter((each.group, each.uid) for each in history.sent_back)
 
     def duplicates(self) -> Iterator[Duplicate]:
@@ -94,7 +95,8 @@ class _Reasons:
                 return "retry"
             if any(self._is_visible_again(before, each.at) for before in earlier):
                 return "expired"
-            # The other copy may have expired in a response that was lost.
+            # Of a message that was sent twice, one copy may have expired in a lost response.
+            return "sent twice" if len(self._copies.get(each.identity, ())) > 1 else ""
         if len({before.body for before in (*earlier, each)}) > 1:
             return ""
         sends = self._sends.get(each.identity, [])

@@ -96,10 +96,9 @@ def i5_sends_keep_their_order(history: History) -> Iterator[Finding]:
         for entry in reversed(entries):
             first[identity, entry.queue] = entry
     lines: dict[tuple[str, MessageQueue], list[Sent]] = defaultdict(list)
-    for sent in sorted(history.sends, key=lambda s: s.started):
-        if sent.outcome is not Outcome.OK or sent.delayed or sent.transaction:
-            continue
-        if sent.task is not None and sent.queue is not None:
+    stored_at_once = [s for s in history.sends if not s.delayed and not s.transaction]
+    for sent in sorted(stored_at_once, key=lambda s: s.started):
+        if sent.outcome is Outcome.OK and sent.task is not None and sent.queue is not None:
             lines[sent.task, sent.queue].append(sent)
     for (task, queue), sends in lines.items():
         stored = [(sent, first.get((sent.identity, queue))) for sent in sends]
