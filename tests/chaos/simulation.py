@@ -237,7 +237,9 @@ class Simulation:
     async def _crash(self, fault: Fault) -> None:
         member = self._members[fault.target]
         if member.runs:
-            self._record.history.stalls += member.plan.kind == "orderly"  # it ended no handler
+            for run in self._record.history.handled:
+                if run.ended is None and run.number.startswith(f"{member.name}-"):
+                    run.ended = self._loop.time()  # with its process
             self._note_fault("kill", member.name, self._loop.time())
             member.crash()
             await asyncio.sleep(fault.seconds)
