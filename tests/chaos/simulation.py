@@ -74,8 +74,8 @@ def rules_for(plan: Plan) -> list[str]:
     """Return the rules that a run has to keep.
 
     Brokers forget locks when they restart, and give them to the first member that asks; the owner
-    before learns it with its next request.  A key has another queue for a producer that starts while
-    a broker is in no route.
+    before learns it with its next request.  A producer that starts while a broker is in no route
+    chooses another queue for a key.
     """
     left_routes = any(f.kind in ("kill_server", "forget_brokers") for f in plan.faults)
     forgotten = any(f.kind == "kill_server" and f.target != "namesrv" for f in plan.faults)
