@@ -1,0 +1,106 @@
+"""Controller mode: producers and consumers follow the master of a broker name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from rocketmq_aio import OffsetCorrected
+from rocketmq_aio.testing import Cluster, ControlledBroker, probe
+from tests.topologies.controlled import Load, eventually
+
+
+@pytest.fixture(scope="module")
+def controlled(rocketmq_backend: str, rocketmq_version: str) -> Iterator[Cluster]:
+    """Three replicas; a message is confirmed when all that are in sync have it."""
+    with Cluster.start(
+        rocketmq_version,
+        backend=rocketmq_backend,
+        slaves=2,
+        controller=True,
+        sync_replication=True,
+        # On a slow machine a slave may be behind for long, and still become the master.
+        broker_properties={"haMaxTimeSlaveNotCatchup": "120000"},
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def broker(controlled: Cluster) -> ControlledBroker:
+    """The replicas, all in sync."""
+    (broker,) = controlled.brokers
+    assert isinstance(broker, ControlledBroker)
+    broker.wait_in_sync()
+    return broker
+
+
+def create_topic(cluster: Cluster, name: str, queues: int = 2) -> str:
+    """Create a topic that all replicas have."""
+    (broker,) = cluster.brokers
+    cluster.create_topic(name, queues=queues)
+    wanted = [each for each in broker.replicas if each.pid is not None]
+    probe.wait_until(
+        lambda: [probe.queues(each.address, name) for each in wanted],
+        seconds=60,
+        what=f"{name} not copied",
+    )
+    return name
+
+
+def rejoin(broker: ControlledBroker, number: int) -> None:
+    """Start a replica again, and wait until it is in sync."""
+    broker.replicas[number].start()
+    broker.wait_in_sync()
+
+
+async def test_nothing_confirmed_is_lost_in_two_failovers(
+    controlled: Cluster, broker: ControlledBroker
+) -> None:
+    load = Load(
+        controlled.namesrv, create_topic(controlled, "sales"), create_topic(controlled, "ordered")
+    )
+    first = broker.find_master()
+    async with load.running():
+        await load.progress()
+        first.kill()
+        second = await asyncio.to_thread(broker.wait_new_master, first)
+        await load.progress()
+        await asyncio.to_thread(rejoin, broker, broker.replicas.index(first))
+        assert broker.find_master() is second  # the former master is a slave now
+        await load.progress()
+
+        second.kill()
+        third = await asyncio.to_thread(broker.wait_new_master, second)
+        await load.progress()
+        await eventually(lambda: not load.missing(), "every confirmed message")
+
+    assert third is not second
+    assert load.failed == []
+    assert load.disordered() == []
+    corrected = [each for each in load.events if isinstance(each, OffsetCorrected)]
+    assert corrected == []
+    await asyncio.to_thread(rejoin, broker, broker.replicas.index(second))
+
+
+async def test_clients_leave_a_frozen_master(controlled: Cluster, broker: ControlledBroker) -> None:
+    load = Load(
+        controlled.namesrv, create_topic(controlled, "sales2"), create_topic(controlled, "ordered2")
+    )
+    first = broker.find_master()
+    async with load.running():
+        await load.progress()
+        first.pause()
+        try:
+            second = await asyncio.to_thread(broker.wait_new_master, first)
+            await load.progress()
+        finally:
+            first.resume()
+        await asyncio.to_thread(broker.wait_in_sync)
+        assert broker.find_master() is second
+        await load.progress()
+        await eventually(lambda: not load.missing(), "every confirmed message")
+
+    assert load.failed == []
+    assert load.disordered() == []
