@@ -32,6 +32,7 @@ DEMO := $(if $(and $(filter embedded,$(BACKEND)),$(if $(wildcard $(READY)),,yes)
 
 # Conformance and examples; the other broker tests run on the embedded broker in test-embedded.
 QUICK_BROKER_TESTS := tests/broker/test_conformance.py tests/broker/test_examples.py tests/broker/test_transaction_conformance.py
+EMBEDDED_ON_4 := $(QUICK_BROKER_TESTS) $(addprefix tests/broker/test_,admin.py acl.py admin_acl.py embedded_official.py mqadmin.py static_topics.py)
 # Not conformance: it compares the embedded broker with the versions that it imitates.
 CLIENT_TESTS := $(addprefix tests/broker/test_,producer.py push.py pull.py transactions.py pop.py)
 
@@ -52,10 +53,12 @@ test-unit: $(READY)
 test-faults: $(READY)
 	$(PYTEST) tests/faults
 
-# The broker tests on the embedded broker, except those that need a real one.
+# The broker tests on the embedded broker, except those that need a real one; as 4.9.7 only those
+# that show where the versions differ.
 test-embedded: $(READY)
 	set -e; for version in $(VERSIONS); do \
-	  $(PYTEST) tests/broker examples/billing --rocketmq-backend embedded --rocketmq-version $$version; \
+	  case $$version in 4.*) tests="$(EMBEDDED_ON_4)";; *) tests="tests/broker examples/billing";; esac; \
+	  $(PYTEST) $$tests --rocketmq-backend embedded --rocketmq-version $$version; \
 	done
 
 test-broker: $(READY)

@@ -283,7 +283,7 @@ class ContainerBackend(Backend):
             self._connect(container, spec.broker_name, {port: port for port in ports})
             container.with_command(["sleep", "infinity"])
             self._cleanup.callback(container.stop)
-            pod = _Pod(container.start().get_wrapped_container().id, ports)
+            pod = _Pod(str(container.start().get_wrapped_container().id), ports)
             self._pods[spec.broker_name] = pod
         return pod
 

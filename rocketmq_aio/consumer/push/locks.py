@@ -113,8 +113,9 @@ class QueueLocks:
         }
 
     def _may_be_forgotten(self, queue: MessageQueue, lease: Lease) -> bool:
-        address = self._instance.routes.master(self._broker_of(queue))
-        return address != lease.address or not self._instance.remoting.is_connected(address)
+        if self._instance.routes.master(self._broker_of(queue)) != lease.address:
+            return True
+        return not self._instance.remoting.is_connected(lease.address)
 
     async def _renew(self, broker: str) -> None:
         try:

@@ -188,7 +188,7 @@ async def test_the_bytes_of_queued_requests_are_bounded(monkeypatch: pytest.Monk
         server = opened.client.server
         for number in range(WORKERS):
             await broker.push(asking(39, oneway=True, body=bytes(1024)))
-            await until(lambda number=number: started > number)
+            await until(lambda at=number: started > at)  # type: ignore[misc]  # a bound loop variable
         for _ in range(6):
             await broker.push(asking(39, oneway=True, body=bytes(1024)))
         await opened.ask(broker.address)
