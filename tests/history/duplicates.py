@@ -123,7 +123,7 @@ class _Reasons:
             return ""
         epoch = self._epochs.by_number.get(each.epoch)
         begun = each.at if epoch is None else epoch.started
-        commit = self._commit_before(each, begun)
+        commit = self._committed(each, begun)
         if commit is not None and commit.offset > each.offset:
             at = commit.confirmed or commit.at
             return next((f.kind for f in self._history.faults if _is_broker(f, at, begun)), "")
@@ -139,10 +139,20 @@ class _Reasons:
         epoch = self._epochs.by_number.get(before.epoch)
         return "lost lock" if epoch is not None and epoch.lost_lock else "rebalance"
 
-    def _commit_before(self, each: Reception, at: float) -> Commit | None:
+    def _committed(self, each: Reception, at: float) -> Commit | None:
+        """Return the last commit before *at*.
+
+        Members that both believe to own the queue may commit at the same time: the broker may have
+        stored any of those commits last, so the lowest counts.
+        """
         commits = self._commits.get(GroupQueue(each.group, each.queue), [])
-        place = bisect_right(commits, at, key=lambda commit: commit.confirmed or 0.0)
-        return commits[place - 1] if place else None
+        end = bisect_right(commits, at, key=lambda commit: commit.confirmed or 0.0)
+        if not end:
+            return None
+        first = bisect_left(
+            commits, commits[end - 1].at, key=lambda commit: commit.confirmed or 0.0
+        )
+        return min(commits[first:end], key=lambda commit: commit.offset)
 
     def _is_refused(self, before: Reception, at: float) -> bool:
         """Whether *before* ended without success before *at*."""

@@ -75,6 +75,14 @@ def confirmed(at: float, offset: int = 1) -> list[Commit]:
     return [Commit(at=at, queue=Q0, offset=offset, group=GROUP, consumer="c1", confirmed=at + 0.5)]
 
 
+def concurrent(*offsets: int) -> list[Commit]:
+    """Return commits in flight at the same time, confirmed in this order."""
+    return [
+        Commit(at=14, queue=Q0, offset=offset, group=GROUP, consumer="c1", confirmed=15 + number)
+        for number, offset in enumerate(offsets)
+    ]
+
+
 def again(second: Handled, **changes: object) -> History:
     """Return a run in which the same owner gets the message twice."""
     return moved(handled=[handled(10), second], **changes)
@@ -99,6 +107,7 @@ EXPLAINED: dict[str, tuple[str, History]] = {
     "a stalled consumer": ("stall", moved(faults=fault("stall", "c1"))),
     "a lost lock": ("lost lock", lost_lock()),
     "a commit below it": ("rebalance", moved(commits=confirmed(14, offset=0))),
+    "commits of two owners at once": ("rebalance", moved(commits=concurrent(0, 1))),
     "a commit that was too late": ("rebalance", moved(commits=confirmed(17.8))),
     "a broker that lost the commit": (
         "broker",
@@ -208,7 +217,9 @@ def long_run(count: int) -> History:
         send = sent(attempts=2)
         send.uid, send.offset = f"u{number}", number
         history.sends.append(send)
-        history.commits += confirmed(14, offset=0)
+        (commit,) = confirmed(14 + number / count, offset=0)
+        commit.confirmed = commit.at
+        history.commits.append(commit)
         history.resets += reset(0, at=1)
     return history
 
