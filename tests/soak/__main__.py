@@ -16,7 +16,7 @@ from typing import Final
 from tests.soak.flows import FLOWS, Flow
 from tests.soak.sampling import process_figures, table_sizes
 from tests.soak.servers import BROKERS, ServerProcess, start_servers
-from tests.soak.trend import CONFIDENCE, Point, blocks, grows, slope
+from tests.soak.trend import CONFIDENCE, Trend
 
 MAX_MIB_PER_HOUR: Final = 1.0
 WARM_UP: Final = 0.2  # of the whole time
@@ -37,7 +37,8 @@ class Soak:
     def __init__(self, flows: list[Flow], seconds: float) -> None:
         self.flows = flows
         self.seconds = seconds
-        self.samples: dict[str, list[Point]] = {}
+        self.trends: dict[str, Trend] = {}
+        self._samples = 0
         self.restarts = 0
         self.faults: list[str] = []
 
@@ -73,10 +74,10 @@ class Soak:
                 self.faults.append(f"{flow.name}: nothing was received")
         if self.seconds < JUDGED_SECONDS:
             return
-        for name, points in self._judged().items():
-            if name not in INFORMATIVE and grows(points):
+        for name, trend in self.trends.items():
+            if name not in INFORMATIVE and trend.grows():
                 self.faults.append(f"{name} grows")
-        memory = slope(self._judged()[MEMORY])
+        memory = self.trends[MEMORY].slope()
         if memory is not None and memory.lower > MAX_MIB_PER_HOUR:
             percent = f"{CONFIDENCE:.0%}"
             self.faults.append(f"memory grows by {memory.per_hour:.1f} MiB/h ({percent} sure)")
@@ -93,38 +94,33 @@ class Soak:
             )
         total = sum(flow.ledger.sent for flow in self.flows)
         lines.append(f"{'all':14}{total:9} sent {total / self.sent_seconds:7.0f}/s")
-        for name, points in sorted(self._judged().items()):
-            values = [value for _, value in points] or [0.0]
-            if max(values) < SHOWN_LENGTH and name not in PROCESS:
+        for name, trend in sorted(self.trends.items()):
+            if trend.most < SHOWN_LENGTH and name not in PROCESS:
                 continue
-            least = [min(value for _, value in part) for part in blocks(points)] or values
-            line = f"{name:40}{least[0]:10.1f} first{max(values):10.1f} max{least[-1]:10.1f} last"
-            if name in INFORMATIVE and (trend := slope(points)) is not None:
-                bounds = f"{CONFIDENCE:.0%}: {trend.lower:.1f} to {trend.upper:.1f}"
-                line += f"  {trend.per_hour:+.1f} per hour ({bounds})"
+            line = (
+                f"{name:40}{trend.first:10.1f} first{trend.most:10.1f} max{trend.last:10.1f} last"
+            )
+            if name in INFORMATIVE and (slope := trend.slope()) is not None:
+                bounds = f"{CONFIDENCE:.0%}: {slope.lower:.1f} to {slope.upper:.1f}"
+                line += f"  {slope.per_hour:+.1f} per hour ({bounds})"
             lines.append(line)
         if self.seconds < JUDGED_SECONDS:
             lines.append(f"growth is judged from {JUDGED_SECONDS:.0f} s on")
         lines += [f"FAILED: {fault}" for fault in self.faults] or ["passed"]
         return "\n".join(lines)
 
-    def _judged(self) -> dict[str, list[Point]]:
-        """Return the samples after the warm-up."""
-        start = self.seconds * WARM_UP
-        return {
-            name: [point for point in points if point[0] >= start]
-            for name, points in self.samples.items()
-        }
-
     def _sample(self, passed: float) -> None:
         for flow in self.flows:
             flow.check_running()
         figures = process_figures()
-        if len(self.samples.get(MEMORY, ())) % TABLES_EVERY == 0:
+        if self._samples % TABLES_EVERY == 0:
             clients = [client for flow in self.flows for client in flow.clients]
             figures |= table_sizes(clients)
+        self._samples += 1
         for name, value in figures.items():
-            self.samples.setdefault(name, []).append((passed, value))
+            if name not in self.trends:
+                self.trends[name] = Trend(self.seconds * WARM_UP, self.seconds)
+            self.trends[name].add(passed, value)
 
     async def _restart(self, servers: ServerProcess, seconds: float) -> None:
         while True:

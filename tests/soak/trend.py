@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import sqrt
+from math import inf, sqrt
 from typing import Final, NamedTuple
 
 BLOCKS: Final = 12
@@ -12,8 +11,6 @@ CONFIDENCE: Final = 0.95
 QUANTILE: Final = 2.228
 GROWTH_FACTOR: Final = 1.25
 GROWTH_MARGIN: Final = 64
-
-Point = tuple[float, float]  # seconds, value
 
 
 class Slope(NamedTuple):
@@ -24,36 +21,53 @@ class Slope(NamedTuple):
     upper: float
 
 
-def blocks(points: Sequence[Point]) -> list[Sequence[Point]]:
-    """Return *points* in `BLOCKS` parts of equal length; none if there are too few."""
-    size = len(points) // BLOCKS
-    return [points[n * size : (n + 1) * size] for n in range(BLOCKS)] if size else []
+class Trend:
+    """The minima of a figure in `BLOCKS` equal parts of a run, and its maximum.
 
+    Samples are not kept: those of all tables would grow by many MiB per hour themselves.  Minima,
+    because neighbouring samples are not independent, and a restart raises some of them.
 
-def slope(points: Sequence[Point]) -> Slope | None:
-    """Return the slope of the minima of blocks; None if there are too few points.
-
-    Minima of blocks: neighbouring samples are not independent, and a restart raises some of them.
+    :param start: seconds; earlier samples belong to the warm-up
     """
-    parts = blocks(points)
-    if not parts:
-        return None
-    times = [sum(at for at, _ in part) / len(part) / 3600 for part in parts]
-    values = [min(value for _, value in part) for part in parts]
-    middle, mean = sum(times) / BLOCKS, sum(values) / BLOCKS
-    spread = sum((at - middle) ** 2 for at in times)
-    pairs = list(zip(times, values, strict=True))
-    rate = sum((at - middle) * (value - mean) for at, value in pairs) / spread
-    rest = sum((value - mean - rate * (at - middle)) ** 2 for at, value in pairs)
-    error = QUANTILE * sqrt(rest / (BLOCKS - 2) / spread)
-    return Slope(rate, rate - error, rate + error)
 
+    def __init__(self, start: float, end: float) -> None:
+        self._start = start
+        self._length = (end - start) / BLOCKS
+        self._minima = [inf] * BLOCKS
+        self.most = -inf
 
-def grows(points: Sequence[Point]) -> bool:
-    """Whether the minima of the last quarter are far above all minima of the first half."""
-    parts = blocks(points)
-    if not parts:
-        return False
-    least = [min(value for _, value in part) for part in parts]
-    before, after = max(least[: BLOCKS // 2]), min(least[-BLOCKS // 4 :])
-    return after > before * GROWTH_FACTOR + GROWTH_MARGIN
+    def add(self, at: float, value: float) -> None:
+        block = int((at - self._start) // self._length)
+        if 0 <= block < BLOCKS:
+            self._minima[block] = min(self._minima[block], value)
+            self.most = max(self.most, value)
+
+    @property
+    def first(self) -> float:
+        """The first minimum; infinite without samples."""
+        return next((value for value in self._minima if value < inf), inf)
+
+    @property
+    def last(self) -> float:
+        """The last minimum; infinite without samples."""
+        return next((value for value in reversed(self._minima) if value < inf), inf)
+
+    def slope(self) -> Slope | None:
+        """Return the slope of the minima; None if a block has no sample."""
+        if inf in self._minima:
+            return None
+        times = [(number + 0.5) * self._length / 3600 for number in range(BLOCKS)]
+        middle, mean = sum(times) / BLOCKS, sum(self._minima) / BLOCKS
+        spread = sum((at - middle) ** 2 for at in times)
+        pairs = list(zip(times, self._minima, strict=True))
+        rate = sum((at - middle) * (value - mean) for at, value in pairs) / spread
+        rest = sum((value - mean - rate * (at - middle)) ** 2 for at, value in pairs)
+        error = QUANTILE * sqrt(rest / (BLOCKS - 2) / spread)
+        return Slope(rate, rate - error, rate + error)
+
+    def grows(self) -> bool:
+        """Whether the minima of the last quarter are far above all minima of the first half."""
+        if inf in self._minima:
+            return False
+        before, after = max(self._minima[: BLOCKS // 2]), min(self._minima[-BLOCKS // 4 :])
+        return after > before * GROWTH_FACTOR + GROWTH_MARGIN
