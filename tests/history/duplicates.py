@@ -139,20 +139,21 @@ class _Reasons:
         epoch = self._epochs.by_number.get(before.epoch)
         return "lost lock" if epoch is not None and epoch.lost_lock else "rebalance"
 
-    def _committed(self, each: Reception, at: float) -> Commit | None:
-        """Return the last commit before *at*.
+    def _committed(self, each: Reception, begun: float) -> Commit | None:
+        """Return the commit from which the epoch of *each* started.
 
-        Members that both believe to own the queue may commit at the same time: the broker may have
-        stored any of those commits last, so the lowest counts.
+        Members that both believe to own the queue may commit at the same time, and a former owner
+        until the new one has read the offset.  The broker may have stored any of those commits
+        last, so the lowest counts.
         """
         commits = self._commits.get(GroupQueue(each.group, each.queue), [])
-        end = bisect_right(commits, at, key=lambda commit: commit.confirmed or 0.0)
+        end = bisect_right(commits, begun, key=_confirmed)
         if not end:
             return None
-        first = bisect_left(
-            commits, commits[end - 1].at, key=lambda commit: commit.confirmed or 0.0
-        )
-        return min(commits[first:end], key=lambda commit: commit.offset)
+        first = bisect_left(commits, commits[end - 1].at, key=_confirmed)
+        late = commits[end : bisect_right(commits, each.at, key=_confirmed)]
+        of_others = (commit for commit in late if commit.consumer != each.consumer)
+        return min((*commits[first:end], *of_others), key=lambda commit: commit.offset)
 
     def _is_refused(self, before: Reception, at: float) -> bool:
         """Whether *before* ended without success before *at*."""
@@ -172,6 +173,10 @@ class _Reasons:
         if ack is not None and ack.confirmed is not None and ack.confirmed < until:
             return False
         return until <= at + MILLISECOND
+
+
+def _confirmed(commit: Commit) -> float:
+    return commit.confirmed or 0.0
 
 
 MILLISECOND = 0.001  # brokers round down to whole milliseconds

@@ -108,6 +108,10 @@ EXPLAINED: dict[str, tuple[str, History]] = {
     "a lost lock": ("lost lock", lost_lock()),
     "a commit below it": ("rebalance", moved(commits=confirmed(14, offset=0))),
     "commits of two owners at once": ("rebalance", moved(commits=concurrent(0, 1))),
+    "a commit of the former owner after the move": (
+        "rebalance",
+        moved(commits=confirmed(14) + confirmed(18.4, offset=0)),
+    ),
     "a commit that was too late": ("rebalance", moved(commits=confirmed(17.8))),
     "a broker that lost the commit": (
         "broker",

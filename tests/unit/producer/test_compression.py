@@ -191,12 +191,13 @@ async def test_one_thread_is_enough_when_no_more_can_be_started(
 
 
 async def test_a_closed_pool_starts_no_threads() -> None:
+    before = _threads()  # those of closed pools may still be ending
     pool = CompressionPool()
     pool.close()
     with pytest.raises(ClosedError):
         pool.compress(made(Message("orders", LARGE)))
 
-    assert not _threads()
+    assert set(_threads()) <= set(before)
 
 
 def _threads() -> list[threading.Thread]:

@@ -28,7 +28,7 @@ async def test_a_name_is_tried_at_each_of_its_addresses(monkeypatch: pytest.Monk
     async def resolve(host: str, port: int) -> list[str]:
         return ["127.0.0.2", "127.0.0.1"]  # nobody listens at the first
 
-    monkeypatch.setattr(dial, "_resolve", resolve)
+    monkeypatch.setattr(dial, "resolve", resolve)
     async with FakeBroker() as broker, open_client() as opened:
         broker.on(CODE, Response(), times=None)
 

@@ -293,7 +293,7 @@ async def test_connecting_counts_against_the_deadline(monkeypatch: pytest.Monkey
         await asyncio.Event().wait()
         return []
 
-    monkeypatch.setattr(dial, "_resolve", never)
+    monkeypatch.setattr(dial, "resolve", never)
     async with open_client() as opened:
         with pytest.raises(NotConnectedError, match=r"within 0\.05 s"):
             await opened.ask("broker.example:10911", timeout=0.05)
