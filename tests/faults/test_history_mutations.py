@@ -255,8 +255,8 @@ def commits_repeated_after_the_revocation(patch: Patch) -> None:
 
     async def repeat(commit: Commit, offset: int) -> None:
         with suppress(RocketMQError):
-            for _ in range(20):
-                await asyncio.sleep(0.02)
+            for _ in range(2000):  # until the client is closed
+                await asyncio.sleep(0.005)
                 await commit(offset)
 
     async def update(commit: Commit, offset: int) -> None:
