@@ -22,6 +22,12 @@ POLL_SECONDS: Final = 30.0
 TOOL_SECONDS: Final = 120.0
 
 
+@pytest.fixture(scope="module", autouse=True)
+def jars(rocketmq_version: str) -> Path:
+    """Return the folder of the official jars; the first use on a machine downloads them."""
+    return fetch_jars(rocketmq_version)
+
+
 async def mqadmin(
     version: str, folder: Path, cluster: EmbeddedCluster, *commands: str
 ) -> dict[str, str]:
@@ -151,7 +157,6 @@ async def test_mqadmin_reads_messages_and_progress(rocketmq_version: str, tmp_pa
     assert "billing" in stats
 
 
-@pytest.mark.timeout(180)
 async def test_the_java_client_sends_and_consumes_messages_of_all_kinds(
     rocketmq_version: str, tmp_path: Path
 ) -> None:

@@ -19,8 +19,13 @@ QUEUES: Final = 4
 DOWN_SECONDS: Final = 1.0
 SET_MESSAGE_REQUEST_MODE: Final = 401
 STOP_SECONDS: Final = 60.0
-# Undecided transactions are checked soon, so that few are open at the end.
-PROPERTIES: Final = {"transactionTimeOut": "2000", "transactionCheckInterval": "2000"}
+# Undecided transactions are checked soon, so that few are open at the end, and often enough: an
+# idle producer registers with a restarted broker by its next heartbeat, up to 30 s later.
+PROPERTIES: Final = {
+    "transactionTimeOut": "2000",
+    "transactionCheckInterval": "2000",
+    "transactionCheckMax": "1000",
+}
 
 
 class ServerProcess:
