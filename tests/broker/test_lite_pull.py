@@ -11,6 +11,7 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.common.events import OffsetCorrected
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.errors import OffsetIllegalError, SubscriptionError
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.testing import Cluster
@@ -95,9 +96,8 @@ async def test_a_commit_is_visible_to_other_clients(
     await send(namesrv, topic, numbers(10), queue=queue)
     async with (
         consuming(namesrv, group, topic, auto_commit=False) as consumer,
-        consumer_of(namesrv, group) as observer,
+        PullConsumer(group, namesrv=namesrv) as observer,  # takes no queues of the group
     ):
-        await observer.assign([queue])
         assert await consumer.committed(queue) in (None, 0)  # 4.9 returns 0 for a new queue
         await polled(consumer, 10)
         await consumer.commit({queue: 7})
