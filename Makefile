@@ -41,7 +41,7 @@ CLIENT_TESTS := $(addprefix tests/broker/test_,producer.py push.py pull.py trans
 demo: $(DEMO)/.ready
 	PYTHONPATH=. $(DEMO)/bin/python examples/demo.py --backend $(BACKEND)
 
-test: test-unit test-faults test-embedded test-broker test-topologies test-spark
+test: test-unit test-faults test-embedded test-broker test-spark
 
 test-quick: $(READY)
 	$(PYTEST) tests/unit tests/faults
