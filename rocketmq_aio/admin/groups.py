@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import msgspec
 
@@ -20,18 +21,31 @@ from rocketmq_aio.admin.results import (
     ClientConnection,
     GroupConfig,
     GroupConnections,
+    GroupProgress,
+    QueueProgress,
     SubscriptionInfo,
+    time_of,
 )
-from rocketmq_aio.admin.servers import Held, Masters, Servers, bodies
+from rocketmq_aio.admin.servers import AT_ONCE, Held, Masters, Servers, bodies
 from rocketmq_aio.admin.topics import TopicAdmin
-from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError, SubscriptionError
-from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX, check_group
+from rocketmq_aio.errors import (
+    BrokerError,
+    ConfigError,
+    NotSupportedError,
+    SubscriptionError,
+    shown,
+)
+from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX, check_group, check_topic
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.bodies import Body, queue_key
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import (
+    ConsumeStats,
     CreateGroup,
     DeleteGroup,
     GetAllGroups,
+    GetConsumeStats,
     GetProducerConnections,
     ProducerConnections,
     SubscriptionGroupTable,
@@ -41,6 +55,8 @@ from rocketmq_aio.protocol.requests.client import (
     ConsumerConnections,
     GetConsumerConnectionList,
 )
+from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
+from rocketmq_aio.remoting.gather import gather_limited
 
 INTERNAL: Final = ("CID_RMQ_SYS_", "CID_ONS", "CID_SYS_", "CID_DefaultHeartBeatSyncerTopic")
 INTERNAL_NAMES: Final = frozenset(
@@ -55,8 +71,14 @@ ONLINE_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
 HeldGroup = Held[dict[str, Any]]
 
 
+class _AssignedQueues(Body, frozen=True):
+    """The queues in the running info of a member; its other fields may be irregular."""
+
+    mq_table: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
 class GroupAdmin:
-    """Creates, changes, deletes and describes consumer groups; documented in `AdminClient`."""
+    """Creates, changes, deletes and describes consumer groups: ``admin.groups``."""
 
     def __init__(self, servers: Servers, topics: TopicAdmin) -> None:
         self._servers = servers
@@ -65,16 +87,27 @@ class GroupAdmin:
     async def create(
         self,
         group: str,
-        cluster: str | None,
-        brokers: Iterable[str] | None,
-        settings: GroupSettings,
-    ) -> list[GroupConfig]:
+        *,
+        cluster: str | None = None,
+        brokers: Iterable[str] | None = None,
+        **settings: Unpack[GroupSettings],
+    ) -> builtins.list[GroupConfig]:
+        """Create a consumer group on all masters, on those of *cluster*, or on *brokers*.
+
+        A broker that has the group with these settings is skipped.  See `GroupSettings`.
+
+        :raises ConfigError: an argument is invalid, or a broker has the group with other settings
+            (see `update`); nothing was changed
+        :raises NotSupportedError: a setting needs a newer broker
+        """
         check_settings(settings)
         masters = await self._servers.masters(cluster, brokers)
         held = await self._held(check_group(group), masters)
         for config in _configs(group, held):
             if differs(config, settings):
-                raise ConfigError("group", group, f"a broker has it as {config}; use update_group")
+                raise ConfigError(
+                    "group", group, f"a broker has it as {config}; use groups.update()"
+                )
 
         async def make(name: str, _: str) -> None:
             await self._put(held[name], new_body(group, settings), settings)
@@ -86,10 +119,16 @@ class GroupAdmin:
     async def update(
         self,
         group: str,
-        cluster: str | None,
-        brokers: Iterable[str] | None,
-        settings: GroupSettings,
-    ) -> list[GroupConfig]:
+        *,
+        cluster: str | None = None,
+        brokers: Iterable[str] | None = None,
+        **settings: Unpack[GroupSettings],
+    ) -> builtins.list[GroupConfig]:
+        """Change the given *settings* of a group on every broker that has it.
+
+        :raises SubscriptionError: none of the chosen brokers has the group
+        :raises NotSupportedError: a setting needs a newer broker
+        """
         check_settings(settings)
         masters = await self._servers.masters(cluster, brokers)
         held = await self._held(group, masters)
@@ -106,8 +145,20 @@ class GroupAdmin:
         return _configs(group, await self._held(group, targets))
 
     async def delete(
-        self, group: str, cluster: str | None, keep_offsets: bool, delete_topics: bool
+        self,
+        group: str,
+        *,
+        cluster: str | None = None,
+        keep_offsets: bool = False,
+        delete_topics: bool = False,
     ) -> None:
+        """Delete a consumer group, in *cluster* or everywhere; it may be missing.
+
+        Connected members create it again where brokers create groups automatically.
+
+        :param keep_offsets: keep the offsets for a later group of the same name
+        :param delete_topics: also delete its retry topic and dead-letter topic
+        """
         clean = not keep_offsets
         header = DeleteGroup(group_name=check_group(group), remove_offset=clean, clean_offset=clean)
 
@@ -118,9 +169,15 @@ class GroupAdmin:
         await self._servers.on_each(f"deleting group {group}", masters, delete)
         if delete_topics:
             for prefix in (RETRY_PREFIX, DLQ_PREFIX):
-                await self._topics.delete(prefix + group, cluster)
+                await self._topics.delete(prefix + group, cluster=cluster)
 
-    async def list_names(self, cluster: str | None, internal: bool) -> list[str]:
+    async def list(
+        self, *, cluster: str | None = None, internal: bool = False
+    ) -> builtins.list[str]:
+        """Return the names of all consumer groups, or of those in *cluster*, sorted.
+
+        :param internal: include the groups of brokers and tools
+        """
         masters = await self._servers.masters(cluster)
         tables = await self._servers.read_each(
             "listing groups", masters, GetAllGroups(), SubscriptionGroupTable
@@ -128,11 +185,13 @@ class GroupAdmin:
         names = self._servers.inner_names(t.subscription_group_table for t in tables.values())
         return sorted(name for name in names if internal or not _is_internal(name))
 
-    async def configs(self, group: str) -> list[GroupConfig]:
+    async def config(self, group: str) -> builtins.list[GroupConfig]:
+        """Return the settings of a consumer group on each broker that has it, if any."""
         return _configs(group, await self._held(check_group(group), await self._servers.masters()))
 
-    async def consumer_connections(self, group: str) -> GroupConnections:
-        tables = await self.connections(check_group(group), await self._servers.masters())
+    async def connections(self, group: str) -> GroupConnections:
+        """Return the connected members of a consumer group, and its subscriptions."""
+        tables = await self.member_tables(check_group(group), await self._servers.masters())
         if not tables:
             return GroupConnections(group=group, members=())
         first = next(iter(tables.values()))
@@ -153,7 +212,9 @@ class GroupAdmin:
             consume_from=first.consume_from_where,
         )
 
-    async def producer_connections(self, group: str) -> list[ClientConnection]:
+    async def producers(self, group: str) -> builtins.list[ClientConnection]:
+        """Return the connected producers of a group."""
+
         async def producers(_: str, address: str) -> list[ConnectionBody]:
             try:
                 command = await self._servers.request(
@@ -169,7 +230,43 @@ class GroupAdmin:
         masters, action = await self._servers.masters(), f"listing producers of group {group}"
         return list(_members(await self._servers.on_each(action, masters, producers)))
 
-    async def connections(self, group: str, masters: Masters) -> dict[str, ConsumerConnections]:
+    async def progress(
+        self, group: str, topic: str | None = None, *, owners: bool = False
+    ) -> GroupProgress:
+        """Return committed offsets and lag of a group in *topic*, or in all topics with commits.
+
+        A group that does not exist has consumed nothing.  The retry topic is one of the topics.
+        While members are connected, brokers leave out topics without a subscription.
+
+        :param owners: also ask each member for its queues; ``silent`` has the failures
+        """
+        check_group(group)
+        servers, header = self._servers, GetConsumeStats(consumer_group=group, topic=topic)
+        masters = await (
+            servers.masters() if topic is None else servers.masters_of(check_topic(topic))
+        )
+        action = f"reading the offsets of group {group}"
+        tables = (await servers.read_each(action, masters, header, ConsumeStats)).values()
+        readers, silent = await self._readers(group) if owners else ({}, {})
+        queues = [
+            QueueProgress(
+                queue=(queue := queue_key(key)),
+                broker_offset=each.broker_offset,
+                consumer_offset=each.consumer_offset,
+                last_time=time_of(each.last_timestamp),
+                client_id=readers.get(queue),
+            )
+            for table in tables
+            for key, each in table.offset_table.items()
+        ]
+        return GroupProgress(
+            group=group,
+            queues=tuple(sorted(queues, key=lambda each: each.queue)),
+            consume_tps=sum(table.consume_tps for table in tables),
+            silent=silent,
+        )
+
+    async def member_tables(self, group: str, masters: Masters) -> dict[str, ConsumerConnections]:
         """Return the connections by broker, for brokers with members."""
         header = GetConsumerConnectionList(consumer_group=group)
 
@@ -181,6 +278,23 @@ class GroupAdmin:
 
         tables = await self._servers.on_each(f"listing members of group {group}", masters, members)
         return {name: each for name, each in tables.items() if each is not None}
+
+    async def _readers(self, group: str) -> tuple[dict[MessageQueue, str], dict[str, str]]:
+        """Return the reader of each queue, and the members that failed to report."""
+        masters = await self._servers.masters()
+        tables = await self.member_tables(group, masters)
+        brokers = {c.client_id: name for name, each in tables.items() for c in each.connection_set}
+
+        async def assigned(client_id: str) -> builtins.list[MessageQueue]:
+            address = masters[brokers[client_id]]
+            assert address is not None
+            header = GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
+            info = await self._servers.instance.broker.read(address, header, _AssignedQueues)
+            return [queue_key(key) for key in info.mq_table]
+
+        queues, failed = await gather_limited(assigned, brokers, AT_ONCE)
+        readers = {queue: client_id for client_id, some in queues.items() for queue in some}
+        return readers, {client_id: shown(str(error)) for client_id, error in failed.items()}
 
     async def _held(self, group: str, masters: Masters) -> dict[str, HeldGroup]:
         async def look_up(_: str, address: str) -> HeldGroup:

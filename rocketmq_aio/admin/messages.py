@@ -43,19 +43,33 @@ _SIZE: Final = Struct(">i")
 
 
 class MessageAdmin:
-    """Finds messages by id and key; documented in `AdminClient`."""
+    """Finds and reads messages: ``admin.messages``."""
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
 
-    async def view(self, offset_message_id: str) -> MessageExt:
-        first, *others = await self.view_all(offset_message_id)
+    async def by_offset_id(self, offset_message_id: str) -> MessageExt:
+        """Return the message that *offset_message_id* refers to.
+
+        The id contains the address of the broker to ask; ``address_mapper`` applies.
+
+        :raises ConfigError: the id is invalid, or refers to a batch that is stored as one
+        :raises MessageNotFoundError: there is no message, or it has been deleted
+        :raises CodecError: it cannot be decoded, for example without the extra ``compression``
+        """
+        first, *others = await self.batch_by_offset_id(offset_message_id)
         if others:
-            reason = f"a batch of {1 + len(others)} messages is stored there: use view_messages()"
+            count = 1 + len(others)
+            reason = f"a batch of {count} messages is stored there: use batch_by_offset_id()"
             raise ConfigError("offset_message_id", offset_message_id, reason)
         return first
 
-    async def view_all(self, offset_message_id: str) -> list[MessageExt]:
+    async def batch_by_offset_id(self, offset_message_id: str) -> list[MessageExt]:
+        """Return all messages that *offset_message_id* refers to.
+
+        There are several in a batch that is stored as one (topics of the type BatchCQ).  Errors
+        are those of `by_offset_id`.
+        """
         stored_at, offset = read_offset_id(offset_message_id)
         broker = await self._broker_at(stored_at)
         if broker is None:  # the id may come from anywhere: no request to an unknown host
@@ -68,15 +82,39 @@ class MessageAdmin:
         stored = stored_message(body, name)
         return [self._renamed(each) for each in decode_record(body, stored.queue)]
 
-    async def query(
-        self, topic: str, key: str, begin: datetime | None, end: datetime | None, max_messages: int
+    async def by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin: datetime | None = None,
+        end: datetime | None = None,
+        max_messages: int = DEFAULT_MAX_MESSAGES,
     ) -> list[MessageExt]:
+        """Return the messages of *topic* that have *key*, in the order of their store times.
+
+        Brokers index keys shortly after they acknowledge a message.
+
+        :param max_messages: per broker; a broker has a limit of its own, 64 by default
+        :raises UnreadableMessagesError: some cannot be decoded; ``messages`` has the others
+        :raises AdminError: some brokers did not answer; ``done`` has the messages of the others
+        """
         header = _query(topic, key, begin, end, max_messages, by_id=False)
         return await self._query(header, lambda each: key in each.keys)
 
-    async def find(
-        self, topic: str, message_id: str, begin: datetime | None, end: datetime | None
+    async def by_id(
+        self,
+        topic: str,
+        message_id: str,
+        *,
+        begin: datetime | None = None,
+        end: datetime | None = None,
     ) -> list[MessageExt]:
+        """Return the messages of *topic* with the producer's id (``message_id``).
+
+        There are several if a send was retried, or for the id of a batch that is stored as one.
+        Parameters and errors are those of `by_key`.
+        """
         header = _query(topic, message_id, begin, end, DEFAULT_MAX_MESSAGES, by_id=True)
         return await self._query(header, lambda each: each.message_id == message_id)
 
@@ -166,7 +204,7 @@ def read_offset_id(text: str) -> tuple[str, int]:
     host = ip_address(data[:-12])
     port, offset = int.from_bytes(data[-12:-8], "big"), int.from_bytes(data[-8:], "big")
     if not 0 < port <= MAX_PORT or offset > MAX_OFFSET:
-        reason = "not the id of a broker; find_message() finds the message_id of a producer"
+        reason = "not the id of a broker; messages.by_id() finds the message_id of a producer"
         raise ConfigError("offset_message_id", text, reason)
     shown = f"[{host}]" if host.version == 6 else str(host)
     return f"{shown}:{port}", offset

@@ -4,35 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple
-
-import msgspec
+from typing import Final, Literal, NamedTuple
 
 from rocketmq_aio.admin.groups import ONLINE_OR_NOT, GroupAdmin
 from rocketmq_aio.admin.offset_search import OffsetSearch
-from rocketmq_aio.admin.results import GroupProgress, OffsetReset, QueueProgress, time_of
-from rocketmq_aio.admin.servers import AT_ONCE, Servers
-from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError, shown
+from rocketmq_aio.admin.results import OffsetReset
+from rocketmq_aio.admin.servers import Servers
+from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError
 from rocketmq_aio.model.names import RETRY_PREFIX, check_group, check_topic
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.bodies import Body, queue_key, read_reset_offsets
+from rocketmq_aio.protocol.bodies import read_reset_offsets
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
-from rocketmq_aio.protocol.requests.admin import ConsumeStats, GetConsumeStats, InvokeResetOffset
+from rocketmq_aio.protocol.requests.admin import InvokeResetOffset
 from rocketmq_aio.protocol.requests.client import GetConsumerConnectionList
-from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
 from rocketmq_aio.protocol.static_topics import is_logical
-from rocketmq_aio.remoting.gather import gather_limited
 
 Target = datetime | Literal["earliest", "latest"] | Mapping[MessageQueue, int]
 
 BEGINNING: Final = 0  # as a timestamp
 END: Final = -1
-
-
-class _AssignedQueues(Body, frozen=True):
-    """The queues in the running info of a member; its other fields may be irregular."""
-
-    mq_table: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class _Move(NamedTuple):
@@ -46,41 +36,28 @@ class _Move(NamedTuple):
 
 
 class OffsetAdmin:
-    """Reads, resets and clones the offsets of groups; documented in `AdminClient`."""
+    """Resets and clones the offsets of groups: ``admin.offsets``."""
 
     def __init__(self, servers: Servers, groups: GroupAdmin) -> None:
         self._servers = servers
         self._groups = groups
         self._search = OffsetSearch(servers)
 
-    async def progress(self, group: str, topic: str | None, owners: bool) -> GroupProgress:
-        check_group(group)
-        servers, header = self._servers, GetConsumeStats(consumer_group=group, topic=topic)
-        masters = await (
-            servers.masters() if topic is None else servers.masters_of(check_topic(topic))
-        )
-        action = f"reading the offsets of group {group}"
-        tables = (await servers.read_each(action, masters, header, ConsumeStats)).values()
-        readers, silent = await self._readers(group) if owners else ({}, {})
-        queues = [
-            QueueProgress(
-                queue=(queue := queue_key(key)),
-                broker_offset=each.broker_offset,
-                consumer_offset=each.consumer_offset,
-                last_time=time_of(each.last_timestamp),
-                client_id=readers.get(queue),
-            )
-            for table in tables
-            for key, each in table.offset_table.items()
-        ]
-        return GroupProgress(
-            group=group,
-            queues=tuple(sorted(queues, key=lambda each: each.queue)),
-            consume_tps=sum(table.consume_tps for table in tables),
-            silent=silent,
-        )
-
     async def reset(self, group: str, topic: str, to: Target) -> list[OffsetReset]:
+        """Set the offsets of a group in a topic; its members may be connected.
+
+        Brokers from 5.0 store the offset, return it to the next reader, and ignore commits until
+        then.  Older brokers notify the connected members, by a timestamp only.  Without connected
+        members the offset is committed and read back.
+
+        :param to: ``"earliest"``, ``"latest"``, a time (the first message stored then or later,
+            verified against stored messages if the account may read as group
+            ``TOOLS_CONSUMER``), or offsets by queue, of any queues of the topic
+        :raises ConfigError: an argument is invalid, or a queue has no such offset
+        :raises NotSupportedError: a broker resets connected groups by time only, and offsets are
+            given; or the group is connected and the topic static: stop the members first
+        :raises SubscriptionError: there is no such group (5.x brokers only)
+        """
         check_group(group)
         millis = _millis(to)
         masters = await self._servers.masters_of(check_topic(topic))
@@ -97,33 +74,23 @@ class OffsetAdmin:
             done = await self._servers.on_each(f"resetting group {group} in {topic}", targets, move)
         return sorted((each for some in done.values() for each in some), key=lambda r: r.queue)
 
-    async def clone(self, source: str, target: str, topic: str | None) -> list[OffsetReset]:
-        if (await self._groups.consumer_connections(target)).online:
+    async def clone(self, source: str, target: str, topic: str | None = None) -> list[OffsetReset]:
+        """Copy the offsets of group *source* to *target*, in *topic* or in all topics with commits.
+
+        The retry topic is not copied.
+
+        :raises ConfigError: members of *target* are connected, and would overwrite the offsets
+        :raises SubscriptionError: there is no group *target* (5.x brokers only)
+        """
+        if (await self._groups.connections(target)).online:
             raise ConfigError("target", target, "its members are connected: stop them first")
-        queues = (await self.progress(source, topic, owners=False)).queues
+        queues = (await self._groups.progress(source, topic)).queues
         topics = {each.queue.topic for each in queues}
         cloned: list[OffsetReset] = []
         for each in sorted(topics):
             if not each.startswith(RETRY_PREFIX):
                 cloned += await self.reset(target, each, await self._copied(source, each))
         return cloned
-
-    async def _readers(self, group: str) -> tuple[dict[MessageQueue, str], dict[str, str]]:
-        """Return the reader of each queue, and the members that failed to report."""
-        masters = await self._servers.masters()
-        tables = await self._groups.connections(group, masters)
-        brokers = {c.client_id: name for name, each in tables.items() for c in each.connection_set}
-
-        async def assigned(client_id: str) -> list[MessageQueue]:
-            address = masters[brokers[client_id]]
-            assert address is not None
-            header = GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
-            info = await self._servers.instance.broker.read(address, header, _AssignedQueues)
-            return [queue_key(key) for key in info.mq_table]
-
-        queues, failed = await gather_limited(assigned, brokers, AT_ONCE)
-        readers = {queue: client_id for client_id, some in queues.items() for queue in some}
-        return readers, {client_id: shown(str(error)) for client_id, error in failed.items()}
 
     async def _targets(self, topic: str, to: Target) -> dict[MessageQueue, int]:
         broker = self._servers.instance.broker

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Unpack
 
 import anyio
 import msgspec
@@ -62,7 +63,7 @@ HeldTopic = Held[TopicConfigBody]
 
 
 class TopicAdmin:
-    """Creates, changes, deletes and describes topics; documented in `AdminClient`."""
+    """Creates, changes, deletes and describes topics: ``admin.topics``."""
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
@@ -70,10 +71,20 @@ class TopicAdmin:
     async def create(
         self,
         topic: str,
-        cluster: str | None,
-        brokers: Iterable[str] | None,
-        settings: TopicSettings,
-    ) -> list[TopicConfig]:
+        *,
+        cluster: str | None = None,
+        brokers: Iterable[str] | None = None,
+        **settings: Unpack[TopicSettings],
+    ) -> builtins.list[TopicConfig]:
+        """Create a topic on all masters, on those of *cluster*, or on *brokers*.
+
+        Returns when a name server has routes to all of them.  A broker that has the topic with
+        these settings is skipped.  See `TopicSettings`; the default is 8 read and write queues.
+
+        :raises ConfigError: an argument is invalid, or a broker has the topic with other settings
+            (see `update`); nothing was changed
+        :raises RouteNotFoundError: it was created, but no name server lists it within 10 s
+        """
         wanted = checked(settings)
         masters = await self._servers.masters(cluster, brokers)
         held = await self._held(check_topic(topic), masters)
@@ -93,10 +104,18 @@ class TopicAdmin:
     async def update(
         self,
         topic: str,
-        cluster: str | None,
-        brokers: Iterable[str] | None,
-        settings: TopicSettings,
-    ) -> list[TopicConfig]:
+        *,
+        cluster: str | None = None,
+        brokers: Iterable[str] | None = None,
+        **settings: Unpack[TopicSettings],
+    ) -> builtins.list[TopicConfig]:
+        """Change the given *settings* of a topic on every broker that has it.
+
+        To shrink a topic without losing messages, reduce ``write_queues`` first, and
+        ``read_queues`` when the queues are empty.
+
+        :raises RouteNotFoundError: none of the chosen brokers has the topic
+        """
         wanted = checked(settings)
         masters = await self._servers.masters(cluster, brokers)
         held = await self._held(check_topic(topic), masters)
@@ -115,7 +134,15 @@ class TopicAdmin:
             await self._put_order(topic, configs.values(), wanted.get("order"))
         return list(configs.values())
 
-    async def delete(self, topic: str, cluster: str | None) -> None:
+    async def delete(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete a topic with its messages, in *cluster* or everywhere; it may be missing.
+
+        Deletes on all masters, then on all name servers.  Repeat the call when one fails: a
+        broker that still has the topic registers it with the name servers again.
+
+        :raises AdminError: some servers failed; ``failed`` has the causes.  If one of them is a
+            broker, name servers were not changed
+        """
         check_topic(topic)
 
         async def delete(_: str, address: str) -> None:
@@ -130,7 +157,14 @@ class TopicAdmin:
         action = f"deleting topic {topic} in name servers"
         await self._servers.on_name_servers(action, forget, _order_request(key, others))
 
-    async def list_names(self, cluster: str | None, internal: bool) -> list[str]:
+    async def list(
+        self, *, cluster: str | None = None, internal: bool = False
+    ) -> builtins.list[str]:
+        """Return the names of all topics, or of those of *cluster*, sorted.
+
+        :param internal: include system topics and those of groups (retry, dead letter)
+        :raises ConfigError: there is no such cluster
+        """
         if cluster is not None:
             await self._servers.masters(cluster)
         header = GetAllTopics() if cluster is None else GetTopicsOfCluster(cluster=cluster)
@@ -143,6 +177,7 @@ class TopicAdmin:
         return sorted(name for name in names - own if not is_internal_topic(name))
 
     async def route(self, topic: str) -> TopicRouteInfo:
+        """Return the brokers and queues of a topic."""
         data = await self._servers.route(check_topic(topic))
         queues = [
             QueueCount(
@@ -159,11 +194,13 @@ class TopicAdmin:
             topic=topic, queues=tuple(queues), brokers=tuple(brokers), order_conf=conf
         )
 
-    async def configs(self, topic: str) -> list[TopicConfig]:
+    async def config(self, topic: str) -> builtins.list[TopicConfig]:
+        """Return the settings of a topic on each broker that has it."""
         masters = await self._servers.masters_of(check_topic(topic))
         return _configs(topic, await self._held(topic, masters))
 
     async def stats(self, topic: str) -> TopicStats:
+        """Return the first and last offsets of the queues of a topic."""
         masters = await self._servers.masters_of(check_topic(topic))
         tables = await self._servers.read_each(
             f"reading offsets of topic {topic}",
@@ -183,7 +220,8 @@ class TopicAdmin:
         ]
         return TopicStats(topic=topic, queues=tuple(sorted(queues, key=lambda each: each.queue)))
 
-    async def groups(self, topic: str) -> list[str]:
+    async def groups(self, topic: str) -> builtins.list[str]:
+        """Return the groups that consume a topic or have committed offsets of it, sorted."""
         masters = await self._servers.masters_of(check_topic(topic))
         header, action = GetGroupsOfTopic(topic=topic), f"listing groups of topic {topic}"
         lists = await self._servers.read_each(action, masters, header, GroupList)
@@ -284,7 +322,7 @@ def _check_equal(topic: str, held: Mapping[str, HeldTopic], wanted: TopicSetting
         if held[config.broker_name].version < V5_0_0:  # they do not store `order`
             config = msgspec.structs.replace(config, order=wanted.get("order", False))
         if changed(config, wanted) != config:
-            raise ConfigError("topic", topic, f"a broker has it as {config}; use update_topic")
+            raise ConfigError("topic", topic, f"a broker has it as {config}; use topics.update()")
 
 
 def _order_request(key: str, counts: Mapping[str, str]) -> PutKVConfig | DeleteKVConfig:

@@ -274,7 +274,7 @@ async def test_a_reset_keeps_its_route_however_long_it_takes(
             routes._drop_unused({*routes._topics_in_use(), *routes._pinned})
         return await admin.client.broker.min_offset(queue)
 
-    monkeypatch.setattr(admin._offsets._search, "offset_at", search_long)
+    monkeypatch.setattr(admin.offsets._search, "offset_at", search_long)
     on_all(cluster, RequestCode.GET_CONSUMER_CONNECTION_LIST, OFFLINE)
     on_all(cluster, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, OFFLINE)
     for broker in cluster.brokers:
