@@ -8,6 +8,8 @@
 PYTHON ?= python3
 VERSIONS ?= 4.9.7 5.5.0
 OTHER_VERSIONS ?= 4.9.3 5.0.0 5.1.4 5.3.3 5.4.0
+CHAOS_MINUTES ?= 3
+CHAOS_SEED ?= 1
 # Of the demo: embedded, or a real broker by jvm, docker or external (ROCKETMQ_NAMESRV).
 BACKEND ?= embedded
 BIN := .venv/bin
@@ -36,7 +38,7 @@ EMBEDDED_TESTS := $(QUICK_BROKER_TESTS) examples/billing $(addprefix tests/broke
 # Not conformance: it compares the embedded broker with the versions that it imitates.
 CLIENT_TESTS := $(addprefix tests/broker/test_,producer.py push.py pull.py transactions.py pop.py)
 
-.PHONY: demo test test-quick check test-unit test-faults test-embedded test-broker test-topologies test-versions test-spark test-containers bench docs format lock clean
+.PHONY: demo test test-quick check test-unit test-faults test-embedded test-broker test-topologies test-chaos test-versions test-spark test-containers bench docs format lock clean
 
 demo: $(DEMO)/.ready
 	PYTHONPATH=. $(DEMO)/bin/python examples/demo.py --backend $(BACKEND)
@@ -75,6 +77,12 @@ test-versions: $(READY)
 # Slaves, rolling restarts and upgrades, several name servers, proxies; the clusters are large.
 test-topologies: $(READY)
 	$(PYTEST) tests/topologies --rocketmq-backend jvm --rocketmq-version 5.5.0
+
+# Random clients and faults on real brokers, for CHAOS_MINUTES on each topology; see CONTRIBUTING.md.
+test-chaos: $(READY)
+	failed=; for topology in one two slaves controller proxies; do \
+	  $(BIN)/python -m tests.chaos --topology $$topology --minutes $(CHAOS_MINUTES) --seed $(CHAOS_SEED) || failed="$$failed $$topology"; \
+	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
 # Local Spark and a standalone cluster, against the same brokers.
 test-spark: $(READY)

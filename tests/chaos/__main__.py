@@ -1,6 +1,8 @@
-"""Chaos runs: random clients and faults in a simulated cluster, judged by `tests.history`.
+"""Chaos runs: random clients and faults, judged by `tests.history`.
 
-A run is repeated exactly by its seed: ``--seed N --history`` prints everything that happened.
+Without ``--topology`` in a simulated cluster: a run is repeated exactly by its seed, and
+``--seed N --history`` prints everything that happened.  With it on real brokers, where a seed
+repeats the clients and the faults.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 _now = time.monotonic  # the real one, which the next import replaces
 
 from tests.chaos import virtual  # noqa: E402, F401 - first of all modules that read clocks
+from tests.chaos.cluster_run import run_topology  # noqa: E402
 from tests.chaos.minimise import minimised  # noqa: E402
 from tests.chaos.plan import Plan, draw_plan  # noqa: E402
 from tests.chaos.runner import prepare, run  # noqa: E402
 from tests.chaos.simulation import Result  # noqa: E402
+from tests.chaos.topology import TOPOLOGIES  # noqa: E402
 
 MOST_SHOWN = 5  # violations of a run
 
@@ -31,7 +35,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="begin no run after this time")
     parser.add_argument("--history", action="store_true", help="print the events of each run")
     parser.add_argument("--minimise", action="store_true", help="shorten the plans that fail")
+    parser.add_argument("--topology", choices=TOPOLOGIES, help="run on real brokers")
+    parser.add_argument("--version", help="of the real brokers; default: the newest")
+    parser.add_argument("--backend", default="jvm", help="of the real brokers")
     options = parser.parse_args()
+    if options.topology:
+        return _run_on_brokers(options)
     prepare()
     count = options.runs or (1 if options.minutes is None else sys.maxsize)
     began, failed, runs, seconds = _now(), [], 0, 0.0
@@ -50,6 +59,20 @@ def main() -> int:
         f"{runs} runs, {seconds:.0f} virtual seconds, {used:.1f} s of processor time; "
         f"failed: {', '.join(map(str, failed)) or 'none'}"
     )
+    return 1 if failed else 0
+
+
+def _run_on_brokers(options: Namespace) -> int:
+    seeds = range(options.seed, options.seed + (options.runs or sys.maxsize))
+    minutes = 0.0 if options.minutes is None and options.runs is None else options.minutes
+    failed = run_topology(
+        options.topology,
+        options.version,
+        options.backend,
+        seeds,
+        sys.maxsize if minutes is None else minutes,
+    )
+    print(f"failed: {', '.join(map(str, failed)) or 'none'}")
     return 1 if failed else 0
 
 

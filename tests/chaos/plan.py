@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 CONSUMERS: Final = ("push", "orderly", "lite", "pop", "broker_rebalance")
 PRODUCERS: Final = ("plain", "keyed", "auto_batch", "batch", "transaction", "delayed", "oneway")
+POPPING: Final = ("pop", "broker_rebalance")  # need 5.x
 TOPICS: Final = ("alpha", "beta")
 
 REQUESTS: Final = (
@@ -103,34 +104,36 @@ def draw_plan(seed: int) -> Plan:
     replicas = draw.choice((0, 0, 0, 1))
     queues = draw.randint(1, 4)
     seconds = draw.uniform(*draw.choices(((2, 8), (5, 20), (20, 60)), (12, 6, 1))[0])
-    clients = _draw_clients(draw, version, seconds)
+    kinds = [k for k in (*CONSUMERS, *PRODUCERS) if version != "4.9.7" or k not in POPPING]
+    clients = draw_clients(draw, kinds, seconds)
     plan = Plan(seed, version, brokers, replicas, queues, seconds, tuple(clients))
     count = draw.choice((0, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10))
     faults = sorted((_draw_fault(draw, plan) for _ in range(count)), key=lambda f: f.at)
     return replace(plan, faults=tuple(faults))
 
 
-def _draw_clients(draw: random.Random, version: str, seconds: float) -> list[Client]:
+def draw_clients(
+    draw: random.Random, kinds: Sequence[str], seconds: float, most_groups: int = 2
+) -> list[Client]:
+    """Return clients of these kinds that run for *seconds*."""
     clients = []
     topics = TOPICS[: draw.randint(1, 2)]
-    kinds = [kind for kind in CONSUMERS if version != "4.9.7" or kind not in POPPING]
-    for number in range(draw.randint(1, 2)):
-        kind, group, topic = draw.choice(kinds), f"group-{number}", draw.choice(topics)
+    consumers = [kind for kind in kinds if kind in CONSUMERS]
+    producers = [kind for kind in kinds if kind in PRODUCERS]
+    for number in range(draw.randint(1, most_groups)):
+        kind, group, topic = draw.choice(consumers), f"group-{number}", draw.choice(topics)
         options = _draw_options(draw, kind)
         for member in range(draw.choice((1, 1, 2, 2, 3))):
             at = 0.0 if member == 0 or draw.random() < 0.5 else draw.uniform(0, seconds)
             clients.append(Client(f"{kind}-{number}-{member}", kind, group, topic, at, options))
     for number in range(draw.randint(1, 3)):
-        kind, topic = draw.choice(PRODUCERS), draw.choice(topics)
+        kind, topic = draw.choice(producers), draw.choice(topics)
         tasks = draw.randint(1, 3)  # that send some dozen messages until the end of the faults
         pause = seconds * tasks / draw.choice((5, 15, 40))
         options = (("pause", round(pause, 3)), ("tasks", float(tasks)))
         at = draw.uniform(0, 2)
         clients.append(Client(f"{kind}-{number}", kind, f"producers-{number}", topic, at, options))
     return clients
-
-
-POPPING: Final = ("pop", "broker_rebalance")
 
 
 def _draw_options(draw: random.Random, kind: str) -> tuple[tuple[str, float], ...]:

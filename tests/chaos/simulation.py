@@ -15,10 +15,11 @@ from rocketmq_aio.embedded.faults import Fault as RequestFault
 from rocketmq_aio.embedded.server import EmbeddedServer
 from tests.chaos import virtual
 from tests.chaos.loop import SimulatedLoop, StuckError, current_process
+from tests.chaos.member import Member
 from tests.chaos.network import Network
 from tests.chaos.plan import Fault, Plan
 from tests.chaos.record import Record
-from tests.chaos.workload import Member, stack
+from tests.chaos.workload import stack
 from tests.history import RULES, check, events
 from tests.history.events import Drained, LogEntry
 from tests.history.recording import stored_log
@@ -240,9 +241,6 @@ class Simulation:
     async def _crash(self, fault: Fault) -> None:
         member = self._members[fault.target]
         if member.runs:
-            for run in self._record.history.handled:
-                if run.ended is None and run.number.startswith(f"{member.name}-"):
-                    run.ended = self._loop.time()  # with its process
             self._note_fault("kill", member.name, self._loop.time())
             member.crash()
             await asyncio.sleep(fault.seconds)

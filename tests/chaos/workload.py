@@ -1,4 +1,4 @@
-"""Workload: what the application in each simulated process does."""
+"""Workload: what the application in each process does, simulated or real."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from rocketmq_aio import (
     AutoBatch,
@@ -25,10 +25,8 @@ from rocketmq_aio import (
     TransactionProducer,
     TransactionState,
 )
-from tests.chaos.loop import Process, SimulatedLoop
 from tests.chaos.plan import Client
-from tests.chaos.record import MemberRecorder, Record
-from tests.history import UID
+from tests.history import UID, Recorder
 
 KEYS: Final = ("a", "b", "c")
 START_AGAIN_SECONDS: Final = 0.5
@@ -44,63 +42,60 @@ class HandlerError(Exception):
     """Raised by handlers of the workload."""
 
 
-class Member:
-    """A process of the plan; it can crash and start again.
+class Journal(Protocol):
+    """Takes what happens in a process, and what is wrong apart from the rules of the history."""
+
+    def add(self, *words: object) -> None:
+        """Add a line."""
+        ...
+
+    def violation(self, text: str) -> None: ...
+
+    def failure(self, what: str, error: BaseException) -> None:
+        """Add a violation: an exception that must not be."""
+        ...
+
+    def committed(self, uid: str, topic: str) -> None:
+        """Note that the application committed the transaction of a message."""
+        ...
+
+    def done(self, group: str, message: MessageExt) -> None:
+        """Note that *group* has processed *message*."""
+        ...
+
+
+class Application:
+    """What a process does with its client, until `stopping` is set.
 
     :ivar quiet: a producer sends nothing more, but still runs
     """
 
-    def __init__(
-        self, loop: SimulatedLoop, record: Record, plan: Client, seed: int, namesrv: str
-    ) -> None:
+    def __init__(self, journal: Journal, plan: Client, seed: int, config: ClientConfig) -> None:
         self.plan = plan
-        self.record = record
-        self.config = ClientConfig(namesrv=namesrv)
+        self.journal = journal
+        self.config = config
         self.draw = random.Random(f"{plan.name} {seed}")
         self.decisions: dict[str, TransactionState] = {}  # the database of the application
         self.quiet = False
-        self.recorder = MemberRecorder(record, plan.name)
-        self._loop = loop
-        self._clients = 0
-        self.process: Process = loop.process(plan.name)
         self.stopping = asyncio.Event()
-        self._main: asyncio.Task[None] | None = None
+        self.recorder: Recorder
+        self._clients = 0
 
     @property
     def name(self) -> str:
         """Name of the current client, which differs after every start."""
         return f"{self.plan.name}.{self._clients}"
 
-    @property
-    def runs(self) -> bool:
-        return self._main is not None
+    def new_recorder(self) -> Recorder:
+        """Return the recorder of the next client."""
+        raise NotImplementedError
 
-    def start(self) -> None:
-        """Start the process, with an application that runs until `stop`."""
-        if self.process.dead:
-            self.process = self._loop.process(self.plan.name)
-        self.stopping = asyncio.Event()
-        self._main = self.process.context().run(self._loop.create_task, self._run())
-
-    def crash(self) -> None:
-        """Kill the process: no code of it runs any more."""
-        self.record.add("crash", self.name)
-        self._loop.kill(self.process)
-        self._loop.network.kill(self.process)
-        self._main = None
-
-    async def stop(self, seconds: float) -> None:
-        """Have the application end."""
-        main, self._main = self._main, None
-        if main is None:
-            return
-        self.stopping.set()
-        done, _ = await asyncio.wait([main], timeout=seconds)
-        if not done:
-            self.record.violation(f"{self.name} did not end within {seconds:g} s: {stack(main)}")
+    def not_running_seconds(self) -> float:
+        """Return how long the process was frozen or not scheduled until now."""
+        raise NotImplementedError
 
     async def pause(self, seconds: float) -> None:
-        """Wait, until `stop` at most."""
+        """Wait, until `stopping` is set at most."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.stopping.wait(), seconds)
 
@@ -114,46 +109,46 @@ class Member:
         return tries < MOST_TRIES_THAT_FAIL and self.draw.random() < share
 
     def done(self, message: MessageExt) -> None:
-        self.record.done(self.plan.group, message)
+        self.journal.done(self.plan.group, message)
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
         """Run one client after the other: an application that starts again after errors."""
         make, use = KINDS[self.plan.kind]
         while not self.stopping.is_set():
             self._clients += 1
-            self.recorder = MemberRecorder(self.record, self.name)
+            self.recorder = self.new_recorder()
             client = make(self)
             try:
                 if self.plan.consumes:
                     await client.subscribe(self.plan.topic)
                 await client.start()
-                self.record.add("started", self.name)
+                self.journal.add("started", self.name)
                 await use(self, client)
             except RocketMQError as error:
-                self.record.add("error", self.name, type(error).__name__, str(error)[:160])
+                self.journal.add("error", self.name, type(error).__name__, str(error)[:160])
             except Exception as error:  # noqa: BLE001 - a violation, whatever it is
-                self.record.failure(f"{self.name} raised", error)
+                self.journal.failure(f"{self.name} raised", error)
             await self._close(client)
             if not self.stopping.is_set():
                 await self.pause(START_AGAIN_SECONDS)
 
     async def _close(self, client: Any) -> None:
-        self.record.add("closing", self.name)
+        self.journal.add("closing", self.name)
         try:
             async with self.bounded("close", CLOSE_SECONDS):
                 await client.close()
         except Exception as error:  # noqa: BLE001 - a violation, whatever it is
-            self.record.failure(f"close() of {self.name} raised", error)
-        self.record.add("closed", self.name)
+            self.journal.failure(f"close() of {self.name} raised", error)
+        self.journal.add("closed", self.name)
 
     def bounded(self, what: str, seconds: float) -> Bounded:
         return Bounded(self, what, seconds)
 
 
 class Bounded:
-    """Context of a call whose time has a bound; a frozen process has longer."""
+    """Context of a call whose time has a bound; a process that did not run has longer."""
 
-    def __init__(self, member: Member, what: str, seconds: float) -> None:
+    def __init__(self, member: Application, what: str, seconds: float) -> None:
         self._member = member
         self._what = what
         self._seconds = seconds
@@ -161,11 +156,11 @@ class Bounded:
 
     async def __aenter__(self) -> None:
         member, loop = self._member, asyncio.get_running_loop()
-        frozen = member.process.frozen_seconds
+        missed = member.not_running_seconds()
         task = asyncio.current_task()
 
         def late() -> None:
-            more = member.process.frozen_seconds - frozen
+            more = member.not_running_seconds() - missed
             if more > 0:
                 self._watch = loop.call_later(more, late_really)
             else:
@@ -173,7 +168,7 @@ class Bounded:
 
         def late_really() -> None:
             text = f"{member.name}: {self._what} takes more than {self._seconds:g} s"
-            member.record.violation(f"{text}: {stack(task)}")
+            member.journal.violation(f"{text}: {stack(task)}")
 
         self._watch = loop.call_later(self._seconds, late)
 
@@ -197,18 +192,18 @@ def stack(task: asyncio.Task[Any] | None) -> str:
 # --- producers ----------------------------------------------------------------------------------
 
 
-async def _send(member: Member, call: Awaitable[object], what: str) -> None:
+async def _send(member: Application, call: Awaitable[object], what: str) -> None:
     """Await a send; its outcome is in the history."""
     with suppress(RocketMQError):
         async with member.bounded(what, SEND_SECONDS + LATE_SECONDS):
             await call
 
 
-Send = Callable[[Member, Any, str, str], Awaitable[object]]
+Send = Callable[[Application, Any, str, str], Awaitable[object]]
 
 
-def _producing(send: Send) -> Callable[[Member, Any], Awaitable[None]]:
-    async def use(member: Member, producer: Any) -> None:
+def _producing(send: Send) -> Callable[[Application, Any], Awaitable[None]]:
+    async def use(member: Application, producer: Any) -> None:
         async def sender(number: int) -> None:
             count = 0
             while not member.stopping.is_set() and not member.quiet:
@@ -225,41 +220,41 @@ def _producing(send: Send) -> Callable[[Member, Any], Awaitable[None]]:
     return use
 
 
-async def _send_plain(member: Member, producer: Producer, uid: str, _task: str) -> None:
+async def _send_plain(member: Application, producer: Producer, uid: str, _task: str) -> None:
     message = Message(member.plan.topic, uid.encode())
     await _send(member, producer.send(message), f"send of {uid}")
 
 
-async def _send_keyed(member: Member, producer: Producer, uid: str, task: str) -> None:
+async def _send_keyed(member: Application, producer: Producer, uid: str, task: str) -> None:
     key = f"{task}/{member.draw.choice(KEYS)}"
     message = Message(member.plan.topic, uid.encode())
     await _send(member, producer.send(message, sharding_key=key), f"send of {uid}")
 
 
-async def _send_together(member: Member, producer: Producer, uid: str, _task: str) -> None:
+async def _send_together(member: Application, producer: Producer, uid: str, _task: str) -> None:
     async with asyncio.TaskGroup() as tasks:
         for number in range(member.draw.randint(1, 8)):
             tasks.create_task(_send_plain(member, producer, f"{uid}+{number}", ""))
 
 
-async def _send_batch(member: Member, producer: Producer, uid: str, _task: str) -> None:
+async def _send_batch(member: Application, producer: Producer, uid: str, _task: str) -> None:
     uids = [f"{uid}+{number}" for number in range(member.draw.randint(1, 8))]
     messages = [Message(member.plan.topic, each.encode()) for each in uids]
     await _send(member, producer.send_batch(messages), f"send_batch of {uid}")
 
 
-async def _send_delayed(member: Member, producer: Producer, uid: str, _task: str) -> None:
+async def _send_delayed(member: Application, producer: Producer, uid: str, _task: str) -> None:
     message = Message(member.plan.topic, uid.encode(), delay_level=member.draw.randint(1, 2))
     await _send(member, producer.send(message), f"send of {uid}")
 
 
-async def _send_oneway(member: Member, producer: Producer, uid: str, _task: str) -> None:
+async def _send_oneway(member: Application, producer: Producer, uid: str, _task: str) -> None:
     message = Message(member.plan.topic, uid.encode())
     await _send(member, producer.send_oneway(message), f"send_oneway of {uid}")
 
 
 async def _send_in_transaction(
-    member: Member, producer: TransactionProducer, uid: str, _task: str
+    member: Application, producer: TransactionProducer, uid: str, _task: str
 ) -> None:
     states = (TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN)
     state = member.draw.choices(states, (6, 2, 2))[0]
@@ -272,7 +267,7 @@ async def _send_in_transaction(
                 await tx.rollback()
                 return
             member.decisions[uid] = TransactionState.COMMIT
-            member.record.committed(tx.message.properties[UID], member.plan.topic)
+            member.journal.committed(tx.message.properties[UID], member.plan.topic)
             if state is TransactionState.UNKNOWN:
                 tx.unknown()
 
@@ -282,16 +277,16 @@ async def _send_in_transaction(
             await run()
 
 
-def _plain_producer(member: Member) -> Producer:
+def _plain_producer(member: Application) -> Producer:
     return member.recorder.producer(member.plan.group, client=member.config)
 
 
-def _auto_batch_producer(member: Member) -> Producer:
+def _auto_batch_producer(member: Application) -> Producer:
     config = ProducerConfig(auto_batch=AutoBatch(linger_seconds=0.005, max_messages=16))
     return member.recorder.producer(member.plan.group, client=member.config, config=config)
 
 
-def _transaction_producer(member: Member) -> TransactionProducer:
+def _transaction_producer(member: Application) -> TransactionProducer:
     async def check(message: MessageExt) -> TransactionState:
         await member.work()
         return member.decisions.get(message.body.decode(), TransactionState.ROLLBACK)
@@ -305,7 +300,7 @@ def _transaction_producer(member: Member) -> TransactionProducer:
 # --- consumers ----------------------------------------------------------------------------------
 
 
-def _settings(member: Member) -> dict[str, Any]:
+def _settings(member: Application) -> dict[str, Any]:
     return {
         "start_from": "earliest",
         "commit_interval_seconds": member.plan.option("commit_interval", 5.0),
@@ -313,7 +308,7 @@ def _settings(member: Member) -> dict[str, Any]:
     }
 
 
-def _push_consumer(member: Member) -> PushConsumer:
+def _push_consumer(member: Application) -> PushConsumer:
     kind = member.plan.kind
 
     async def handle(message: MessageExt) -> None:
@@ -338,7 +333,7 @@ def _push_consumer(member: Member) -> PushConsumer:
     )
 
 
-async def _run_push(member: Member, consumer: PushConsumer) -> None:
+async def _run_push(member: Application, consumer: PushConsumer) -> None:
     stop = asyncio.ensure_future(member.stopping.wait())
     run = asyncio.ensure_future(consumer.run())
     await asyncio.wait([stop, run], return_when=asyncio.FIRST_COMPLETED)
@@ -350,14 +345,14 @@ async def _run_push(member: Member, consumer: PushConsumer) -> None:
     await run
 
 
-def _lite_consumer(member: Member) -> LitePullConsumer:
+def _lite_consumer(member: Application) -> LitePullConsumer:
     config = LitePullConfig(**_settings(member), auto_commit=not member.plan.option("manual", 0))
     return member.recorder.lite_pull_consumer(
         member.plan.group, client=member.config, config=config
     )
 
 
-async def _run_lite(member: Member, consumer: LitePullConsumer) -> None:
+async def _run_lite(member: Application, consumer: LitePullConsumer) -> None:
     batch, manual = int(member.plan.option("batch", 32)), member.plan.option("manual", 0)
     while not member.stopping.is_set():
         async with member.bounded("poll", 1.0 + LATE_SECONDS):
@@ -369,10 +364,10 @@ async def _run_lite(member: Member, consumer: LitePullConsumer) -> None:
             try:
                 await consumer.commit()
             except RocketMQError as error:
-                member.record.add("error", member.name, "commit", str(error)[:160])
+                member.journal.add("error", member.name, "commit", str(error)[:160])
 
 
-def _pop_consumer(member: Member) -> PopConsumer:
+def _pop_consumer(member: Application) -> PopConsumer:
     config = PopConfig(
         start_from="earliest",
         invisible_seconds=INVISIBLE_SECONDS,
@@ -382,7 +377,7 @@ def _pop_consumer(member: Member) -> PopConsumer:
     return member.recorder.pop_consumer(member.plan.group, client=member.config, config=config)
 
 
-async def _run_pop(member: Member, consumer: PopConsumer) -> None:
+async def _run_pop(member: Application, consumer: PopConsumer) -> None:
     while not member.stopping.is_set():
         messages = await consumer.receive(wait_seconds=1.0)
         for message in messages:
@@ -394,11 +389,11 @@ async def _run_pop(member: Member, consumer: PopConsumer) -> None:
                 member.done(message)
                 await consumer.ack(message)
             except RocketMQError as error:
-                member.record.add("error", member.name, "ack", str(error)[:160])
+                member.journal.add("error", member.name, "ack", str(error)[:160])
 
 
-Make = Callable[[Member], Any]
-Use = Callable[[Member, Any], Awaitable[None]]
+Make = Callable[[Application], Any]
+Use = Callable[[Application, Any], Awaitable[None]]
 KINDS: Final[dict[str, tuple[Make, Use]]] = {
     "plain": (_plain_producer, _producing(_send_plain)),
     "keyed": (_plain_producer, _producing(_send_keyed)),

@@ -118,7 +118,7 @@ class _Reasons:
         if any(reset.offset <= each.offset for reset in resets[between]):
             return "seek"
         if each.group in self._history.popping:
-            return "expired" if self._is_visible_again(before, each.at) else ""
+            return self._of_pop(before, each)
         if (each.consumer, each.epoch) == (before.consumer, before.epoch):
             return ""
         epoch = self._epochs.by_number.get(each.epoch)
@@ -128,6 +128,17 @@ class _Reasons:
             at = commit.confirmed or commit.at
             return next((f.kind for f in self._history.faults if _is_broker(f, at, begun)), "")
         return self._of_move(before, each)
+
+    def _of_pop(self, before: Reception, each: Reception) -> str:
+        """Return why the same stored copy was popped again.
+
+        A broker that is killed forgets the pops of its last seconds: it stores their offsets every
+        five seconds.
+        """
+        if self._is_visible_again(before, each.at):
+            return "expired"
+        faults = self._history.faults
+        return next((f.kind for f in faults if _is_broker(f, before.at, each.at)), "")
 
     def _of_move(self, before: Reception, each: Reception) -> str:
         """Return why the queue moved."""

@@ -347,6 +347,13 @@ class History:
             return self._by_identity.get((sent_back.group, sent_back.uid))
         return self._places.get((sent_back.group, sent_back.broker, sent_back.log_offset))
 
+    def _add_fault(self, fault: Fault) -> None:
+        self.faults.append(fault)
+        if fault.kind == "kill":  # handlers end with their process
+            for run in self.handled:
+                if run.ended is None and run.number.startswith(f"{fault.target}-"):
+                    run.ended = fault.started
+
     def _add_drained(self, _drained: events.Drained) -> None:
         self.drained = True
 
@@ -388,7 +395,7 @@ _ADD: dict[type[Event], Callable[[History, Any], None]] = {
     Acked: History._add_acked,
     Hidden: lambda history, event: history.hidden.append(event),
     events.Confirmed: History._add_confirmed,
-    Fault: lambda history, event: history.faults.append(event),
+    Fault: History._add_fault,
     events.Drained: History._add_drained,
     events.Call: lambda history, event: history.calls.append(event),
     events.Echo: lambda history, event: history.echoes.append(event),
