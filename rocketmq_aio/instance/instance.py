@@ -240,7 +240,7 @@ class MQClientInstance:
 
         # Only connected ones: a broker forgets a client when its connection is lost.
         connected = {a for a in self.routes.addresses() if self.remoting.is_connected(a)}
-        with anyio.move_on_after(UNREGISTER_SECONDS):
+        with anyio.move_on_after(UNREGISTER_SECONDS, shield=True):  # also when a close is late
             await gather_limited(leave, connected)
 
     def connection_number(self, address: str) -> int:

@@ -7,6 +7,8 @@ from collections.abc import Collection
 from functools import partial
 from time import monotonic
 
+import anyio
+
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import LeaseLost
@@ -161,16 +163,21 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self.rebalancer.end()
         try:
             await self._assignments.revoke_all(drain_seconds=drain_seconds)
-        finally:  # also when that took too long
-            await self._tasks.close()
-            if self._threads is not None:
-                self._threads.shutdown(wait=False, cancel_futures=True)
-            if self._pops is not None:
-                self._pops.close()
-            # A thread cannot be cancelled: its queue stays locked until the lock expires.
-            if self._unlocks is not None and self._threads is None and not self.workers.busy:
-                await self._unlocks.release_pending()
-            await self._leave()
+        finally:
+            # Shielded: a member that does not leave would keep its queues.  Each step is bounded.
+            with anyio.CancelScope(shield=True):
+                await self._release_all()
+
+    async def _release_all(self) -> None:
+        await self._tasks.close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._pops is not None:
+            self._pops.close()
+        # A thread cannot be cancelled: its queue stays locked until the lock expires.
+        if self._unlocks is not None and self._threads is None and not self.workers.busy:
+            await self._unlocks.release_pending()
+        await self._leave()
 
     def fail(self) -> None:
         super().fail()

@@ -12,8 +12,10 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.errors import ClosedError, NotRunningError
+from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
@@ -362,6 +364,23 @@ async def test_stuck_handler_is_cancelled_at_close_without_a_commit(
 
     assert cancelled.is_set()
     assert cluster.broker.committed(GROUP, TOPIC, 0) in (None, 0)
+
+
+async def test_close_that_runs_out_of_time_leaves_the_group(cluster: FakeCluster) -> None:
+    put(cluster, "a")
+    at = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=15)
+
+    async with nothing_left(), asyncio.timeout(15), MQClientInstance(at) as client:
+        stuck = push_consumer(cluster, forever, client=client, close_timeout_seconds=60.0)
+        await stuck.start()
+        await stuck.subscribe(TOPIC)
+        await until(lambda: stuck._engine.workers.busy, "a handler")
+        stuck._close_seconds = 0.05
+        await stuck.close()
+
+        assert cluster.broker.members.groups == {}
+        async with push_consumer(cluster, forever, client=client):  # the group is free
+            pass
 
 
 async def test_stuck_thread_does_not_block_close(cluster: FakeCluster) -> None:
