@@ -217,11 +217,16 @@ class AckService:
 class _BrokerAcks:
     """Acknowledgements for one broker: of the current request, and of the next."""
 
-    __slots__ = ("confirming", "waiting")
+    __slots__ = ("confirming", "ended", "waiting")
 
     def __init__(self) -> None:
         self.confirming: list[PoppedMessage] = []
         self.waiting: list[PoppedMessage] = []
+        self.ended = 0  # how many are confirmed or lost
+
+    @property
+    def unconfirmed(self) -> int:
+        return len(self.confirming) + len(self.waiting)
 
 
 class BackgroundAcks:
@@ -260,15 +265,16 @@ class BackgroundAcks:
     def has_room(self, broker_name: str) -> bool:
         """Return False while too many acknowledgements of a broker are unconfirmed."""
         acks = self._brokers.get(broker_name)
-        return acks is None or len(acks.waiting) + len(acks.confirming) <= MAX_UNCONFIRMED
+        return acks is None or acks.unconfirmed <= MAX_UNCONFIRMED
 
     async def wait_for_room(self, broker_name: str) -> None:
         while not self.has_room(broker_name):
             await self._change()
 
     async def flush(self) -> None:
-        """Return when no acknowledgement is unconfirmed."""
-        while self._brokers:
+        """Return when all acknowledgements added before are confirmed or lost."""
+        until = [(acks, acks.ended + acks.unconfirmed) for acks in self._brokers.values()]
+        while any(acks.ended < count for acks, count in until):
             await self._change()
 
     async def _change(self) -> None:
@@ -280,6 +286,7 @@ class BackgroundAcks:
             while acks.waiting:
                 acks.confirming, acks.waiting = acks.waiting, []
                 lost = await self._service.confirm(acks.confirming)
+                acks.ended += len(acks.confirming)
                 acks.confirming = []
                 self._changed.set()
                 if self._on_confirmed is not None:
@@ -288,6 +295,7 @@ class BackgroundAcks:
                     self._on_lost(message, error)
         finally:  # after a cancellation some are left
             del self._brokers[broker_name]
+            acks.ended += acks.unconfirmed
             self._changed.set()
             for message in (*acks.confirming, *acks.waiting):
                 self._on_lost(message, ReceiptError(message.message_id, CLOSED))
