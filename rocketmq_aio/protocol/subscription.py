@@ -38,6 +38,10 @@ class Subscription(msgspec.Struct, frozen=True, gc=False):
         """Whether only the broker can evaluate it."""
         return self.kind != "TAG"
 
+    def selects_same(self, other: Subscription) -> bool:
+        """Whether *other* has the same expression."""
+        return (self.kind, self.expression) == (other.kind, other.expression)
+
     def to_body(self) -> SubscriptionData:
         """Return it as sent in heartbeats."""
         tags = sorted(self.tags)

@@ -205,7 +205,7 @@ class GroupEngine(Generic[Q]):
         self._subscriptions[wanted.topic] = wanted
         if self._running:
             self._missing.check(wanted.topic)
-        if known is None or (known.kind, known.expression) == (wanted.kind, wanted.expression):
+        if known is None or known.selects_same(wanted):
             return
         for queue, assigned in self.table.items():
             if queue.topic == wanted.topic:

@@ -119,11 +119,14 @@ class PopEngine:
             check_accepted(await self.instance.heartbeats.send_all(anew=True))
             self._check_brokers(topic)
         except BaseException:
-            if before is None:
-                del self.subscriptions[topic]
-            else:
-                self.subscriptions[topic] = before
+            if self.subscriptions.get(topic) is wanted:  # no later call has changed it
+                if before is None:
+                    del self.subscriptions[topic]
+                else:
+                    self.subscriptions[topic] = before
             raise
+        if before is not None and not before.selects_same(wanted):
+            self._intake.give_back(self._remove_cached(topic))
         self.on_route_changed(topic)
         self.checks.wake()
 
@@ -134,9 +137,11 @@ class PopEngine:
         if not self.running:
             return
         self.on_route_changed(topic)
-        unwanted = self._buffer.remove(lambda message: message.topic == topic)
-        await self._intake.service.give_back(unwanted)
+        await self._intake.service.give_back(self._remove_cached(topic))
         await self.instance.heartbeats.send_all(anew=True)
+
+    def _remove_cached(self, topic: str) -> list[PoppedMessage]:
+        return self._buffer.remove(lambda message: message.topic == topic)
 
     async def _prepare(self, wanted: Subscription) -> None:
         try:

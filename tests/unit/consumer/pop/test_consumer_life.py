@@ -208,6 +208,36 @@ async def test_unsubscribing_gives_back_messages_in_the_buffer(cluster: FakeClus
         assert "new" in bodies(await consumer.receive())
 
 
+async def test_cancelled_subscribe_leaves_a_later_unsubscribe_alone(cluster: FakeCluster) -> None:
+    async with popper_of(cluster) as consumer:
+        hold = cluster.broker.hold(RequestCode.HEART_BEAT)
+        subscribing = asyncio.create_task(consumer.subscribe(TOPIC))
+        await until(lambda: consumer._engine.subscriptions, "the subscription")
+        unsubscribing = asyncio.create_task(consumer.unsubscribe(TOPIC))
+        await until(lambda: not consumer._engine.subscriptions, "the end of the subscription")
+        subscribing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await subscribing
+        cluster.broker.off(RequestCode.HEART_BEAT)
+        hold.release()
+        await unsubscribing
+
+        assert consumer._engine.subscriptions == {}
+
+
+async def test_messages_selected_by_a_former_expression_are_given_back(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(3), tag="a")
+    async with popping(cluster, "a") as consumer:
+        async for _ in consumer:
+            break  # the others stay in the buffer
+        await consumer.subscribe(TOPIC, "b")
+
+        assert await consumer.receive(wait_seconds=0) == []
+        await until(lambda: len(cluster.broker.requests_of(CHANGE)) == 2)
+
+
 async def test_an_orderly_queue_delivers_nothing_while_messages_are_in_flight(
     cluster: FakeCluster,
 ) -> None:
