@@ -134,6 +134,8 @@ class LitePullEngine(GroupEngine[PolledQueue]):
 
     def _forget(self, topic: str) -> tuple[MessageQueue, ...]:
         self._watch.forget(topic)
+        if self._manual is not None:  # without any queue left, `subscribe` is allowed again
+            self._manual = frozenset(q for q in self._manual if q.topic != topic) or None
         return super()._forget(topic)
 
     async def listen(self, topic: str, listener: TopicQueuesListener) -> None:

@@ -232,6 +232,25 @@ async def test_one_consumer_subscribes_or_assigns(cluster: FakeCluster) -> None:
         await other.close()
 
 
+@pytest.mark.parametrize("is_started", [True, False])
+async def test_a_topic_can_be_subscribed_after_all_assigned_ones_are_unsubscribed(
+    cluster: FakeCluster, is_started: bool
+) -> None:
+    put(cluster, *numbers(4))
+    consumer = consumer_of(cluster)
+    if is_started:
+        await consumer.start()
+    await consumer.assign([queue(1)])
+    await consumer.unsubscribe(TOPIC)
+    await consumer.subscribe(TOPIC)
+    if not is_started:
+        await consumer.start()
+    await consumer.ready(5)
+
+    assert bodies(await polled(consumer, 4)) == numbers(4)
+    await consumer.close()
+
+
 async def test_progress_of_assigned_queues_is_kept(cluster: FakeCluster) -> None:
     put(cluster, *numbers(4))
     async with consumer_of(cluster) as consumer:
