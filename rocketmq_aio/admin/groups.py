@@ -50,12 +50,12 @@ from rocketmq_aio.protocol.requests.admin import (
     ProducerConnections,
     SubscriptionGroupTable,
 )
-from rocketmq_aio.protocol.requests.client import (
+from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
+from rocketmq_aio.protocol.requests.groups import (
     ConnectionBody,
     ConsumerConnections,
     GetConsumerConnectionList,
 )
-from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
 from rocketmq_aio.remoting.gather import gather_limited
 
 INTERNAL: Final = ("CID_RMQ_SYS_", "CID_ONS", "CID_SYS_", "CID_DefaultHeartBeatSyncerTopic")

@@ -16,7 +16,7 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import read_reset_offsets
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.requests.admin import InvokeResetOffset
-from rocketmq_aio.protocol.requests.client import GetConsumerConnectionList
+from rocketmq_aio.protocol.requests.groups import GetConsumerConnectionList
 from rocketmq_aio.protocol.static_topics import is_logical
 
 Target = datetime | Literal["earliest", "latest"] | Mapping[MessageQueue, int]

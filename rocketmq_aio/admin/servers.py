@@ -26,8 +26,8 @@ from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.namespaces import names_inside
 from rocketmq_aio.protocol.requests.admin import ClusterInfoBody, GetClusterInfo
-from rocketmq_aio.remoting.client import SUCCESS
 from rocketmq_aio.remoting.gather import gather_limited
+from rocketmq_aio.remoting.remoting_client import SUCCESS
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from rocketmq_aio.protocol.codes import MASTER_ID, PERM_WRITE, RequestCode, Resp
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.admin import DeleteKVConfig, GetKVConfig, PutKVConfig, TopicList
-from rocketmq_aio.protocol.requests.client import GetRouteInfo
+from rocketmq_aio.protocol.requests.groups import GetRouteInfo
 
 ORDER_CONFIGS: Final = "ORDER_TOPIC_CONFIG"
 ADDRESSES: Final = re.compile(rb'"brokerAddrs":{[^}]*}')

@@ -17,7 +17,8 @@ from rocketmq_aio.protocol.codes import MASTER_ID, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader, queue_fields, read_header
-from rocketmq_aio.protocol.requests.client import (
+from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
+from rocketmq_aio.protocol.requests.groups import (
     AssignmentRequest,
     AssignmentResponse,
     CheckClientConfig,
@@ -28,7 +29,6 @@ from rocketmq_aio.protocol.requests.client import (
     MessageQueueAssignment,
     QueryAssignment,
 )
-from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
 from rocketmq_aio.protocol.requests.offsets import (
     GetMaxOffset,
     GetMinOffset,
@@ -38,7 +38,7 @@ from rocketmq_aio.protocol.requests.offsets import (
     UpdateConsumerOffset,
 )
 from rocketmq_aio.protocol.subscription import Subscription
-from rocketmq_aio.remoting.client import SUCCESS, RemotingClient
+from rocketmq_aio.remoting.remoting_client import SUCCESS, RemotingClient
 from rocketmq_aio.remoting.response_errors import broker_error
 
 T = TypeVar("T")

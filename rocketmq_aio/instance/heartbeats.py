@@ -13,10 +13,10 @@ from rocketmq_aio.errors import BrokerError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.client import Heartbeat, HeartbeatResponse
+from rocketmq_aio.protocol.requests.groups import Heartbeat, HeartbeatResponse
 from rocketmq_aio.protocol.subscription import java_hash
-from rocketmq_aio.remoting.client import RemotingClient
 from rocketmq_aio.remoting.gather import gather_limited
+from rocketmq_aio.remoting.remoting_client import RemotingClient
 
 logger = get_logger(__name__)
 

@@ -26,11 +26,11 @@ from rocketmq_aio.instance.routes import RouteTable
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.address import parse_address, vip_address
 from rocketmq_aio.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
-from rocketmq_aio.protocol.requests.client import UnregisterClient
+from rocketmq_aio.protocol.requests.groups import UnregisterClient
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
-from rocketmq_aio.remoting.client import RemotingClient
 from rocketmq_aio.remoting.fork import FORKED, reset_after_fork
 from rocketmq_aio.remoting.gather import gather_limited
+from rocketmq_aio.remoting.remoting_client import RemotingClient
 
 logger = get_logger(__name__)
 

@@ -27,8 +27,8 @@ from rocketmq_aio.protocol.bodies import TopicRouteData, read_route
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import RequestHeader
-from rocketmq_aio.protocol.requests.client import GetRouteInfo
-from rocketmq_aio.remoting.client import RemotingClient
+from rocketmq_aio.protocol.requests.groups import GetRouteInfo
+from rocketmq_aio.remoting.remoting_client import RemotingClient
 from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)

@@ -22,7 +22,7 @@ import msgspec
 from rocketmq_aio import ClientConfig, LeaseLost, MessageExt, PushConfig, PushConsumer
 from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
 from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
-from rocketmq_aio.consumer.push import engine as push_engine
+from rocketmq_aio.consumer.push import push_engine
 from rocketmq_aio.consumer.push.locks import LEASE_SECONDS, RENEW_SECONDS, QueueLocks
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue

@@ -19,7 +19,7 @@ from rocketmq_aio import (
 )
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
 from rocketmq_aio.embedded.codes import AdminCode
-from rocketmq_aio.protocol.requests.client import MessageRequestMode
+from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 from rocketmq_aio.testing import Cluster, probe
 
 PULL, POP = MessageRequestMode.PULL, MessageRequestMode.POP

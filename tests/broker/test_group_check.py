@@ -10,6 +10,8 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import LitePullConfig
+from rocketmq_aio.consumer.checks import filter_matches
+from rocketmq_aio.consumer.checks.subscription_check import ENOUGH_RESPONSES
 from rocketmq_aio.consumer.common.events import (
     ClientIdNotUnique,
     ConsumerEvent,
@@ -17,8 +19,6 @@ from rocketmq_aio.consumer.common.events import (
     SubscriptionsDiffer,
 )
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
-from rocketmq_aio.consumer.rebalance import filter_matches
-from rocketmq_aio.consumer.rebalance.subscription_check import ENOUGH_RESPONSES
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.producer.producer import Producer

@@ -203,7 +203,7 @@ async def test_mqadmin_shows_the_running_info_of_a_member(
     assert "jstack" not in printed
     stacks = with_stacks.split("#Consumer jstack#")[1]
     assert f"task rocketmq:{group}" in stacks
-    assert "rocketmq_aio.consumer.pulling.puller.Puller" in stacks
+    assert "rocketmq_aio.consumer.pull_loop.puller.Puller" in stacks
 
 
 async def test_mqadmin_shows_the_progress_of_a_group(

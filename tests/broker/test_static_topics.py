@@ -25,7 +25,7 @@ from rocketmq_aio import (
     SendResult,
 )
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
-from rocketmq_aio.protocol.requests.client import AssignmentRequest, MessageQueueAssignment
+from rocketmq_aio.protocol.requests.groups import AssignmentRequest, MessageQueueAssignment
 from rocketmq_aio.testing import Cluster, probe
 from tests.fakes.conformance.case_env import eventually
 

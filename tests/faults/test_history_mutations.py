@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from rocketmq_aio.consumer.common.redelivery import SendBack
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
-from rocketmq_aio.consumer.pulling import pull_response
+from rocketmq_aio.consumer.pull_loop import pull_response
 from rocketmq_aio.consumer.push.concurrent import ConcurrentService
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.consumer.push.locks import QueueLocks
@@ -97,7 +97,7 @@ def selected(patch: Patch, change: Callable[[list[MessageExt]], list[MessageExt]
         messages, *others = pull_response.select_messages(*arguments)
         return change(messages), *others
 
-    patch.setattr("rocketmq_aio.consumer.pulling.puller.select_messages", select)
+    patch.setattr("rocketmq_aio.consumer.pull_loop.puller.select_messages", select)
 
 
 def body_changed(patch: Patch) -> None:
@@ -119,7 +119,7 @@ def tags_not_compared(patch: Patch) -> None:
         original: Any = pull_response.select_messages
         return original(*others, replace(subscription, tags=frozenset()))
 
-    patch.setattr("rocketmq_aio.consumer.pulling.puller.select_messages", select)
+    patch.setattr("rocketmq_aio.consumer.pull_loop.puller.select_messages", select)
 
 
 def delivered_twice(patch: Patch) -> None:

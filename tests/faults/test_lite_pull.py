@@ -221,7 +221,7 @@ async def test_repeated_cuts_of_all_connections_lose_and_repeat_nothing(
 async def test_a_pull_without_a_response_is_repeated(
     cluster: FakeCluster, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocketmq_aio.consumer.pulling.puller.HOLD_SLACK_SECONDS", QUICK)
+    monkeypatch.setattr("rocketmq_aio.consumer.pull_loop.puller.HOLD_SLACK_SECONDS", QUICK)
     client = proxied_config(proxy, cluster)
     async with consumer_of(cluster, client=client, long_poll_seconds=QUICK) as consumer:
         proxy.down.on(drop, code=PULL, times=4)

@@ -286,7 +286,7 @@ async def test_repeated_pulls_deliver_each_message_once(
 async def test_unanswered_pull_is_repeated(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocketmq_aio.consumer.pulling.puller.HOLD_SLACK_SECONDS", QUICK)
+    monkeypatch.setattr("rocketmq_aio.consumer.pull_loop.puller.HOLD_SLACK_SECONDS", QUICK)
     proxy.down.on(drop, code=PULL, times=4)
     put(cluster, *numbers(5))
     await group.join(client=proxied_config(proxy, cluster), long_poll_seconds=QUICK)

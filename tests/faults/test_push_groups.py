@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.consumer.common.events import QueuesRevoked
-from rocketmq_aio.consumer.group.engine import TAKEOVER_DELAY_SECONDS
+from rocketmq_aio.consumer.group.group_engine import TAKEOVER_DELAY_SECONDS
 from rocketmq_aio.model.message import MessageExt
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.proxy import FaultProxy

@@ -41,7 +41,7 @@ async def group(cluster: FakeCluster) -> AsyncIterator[Group]:
 
 @pytest.fixture
 def quick_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rocketmq_aio.consumer.push.engine.QueueLocks", QuickLocks)
+    monkeypatch.setattr("rocketmq_aio.consumer.push.push_engine.QueueLocks", QuickLocks)
 
 
 class Gate:

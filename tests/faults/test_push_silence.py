@@ -41,7 +41,7 @@ async def group(cluster: FakeCluster, request: pytest.FixtureRequest) -> AsyncIt
 async def test_silent_connection_loss_loses_nothing(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocketmq_aio.consumer.pulling.puller.HOLD_SLACK_SECONDS", QUICK)
+    monkeypatch.setattr("rocketmq_aio.consumer.pull_loop.puller.HOLD_SLACK_SECONDS", QUICK)
     client = proxied_config(proxy, cluster)
     consumer = await group.join(client=client, long_poll_seconds=QUICK)
     put(cluster, *numbers(20))
@@ -59,7 +59,7 @@ async def test_silent_connection_loss_loses_nothing(
 async def test_lease_that_expires_in_silence_stops_delivery_and_commits(
     cluster: FakeCluster, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocketmq_aio.consumer.push.engine.QueueLocks", QuickLocks)
+    monkeypatch.setattr("rocketmq_aio.consumer.push.push_engine.QueueLocks", QuickLocks)
     async with group_of(cluster, orderly=True) as group:
         reached, let_go = asyncio.Event(), asyncio.Event()
 

@@ -9,7 +9,7 @@ import anyio
 
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.common.statistics import TopicStatistics
-from rocketmq_aio.consumer.group.engine import GroupEngine
+from rocketmq_aio.consumer.group.group_engine import GroupEngine
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.model.values import MessageQueue
 

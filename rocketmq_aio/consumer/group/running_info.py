@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from rocketmq_aio.config.consumer import LitePullConfig, PopConfig, PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
-from rocketmq_aio.consumer.pulling.queue_state import QueueState
+from rocketmq_aio.consumer.pull_loop.queue_state import QueueState
 from rocketmq_aio.consumer.rebalance.strategies.allocation import strategy_name
 from rocketmq_aio.model.values import MessageModel, MessageQueue
 from rocketmq_aio.protocol.bodies import (

@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 import anyio
 
 from rocketmq_aio.config.consumer import OffsetStore
-from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, UNVERIFIED, QueueState
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED, QueueState
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue

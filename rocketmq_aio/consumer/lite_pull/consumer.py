@@ -20,7 +20,7 @@ from rocketmq_aio.consumer.common.listeners import (
     TopicQueuesListener,
 )
 from rocketmq_aio.consumer.group.member import GroupMember
-from rocketmq_aio.consumer.lite_pull.engine import LitePullEngine
+from rocketmq_aio.consumer.lite_pull.lite_pull_engine import LitePullEngine
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.offsets.remote_store import check_offset
 from rocketmq_aio.errors import ConfigError, RocketMQError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rocketmq_aio.consumer.pulling.flow_control import Cache
-from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
+from rocketmq_aio.consumer.pull_loop.flow_control import Cache
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Final
 
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
-from rocketmq_aio.consumer.pulling.flow_control import Cache
+from rocketmq_aio.consumer.pull_loop.flow_control import Cache
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.remoting.waiters import WaiterQueue

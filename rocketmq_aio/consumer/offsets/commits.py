@@ -10,7 +10,7 @@ import anyio
 from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
-from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.errors import CommitError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue

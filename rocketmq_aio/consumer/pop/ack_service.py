@@ -14,8 +14,8 @@ from typing import Final
 
 import anyio
 
-from rocketmq_aio.consumer.pop.client import PASSING, PopClient
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
+from rocketmq_aio.consumer.pop.pop_client import PASSING, PopClient
 from rocketmq_aio.errors import (
     AckError,
     BrokerError,

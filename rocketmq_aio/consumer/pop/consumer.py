@@ -12,9 +12,9 @@ from rocketmq_aio.config.validation import checked_count, checked_seconds
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.common.hooks import checked_consume_hooks
-from rocketmq_aio.consumer.pop.client import PopRequest
-from rocketmq_aio.consumer.pop.engine import PopEngine, Worker
 from rocketmq_aio.consumer.pop.message import PoppedMessage
+from rocketmq_aio.consumer.pop.pop_client import PopRequest
+from rocketmq_aio.consumer.pop.pop_engine import PopEngine, Worker
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.hook_runner import AnyConsumeHook

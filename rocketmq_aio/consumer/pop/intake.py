@@ -15,8 +15,8 @@ from rocketmq_aio.consumer.common.events import (
     message_event,
 )
 from rocketmq_aio.consumer.pop.ack_service import AckService, BackgroundAcks
-from rocketmq_aio.consumer.pop.client import PopClient, Popped
 from rocketmq_aio.consumer.pop.message import PoppedMessage
+from rocketmq_aio.consumer.pop.pop_client import PopClient, Popped
 from rocketmq_aio.consumer.pop.renewal import Renewal
 from rocketmq_aio.errors import AckError, RocketMQError
 from rocketmq_aio.log import get_logger

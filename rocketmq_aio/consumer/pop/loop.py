@@ -9,9 +9,9 @@ from uuid import uuid4
 
 import anyio
 
-from rocketmq_aio.consumer.pop.client import PopRequest
 from rocketmq_aio.consumer.pop.intake import PopIntake
 from rocketmq_aio.consumer.pop.message import PoppedMessage
+from rocketmq_aio.consumer.pop.pop_client import PopRequest
 from rocketmq_aio.errors import (
     BrokerError,
     BusyError,

@@ -8,9 +8,9 @@ from typing import Final
 
 from rocketmq_aio.config.consumer import MAX_POP
 from rocketmq_aio.consumer.pop.buffer import PopBuffer
-from rocketmq_aio.consumer.pop.client import PopRequest
 from rocketmq_aio.consumer.pop.loop import PopLoop
 from rocketmq_aio.consumer.pop.message import PoppedMessage
+from rocketmq_aio.consumer.pop.pop_client import PopRequest
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.values import MessageQueue
 

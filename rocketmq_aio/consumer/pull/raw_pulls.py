@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from rocketmq_aio.consumer.pull.result import STATUSES, RawPull, read_raw
-from rocketmq_aio.consumer.pulling.pull_request import PullRequest
-from rocketmq_aio.consumer.pulling.pull_response import HOLD_SLACK_SECONDS
+from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
+from rocketmq_aio.consumer.pull_loop.pull_response import HOLD_SLACK_SECONDS
 from rocketmq_aio.errors import CodecError, NotConnectedError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.consumer.pulling.pull_response import RESET_REMARK, select_messages
+from rocketmq_aio.consumer.pull_loop.pull_response import RESET_REMARK, select_messages
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command

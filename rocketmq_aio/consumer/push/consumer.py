@@ -16,7 +16,6 @@ from rocketmq_aio.consumer.common.listeners import (
     check_listener,
 )
 from rocketmq_aio.consumer.group.member import GroupMember
-from rocketmq_aio.consumer.push.engine import PushEngine
 from rocketmq_aio.consumer.push.handlers import (
     BatchHandler,
     Handler,
@@ -24,6 +23,7 @@ from rocketmq_aio.consumer.push.handlers import (
     decoding,
     hooked,
 )
+from rocketmq_aio.consumer.push.push_engine import PushEngine
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.hook_runner import AnyPushHook
 from rocketmq_aio.instance.instance import MQClientInstance

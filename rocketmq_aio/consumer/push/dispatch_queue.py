@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 import anyio
 
 from rocketmq_aio.consumer.common.redelivery import restore_topic
-from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 

@@ -20,7 +20,7 @@ from rocketmq_aio.protocol.bodies import LockBatchRequest, LockBatchResponse, Me
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader, queue_fields
-from rocketmq_aio.protocol.requests.client import LockBatchMQ, UnlockBatchMQ
+from rocketmq_aio.protocol.requests.groups import LockBatchMQ, UnlockBatchMQ
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.gather import gather_limited
 

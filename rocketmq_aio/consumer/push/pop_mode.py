@@ -12,10 +12,10 @@ from rocketmq_aio.config.consumer import PopConfig, PushConfig, StartFrom
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack
 from rocketmq_aio.consumer.pop.ack_service import BackgroundAcks
-from rocketmq_aio.consumer.pop.client import PopRequest
 from rocketmq_aio.consumer.pop.intake import PopIntake
 from rocketmq_aio.consumer.pop.loop import PopLoop
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
+from rocketmq_aio.consumer.pop.pop_client import PopRequest
 from rocketmq_aio.consumer.push.consume_service import max_reconsume_times
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlight
 from rocketmq_aio.errors import AckError, ReceiptError

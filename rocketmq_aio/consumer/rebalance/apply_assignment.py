@@ -10,7 +10,7 @@ import anyio
 from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
 from rocketmq_aio.consumer.common.listeners import NO_LISTENERS, AssignmentListeners, call_listener
 from rocketmq_aio.consumer.offsets.commits import Commits
-from rocketmq_aio.consumer.pulling.queue_state import QueueState
+from rocketmq_aio.consumer.pull_loop.queue_state import QueueState
 from rocketmq_aio.model.values import MessageQueue
 
 DRAIN_SECONDS: Final = 1.0  # for the application to finish its last batch

@@ -11,7 +11,7 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageModel, MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
-from rocketmq_aio.protocol.requests.client import (
+from rocketmq_aio.protocol.requests.groups import (
     AssignmentRequest,
     MessageQueueAssignment,
     MessageRequestMode,

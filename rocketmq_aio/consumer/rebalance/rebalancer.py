@@ -16,7 +16,7 @@ from rocketmq_aio.errors import ConfigError, NotSupportedError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageModel, MessageQueue
-from rocketmq_aio.protocol.requests.client import MessageRequestMode
+from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 
 logger = get_logger(__name__)
 

@@ -21,7 +21,7 @@ from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageModel, MessageQueue
 from rocketmq_aio.protocol.bodies import MessageQueueBody
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from rocketmq_aio.protocol.requests.client import (
+from rocketmq_aio.protocol.requests.groups import (
     AssignmentRequest,
     AssignmentResponse,
     MessageQueueAssignment,

@@ -22,7 +22,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
 from rocketmq_aio.protocol.requests.admin import GetProducerConnections, ProducerConnections
-from rocketmq_aio.protocol.requests.client import (
+from rocketmq_aio.protocol.requests.groups import (
     ConnectionBody,
     ConsumerConnections,
     GetConsumerConnectionList,

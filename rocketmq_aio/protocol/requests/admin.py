@@ -9,8 +9,8 @@ import msgspec
 from rocketmq_aio.protocol.bodies import Body, BrokerData
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import Header, RequestHeader, TopicRequest
-from rocketmq_aio.protocol.requests.client import ConnectionBody
 from rocketmq_aio.protocol.requests.from_broker import ResetOffset
+from rocketmq_aio.protocol.requests.groups import ConnectionBody
 
 BY_ID: Final = "_UNIQUE_KEY_QUERY"
 

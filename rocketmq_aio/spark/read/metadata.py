@@ -36,7 +36,7 @@ from rocketmq_aio.protocol.requests.admin import (
     GetClusterInfo,
     TopicList,
 )
-from rocketmq_aio.protocol.requests.client import GetRouteInfo
+from rocketmq_aio.protocol.requests.groups import GetRouteInfo
 from rocketmq_aio.protocol.static_topics import LOGICAL_PREFIX
 from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.spark.offsets import Queue

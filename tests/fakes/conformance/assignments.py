@@ -6,7 +6,7 @@ import msgspec
 
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.requests.client import (
+from rocketmq_aio.protocol.requests.groups import (
     AssignmentRequest,
     AssignmentResponse,
     QueryAssignment,

@@ -6,7 +6,7 @@ import msgspec
 
 from rocketmq_aio.protocol.bodies import LockBatchRequest, LockBatchResponse, MessageQueueBody
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.requests.client import LockBatchMQ, UnlockBatchMQ
+from rocketmq_aio.protocol.requests.groups import LockBatchMQ, UnlockBatchMQ
 from tests.fakes.conformance.case_env import Case, CaseEnv
 from tests.fakes.raw_client import RawClient
 

@@ -15,7 +15,7 @@ from rocketmq_aio.protocol.bodies import (
 from rocketmq_aio.protocol.codes import CLIENT_VERSION, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.requests.client import (
+from rocketmq_aio.protocol.requests.groups import (
     CheckClientConfig,
     ConsumerConnections,
     GetConsumerConnectionList,

@@ -9,8 +9,8 @@ from rocketmq_aio.protocol.bodies import HeartbeatData, ProducerData
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.client import Heartbeat
 from rocketmq_aio.protocol.requests.from_broker import PushReplyMessage
+from rocketmq_aio.protocol.requests.groups import Heartbeat
 from rocketmq_aio.protocol.requests.send import SendReplyMessage
 from tests.fakes.conformance.case_env import Case, CaseEnv, everything, send, send_header
 from tests.fakes.raw_client import RawClient

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rocketmq_aio.protocol.bodies import read_route
-from rocketmq_aio.protocol.requests.client import GetRouteInfo
+from rocketmq_aio.protocol.requests.groups import GetRouteInfo
 from tests.fakes.conformance.case_env import QUEUES, Case, CaseEnv, is_unanswered
 from tests.fakes.raw_client import RawClient
 

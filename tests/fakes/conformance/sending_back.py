@@ -13,7 +13,7 @@ from rocketmq_aio.protocol.bodies import read_route
 from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.record import decode_messages
-from rocketmq_aio.protocol.requests.client import GetRouteInfo
+from rocketmq_aio.protocol.requests.groups import GetRouteInfo
 from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack
 from tests.fakes.conformance.case_env import (
     Case,

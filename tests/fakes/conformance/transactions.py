@@ -23,8 +23,8 @@ from rocketmq_aio.protocol.codes import (
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.record import decode_message
-from rocketmq_aio.protocol.requests.client import Heartbeat
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
+from rocketmq_aio.protocol.requests.groups import Heartbeat
 from rocketmq_aio.protocol.requests.send import EndTransaction, SendMessageResponse
 from tests.fakes.conformance.case_env import (
     CaseEnv,

@@ -10,7 +10,7 @@ import anyio
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.consumer.pulling import puller as puller_module
+from rocketmq_aio.consumer.pull_loop import puller as puller_module
 from rocketmq_aio.remoting.backoff import Backoff
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import TOPIC

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
-from rocketmq_aio.consumer.pulling.flow_control import Cache
-from rocketmq_aio.consumer.pulling.queue_state import QueueState
+from rocketmq_aio.consumer.pull_loop.flow_control import Cache
+from rocketmq_aio.consumer.pull_loop.queue_state import QueueState
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 

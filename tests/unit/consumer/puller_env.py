@@ -14,8 +14,8 @@ from rocketmq_aio.consumer.common.hooks import FilterHooks
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
-from rocketmq_aio.consumer.pulling.flow_control import Cache, CacheFlowControl
-from rocketmq_aio.consumer.pulling.puller import Puller
+from rocketmq_aio.consumer.pull_loop.flow_control import Cache, CacheFlowControl
+from rocketmq_aio.consumer.pull_loop.puller import Puller
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Response, resolve
 from rocketmq_aio.errors import ConnectionLostError, RocketMQError

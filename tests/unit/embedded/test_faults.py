@@ -21,7 +21,7 @@ from rocketmq_aio.embedded.faults import (
 from rocketmq_aio.embedded.responses import Close, Outcome, Raw, Response
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.requests.client import GetRouteInfo, LockBatchMQ
+from rocketmq_aio.protocol.requests.groups import GetRouteInfo, LockBatchMQ
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset, UpdateConsumerOffset
 from tests.fakes.conformance.case_env import CaseEnv, send_header
 from tests.fakes.conformance.locking import body as lock_body

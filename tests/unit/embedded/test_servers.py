@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
-from rocketmq_aio.protocol.requests.client import GetRouteInfo, LockBatchMQ
+from rocketmq_aio.protocol.requests.groups import GetRouteInfo, LockBatchMQ
 from rocketmq_aio.protocol.requests.offsets import (
     GetMaxOffset,
     QueryConsumerOffset,

@@ -8,7 +8,7 @@ import pytest
 
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.bodies import read_route
-from rocketmq_aio.protocol.requests.client import GetRouteInfo
+from rocketmq_aio.protocol.requests.groups import GetRouteInfo
 from tests.fakes.address_server import FakeAddressServer
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.name_server import FakeNameServer

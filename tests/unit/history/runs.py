@@ -13,7 +13,7 @@ from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.transaction.transaction import Transaction
-from rocketmq_aio.protocol.requests.client import MessageRequestMode
+from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 from tests.history import History, Recorder
 from tests.history.clients import RecordedPushConsumer
 from tests.history.recording import stored_log

@@ -28,7 +28,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests.admin import GetClusterInfo
-from rocketmq_aio.protocol.requests.client import GetRouteInfo
+from rocketmq_aio.protocol.requests.groups import GetRouteInfo
 from tests.fakes.address_server import FakeAddressServer
 from tests.fakes.broker import FakeBroker
 from tests.fakes.name_server import FakeNameServer

@@ -13,7 +13,7 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol import bodies, codes, record
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.header import Header, RequestHeader
-from rocketmq_aio.protocol.requests import admin, client, offsets, pop, pull, send
+from rocketmq_aio.protocol.requests import admin, groups, offsets, pop, pull, send
 from tests.unit.protocol.declared import all_headers
 from tests.unit.protocol.wire_files import (
     CODES,
@@ -29,7 +29,7 @@ RESPONSES: Final[dict[type[Header], tuple[int, ...]]] = {
     admin.QueryMessageResponse: (12,),
     admin.AllTopicConfigResponse: (21,),
     admin.GetKVConfigResponse: (101,),
-    client.HeartbeatResponse: (34,),
+    groups.HeartbeatResponse: (34,),
     offsets.OffsetResponse: (14, 29, 30, 31),
     offsets.TimestampResponse: (32,),
     pop.ChangeInvisibleTimeResponse: (200053,),
@@ -49,12 +49,12 @@ SHAPES: Final[dict[type[bodies.Body], tuple[str, ...]]] = {
     bodies.ConsumerData: ("ConsumerData",),
     bodies.HeartbeatData: ("HeartbeatData",),
     bodies.ConsumerList: ("GetConsumerListByGroupResponseBody",),
-    client.AssignmentRequest: ("QueryAssignmentRequestBody",),
-    client.AssignmentResponse: ("QueryAssignmentResponseBody",),
-    client.MessageQueueAssignment: ("MessageQueueAssignment",),
-    client.ConsumerConnections: ("ConsumerConnection",),
-    client.ConnectionBody: ("Connection",),
-    client.MemberState: ("ConsumerRunningInfo",),
+    groups.AssignmentRequest: ("QueryAssignmentRequestBody",),
+    groups.AssignmentResponse: ("QueryAssignmentResponseBody",),
+    groups.MessageQueueAssignment: ("MessageQueueAssignment",),
+    groups.ConsumerConnections: ("ConsumerConnection",),
+    groups.ConnectionBody: ("Connection",),
+    groups.MemberState: ("ConsumerRunningInfo",),
     admin.ClusterInfoBody: ("ClusterInfo",),
     admin.KVTable: ("KVTable",),
     admin.ConsumeStats: ("ConsumeStats",),

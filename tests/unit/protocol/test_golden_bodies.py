@@ -9,7 +9,7 @@ import pytest
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol import bodies
 from rocketmq_aio.protocol.fastjson import read_body, to_standard
-from rocketmq_aio.protocol.requests.client import AssignmentRequest, AssignmentResponse
+from rocketmq_aio.protocol.requests.groups import AssignmentRequest, AssignmentResponse
 from rocketmq_aio.protocol.subscription import java_hash
 from tests.unit.protocol.wire_files import load
 

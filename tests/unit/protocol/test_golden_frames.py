@@ -20,7 +20,7 @@ from rocketmq_aio.protocol.command import encode_command
 from rocketmq_aio.protocol.header import RequestHeader, read_header, to_ext_fields, wire_names
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.record import decode_batch, decode_messages, encode_batch_entry
-from rocketmq_aio.protocol.requests.client import GetRouteInfo
+from rocketmq_aio.protocol.requests.groups import GetRouteInfo
 from rocketmq_aio.protocol.requests.offsets import SearchOffset, UpdateConsumerOffset
 from rocketmq_aio.protocol.requests.pull import PullMessage
 from rocketmq_aio.protocol.requests.send import SendMessage

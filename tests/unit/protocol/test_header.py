@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.command import Command, ExtFields, encode_command
 from rocketmq_aio.protocol.header import Header, read_header, to_ext_fields
-from rocketmq_aio.protocol.requests.client import GetRouteInfo, HeartbeatResponse, UnregisterClient
+from rocketmq_aio.protocol.requests.groups import GetRouteInfo, HeartbeatResponse, UnregisterClient
 from rocketmq_aio.protocol.requests.offsets import OffsetResponse, QueryConsumerOffset
 from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage, PullMessageResponse
 from rocketmq_aio.protocol.requests.send import SendMessage, SendMessageResponse

@@ -16,7 +16,7 @@ from rocketmq_aio.protocol.compression import inflate
 from rocketmq_aio.protocol.fastjson import read_body, to_standard
 from rocketmq_aio.protocol.header import Header, read_header, to_ext_fields, wire_names
 from rocketmq_aio.protocol.record import decode_batch, decode_messages, encode_batch_entry
-from rocketmq_aio.protocol.requests import admin, client, from_broker, offsets, pop, pull, send
+from rocketmq_aio.protocol.requests import admin, from_broker, groups, offsets, pop, pull, send
 from rocketmq_aio.protocol.requests.send import EndTransaction
 from rocketmq_aio.remoting.acl import sign
 from tests.unit.protocol.wire_files import (
@@ -44,9 +44,9 @@ REQUESTS: Final[dict[int, type[Header]]] = {
         offsets.GetMaxOffset,
         offsets.GetMinOffset,
         offsets.GetEarliestMsgStoretime,
-        client.GetRouteInfo,
-        client.UnregisterClient,
-        client.GetConsumerListByGroup,
+        groups.GetRouteInfo,
+        groups.UnregisterClient,
+        groups.GetConsumerListByGroup,
         from_broker.CheckTransactionState,
         from_broker.NotifyConsumerIdsChanged,
         from_broker.ResetOffset,
@@ -86,7 +86,7 @@ ANSWERS: Final[dict[int, type[Header]]] = {
     30: offsets.OffsetResponse,
     31: offsets.OffsetResponse,
     32: offsets.TimestampResponse,
-    34: client.HeartbeatResponse,
+    34: groups.HeartbeatResponse,
     310: send.SendMessageResponse,
     320: send.SendMessageResponse,
     325: send.SendMessageResponse,

@@ -13,8 +13,8 @@ from rocketmq_aio.errors import NotSupportedError
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
-from rocketmq_aio.remoting.client import RemotingClient
 from rocketmq_aio.remoting.inbound_requests import Reply, RequestHandler
+from rocketmq_aio.remoting.remoting_client import RemotingClient
 
 ASK: Final = GetMaxOffset(topic="orders", queue_id=0)
 CODE: Final = GetMaxOffset.code

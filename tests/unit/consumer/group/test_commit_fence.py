@@ -7,7 +7,7 @@ import pytest
 from rocketmq_aio.consumer.group.stall_recovery import STALL_SECONDS, CommitFence
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
-from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, UNVERIFIED
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED
 from rocketmq_aio.errors import CommitError
 from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.cluster import FakeCluster

@@ -17,7 +17,7 @@ from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
 from rocketmq_aio.consumer.group.running_info import Kind, running_info
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
-from rocketmq_aio.consumer.pulling.flow_control import Cache
+from rocketmq_aio.consumer.pull_loop.flow_control import Cache
 from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragelyByCircle
 from rocketmq_aio.model.values import MessageModel, MessageQueue
 from rocketmq_aio.protocol.bodies import PopProcessQueueInfo

@@ -9,7 +9,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.events import QueuesAssigned, QueuesRevoked
-from rocketmq_aio.consumer.group import engine as group_engine
+from rocketmq_aio.consumer.group import group_engine
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.errors import ClosedError, CommitError, ConfigError

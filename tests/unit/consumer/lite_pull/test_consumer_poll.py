@@ -9,7 +9,7 @@ import pytest
 from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
-from rocketmq_aio.consumer.pulling.puller import Puller
+from rocketmq_aio.consumer.pull_loop.puller import Puller
 from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError, OffsetIllegalError
 from rocketmq_aio.model.message import MessageExt
 from tests.fakes.cluster import FakeCluster

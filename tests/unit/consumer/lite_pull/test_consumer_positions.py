@@ -10,7 +10,7 @@ import pytest
 from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.common.events import PullFailed
-from rocketmq_aio.consumer.pulling import puller as puller_module
+from rocketmq_aio.consumer.pull_loop import puller as puller_module
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     ConfigError,

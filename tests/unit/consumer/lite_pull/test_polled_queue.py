@@ -10,8 +10,8 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
-from rocketmq_aio.consumer.pulling.flow_control import Cache
-from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN
+from rocketmq_aio.consumer.pull_loop.flow_control import Cache
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN
 from tests.unit.consumer.parts import assigned_queue, message, offsets, pull, queue
 
 LOG_END = 200

@@ -10,7 +10,7 @@ from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import TURN, ReadyQueues
-from rocketmq_aio.consumer.pulling.flow_control import Cache
+from rocketmq_aio.consumer.pull_loop.flow_control import Cache
 from rocketmq_aio.errors import OffsetIllegalError
 from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.parts import assigned_queue, offsets, pull

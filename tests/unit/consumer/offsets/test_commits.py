@@ -10,7 +10,7 @@ from anyio import wait_all_tasks_blocked
 from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
-from rocketmq_aio.consumer.pulling.flow_control import Cache
+from rocketmq_aio.consumer.pull_loop.flow_control import Cache
 from rocketmq_aio.errors import CommitError, ConfigError, NotConnectedError
 from rocketmq_aio.model.values import MessageQueue
 from tests.unit.consumer.parts import assigned_queue, queue

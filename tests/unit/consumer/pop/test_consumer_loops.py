@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from rocketmq_aio.consumer.common.events import AckFailed
-from rocketmq_aio.consumer.pop import ack_service as pop_acks, engine as pop_engine, renewal
+from rocketmq_aio.consumer.pop import ack_service as pop_acks, pop_engine, renewal
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS

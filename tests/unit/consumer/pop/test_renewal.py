@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from rocketmq_aio.consumer.pop.ack_service import GIVEN_BACK_AT_ONCE, AckService
-from rocketmq_aio.consumer.pop.client import PopClient
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
+from rocketmq_aio.consumer.pop.pop_client import PopClient
 from rocketmq_aio.consumer.pop.renewal import RENEWALS_AT_ONCE, Renewal
 from rocketmq_aio.protocol.requests.pop import ChangeInvisibleTimeResponse
 from tests.unit.consumer.pop_env import popped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN
 from rocketmq_aio.consumer.push.dispatch_queue import WAKE_AFTER, DispatchQueue, RetryQueue
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.properties import RETRY_TOPIC, encode_properties

@@ -21,7 +21,7 @@ from rocketmq_aio.embedded.broker.store import NewMessage
 from rocketmq_aio.embedded.responses import Close, Outcome, Response
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode
-from rocketmq_aio.protocol.requests.client import MessageRequestMode
+from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.consumer.pop_env import RETRY_TOPIC, hold_acks, invisible, popped

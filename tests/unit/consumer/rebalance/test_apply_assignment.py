@@ -14,7 +14,7 @@ from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, Q
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
-from rocketmq_aio.consumer.pulling.flow_control import Cache
+from rocketmq_aio.consumer.pull_loop.flow_control import Cache
 from rocketmq_aio.consumer.rebalance import apply_assignment
 from rocketmq_aio.consumer.rebalance.apply_assignment import Assignments
 from rocketmq_aio.model.values import MessageQueue

@@ -26,7 +26,7 @@ from rocketmq_aio.consumer.rebalance.broker_assignment import (
 from rocketmq_aio.embedded.broker.clients import Group
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode
-from rocketmq_aio.protocol.requests.client import MessageRequestMode
+from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.static_topics import share_out
 

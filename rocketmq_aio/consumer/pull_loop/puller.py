@@ -16,16 +16,16 @@ from rocketmq_aio.consumer.common.events import (
     PullFailed,
     QueueHeld,
 )
-from rocketmq_aio.consumer.pulling.flow_control import FlowControl
-from rocketmq_aio.consumer.pulling.log_check import LogCheck, stored_at
-from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
-from rocketmq_aio.consumer.pulling.pull_request import PullRequest
-from rocketmq_aio.consumer.pulling.pull_response import (
+from rocketmq_aio.consumer.pull_loop.flow_control import FlowControl
+from rocketmq_aio.consumer.pull_loop.log_check import LogCheck, stored_at
+from rocketmq_aio.consumer.pull_loop.message_decoder import MessageDecoder
+from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
+from rocketmq_aio.consumer.pull_loop.pull_response import (
     HOLD_SLACK_SECONDS,
     RESET_REMARK,
     select_messages,
 )
-from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.errors import (
     AuthError,
     BrokerError,

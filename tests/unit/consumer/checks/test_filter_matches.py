@@ -1,11 +1,11 @@
 """FilterMatches: filters without a match are reported once."""
 
-from rocketmq_aio.consumer.common.events import SubscriptionMatchesNothing
-from rocketmq_aio.consumer.rebalance.filter_matches import (
+from rocketmq_aio.consumer.checks.filter_matches import (
     NOTHING_MESSAGES,
     NOTHING_SECONDS,
     FilterMatches,
 )
+from rocketmq_aio.consumer.common.events import SubscriptionMatchesNothing
 from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.subscription import subscription
 

@@ -13,7 +13,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
-from rocketmq_aio.consumer.pulling.message_decoder import LOOP_BYTES, MessageDecoder
+from rocketmq_aio.consumer.pull_loop.message_decoder import LOOP_BYTES, MessageDecoder
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt

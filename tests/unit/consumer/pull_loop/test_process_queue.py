@@ -10,7 +10,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from rocketmq_aio.consumer.pulling.process_queue import ProcessQueue
+from rocketmq_aio.consumer.pull_loop.process_queue import ProcessQueue
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 

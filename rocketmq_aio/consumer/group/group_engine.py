@@ -10,19 +10,19 @@ from typing import Final, Generic, TypeVar
 import anyio
 
 from rocketmq_aio.config.consumer import LitePullConfig, OffsetStore, PushConfig
+from rocketmq_aio.consumer.checks.missing_topics import MissingTopics
+from rocketmq_aio.consumer.checks.subscription_check import SubscriptionCheck
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.group.running_info import heartbeat_data
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
-from rocketmq_aio.consumer.pulling.puller import Puller
-from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
+from rocketmq_aio.consumer.pull_loop.puller import Puller
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.consumer.rebalance.apply_assignment import Assignments
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
-from rocketmq_aio.consumer.rebalance.missing_topics import MissingTopics
 from rocketmq_aio.consumer.rebalance.rebalancer import Rebalancer
-from rocketmq_aio.consumer.rebalance.subscription_check import SubscriptionCheck
 from rocketmq_aio.errors import ConfigError, RequestTimeoutError, RouteNotFoundError
 from rocketmq_aio.instance.heartbeats import check_accepted
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector

@@ -10,14 +10,14 @@ from typing import Final
 from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners, TopicQueuesListener
-from rocketmq_aio.consumer.group.engine import GroupEngine
+from rocketmq_aio.consumer.group.group_engine import GroupEngine
 from rocketmq_aio.consumer.group.running_info import running_info
 from rocketmq_aio.consumer.group.stall_recovery import CommitFence
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
-from rocketmq_aio.consumer.pulling.flow_control import Cache, CacheFlowControl
-from rocketmq_aio.consumer.pulling.puller import Puller
+from rocketmq_aio.consumer.pull_loop.flow_control import Cache, CacheFlowControl
+from rocketmq_aio.consumer.pull_loop.puller import Puller
 from rocketmq_aio.consumer.rebalance.apply_assignment import DRAIN_SECONDS, Assignments
 from rocketmq_aio.consumer.rebalance.topic_queue_listener import TopicQueueListeners
 from rocketmq_aio.errors import ConfigError

@@ -13,6 +13,16 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import LitePullConfig
+from rocketmq_aio.consumer.checks import filter_matches, subscription_check as check_module
+from rocketmq_aio.consumer.checks.subscription_check import (
+    ENOUGH_RESPONSES,
+    MAX_OWN_QUERIES,
+    PENDING_SECONDS,
+    SETTLING_SECONDS,
+    SubscriptionCheck,
+    differences,
+    namesakes,
+)
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import (
     ClientIdNotUnique,
@@ -22,21 +32,11 @@ from rocketmq_aio.consumer.common.events import (
 )
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
-from rocketmq_aio.consumer.rebalance import filter_matches, subscription_check as check_module
-from rocketmq_aio.consumer.rebalance.subscription_check import (
-    ENOUGH_RESPONSES,
-    MAX_OWN_QUERIES,
-    PENDING_SECONDS,
-    SETTLING_SECONDS,
-    SubscriptionCheck,
-    differences,
-    namesakes,
-)
 from rocketmq_aio.embedded.responses import Close, Outcome, Response
 from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.bodies import SubscriptionData
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from rocketmq_aio.protocol.requests.client import ConnectionBody, ConsumerConnections
+from rocketmq_aio.protocol.requests.groups import ConnectionBody, ConsumerConnections
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, consumer_of, queue
@@ -352,7 +352,7 @@ async def test_broker_that_denies_is_not_queried_again(
 ) -> None:
     cluster.broker.on(LIST_CONNECTIONS, response, times=None)
     async with member(cluster) as check:
-        with caplog.at_level(logging.INFO, "rocketmq_aio.consumer.rebalance.subscription_check"):
+        with caplog.at_level(logging.INFO, "rocketmq_aio.consumer.checks.subscription_check"):
             assert await check.checked() == []
 
     assert len(cluster.broker.requests_of(LIST_CONNECTIONS)) == 1

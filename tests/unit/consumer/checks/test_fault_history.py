@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rocketmq_aio.consumer.rebalance.fault_history import (
+from rocketmq_aio.consumer.checks.fault_history import (
     GAP_SECONDS,
     GONE_SECONDS,
     JOIN_SECONDS,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from rocketmq_aio.config.consumer import ConsumerConfig, LitePullConfig, PushConfig
-from rocketmq_aio.consumer.pulling.queue_state import QueueState
+from rocketmq_aio.consumer.pull_loop.queue_state import QueueState
 from rocketmq_aio.model.values import MessageQueue
 
 

@@ -14,14 +14,14 @@ from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import LeaseLost
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners
 from rocketmq_aio.consumer.common.redelivery import SendBack, restore_topic
-from rocketmq_aio.consumer.group.engine import GroupEngine
+from rocketmq_aio.consumer.group.group_engine import GroupEngine
 from rocketmq_aio.consumer.group.running_info import PASSIVELY, Kind, running_info
 from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
-from rocketmq_aio.consumer.pulling.flow_control import TopicFlowControl
-from rocketmq_aio.consumer.pulling.puller import Puller
-from rocketmq_aio.consumer.pulling.queue_state import QueueState
+from rocketmq_aio.consumer.pull_loop.flow_control import TopicFlowControl
+from rocketmq_aio.consumer.pull_loop.puller import Puller
+from rocketmq_aio.consumer.pull_loop.queue_state import QueueState
 from rocketmq_aio.consumer.push.concurrent import ConcurrentService
 from rocketmq_aio.consumer.push.consume_service import (
     ConsumeService,

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from rocketmq_aio.consumer.pop.client import PopClient, PopRequest
+from rocketmq_aio.consumer.pop.pop_client import PopClient, PopRequest
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.protocol.subscription import subscription

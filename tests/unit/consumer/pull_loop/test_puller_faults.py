@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from rocketmq_aio.consumer.common.events import MessageUnreadable, PullFailed
-from rocketmq_aio.consumer.pulling import puller as puller_module
+from rocketmq_aio.consumer.pull_loop import puller as puller_module
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Close, Outcome, Response
 from rocketmq_aio.errors import RequestTimeoutError

@@ -14,7 +14,7 @@ from rocketmq_aio.protocol.header import queue_fields
 from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.protocol.templates import PullTemplate
-from rocketmq_aio.remoting.client import RemotingClient
+from rocketmq_aio.remoting.remoting_client import RemotingClient
 
 # Pulls never carry a commit: brokers process requests in any order, so it could overwrite a later
 # commit that is already confirmed (seen on live 4.9.7 and 5.5.0 brokers).

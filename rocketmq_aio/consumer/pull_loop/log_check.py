@@ -10,8 +10,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from rocketmq_aio.consumer.pulling.pull_request import PullRequest
-from rocketmq_aio.consumer.pulling.queue_state import StoredAt
+from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
+from rocketmq_aio.consumer.pull_loop.queue_state import StoredAt
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt

@@ -20,8 +20,8 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.protocol.codes import BINARY_HEADER, CLIENT_VERSION, JSON_HEADER, RequestCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.requests.client import UnregisterClient
-from rocketmq_aio.remoting import client as client_module, dial
+from rocketmq_aio.protocol.requests.groups import UnregisterClient
+from rocketmq_aio.remoting import dial, remoting_client as client_module
 from rocketmq_aio.remoting.backoff import LONGEST_SECONDS, Backoff
 from rocketmq_aio.remoting.connection import Connection
 from tests.fakes.broker import FakeBroker

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from rocketmq_aio import ClientConfig, ConsumerEvent, MessageQueue, TopicFound, TopicMissing
+from rocketmq_aio.consumer.checks.missing_topics import NAMES_AT_ONCE, nearest_name
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.push.consumer import PushConsumer
-from rocketmq_aio.consumer.rebalance.missing_topics import NAMES_AT_ONCE, nearest_name
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rocketmq_aio.config.consumer import PushConfig
-from rocketmq_aio.consumer.pulling.flow_control import TopicFlowControl
+from rocketmq_aio.consumer.pull_loop.flow_control import TopicFlowControl
 from rocketmq_aio.consumer.push.dispatch_queue import WAKE_AFTER, DispatchQueue
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue

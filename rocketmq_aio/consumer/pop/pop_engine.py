@@ -11,16 +11,16 @@ from weakref import WeakSet
 import anyio
 
 from rocketmq_aio.config.consumer import PopConfig
+from rocketmq_aio.consumer.checks.missing_topics import MissingTopics
+from rocketmq_aio.consumer.checks.subscription_check import SubscriptionCheck
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.group.running_info import PASSIVELY, Kind, heartbeat_data, running_info
 from rocketmq_aio.consumer.pop.buffer import PopBuffer
-from rocketmq_aio.consumer.pop.client import PopRequest
 from rocketmq_aio.consumer.pop.intake import PopIntake
 from rocketmq_aio.consumer.pop.loop import PopLoop
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
+from rocketmq_aio.consumer.pop.pop_client import PopRequest
 from rocketmq_aio.consumer.pop.scheduler import PopScheduler
-from rocketmq_aio.consumer.rebalance.missing_topics import MissingTopics
-from rocketmq_aio.consumer.rebalance.subscription_check import SubscriptionCheck
 from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.instance.heartbeats import check_accepted
 from rocketmq_aio.log import get_logger

@@ -20,19 +20,19 @@ from typing import Final, TypeAlias
 import anyio
 import msgspec
 
+from rocketmq_aio.consumer.checks.fault_history import UNPROVEN_SECONDS, FaultHistory
+from rocketmq_aio.consumer.checks.filter_matches import FilterMatches, expression_text
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import (
     ClientIdNotUnique,
     ConsumerEvent,
     SubscriptionsDiffer,
 )
-from rocketmq_aio.consumer.rebalance.fault_history import UNPROVEN_SECONDS, FaultHistory
-from rocketmq_aio.consumer.rebalance.filter_matches import FilterMatches, expression_text
 from rocketmq_aio.errors import AuthError, NotSupportedError, PermissionDeniedError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo, SubscriptionData
-from rocketmq_aio.protocol.requests.client import ConnectionBody, ConsumerConnections, MemberState
+from rocketmq_aio.protocol.requests.groups import ConnectionBody, ConsumerConnections, MemberState
 from rocketmq_aio.protocol.subscription import ALL, Subscription
 from rocketmq_aio.remoting.gather import gather_limited
 

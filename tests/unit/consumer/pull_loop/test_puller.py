@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from anyio import wait_all_tasks_blocked
 
-from rocketmq_aio.consumer.pulling import puller as puller_module
+from rocketmq_aio.consumer.pull_loop import puller as puller_module
 from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode

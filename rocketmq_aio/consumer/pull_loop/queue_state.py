@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 import anyio
 
-from rocketmq_aio.consumer.pulling.process_queue import ProcessQueue
-from rocketmq_aio.consumer.pulling.pull_request import PullRequest
+from rocketmq_aio.consumer.pull_loop.process_queue import ProcessQueue
+from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue

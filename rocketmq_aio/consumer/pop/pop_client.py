@@ -10,7 +10,7 @@ import msgspec
 
 from rocketmq_aio.consumer.common.broker_clock import BrokerClock
 from rocketmq_aio.consumer.pop.message import PoppedMessage, read_popped
-from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
+from rocketmq_aio.consumer.pull_loop.message_decoder import MessageDecoder
 from rocketmq_aio.errors import (
     BusyError,
     CodecError,
