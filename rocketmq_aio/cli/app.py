@@ -1,42 +1,96 @@
-"""The command ``rmq``: its nouns and its entry point."""
+"""The command ``rmq``: its commands, loaded when they are called, and its entry point."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
-from typing import Annotated, Final
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from rocketmq_aio.cli import dev, pipelines
 from rocketmq_aio.cli.failures import ExitCode, exit_code, format_error
 from rocketmq_aio.cli.output import print_error
 
 PACKAGE: Final = "rocketmq-aio"
+PANELS: Final = {  # commands of each panel of the help: name, module, help
+    "Administration": tuple(
+        (name, "nouns", text)
+        for name, text in (
+            ("topic", "Topics."),
+            ("group", "Consumer groups."),
+            ("offset", "Committed offsets of groups."),
+            ("message", "Stored messages."),
+            ("broker", "Brokers."),
+        )
+    ),
+    "Other": (
+        ("context", "context", "Profiles of connections."),
+        ("completion", "context", "Print the completion script of a shell."),
+        ("dev", "dev", "Run a RocketMQ for development, in memory, for clients of any language."),
+        ("pipeline", "pipelines", "Pipelines between topics and files, on Spark."),
+    ),
+}
+MODULES: Final = {name: module for panel in PANELS.values() for name, module, _ in panel}
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are imported when they are called; the help needs none of them."""
+
+    def __init__(self, **about: Any) -> None:  # noqa: ANN401 - those of typer
+        super().__init__(**about)
+        self.commands = {
+            name: TyperCommand(name, help=text, rich_help_panel=panel)
+            for panel, commands in PANELS.items()
+            for name, _, text in commands
+        }
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
+        """Import the command that *args* begin with."""
+        if args and args[0] in MODULES:
+            self.commands[args[0]] = load(args[0])
+        return super().resolve_command(ctx, args)
+
+
+def load(name: str) -> Any:  # noqa: ANN401 - a command of typer
+    """Return the command *name*."""
+    if name == "dev":
+        return _dev_command()
+    module = import_module(f"rocketmq_aio.cli.{MODULES[name]}")
+    made = typer.main.get_command(module.apps[name] if hasattr(module, "apps") else module.app)
+    made.name = name
+    return made
+
+
+def _dev_command() -> Any:  # noqa: ANN401
+    """Return `rmq dev`, which parses its options itself, so that it needs no extra."""
+    app = typer.Typer(add_completion=False)
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+    @app.command("dev", add_help_option=False, context_settings=settings)
+    def _dev(context: typer.Context) -> int:
+        from rocketmq_aio.cli import dev
+
+        return dev.run(context.args)
+
+    return typer.main.get_command(app)
+
 
 app = typer.Typer(
     name="rmq",
-    help="Apache RocketMQ at the command line.",
+    cls=LazyGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # tracebacks with values could show secrets
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done; 1 done, but not everywhere or with findings; 2 wrong option; "
+    "3 failed; 130 stopped by a signal.",
 )
-# One module per noun: each has a typer app of its own.
-app.add_typer(pipelines.app, name="pipeline")
-
-
-@app.command(
-    "dev",
-    help="Run a RocketMQ for development, in memory, for clients of any language.",
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
-def _dev(context: typer.Context) -> int:
-    return dev.run(context.args)
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(f"rmq {version(PACKAGE)}")
         raise typer.Exit
 
@@ -58,7 +112,18 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print_error("stopped")
         return ExitCode.STOPPED
+    except BrokenPipeError:  # the reader, such as `head`, has enough
+        _close_stdout()
+        return ExitCode.DONE
     except Exception as error:  # noqa: BLE001 - the end of the program: prints every error
         print_error(format_error(error))
         return exit_code(error)
     return result if isinstance(result, int) else ExitCode.DONE
+
+
+def _close_stdout() -> None:
+    """Redirect standard output, which Python flushes at the end, away from the closed pipe."""
+    import os
+    import sys
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
+from importlib import import_module
 from inspect import Parameter, Signature
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_type_hints
 
@@ -23,25 +24,30 @@ def option(text: str, *names: str, default: object = None, **about: Any) -> Any:
 
     :param names: default: the name of the field
     :param default: MISSING: the option is required
-    :param about: further arguments of `typer.Option`
+    :param about: further arguments of `typer.Option`; ``autocompletion``: see `completion`
     """
     about["help"] = text
     return field(default=default, metadata={"kind": typer.Option, "names": names, "about": about})
 
 
-def argument(text: str, metavar: str | None = None, default: object = MISSING) -> Any:  # noqa: ANN401
+def argument(
+    text: str,
+    metavar: str | None = None,
+    default: object = MISSING,
+    **about: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
     """Return the field of a positional argument with the help *text*; it is required by default."""
-    about = {"help": text, "metavar": metavar}
+    about |= {"help": text, "metavar": metavar}
     return field(default=default, metadata={"kind": typer.Argument, "about": about})
 
 
 def command(
-    app: typer.Typer, name: str, kind: type[A]
+    app: typer.Typer, name: str, kind: type[A], examples: str = ""
 ) -> Callable[[Callable[[A], int]], Callable[[A], int]]:
     """Register a function that takes a *kind* as the command *name* of *app*.
 
     The fields of *kind*, a class made by `options`, are the options.  The function returns the
-    exit code.
+    exit code.  The help shows *examples*, one per line.
     """
 
     def register(function: Callable[[A], int]) -> Callable[[A], int]:
@@ -55,17 +61,36 @@ def command(
         parameters = [_parameter(each, hints[each.name]) for each in fields(kind)]  # type: ignore[arg-type]
         call.__doc__ = function.__doc__
         call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        app.command(name)(call)
+        app.command(name, epilog=_epilog(examples))(call)
         return function
 
     return register
+
+
+def _completer(kind: str) -> Callable[[typer.Context, str], list[str]]:
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        # Imported for a TAB only; it needs the options of connections, which this module makes.
+        completion = import_module("rocketmq_aio.cli.completion")
+        names: list[str] = completion.complete(kind, ctx.params, incomplete)
+        return names
+
+    return complete
+
+
+def _epilog(examples: str) -> str | None:
+    """Return the examples for rich, which needs an empty line between lines."""
+    lines = [line.strip().replace("[", "\\[") for line in examples.strip().splitlines()]
+    return "\n\n".join(["Examples:", *lines]) if lines else None
 
 
 def _parameter(each: Field[Any], hint: object) -> Parameter:
     names = each.metadata.get("names", ())
     if each.metadata["kind"] is typer.Option and not names:
         names = (f"--{each.name.replace('_', '-')}",)
-    info = each.metadata["kind"](*names, **each.metadata["about"])
+    about = dict(each.metadata["about"])
+    if completer := about.get("autocompletion"):
+        about["autocompletion"] = _completer(completer)
+    info = each.metadata["kind"](*names, **about)
     default = Parameter.empty if each.default is MISSING else each.default
     return Parameter(
         each.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, info]

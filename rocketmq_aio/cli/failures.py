@@ -9,6 +9,7 @@ from typing import Final
 import typer
 
 from rocketmq_aio.errors import (
+    AdminError,
     AuthError,
     ConfigError,
     NameServerUnavailableError,
@@ -24,7 +25,7 @@ class ExitCode(IntEnum):
     """Exit codes of ``rmq``."""
 
     DONE = 0
-    INCOMPLETE = 1  # finished, but the counts do not add up
+    INCOMPLETE = 1  # done, but not on every server, or the counts do not add up
     USAGE = 2  # an option is wrong or missing; nothing was done
     FAILED = 3  # an error of a broker, Spark or the file system
     STOPPED = 130  # by a signal, before the end
@@ -33,7 +34,10 @@ class ExitCode(IntEnum):
 # Options of the command -> settings, and options of the source.
 _SETTINGS: Final = {
     **{f"--{name}": name for name in "tls namespace group sql body mode format rate".split()},
-    "--name-server": "nameServer name_server namesrv",
+    "--name-server": "nameServer name_server",
+    "--namesrv": "namesrv",
+    "--context": "context",
+    "--access-key": "access_key",
     "--credentials-file": "accessKey secretKey securityToken credentials",
     "--tls-ca-file": "tlsCaFile",
     "--tls-cert-file": "tlsCertFile tlsKeyFile",
@@ -59,7 +63,7 @@ HINTS: Final[dict[type[RocketMQError], str]] = {
     AuthError: "check --credentials-file, or ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY",
     NameServerUnavailableError: "check --name-server and --tls",
     NotConnectedError: "check that the broker runs and can be reached from this host",
-    RouteNotFoundError: "check TOPICS (or --to-topic), and that the topic may be read and written",
+    RouteNotFoundError: "check the name (TOPICS, --to-topic) and the permission of the topic",
 }
 # An exception of Python in the message of Spark: the last line of its traceback.
 PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
@@ -145,4 +149,6 @@ def exit_code(error: BaseException) -> ExitCode:
     """Return the exit code of a command that failed with *error*."""
     if isinstance(error, ConfigError | ModuleNotFoundError) or hasattr(error, "format_message"):
         return ExitCode.USAGE
+    if isinstance(error, AdminError) and error.done:
+        return ExitCode.INCOMPLETE
     return ExitCode.STOPPED if isinstance(error, typer.Abort) else ExitCode.FAILED

@@ -2,40 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import csv
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+from unicodedata import east_asian_width
 
 import msgspec
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.table import Table
-from rich.text import Text
 
 from rocketmq_aio.cli.arguments import option, options
-from rocketmq_aio.spark.pipelines.summary import Report
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+    from rich.table import Table
+
+    from rocketmq_aio.spark.pipelines.summary import Report
 
 WIDTH_OF_PIPES: Final = 160  # so that tables in files are not wrapped
+PLAIN_YAML: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]*")
+YAML_WORDS: Final = frozenset("null true false yes no on off y n".split())  # of YAML 1.1
+GAP: Final = "  "
+
+
+class Format(StrEnum):
+    """Formats of results."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
 
 
 @options
 class OutputArguments:
-    """Options of the output."""
+    """Options of the output of pipelines."""
 
     json: bool = option("Results as one line of JSON.", default=False)
     quiet: bool = option("No progress bars.", "--quiet", "-q", default=False)
 
 
+@options
+class FormatArguments:
+    """Option of the format of results."""
+
+    output: Format = option("Format of the result.", "--output", "-o", default=Format.TABLE)
+
+
 def console(*, stderr: bool = False) -> Console:
     """Return the console of results, or on *stderr* that of errors, notes and progress."""
+    from rich.console import Console
+
     made = Console(stderr=stderr, highlight=False)
     if not made.is_terminal:
         made.width = WIDTH_OF_PIPES
@@ -44,34 +64,222 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_error(text: str) -> None:
     """Print an error on one line."""
+    from rich.text import Text
+
     console(stderr=True).print(Text(f"rmq: {text}"), soft_wrap=True, style="red")
 
 
 def print_note(text: str) -> None:
     """Print a note that is not a result."""
-    console(stderr=True).print(Text(text), soft_wrap=True)
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def print_line(text: str) -> None:
+    """Print a line of a result at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def show_json(value: Mapping[str, Any]) -> None:
     """Print *value* as one line of JSON."""
-    console().print(Text(msgspec.json.encode(value).decode()), soft_wrap=True)
+    print_line(json_line(value))
+
+
+def json_line(value: object) -> str:
+    """Return JSON without line breaks."""
+    return msgspec.json.encode(value).decode()
+
+
+# --- results in every format ----------------------------------------------------------------------
+
+
+def show_result(value: object, kind: Format, columns: Sequence[str] = ()) -> None:
+    """Print JSON values: a list as rows, a mapping as names and values.
+
+    :param columns: names of the columns of tables and CSV, ``a.b`` is field ``b`` of ``a``;
+        default: all simple fields
+    """
+    print_line(RENDERERS[kind](value, columns).rstrip("\n"))
+
+
+def _render_json(value: object, _: Sequence[str]) -> str:
+    return json_line(value)
+
+
+def _render_yaml(value: object, _: Sequence[str]) -> str:
+    return "\n".join(_yaml_lines(value))
+
+
+def _render_csv(value: object, columns: Sequence[str]) -> str:
+    names, rows = as_rows(value, columns)
+    out: list[str] = []
+    writer = csv.writer(_Lines(out), lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([["" if cell is None else _text(cell) for cell in row] for row in rows])
+    return "".join(out)
+
+
+def _render_table(value: object, columns: Sequence[str]) -> str:
+    names, rows = as_rows(value, columns)
+    return format_table(names, rows)
+
+
+RENDERERS: Final[dict[Format, Callable[[object, Sequence[str]], str]]] = {
+    Format.JSON: _render_json,
+    Format.YAML: _render_yaml,
+    Format.CSV: _render_csv,
+    Format.TABLE: _render_table,
+}
+
+
+class _Lines:
+    """A file for `csv.writer`."""
+
+    def __init__(self, out: list[str]) -> None:
+        self.write = out.append
+
+
+def as_rows(value: object, columns: Sequence[str]) -> tuple[Sequence[str], list[Sequence[Any]]]:
+    """Return the names of the columns and the rows of *value*."""
+    if isinstance(value, Mapping):
+        if columns:
+            return columns, [[_pick(value, name) for name in columns]]
+        return ("name", "value"), [*value.items()]
+    rows: Any = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(row, Mapping) for row in rows):
+        return columns or ("name",), [[row] for row in rows]
+    names = columns or list(dict.fromkeys(name for row in rows for name in _flat_names(row)))
+    return names, [[_pick(row, name) for name in names] for row in rows]
+
+
+def _flat_names(row: Mapping[str, Any]) -> Iterator[str]:
+    for name, each in row.items():
+        if isinstance(each, Mapping) and name == "queue":
+            yield from (f"{name}.{inner}" for inner in each)
+        else:
+            yield name
+
+
+def _pick(row: Mapping[str, Any], name: str) -> object:
+    value: Any = row
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def format_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return aligned columns, numbers to the right; cells are printable."""
+    head = [name.rpartition(".")[2].upper() for name in columns]
+    kept = [list(row) for row in rows]
+    right = [
+        any(_is_number(row[i]) for row in kept)
+        and all(row[i] is None or _is_number(row[i]) for row in kept)
+        for i in range(len(head))
+    ]
+    cells = [head, *([format_cell(cell) for cell in row] for row in kept)]
+    widths = [max(_width(row[i]) for row in cells) for i in range(len(head))]
+    lines = (GAP.join(map(_pad, row, widths, right)).rstrip() for row in cells)
+    return "\n".join(lines)
+
+
+def _pad(text: str, width: int, is_right: bool) -> str:
+    space = " " * (width - _width(text))
+    return space + text if is_right else text + space
+
+
+def _width(text: str) -> int:
+    return len(text) if text.isascii() else sum(1 + (east_asian_width(c) in "WF") for c in text)
+
+
+def _is_number(cell: object) -> bool:
+    return isinstance(cell, int | float) and not isinstance(cell, bool)
+
+
+def format_cell(cell: object) -> str:
+    """Return a cell of a table: one line, without control characters."""
+    if cell is None or cell == "":
+        return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, float):
+        return f"{cell:,.2f}"
+    return f"{cell:,}" if isinstance(cell, int) else printable(_text(cell))
+
+
+def _text(cell: object) -> str:
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    if isinstance(cell, list | tuple) and all(isinstance(each, str) for each in cell):
+        return ",".join(cell)
+    return json_line(cell) if isinstance(cell, list | tuple | Mapping) else str(cell)
+
+
+def printable(text: str) -> str:
+    """Return *text* with escapes for what a terminal would obey."""
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def _escaped(char: str) -> str:
+    if char.isprintable():
+        return char
+    code = ord(char)
+    return (
+        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    )
+
+
+def _yaml_lines(value: object) -> Iterator[str]:
+    """Yield *value* in blocks of YAML 1.2."""
+    if isinstance(value, Mapping) and value:
+        for name, each in value.items():
+            yield from _yaml_entry(f"{_yaml_scalar(str(name))}:", each)
+    elif isinstance(value, list | tuple) and value:
+        for each in value:
+            first, *others = _yaml_lines(each)
+            yield f"- {first}"
+            yield from (f"  {line}" for line in others)
+    else:
+        yield _yaml_scalar(value)
+
+
+def _yaml_entry(name: str, value: object) -> Iterator[str]:
+    if isinstance(value, Mapping | list | tuple) and value:
+        yield name
+        yield from (f"  {line}" for line in _yaml_lines(value))
+    else:
+        yield f"{name} {_yaml_scalar(value)}"
+
+
+def _yaml_scalar(value: object) -> str:
+    if not isinstance(value, str):
+        return json_line(value)
+    if (
+        PLAIN_YAML.fullmatch(value)
+        and value.isascii()
+        and value.lower() not in YAML_WORDS
+        and value[0] != "%"
+    ):
+        return value
+    quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{printable(quoted)}"'
+
+
+# --- tables and bars of pipelines -----------------------------------------------------------------
 
 
 def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table; columns whose names start with ``#`` hold numbers."""
+    from rich.table import Table
+    from rich.text import Text
+
     made = Table(title=title, title_justify="left")
     for name in columns:
         justify = "right" if name.startswith("#") else "left"
         made.add_column(name.lstrip("#"), justify=justify)  # type: ignore[arg-type]
     for row in rows:
-        made.add_row(*(Text(_format_cell(cell)) for cell in row))
+        made.add_row(*(Text(format_cell(cell)) for cell in row))
     return made
-
-
-def _format_cell(cell: object) -> str:
-    if cell is None:
-        return "-"
-    return f"{cell:,}" if isinstance(cell, int) else str(cell)
 
 
 @contextmanager
@@ -81,6 +289,15 @@ def progress(wanted: bool) -> Iterator[Report | None]:
     if not wanted or not stderr.is_terminal:
         yield None
         return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn())
     with Progress(*columns, MofNCompleteColumn(), TimeElapsedColumn(), console=stderr) as bars:
         tasks: dict[str, TaskID] = {}

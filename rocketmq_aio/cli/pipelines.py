@@ -27,6 +27,7 @@ app = typer.Typer(
     help="Pipelines between topics and files. Exit codes: 0 done and complete, 1 counts do not "
     "add up, 2 wrong option, 3 failed, 130 stopped.",
     no_args_is_help=True,
+    add_completion=False,
 )
 _message = partial(option, rich_help_panel="Messages")
 _target = partial(option, rich_help_panel="Target")

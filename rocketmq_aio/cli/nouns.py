@@ -1,0 +1,259 @@
+"""Nouns of ``rmq``: their verbs are made from the methods of the parts of `AdminClient`.
+
+A public method is a verb: its parameters are arguments and options, its docstring is the help.
+Methods whose docstring does not begin with "Return" change something: they ask before they run
+unless `SAFE` names them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import make_dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple, get_type_hints
+
+import typer
+
+from rocketmq_aio.admin.client import AdminClient
+from rocketmq_aio.cli.arguments import command, option, options
+from rocketmq_aio.cli.connection import ClientArguments
+from rocketmq_aio.cli.output import FormatArguments, print_note
+from rocketmq_aio.cli.parameters import parameters
+from rocketmq_aio.cli.results import plain, show
+from rocketmq_aio.cli.running import ChangeArguments, run_async
+from rocketmq_aio.errors import AdminError
+
+
+class Verb(NamedTuple):
+    """What the method does not say.
+
+    :ivar action: phrase of the confirmation, with the names of parameters
+    :ivar preview: method whose result is shown before a confirmation and by ``--dry-run``
+    :ivar columns: columns of the table
+    """
+
+    action: str = ""
+    preview: str = ""
+    columns: str = ""
+    examples: str = ""
+
+
+PARTS: Final = {  # part of AdminClient by noun
+    "topic": "topics",
+    "group": "groups",
+    "offset": "offsets",
+    "message": "messages",
+    "broker": "brokers",
+    "cluster": "clusters",
+    "namesrv": "name_servers",
+    "controller": "controllers",
+    "acl": "acl",
+    "lite": "lite",
+}
+SAFE: Final = frozenset("create send copy export".split())  # verbs that overwrite nothing
+SINGULAR: Final = {"topics": "topic", "groups": "group", "brokers": "broker"}
+_MESSAGES: Final = (
+    "message_id queue.broker_name queue.queue_id queue_offset tags keys store_time body"
+)
+_OFFSETS: Final = "broker_offset consumer_offset lag last_time client_id"
+_RESETS: Final = "queue.topic queue.broker_name queue.queue_id before offset how"
+VERBS: Final = {
+    "topic list": Verb(examples="rmq topic list --match 'order*'\nrmq topic list -o json"),
+    "topic create": Verb(
+        examples="rmq topic create orders --queues 16 --attributes message.type=FIFO"
+    ),
+    "topic update": Verb(
+        "change topic {topic}",
+        preview="config",
+        examples="rmq topic update orders --perm R --brokers broker-b",
+    ),
+    "topic delete": Verb(
+        "delete topic {topic} with its messages",
+        preview="stats",
+        examples="rmq topic delete orders --dry-run\nrmq topic delete orders",
+    ),
+    "topic stats": Verb(
+        columns="queue.broker_name queue.queue_id min_offset max_offset count last_update",
+        examples="rmq topic stats orders",
+    ),
+    "group create": Verb(examples="rmq group create billing --max-retries 5"),
+    "group update": Verb(
+        "change group {group}", preview="config", examples="rmq group update billing --no-enabled"
+    ),
+    "group delete": Verb(
+        "delete group {group} and what it has committed",
+        preview="config",
+        examples="rmq group delete billing --keep-offsets",
+    ),
+    "group progress": Verb(
+        columns=f"queue.topic queue.broker_name queue.queue_id {_OFFSETS}",
+        examples="rmq group progress billing --owners",
+    ),
+    "offset reset": Verb(
+        "reset the offsets of group {group} in topic {topic} to {to}",
+        columns=_RESETS,
+        examples="rmq offset reset billing orders earliest\n"
+        "rmq offset reset billing orders 2026-03-01T00:00:00Z --yes",
+    ),
+    "offset clone": Verb(
+        "copy the offsets of group {source} to group {target}",
+        columns=_RESETS,
+        examples="rmq offset clone billing billing-2 --topic orders",
+    ),
+    "message by-key": Verb(
+        columns=_MESSAGES, examples="rmq message by-key orders 42 --begin 2026-03-01T00:00:00Z"
+    ),
+    "message by-id": Verb(columns=_MESSAGES),
+    "message read": Verb(columns=_MESSAGES),
+    "broker cluster": Verb(columns="broker_name cluster addresses master"),
+    "broker stats": Verb(examples="rmq broker stats --brokers broker-a -o yaml"),
+}
+
+
+@options
+class ListArguments:
+    """Options of verbs that return many rows."""
+
+    match: str | None = option("Show rows with a text that matches, such as 'order*'.")
+    skip: int = option("Rows to leave out.", default=0, min=0)
+    limit: int | None = option("Rows to show at most.", min=1)
+
+
+def make_app(noun: str, part: object) -> typer.Typer:
+    """Return the commands of *part*, an attribute of `AdminClient`."""
+    doc = (inspect.getdoc(type(part)) or noun).partition("\n\n")[0].partition("``")[0].rstrip(": ")
+    app = typer.Typer(help=doc, no_args_is_help=True, add_completion=False)
+    app.callback()(lambda: None)  # a group, also with one command
+    for name, method in _methods(part):
+        _register(app, noun, name, method)
+    return app
+
+
+def _methods(part: object) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the public methods of which every required parameter can be given as text."""
+    for name, each in sorted(inspect.getmembers(part, inspect.iscoroutinefunction)):
+        if not name.startswith("_") and parameters(each) is not None:
+            yield name, each
+
+
+def changes(noun: str, name: str, method: Callable[..., Any]) -> bool:
+    """Return whether a method has to be confirmed."""
+    verb = VERBS.get(f"{noun} {name.replace('_', '-')}", Verb())
+    first = (inspect.getdoc(method) or "").partition(" ")[0]
+    return bool(verb.action) or (first != "Return" and name.partition("_")[0] not in SAFE)
+
+
+def _register(app: typer.Typer, noun: str, name: str, method: Callable[..., Any]) -> None:
+    shown = name.replace("_", "-")
+    verb = VERBS.get(f"{noun} {shown}", Verb())
+    given = parameters(method)
+    assert given is not None
+    is_change = changes(noun, name, method)
+    returned = str(get_type_hints(method).get("return", ""))
+    is_list = (inspect.getdoc(method) or "").startswith("Return") and returned.startswith("list[")
+    own: list[type] = [ChangeArguments] if is_change else [ListArguments] if is_list else []
+    kind = make_dataclass(
+        f"{noun}_{name}",
+        [(f"p_{each.name}", each.kind, each.field()) for each in given],
+        bases=(*own, FormatArguments, ClientArguments),
+        kw_only=True,
+    )
+
+    def run(arguments: Any) -> int:  # noqa: ANN401 - a kind
+        values = {each.name: each.value(getattr(arguments, f"p_{each.name}")) for each in given}
+        return run_async(_call(arguments, noun, name, values, verb, is_change=is_change))
+
+    run.__doc__ = _help(method)
+    command(app, shown, kind, verb.examples)(run)
+
+
+def _help(method: Callable[..., Any]) -> str:
+    """Return the docstring without the fields and the marks of names."""
+    parts = (inspect.getdoc(method) or "").split("\n\n")
+    kept = [" ".join(part.split()) for part in parts if not part.startswith(":")]
+    return re.sub(r"[`*]", "", "\n\n".join(kept))
+
+
+async def _call(
+    arguments: Any,  # noqa: ANN401 - options of several classes
+    noun: str,
+    name: str,
+    values: Mapping[str, Any],
+    verb: Verb,
+    *,
+    is_change: bool,
+) -> int:
+    given = {key: each for key, each in values.items() if each is not None}
+    columns = tuple(verb.columns.split())
+    async with arguments.admin() as admin:
+        part = getattr(admin, PARTS[noun])
+        if is_change:
+            if verb.preview and not arguments.yes:
+                subject = next(iter(given.values()))
+                found = plain(await getattr(part, verb.preview)(subject))
+                kind = VERBS.get(f"{noun} {verb.preview}", Verb())
+                show(found, arguments.output, tuple(kind.columns.split()))
+            names = " ".join(str(each) for each in given.values())
+            action = verb.action or f"{noun} {name.replace('_', ' ')} {names}".strip()
+            if not arguments.confirm(action.format_map({**values})):
+                return 0
+        try:
+            result = plain(await _bound(part, name, given))
+        except AdminError as error:
+            if done := [plain(each) for each in error.done.values() if each is not None]:
+                show(done, arguments.output)
+            raise
+    if isinstance(result, list) and isinstance(arguments, ListArguments):
+        result = _page(result, arguments)
+    if result is None:
+        print_note("done")
+    else:
+        show(result, arguments.output, columns)
+    return 0
+
+
+async def _bound(part: object, name: str, given: Mapping[str, Any]) -> object:
+    """Call the method; parameters that are positional only by name are given in order."""
+    method = getattr(part, name)
+    variadic = [
+        each.name
+        for each in inspect.signature(method).parameters.values()
+        if each.kind is inspect.Parameter.VAR_POSITIONAL
+    ]
+    rest = {key: each for key, each in given.items() if key not in variadic}
+    return await method(*(given.get(variadic[0], ()) if variadic else ()), **rest)
+
+
+def _page(rows: list[Any], arguments: ListArguments) -> list[Any]:
+    found = [row for row in rows if arguments.match is None or _matches(row, arguments.match)]
+    end = None if arguments.limit is None else arguments.skip + arguments.limit
+    shown = found[arguments.skip : end]
+    if len(shown) < len(found):
+        print_note(f"{len(shown)} of {len(found)} rows, after the first {arguments.skip}")
+    return shown
+
+
+def _matches(row: object, pattern: str) -> bool:
+    values = row.values() if isinstance(row, Mapping) else [row]
+    return any(isinstance(each, str) and fnmatchcase(each, pattern) for each in values)
+
+
+class _Apps(Mapping[str, typer.Typer]):
+    """The nouns that this `AdminClient` has."""
+
+    def __init__(self) -> None:
+        self._admin = AdminClient(namesrv="127.0.0.1:1")  # not started: only its methods are read
+
+    def __getitem__(self, noun: str) -> typer.Typer:
+        return make_app(noun, getattr(self._admin, PARTS[noun]))
+
+    def __iter__(self) -> Iterator[str]:
+        return (noun for noun, part in PARTS.items() if hasattr(self._admin, part))
+
+    def __len__(self) -> int:
+        return len([*self])
+
+
+apps: Final = _Apps()

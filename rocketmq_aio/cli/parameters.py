@@ -1,0 +1,194 @@
+"""Parameters of methods as arguments and options of commands."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, Union, Unpack, get_args, get_origin, get_type_hints
+
+from rocketmq_aio.cli.arguments import argument, option
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.values import MessageQueue
+
+SIMPLE: Final = (str, int, float, bool)
+COMPLETED: Final = {"topic": "topics", "group": "groups", "brokers": "brokers", "broker": "brokers",
+                    "source": "groups", "target": "groups", "broker_name": "brokers"}  # fmt: skip
+TIMES: Final = "earliest, latest or a time with zone such as 2026-03-01T00:00:00Z"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A parameter, the type of its text, and the function that makes its value of the text."""
+
+    name: str
+    kind: Any
+    value: Callable[[Any], Any]
+    help: str
+    positional: bool
+    default: Any
+
+    def field(self) -> Any:  # noqa: ANN401 - of a dataclass
+        """Return the field of the option or argument."""
+        about = {"autocompletion": done} if (done := COMPLETED.get(self.name)) else {}
+        if self.positional:
+            return argument(self.help, self.name.upper(), self.default, **about)
+        names = f"--{self.name.replace('_', '-')}"
+        if self.kind == bool | None:
+            names = f"{names}/--no-{names[2:]}"
+        return option(self.help, names, default=self.default, **about)
+
+
+def parameters(method: Callable[..., Any]) -> list[Parameter] | None:
+    """Return the parameters; None if one that is required cannot be given as text."""
+    hints, made = get_type_hints(method, include_extras=True), []
+    texts = _texts(method)
+    for each in inspect.signature(method).parameters.values():
+        hint = hints.get(each.name, str)
+        if each.kind is inspect.Parameter.VAR_KEYWORD:
+            made += _settings(hint)
+            continue
+        is_required = each.default is inspect.Parameter.empty
+        is_positional = each.kind is not inspect.Parameter.KEYWORD_ONLY
+        converter = _converter(hint)
+        if converter is None:
+            if is_required:
+                return None
+            continue
+        kind, value = converter
+        if is_required:
+            default: Any = MISSING
+        elif kind is bool and each.default is True:  # --no-x
+            kind, default = bool | None, None
+        else:
+            default = False if kind is bool else () if kind == list[str] else None
+            kind = kind if kind in (bool, list[str]) else kind | None
+        made.append(
+            Parameter(
+                name=each.name,
+                kind=kind,
+                value=value,
+                help=texts.get(each.name, ""),
+                positional=is_positional and kind is not bool,
+                default=default,
+            )
+        )
+    return made
+
+
+def _settings(hint: Any) -> list[Parameter]:  # noqa: ANN401
+    """Return the options of the keys of an unpacked TypedDict."""
+    (table,) = get_args(hint) if get_origin(hint) is Unpack else (hint,)
+    made = []
+    for name, inner in get_type_hints(table).items():
+        if (converter := _converter(inner)) is not None:
+            kind, value = converter
+            is_list = kind == list[str]
+            made.append(
+                Parameter(
+                    name=name,
+                    kind=kind if is_list else kind | None,
+                    value=value,
+                    help=_choices(inner),
+                    positional=False,
+                    default=() if is_list else None,
+                )
+            )
+    return made
+
+
+def _choices(hint: Any) -> str:  # noqa: ANN401
+    return f"One of {', '.join(map(str, get_args(hint)))}." if get_origin(hint) is Literal else ""
+
+
+def _texts(method: Callable[..., Any]) -> dict[str, str]:
+    doc = inspect.getdoc(method) or ""
+    found = re.findall(r"^:param (\w+): (.+?)(?=^:|\Z)", doc, re.MULTILINE | re.DOTALL)
+    return {name: _sentence(" ".join(text.split())) for name, text in found}
+
+
+def _sentence(text: str) -> str:
+    text = text.replace("``", "").replace("`", "")
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def _converter(hint: Any) -> tuple[Any, Callable[[Any], Any]] | None:  # noqa: ANN401, C901
+    """Return the type of the text, and the function that converts it; None: it has no text."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        others = [each for each in inner if each is not type(None)]
+        if len(others) == 1:
+            return _converter(others[0])
+        if datetime in others:
+            return str, parse_target
+        return next(filter(None, map(_converter, others)), None)
+    if hint in SIMPLE:
+        return hint, _same
+    if origin is Literal:
+        return type(inner[0]), _same
+    if hint is datetime:
+        return str, parse_time
+    if hint is MessageQueue:
+        return str, parse_queue
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return (list[str], parse_pairs) if str in inner[:1] else None
+    if isinstance(origin, type) and issubclass(origin, Iterable):
+        values = _converter(inner[0]) if inner else (str, _same)
+        if values is None or values[0] not in (str, int):
+            return None
+        make = values[1] if values[0] is str else int
+        return list[str], lambda texts: [make(each) for each in texts] or None
+    return None
+
+
+def _same(value: Any) -> Any:  # noqa: ANN401
+    return value
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """Return the time of ISO 8601 with a zone, or of milliseconds since 1970.
+
+    :raises ConfigError: *text* is neither
+    """
+    if text is None:
+        return None
+    if text.isdecimal():
+        return datetime.fromtimestamp(int(text) / 1000).astimezone()
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        when = None
+    if when is None or when.tzinfo is None:
+        reason = "expected a time with zone such as 2026-03-01T00:00:00Z, or milliseconds"
+        raise ConfigError("time", text, reason)
+    return when
+
+
+def parse_target(text: str | None) -> str | datetime | None:
+    """Return "earliest", "latest" or a time."""
+    return text if text in ("earliest", "latest") else parse_time(text)
+
+
+def parse_queue(text: str | None) -> MessageQueue | None:
+    """Return the queue of ``TOPIC/BROKER/ID``; raise `ConfigError` for another form."""
+    if text is None:
+        return None
+    topic, _, rest = text.partition("/")
+    broker, _, number = rest.rpartition("/")
+    if not topic or not broker or not number.isdecimal():
+        raise ConfigError("queue", text, "expected TOPIC/BROKER/ID")
+    return MessageQueue(topic, broker, int(number))
+
+
+def parse_pairs(texts: Sequence[str]) -> dict[str, str | None] | None:
+    """Return the names and values of ``NAME=VALUE`` texts; ``NAME=`` is None, which removes."""
+    pairs: dict[str, str | None] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ConfigError("NAME=VALUE", None, "expected an equals sign between name and value")
+        pairs[name] = value or None
+    return pairs or None

@@ -1,0 +1,65 @@
+"""Results of `AdminClient` as JSON values, and their output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from rocketmq_aio.admin.results import Result, describe_message
+from rocketmq_aio.cli.output import Format, format_cell, print_line, show_result
+from rocketmq_aio.model.message import MessageExt
+
+
+def plain(value: object) -> Any:  # noqa: ANN401 - JSON values
+    """Return a result as JSON values."""
+    if isinstance(value, Result):
+        return value.to_dict()
+    if isinstance(value, MessageExt):
+        return describe_message(value)
+    if isinstance(value, Mapping):
+        if value and all(isinstance(each, Result) for each in value.values()):
+            return [{"server": str(key), **plain(each)} for key, each in value.items()]
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each) for each in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return value.name
+    return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
+
+
+def show(value: object, kind: Format, columns: Sequence[str] = ()) -> None:
+    """Print a result; a table of a value with lists has its simple fields in the first line."""
+    lists = _lists(value, may_be_empty=bool(columns)) if isinstance(value, Mapping) else {}
+    if kind in (Format.JSON, Format.YAML) or not lists:
+        show_result(value, kind, columns)
+        return
+    assert isinstance(value, Mapping)
+    if kind is Format.CSV:
+        show_result(next(iter(lists.values())), kind, columns)
+        return
+    simple = [
+        f"{name}: {format_cell(each)}"
+        for name, each in value.items()
+        if not isinstance(each, list | tuple | Mapping)
+    ]
+    if simple:
+        print_line("  ".join(simple))
+    for name, rows in lists.items():
+        if len(lists) > 1:
+            print_line(f"\n{name}:")
+        show_result(rows, kind, columns if len(lists) == 1 else ())
+
+
+def _lists(value: Mapping[str, Any], *, may_be_empty: bool) -> dict[str, Any]:
+    return {
+        name: each
+        for name, each in value.items()
+        if isinstance(each, list | tuple)
+        and (isinstance(each[0], Mapping) if each else may_be_empty)
+    }
