@@ -6,6 +6,7 @@ The fixtures are for tests with real servers, beyond those that users have too.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import uvloop
 
 from rocketmq_aio.testing import Cluster
+from tests.server_options import server_options
 
 UNIT = Path(__file__).parent / "unit"
 
@@ -28,6 +30,15 @@ def pytest_asyncio_loop_factories(
     if UNIT in item.path.parents:
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture(scope="session")
+def rocketmq_backend(rocketmq_backend: str, rocketmq_version: str) -> Iterator[str]:
+    """The public fixture; Java servers get options for fast starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        if rocketmq_backend in ("jvm", "auto") and shutil.which("mvn"):
+            patch.setenv("JAVA_OPT_EXT", server_options(rocketmq_version))
+        yield rocketmq_backend
 
 
 @pytest.fixture(scope="module")

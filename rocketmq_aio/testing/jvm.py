@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -231,10 +232,14 @@ class AdminTool:
 
 
 def class_options(jars: Path, security: Sequence[str], home: Path) -> list[str]:
-    """Return the Java options of a server or tool with its folders in *home*."""
+    """Return the Java options of a server or tool with its folders in *home*.
+
+    Those of `JAVA_OPT_EXT` come last, as in RocketMQ's own scripts, so that they win.
+    """
     places = {"rocketmq.home.dir": home, "user.home": home, "java.io.tmpdir": home / "tmp"}
     folders = [f"-D{name}={folder}" for name, folder in places.items()]
-    return [*OPENINGS, *security, *folders, "-XX:-UsePerfData", "-cp", f"{jars}/*"]
+    extra = shlex.split(os.environ.get("JAVA_OPT_EXT", ""))
+    return [*OPENINGS, *security, *folders, "-XX:-UsePerfData", *extra, "-cp", f"{jars}/*"]
 
 
 def prepare_home(home: Path, files: Mapping[str, str] = NO_FILES) -> Path:

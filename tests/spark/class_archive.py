@@ -1,98 +1,47 @@
-"""The classes of Spark, ready to be mapped: a JVM of it needs half of the CPU time then.
-
-The archive is made once per installation of pyspark, by a session that does a little of
-everything, and kept with the jars of RocketMQ.  A JVM that it does not fit to starts without it.
-Archives of other installations stay, up to `KEPT` in total.
+"""The class archive of Spark, made by a session that does a little of everything.
 
 python -m tests.spark.class_archive FILE
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 import pyspark
 
-from rocketmq_aio.testing.jars import cache_folder
+from tests.class_archive import QUICK, SILENT, class_archive
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
-SMALL: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-SILENT: Final = "-Xlog:disable -Xlog:all=error:stderr"  # of classes that cannot be archived
 MAKE_SECONDS: Final = 600.0
-KEPT: Final = 4  # archives, about 200 MB each
 
 
 @cache
 def jvm_options() -> str:
     """Return what JVMs of Spark are started with, small and with the archive."""
-    return f"{SMALL} {SILENT} -XX:SharedArchiveFile={class_archive()}"
+    return f"{QUICK} {SILENT} -XX:SharedArchiveFile={spark_archive()}"
 
 
-def class_archive() -> Path:
-    """Return the archive, made if there is none; processes that ask together wait for one."""
-    archive = cache_folder() / f"spark-{pyspark.__version__}-{_what_it_fits()}.jsa"
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(archive.parent / "spark.lock"):
-        if not archive.exists():
-            _remove_least_recently_used(archive.parent, keep=KEPT - 1)
-            _make(archive)
-        if archive.exists():
-            os.utime(archive)
-    return archive
-
-
-def _remove_least_recently_used(folder: Path, *, keep: int) -> None:
-    """Remove all archives of *folder* but the *keep* that were used last."""
-    archives = sorted(folder.glob("spark-*.jsa"), key=lambda path: path.stat().st_mtime_ns)
-    for old in archives[: max(len(archives) - keep, 0)]:
-        old.unlink()
-
-
-def _what_it_fits() -> str:
-    """Return a digest of the JVM and the jars: a JVM takes no archive of others."""
-    java = Path(os.environ.get("JAVA_HOME", ""), "bin", "java")
-    if not java.exists():
-        java = Path(shutil.which("java") or "")
-    places = (java.resolve(), SPARK_HOME / "jars")
-    stamps = [f"{place} {place.stat().st_mtime_ns}" for place in places]
-    return sha256("\n".join(stamps).encode()).hexdigest()[:12]
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def spark_archive() -> Path:
+    return class_archive("spark", pyspark.__version__, SPARK_HOME / "jars", _make)
 
 
 def _make(archive: Path) -> None:
     """Have a session of its own write *archive* when its JVM ends."""
     # Without the file JVMs start as well, only slower.
-    with (
-        tempfile.TemporaryDirectory(dir=archive.parent, prefix="making-") as folder,
-        suppress(subprocess.SubprocessError),
-    ):
-        made = Path(folder, "made.jsa")
+    with suppress(subprocess.SubprocessError):
         subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", __name__, str(made)],
+            [sys.executable, "-W", "ignore", "-m", __name__, str(archive)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             check=True,
             timeout=MAKE_SECONDS,
         )
-        made.rename(archive)
 
 
 def work(target: Path) -> None:
@@ -103,7 +52,7 @@ def work(target: Path) -> None:
     from tests.spark.support import LOCAL, SESSION, end_jvm, use_this_python
 
     use_this_python()
-    options = f"{SMALL} {SILENT} -XX:ArchiveClassesAtExit={target}"
+    options = f"{QUICK} {SILENT} -XX:ArchiveClassesAtExit={target}"
     settings: dict[str, bool | float | int | str | None] = {
         **SESSION,
         "spark.driver.extraJavaOptions": options,

@@ -8,21 +8,22 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.spark import class_archive
+from tests import class_archive
+from tests.spark import class_archive as spark
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder in which archives are made without a JVM."""
     monkeypatch.setattr(class_archive, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(class_archive, "_make", Path.touch)
+    monkeypatch.setattr(spark, "_make", Path.touch)
     return tmp_path
 
 
 def use(version: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Request the archive like an installation of pyspark *version*."""
     monkeypatch.setattr(pyspark, "__version__", version)
-    return class_archive.class_archive()
+    return spark.spark_archive()
 
 
 def set_times(archives: list[Path]) -> None:
