@@ -1,19 +1,76 @@
-"""Broker administration."""
+"""Broker administration: statistics, settings, replication, cleaning, containers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import builtins
+from collections.abc import Iterable, Mapping
+from time import monotonic, time_ns
+from typing import Any, Final, Literal, TypeVar
+from uuid import uuid4
 
-from rocketmq_aio.admin.results import BrokerRuntime, ClusterInfo
-from rocketmq_aio.admin.servers import Servers
-from rocketmq_aio.protocol.requests.admin import GetBrokerRuntime, KVTable
+import msgspec
+
+from rocketmq_aio.admin.results import (
+    BrokerRuntime,
+    ClusterInfo,
+    GroupProgress,
+    QueueProgress,
+    time_of,
+)
+from rocketmq_aio.admin.server_results import (
+    BrokerOverview,
+    BrokerStatistics,
+    ConsumeQueue,
+    Epochs,
+    HAStatus,
+    ProducerInfo,
+    RocksDBCheck,
+    SendTest,
+    read_properties,
+    write_properties,
+)
+from rocketmq_aio.admin.servers import AT_ONCE, Servers
+from rocketmq_aio.config.validation import checked_count
+from rocketmq_aio.errors import BrokerError, ConfigError, shown
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.bodies import queue_key
+from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import RequestHeader
+from rocketmq_aio.protocol.requests import operations
+from rocketmq_aio.protocol.requests.admin import ConsumeStats, GetBrokerRuntime, KVTable
+from rocketmq_aio.protocol.requests.send import SendMessage
+from rocketmq_aio.remoting.gather import gather_limited
+
+T = TypeVar("T")
+Brokers = Iterable[str] | None
+RocksDBConfig = Literal["topics", "subscriptionGroups", "consumerOffsets"]
+
+MAX_TEST_MESSAGES: Final = 100_000
+MAX_TEST_BYTES: Final = 4 * 1024 * 1024
+NO_STATISTICS: Final = "The stats <"  # the remark goes on: "<name>@<key> not exist"
+
+
+class _ConsumeStatsList(msgspec.Struct, rename="camel"):
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
+
+
+class _Producers(msgspec.Struct):
+    data: dict[str, tuple[ProducerInfo, ...]] = {}
 
 
 class BrokerAdmin:
-    """Describes and maintains brokers: ``admin.brokers``."""
+    """Describes and maintains brokers: ``admin.brokers``.
+
+    Methods with *cluster* and *brokers* go to all masters, to those of the cluster, or to those
+    named; they return results by broker name.  With *replicas* they also go to slaves, whose
+    results are named ``<broker>:<id>``.
+    """
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
+
+    # --- reading --------------------------------------------------------------------------------
 
     async def cluster(self) -> ClusterInfo:
         """Return all brokers registered with any name server, replicas included.
@@ -24,17 +81,394 @@ class BrokerAdmin:
         return await self._servers.cluster_info()
 
     async def stats(
-        self, *, cluster: str | None = None, brokers: Iterable[str] | None = None
-    ) -> list[BrokerRuntime]:
-        """Return the runtime statistics of masters: version, rates, disks, request queues.
+        self, *, cluster: str | None = None, brokers: Brokers = None, replicas: bool = False
+    ) -> builtins.list[BrokerRuntime]:
+        """Return the runtime statistics of brokers: version, rates, disks, request queues.
 
         :raises ConfigError: there is no such cluster or broker
         """
-        masters = await self._servers.masters(cluster, brokers)
+        targets = await self._servers.targets(cluster, brokers, replicas=replicas)
         tables = await self._servers.read_each(
-            "reading statistics", masters, GetBrokerRuntime(), KVTable
+            "reading statistics", targets, GetBrokerRuntime(), KVTable
         )
         return [
-            BrokerRuntime(broker_name=name, address=masters[name] or "", stats=each.table)
+            BrokerRuntime(broker_name=name, address=targets[name] or "", stats=each.table)
             for name, each in tables.items()
         ]
+
+    async def list(self, *, cluster: str | None = None) -> tuple[BrokerOverview, ...]:
+        """Return all brokers and replicas with version and rates.
+
+        A broker that does not answer is in the result, with its ``problem``.
+        """
+        known = [b for b in (await self.cluster()).brokers if cluster in (None, b.cluster)]
+        addresses = [address for each in known for address in each.addresses.values()]
+
+        async def read(address: str) -> dict[str, str]:
+            command = await self._servers.request(address, GetBrokerRuntime())
+            return read_body(command.body, KVTable).table
+
+        tables, failed = await gather_limited(read, addresses, AT_ONCE)
+        return tuple(
+            _overview(
+                *(each.cluster, each.broker_name, number, address),
+                table=tables.get(address, {}),
+                problem=shown(str(failed[address])) if address in failed else None,
+            )
+            for each in known
+            for number, address in each.addresses.items()
+        )
+
+    async def consume_stats(
+        self, *, order: bool = False, cluster: str | None = None, brokers: Brokers = None
+    ) -> dict[str, dict[str, GroupProgress]]:
+        """Return the progress of all groups on each broker, by broker and group.
+
+        :param order: only groups whose topics have an order configuration
+        """
+        header = operations.GetBrokerConsumeStats(is_order=order)
+        lists = await self._read("reading progress", header, _ConsumeStatsList, cluster, brokers)
+        return {
+            name: {
+                group: _progress(group, tables)
+                for entry in each.consume_stats_list
+                for group, tables in entry.items()
+            }
+            for name, each in lists.items()
+        }
+
+    async def statistics(
+        self, name: str, key: str, *, cluster: str | None = None, brokers: Brokers = None
+    ) -> dict[str, BrokerStatistics]:
+        """Return a statistic by broker, for brokers that counted something.
+
+        :param name: such as ``TOPIC_PUT_NUMS`` (key: topic) or ``GROUP_GET_NUMS``
+            (key: ``<topic>@<group>``)
+        """
+        header = operations.GetStatistics(stats_name=name, stats_key=key)
+
+        async def read(_: str, address: str) -> BrokerStatistics | None:
+            try:
+                body = (await self._servers.request(address, header)).body
+            except BrokerError as error:
+                if error.code == ResponseCode.SYSTEM_ERROR and NO_STATISTICS in str(error.remark):
+                    return None
+                raise
+            return read_body(body, BrokerStatistics)
+
+        masters = await self._servers.masters(cluster, brokers)
+        found = await self._servers.on_each(f"reading statistic {name}", masters, read)
+        return {name: each for name, each in found.items() if each is not None}
+
+    async def producers(
+        self, *, cluster: str | None = None, brokers: Brokers = None
+    ) -> dict[str, dict[str, tuple[ProducerInfo, ...]]]:
+        """Return the connected producers by broker and group."""
+        action = "listing producers"
+        found = await self._read(action, operations.GET_PRODUCERS, _Producers, cluster, brokers)
+        return {name: each.data for name, each in found.items()}
+
+    async def consume_queue(
+        self, queue: MessageQueue, index: int, count: int = 10, *, group: str | None = None
+    ) -> ConsumeQueue:
+        """Return *count* entries of a consume queue from *index* on.
+
+        :param group: match the entries with the subscription of this connected group
+        """
+        header = operations.GetConsumeQueue(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            index=index,
+            count=checked_count("count", count),
+            consumer_group=group or "",
+        )
+        masters = await self._servers.masters_of(queue.topic)
+        if queue.broker_name not in masters:
+            raise ConfigError("queue", queue, f"the topic is on {sorted(masters)}")
+        target = {queue.broker_name: masters[queue.broker_name]}
+        action = f"reading the consume queue {queue}"
+        return (await self._servers.read_each(action, target, header, ConsumeQueue)).popitem()[1]
+
+    # --- settings -------------------------------------------------------------------------------
+
+    async def config(
+        self, *, cluster: str | None = None, brokers: Brokers = None, replicas: bool = False
+    ) -> dict[str, dict[str, str]]:
+        """Return the settings of brokers."""
+        targets = await self._servers.targets(cluster, brokers, replicas=replicas)
+        header, action = operations.GET_BROKER_CONFIG, "reading settings"
+        responses = await self._servers.send_each(action, targets, header)
+        return {name: read_properties(each.body) for name, each in responses.items()}
+
+    async def update_config(
+        self,
+        settings: Mapping[str, str],
+        *,
+        cluster: str | None = None,
+        brokers: Brokers = None,
+        replicas: bool = False,
+    ) -> None:
+        """Change settings of running brokers, in memory and in their configuration files.
+
+        Brokers ignore names that they do not know.
+
+        :raises BrokerError: a setting cannot be changed while the broker runs
+        """
+        if not settings:
+            raise ConfigError("settings", settings, "expected settings by name")
+        targets = await self._servers.targets(cluster, brokers, replicas=replicas)
+        body = write_properties(settings)
+        await self._servers.send_each(
+            "changing settings", targets, operations.UPDATE_BROKER_CONFIG, body
+        )
+
+    # --- replication ----------------------------------------------------------------------------
+
+    async def ha_status(
+        self, *, cluster: str | None = None, brokers: Brokers = None, replicas: bool = True
+    ) -> dict[str, HAStatus]:
+        """Return the replication of masters and slaves (5.0)."""
+        targets = await self._servers.targets(cluster, brokers, replicas=replicas)
+        header = operations.GET_HA_STATUS
+        return await self._servers.read_each("reading replication", targets, header, HAStatus)
+
+    async def epochs(
+        self, *, cluster: str | None = None, brokers: Brokers = None, replicas: bool = True
+    ) -> dict[str, Epochs]:
+        """Return the epochs of brokers that a controller manages (5.0).
+
+        :raises BrokerError: a broker has no controller
+        """
+        targets = await self._servers.targets(cluster, brokers, replicas=replicas)
+        return await self._servers.read_each(
+            "reading epochs", targets, operations.GET_EPOCHS, Epochs
+        )
+
+    async def reset_master_flush_offset(self, address: str, offset: int) -> None:
+        """Set the flush offset of its master that the slave at *address* knows (5.0)."""
+        header = operations.ResetMasterFlushOffset(master_flush_offset=offset)
+        await self._servers.request(address, header)
+
+    # --- maintenance ----------------------------------------------------------------------------
+
+    async def clean_expired_queues(
+        self, *, cluster: str | None = None, brokers: Brokers = None
+    ) -> None:
+        """Delete files of consume queues whose messages are deleted."""
+        await self._send("cleaning queues", operations.CLEAN_EXPIRED_QUEUES, b"", cluster, brokers)
+
+    async def clean_unused_topics(
+        self, *, cluster: str | None = None, brokers: Brokers = None
+    ) -> None:
+        """Delete consume queues of topics that the broker does not have any more."""
+        await self._send("cleaning topics", operations.CLEAN_UNUSED_TOPICS, b"", cluster, brokers)
+
+    async def delete_expired_logs(
+        self, *, cluster: str | None = None, brokers: Brokers = None
+    ) -> None:
+        """Delete commit log files that are older than ``fileReservedTime`` now."""
+        await self._send("deleting logs", operations.DELETE_EXPIRED_LOGS, b"", cluster, brokers)
+
+    async def set_read_ahead(
+        self, *, random: bool, cluster: str | None = None, brokers: Brokers = None
+    ) -> None:
+        """Read commit log files *random*, without reading ahead, or as by default (5.1.2)."""
+        header = operations.SetReadAhead(mode="1" if random else "0")
+        await self._send("setting the read-ahead", header, b"", cluster, brokers)
+
+    async def switch_timer_engine(
+        self,
+        engine: Literal["ROCKSDB_TIMELINE", "FILE_TIME_WHEEL"],
+        *,
+        cluster: str | None = None,
+        brokers: Brokers = None,
+    ) -> None:
+        """Choose the engine that stores delayed messages (5.4.0).
+
+        :raises BrokerError: the engine is not enabled in the broker
+        """
+        header = operations.SwitchTimerEngine(engine=engine)
+        await self._send("switching the timer engine", header, b"", cluster, brokers)
+
+    async def cold_data(
+        self, *, cluster: str | None = None, brokers: Brokers = None
+    ) -> dict[str, dict[str, Any]]:
+        """Return the limits and rates of groups that read from disk (5.1.2)."""
+        header = operations.GET_COLD_DATA
+        return await self._read("reading cold data", header, dict[str, Any], cluster, brokers)
+
+    async def limit_cold_data(
+        self,
+        group: str,
+        bytes_per_second: int,
+        *,
+        cluster: str | None = None,
+        brokers: Brokers = None,
+    ) -> None:
+        """Limit what a group may read from disk (5.1.2)."""
+        body = write_properties({group: str(checked_count("bytes_per_second", bytes_per_second))})
+        header = operations.LIMIT_COLD_DATA
+        await self._send(f"limiting group {group}", header, body, cluster, brokers)
+
+    async def unlimit_cold_data(
+        self, group: str, *, cluster: str | None = None, brokers: Brokers = None
+    ) -> None:
+        """Remove the limit of a group (5.1.2)."""
+        header, action = operations.UNLIMIT_COLD_DATA, f"removing the limit of group {group}"
+        await self._send(action, header, group.encode(), cluster, brokers)
+
+    async def check_rocksdb_queues(
+        self,
+        topic: str,
+        *,
+        since_millis: int = 0,
+        cluster: str | None = None,
+        brokers: Brokers = None,
+    ) -> dict[str, RocksDBCheck]:
+        """Compare the consume queues of *topic* in RocksDB with those in files (5.3.1)."""
+        header = operations.CheckRocksDBQueues(topic=topic, check_store_time=since_millis)
+        return await self._read("comparing queues", header, RocksDBCheck, cluster, brokers)
+
+    async def export_rocksdb_config(
+        self, *kinds: RocksDBConfig, cluster: str | None = None, brokers: Brokers = None
+    ) -> None:
+        """Make brokers write their settings in RocksDB to JSON files on their machines (5.3.2)."""
+        header = operations.ExportRocksDBConfig(config_type=";".join(kinds))
+        await self._send("exporting settings", header, b"", cluster, brokers)
+
+    async def roll_back_pops(self, *, cluster: str | None = None, brokers: Brokers = None) -> None:
+        """Move records of popped messages from RocksDB to the file store (5.3.2).
+
+        Needed before ``popConsumerKVServiceEnable`` is switched off.
+        """
+        await self._send("moving pop records", operations.ROLL_BACK_POPS, b"", cluster, brokers)
+
+    async def send_test(
+        self,
+        *,
+        count: int = 10,
+        size: int = 128,
+        cluster: str | None = None,
+        brokers: Brokers = None,
+    ) -> dict[str, SendTest]:
+        """Send *count* messages of *size* bytes to each broker, and return how long each took.
+
+        They go to the topic with the name of the broker, which all brokers have.
+        """
+        checked_count("count", count, most=MAX_TEST_MESSAGES)
+        checked_count("size", size, most=MAX_TEST_BYTES)
+
+        async def send(name: str, address: str) -> SendTest:
+            times = []
+            for _ in range(count):
+                began = monotonic()
+                await self._servers.request(address, _test_message(name), b"x" * size)
+                times.append(monotonic() - began)
+            return SendTest(broker_name=name, seconds=tuple(times))
+
+        masters = await self._servers.masters(cluster, brokers)
+        return await self._servers.on_each("sending test messages", masters, send)
+
+    # --- containers -----------------------------------------------------------------------------
+
+    async def add(self, container: str, config_path: str) -> None:
+        """Start a broker in the container at address *container* (5.0).
+
+        :param config_path: of the broker's configuration file, on the machine of the container
+        """
+        await self._servers.request(container, operations.AddBroker(config_path=config_path))
+
+    async def remove(self, container: str, cluster: str, broker: str, broker_id: int) -> None:
+        """Stop a broker in the container at address *container* (5.0)."""
+        header = operations.RemoveBroker(
+            broker_name=broker, broker_cluster_name=cluster, broker_id=broker_id
+        )
+        await self._servers.request(container, header)
+
+    async def _send(
+        self, action: str, header: RequestHeader, body: bytes, cluster: str | None, brokers: Brokers
+    ) -> None:
+        masters = await self._servers.masters(cluster, brokers)
+        await self._servers.send_each(action, masters, header, body)
+
+    async def _read(
+        self,
+        action: str,
+        header: RequestHeader,
+        kind: type[T],
+        cluster: str | None,
+        brokers: Brokers,
+    ) -> dict[str, T]:
+        masters = await self._servers.masters(cluster, brokers)
+        return await self._servers.read_each(action, masters, header, kind)
+
+
+def _overview(
+    cluster: str,
+    broker_name: str,
+    broker_id: int,
+    address: str,
+    *,
+    table: Mapping[str, str],
+    problem: str | None,
+) -> BrokerOverview:
+    rates = {name: _first(table.get(name, "")) for name in ("putTps", "getTransferredTps")}
+    today = _first(table.get("msgPutTotalTodayNow", "")) - _first(
+        table.get("msgPutTotalTodayMorning", "")
+    )
+    return BrokerOverview(
+        cluster=cluster,
+        broker_name=broker_name,
+        broker_id=broker_id,
+        address=address,
+        version=table.get("brokerVersionDesc", ""),
+        put_tps=rates["putTps"],
+        get_tps=rates["getTransferredTps"],
+        messages_today=int(today),
+        disk_ratio=_first(table.get("commitLogDiskRatio", "")),
+        problem=problem,
+    )
+
+
+def _first(text: str) -> float:
+    """Return the first number in *text*, which has the rates of several intervals."""
+    try:
+        return float(text.split()[0])
+    except (IndexError, ValueError):
+        return 0.0
+
+
+def _progress(group: str, tables: Iterable[ConsumeStats]) -> GroupProgress:
+    queues = [
+        QueueProgress(
+            queue=queue_key(key),
+            broker_offset=each.broker_offset,
+            consumer_offset=each.consumer_offset,
+            last_time=time_of(each.last_timestamp),
+        )
+        for table in tables
+        for key, each in table.offset_table.items()
+    ]
+    return GroupProgress(
+        group=group,
+        queues=tuple(sorted(queues, key=lambda each: each.queue)),
+        consume_tps=sum(table.consume_tps for table in tables),
+    )
+
+
+def _test_message(broker_name: str) -> SendMessage:
+    return SendMessage(
+        producer_group="TOOLS_PRODUCER",
+        topic=broker_name,
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=time_ns() // 1_000_000,
+        flag=0,
+        properties=f"UNIQ_KEY\x01{uuid4().hex.upper()}\x02WAIT\x01true\x02",
+        reconsume_times=0,
+        unit_mode=False,
+        batch=False,
+        broker_name=broker_name,
+    )

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from rocketmq_aio.admin.acl import AclAdmin
 from rocketmq_aio.admin.brokers import BrokerAdmin
+from rocketmq_aio.admin.controllers import ControllerAdmin
 from rocketmq_aio.admin.groups import GroupAdmin
+from rocketmq_aio.admin.lite import LiteAdmin
 from rocketmq_aio.admin.messages import MessageAdmin
+from rocketmq_aio.admin.name_servers import NameServerAdmin
 from rocketmq_aio.admin.offsets import OffsetAdmin
 from rocketmq_aio.admin.servers import Servers
 from rocketmq_aio.admin.topics import TopicAdmin
@@ -45,6 +49,10 @@ class AdminClient(ClientBase):
         self.offsets: Final = OffsetAdmin(servers, self.groups)
         self.messages: Final = MessageAdmin(servers)
         self.brokers: Final = BrokerAdmin(servers)
+        self.name_servers: Final = NameServerAdmin(servers)
+        self.controllers: Final = ControllerAdmin(servers)
+        self.acl: Final = AclAdmin(servers)
+        self.lite: Final = LiteAdmin(servers)
 
         self.create_topic: Final = self.topics.create
         self.update_topic: Final = self.topics.update

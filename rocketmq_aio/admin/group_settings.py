@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, cast
 
 import msgspec
 
@@ -99,3 +99,11 @@ def differs(config: GroupConfig, settings: GroupSettings) -> bool:
     return any(config.attributes.get(name) != value for name, value in attributes) or any(
         getattr(config, name) != value for name, value in others
     )
+
+
+def settings_of(config: GroupConfig, *, old: bool) -> GroupSettings:
+    """Return all settings of *config*; for *old* brokers without defaults of newer ones."""
+    defaults = {"orderly": False, "consume_timeout_minutes": 15, "attributes": {}}
+    settings = {name: getattr(config, name) for name in WIRE_NAMES}
+    kept = {n: v for n, v in settings.items() if not old or n not in SINCE_5 or v != defaults[n]}
+    return cast("GroupSettings", kept)

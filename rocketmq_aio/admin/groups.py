@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Unpack
+from typing import Any, Final, Literal, Unpack
 
 import msgspec
 
@@ -16,6 +16,7 @@ from rocketmq_aio.admin.group_settings import (
     config_of,
     differs,
     new_body,
+    settings_of,
 )
 from rocketmq_aio.admin.results import (
     ClientConnection,
@@ -26,8 +27,10 @@ from rocketmq_aio.admin.results import (
     SubscriptionInfo,
     time_of,
 )
+from rocketmq_aio.admin.server_results import MemberStatus
 from rocketmq_aio.admin.servers import AT_ONCE, Held, Masters, Servers, bodies
 from rocketmq_aio.admin.topics import TopicAdmin
+from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import (
     BrokerError,
     ConfigError,
@@ -37,7 +40,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX, check_group, check_topic
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.bodies import Body, queue_key
+from rocketmq_aio.protocol.bodies import Body, SubscriptionData, queue_key
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import (
@@ -56,6 +59,7 @@ from rocketmq_aio.protocol.requests.groups import (
     ConsumerConnections,
     GetConsumerConnectionList,
 )
+from rocketmq_aio.protocol.requests.operations import PUT_GROUPS, SET_REQUEST_MODE
 from rocketmq_aio.remoting.gather import gather_limited
 
 INTERNAL: Final = ("CID_RMQ_SYS_", "CID_ONS", "CID_SYS_", "CID_DefaultHeartBeatSyncerTopic")
@@ -75,6 +79,17 @@ class _AssignedQueues(Body, frozen=True):
     """The queues in the running info of a member; its other fields may be irregular."""
 
     mq_table: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class _RunningInfo(Body, frozen=True):
+    """The running info of a member, as it reported it."""
+
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+    subscription_set: list[SubscriptionData] = msgspec.field(default_factory=list)
+    mq_table: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
+    mq_pop_table: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
+    status_table: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
+    jstack: str | None = None
 
 
 class GroupAdmin:
@@ -266,6 +281,99 @@ class GroupAdmin:
             silent=silent,
         )
 
+    async def put(self, configs: Iterable[GroupConfig]) -> None:
+        """Create or change groups as in *configs*, each on its broker.
+
+        Brokers from 5.3.1 get all groups in one request.
+
+        :raises ConfigError: there is no such broker
+        :raises NotSupportedError: a setting needs a newer broker
+        """
+        chosen: dict[str, builtins.list[GroupConfig]] = {}
+        for each in configs:
+            check_group(each.group)
+            chosen.setdefault(each.broker_name, []).append(each)
+
+        async def put(name: str, address: str) -> None:
+            command = await self._servers.request(address, GetAllGroups())
+            table = read_body(command.body, SubscriptionGroupTable).subscription_group_table
+            bodies = []
+            for each in chosen[name]:
+                settings = settings_of(each, old=command.version < V5_0_0)
+                outer = self._servers.outer(each.group)
+                held = Held(None, address, command.version)
+                _check_release(held, settings)
+                raw = table.get(outer)
+                known = new_body(outer, {}) if raw is None else read_body(bytes(raw), dict)
+                bodies.append({**changed_body(known, settings), "groupName": outer})
+            try:
+                body = msgspec.json.encode({"groupConfigList": bodies})
+                await self._servers.request(address, PUT_GROUPS, body)
+            except NotSupportedError:  # older than 5.3.1
+                for one in bodies:
+                    await self._servers.request(address, CreateGroup(), msgspec.json.encode(one))
+
+        if chosen:
+            masters = await self._servers.masters(brokers=chosen)
+            await self._servers.on_each(f"storing {len(chosen)} groups", masters, put)
+
+    async def set_mode(
+        self, group: str, topic: str, mode: Literal["pop", "pull"], *, shared_queues: int = 0
+    ) -> None:
+        """Choose how members of *group* read *topic* if brokers assign their queues (5.0).
+
+        :param shared_queues: with ``pop``, further members that may read each queue; 0: all of them
+            read all queues
+        :raises NotSupportedError: the brokers are older
+        """
+        if mode not in ("pop", "pull"):
+            raise ConfigError("mode", mode, 'expected "pop" or "pull"')
+        body = {
+            "topic": check_topic(topic),
+            "consumerGroup": check_group(group),
+            "mode": mode.upper(),
+            "popShareQueueNum": checked_count("shared_queues", shared_queues, least=0),
+        }
+        masters = await self._servers.masters_of(topic)
+        action, data = f"setting the mode of group {group}", msgspec.json.encode(body)
+        await self._servers.send_each(action, masters, SET_REQUEST_MODE, data)
+
+    async def status(
+        self, group: str, client_id: str | None = None, *, stacks: bool = False
+    ) -> dict[str, MemberStatus]:
+        """Return the state of all connected members of a group, or of one, by client id.
+
+        :param stacks: also what their threads or tasks are doing
+        :raises ConfigError: there is no such member
+        :raises AdminError: some members did not answer; ``done`` has the others
+        """
+        masters = await self._servers.masters()
+        tables = await self.member_tables(check_group(group), masters)
+        places = {
+            c.client_id: masters[n] for n, each in tables.items() for c in each.connection_set
+        }
+        if client_id is not None:
+            if client_id not in places:
+                raise ConfigError("client_id", client_id, f"the members are {sorted(places)}")
+            places = {client_id: places[client_id]}
+
+        async def read(member: str, address: str) -> MemberStatus:
+            header = GetConsumerRunningInfo(
+                consumer_group=group, client_id=member, jstack_enable=stacks
+            )
+            info = await self._servers.instance.broker.read(address, header, _RunningInfo)
+            queues = {**info.mq_table, **info.mq_pop_table}
+            return MemberStatus(
+                client_id=member,
+                properties=info.properties,
+                queues={queue_key(key): each for key, each in queues.items()},
+                subscriptions={each.topic: each.sub_string for each in info.subscription_set},
+                rates=info.status_table,
+                stacks=info.jstack,
+            )
+
+        return await self._servers.on_each(f"reading members of group {group}", places, read)
+
     async def member_tables(self, group: str, masters: Masters) -> dict[str, ConsumerConnections]:
         """Return the connections by broker, for brokers with members."""
         header = GetConsumerConnectionList(consumer_group=group)
@@ -307,11 +415,15 @@ class GroupAdmin:
         return await self._servers.on_each(f"looking up group {group}", masters, look_up)
 
     async def _put(self, held: HeldGroup, body: dict[str, Any], settings: GroupSettings) -> None:
-        if held.version < V5_0_0 and (newer := sorted(SINCE_5 & settings.keys())):
-            reason = f"{', '.join(newer)}: groups have this from 5.0 on"
-            code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            raise NotSupportedError(code, reason, held.address)
+        _check_release(held, settings)
         await self._servers.request(held.address, CreateGroup(), msgspec.json.encode(body))
+
+
+def _check_release(held: HeldGroup, settings: GroupSettings) -> None:
+    if held.version < V5_0_0 and (newer := sorted(SINCE_5 & settings.keys())):
+        reason = f"{', '.join(newer)}: groups have this from 5.0 on"
+        code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        raise NotSupportedError(code, reason, held.address)
 
 
 def _configs(group: str, held: Mapping[str, HeldGroup]) -> list[GroupConfig]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime
 from ipaddress import ip_address
-from struct import Struct
 from typing import Final
 
 import anyio
 
+from rocketmq_aio.admin.offset_search import OffsetSearch, records
+from rocketmq_aio.admin.server_results import DirectConsumption, TraceEvent
 from rocketmq_aio.admin.servers import Servers
+from rocketmq_aio.admin.trace_events import trace_events
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import (
     BrokerError,
@@ -21,11 +23,15 @@ from rocketmq_aio.errors import (
     UnreadableMessagesError,
 )
 from rocketmq_aio.model.address import parse_address
-from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.message import EPOCH, MessageExt
 from rocketmq_aio.model.names import check_topic
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult
 from rocketmq_aio.protocol.codes import CLIENT_VERSION, ResponseCode
+from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.record import decode_record, stored_message
 from rocketmq_aio.protocol.requests.admin import QueryMessage, ViewMessage
+from rocketmq_aio.protocol.requests.from_broker import ConsumeMessageDirectly
 from rocketmq_aio.remoting.dial import resolve
 from rocketmq_aio.remoting.response_errors import is_about_account
 
@@ -37,9 +43,8 @@ MAX_PORT: Final = 65535
 ID_BYTES: Final = (16, 28)  # IPv4 or IPv6 address, port, offset
 SIGNED_QUERY_VERSION: Final = 399  # see QueryMessage
 FOUND_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+READ_AT_ONCE: Final = 32  # messages of one pull
 DEFAULT_MAX_MESSAGES: Final = 64  # the default limit of brokers
-
-_SIZE: Final = Struct(">i")
 
 
 class MessageAdmin:
@@ -47,6 +52,7 @@ class MessageAdmin:
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
+        self._search = OffsetSearch(servers)
 
     async def by_offset_id(self, offset_message_id: str) -> MessageExt:
         """Return the message that *offset_message_id* refers to.
@@ -117,6 +123,143 @@ class MessageAdmin:
         """
         header = _query(topic, message_id, begin, end, DEFAULT_MAX_MESSAGES, by_id=True)
         return await self._query(header, lambda each: each.message_id == message_id)
+
+    async def by_offset(self, queue: MessageQueue, offset: int) -> MessageExt:
+        """Return the message at *offset* of a queue.
+
+        The account has to be allowed to read as the group ``TOOLS_CONSUMER``.
+
+        :raises ConfigError: the topic has no such queue
+        :raises MessageNotFoundError: there is no message, or it has been deleted
+        """
+        async for message in self.read(queue, begin=offset, end=offset + 1):
+            return message
+        remark = f"there is no message at offset {offset} of {queue}"
+        raise MessageNotFoundError(ResponseCode.PULL_NOT_FOUND, remark, queue.broker_name)
+
+    def by_time(
+        self, topic: str, begin: datetime, end: datetime | None = None, *, expression: str = "*"
+    ) -> AsyncGenerator[MessageExt]:
+        """Yield the messages of *topic* that were stored from *begin* to *end*; see `read`."""
+        return self.read(topic, begin=begin, end=end, expression=expression)
+
+    async def read(
+        self,
+        source: str | MessageQueue,
+        *,
+        begin: datetime | int | None = None,
+        end: datetime | int | None = None,
+        expression: str = "*",
+        max_messages: int | None = None,
+    ) -> AsyncGenerator[MessageExt]:
+        """Yield the messages of a topic or a queue, queue after queue, without a group.
+
+        The account has to be allowed to read as the group ``TOOLS_CONSUMER``.  Messages that
+        are stored after the call are not included.
+
+        :param begin: store time, or offset in each queue; default the first message
+        :param end: time or offset after the last message; default the end of each queue now
+        :param expression: tags, such as ``"a || b"``
+        :raises ConfigError: an argument is invalid, or the topic has no such queue
+        :raises CodecError: a message cannot be decoded
+        """
+        topic = check_topic(source.topic if isinstance(source, MessageQueue) else source)
+        if max_messages is not None:
+            checked_count("max_messages", max_messages)
+        tags = {each.strip() for each in expression.split("||")} - {"*", ""}
+        routes = self._servers.instance.routes
+        with routes.pin(topic):
+            queues = sorted((await routes.fetch(topic)).subscribe_queues)
+            if isinstance(source, MessageQueue):
+                if source not in queues:
+                    raise ConfigError("source", source, f"topic {topic} has no such queue")
+                queues = [source]
+            ranges = {queue: await self._range(queue, begin, end) for queue in queues}
+            count = 0
+            for queue, (first, last) in ranges.items():
+                async for message in self._read_queue(queue, first, last, expression):
+                    if not tags or message.tags in tags:  # brokers compare hashes
+                        yield message
+                        count += 1
+                        if count == max_messages:
+                            return
+
+    async def trace(
+        self,
+        message_id: str,
+        *,
+        trace_topic: str = "RMQ_SYS_TRACE_TOPIC",
+        begin: datetime | None = None,
+        end: datetime | None = None,
+    ) -> list[TraceEvent]:
+        """Return what clients with message traces recorded of a message, in the order of time.
+
+        :param message_id: the producer's id
+        :raises RouteNotFoundError: there is no trace topic: brokers have ``traceTopicEnable=false``
+        """
+        header = _query(trace_topic, message_id, begin, end, DEFAULT_MAX_MESSAGES, by_id=False)
+        stored = await self._query(header, lambda each: message_id in each.keys)
+        events = [event for each in stored for event in trace_events(each, message_id)]
+        return sorted(events, key=lambda each: each.time or EPOCH)
+
+    async def consume_directly(
+        self, offset_message_id: str, group: str, client_id: str
+    ) -> DirectConsumption:
+        """Make a connected member of *group* run its handler on a message once.
+
+        Nothing is committed.
+
+        :raises ConfigError: the id is invalid
+        :raises MessageNotFoundError: there is no message
+        :raises BrokerError: the member is not connected, or has no handler
+        """
+        message = await self.by_offset_id(offset_message_id)
+        address = (await self._broker_at(read_offset_id(offset_message_id)[0]) or ("", ""))[1]
+        header = ConsumeMessageDirectly(
+            consumer_group=group,
+            client_id=client_id,
+            msg_id=offset_message_id,
+            broker_name=message.queue.broker_name,
+            topic=message.topic,
+        )
+        command = await self._servers.request(address, header)
+        result = read_body(command.body, ConsumeDirectlyResult)
+        return DirectConsumption(
+            outcome=result.consume_result.value,
+            seconds=result.spent_time_mills / 1000,
+            remark=result.remark,
+        )
+
+    async def _range(
+        self, queue: MessageQueue, begin: datetime | int | None, end: datetime | int | None
+    ) -> tuple[int, int]:
+        """Return the first offset and the one after the last, both within the queue."""
+        broker = self._servers.instance.broker
+        least, most = await broker.min_offset(queue), await broker.max_offset(queue)
+
+        async def offset(setting: str, bound: datetime | int | None, default: int) -> int:
+            if bound is None:
+                return default
+            if isinstance(bound, int):
+                return min(max(bound, least), most)
+            return await self._search.offset_at(queue, _millis(setting, bound, 0))
+
+        return await offset("begin", begin, least), await offset("end", end, most)
+
+    async def _read_queue(
+        self, queue: MessageQueue, at: int, last: int, expression: str
+    ) -> AsyncGenerator[MessageExt]:
+        while at < last:
+            count = min(READ_AT_ONCE, last - at)
+            body, response = await self._search.pull(queue, at, count, expression)
+            for record in records(body):
+                stored = stored_message(record, queue.broker_name)
+                for message in decode_record(record, stored.queue):
+                    if at <= message.queue_offset < last:
+                        yield self._renamed(message)
+            if response.next_begin_offset <= at:
+                return  # the queue has been truncated or deleted meanwhile
+            at = response.next_begin_offset
 
     async def _view(self, address: str, offset: int) -> bytes:
         try:
@@ -251,14 +394,3 @@ def _millis(setting: str, when: datetime | None, default: int) -> int:
     if not isinstance(when, datetime) or when.tzinfo is None:
         raise ConfigError(setting, when, "expected a datetime with a time zone")
     return max(0, int(when.astimezone(UTC).timestamp() * 1000))
-
-
-def records(body: bytes) -> Iterator[bytes]:
-    """Yield the stored records in *body*, of any queues; CodecError if a size is invalid."""
-    at = 0
-    while at < len(body):
-        size = _SIZE.unpack_from(body, at)[0] if len(body) - at >= _SIZE.size else 0
-        if not 0 < size <= len(body) - at:
-            raise CodecError("message size", at, f"{size} of {len(body) - at} bytes left")
-        yield body[at : at + size]
-        at += size

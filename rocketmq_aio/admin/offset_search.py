@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from struct import Struct
 from typing import Final
 
-from rocketmq_aio.admin.messages import records
 from rocketmq_aio.admin.servers import Servers
 from rocketmq_aio.errors import (
     AuthError,
@@ -26,6 +26,7 @@ from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
 
 TOOLS: Final = "TOOLS_CONSUMER"  # a group that exists on all brokers
 INNER_NUM: Final = "INNER_NUM"  # the number of messages in a record
+_SIZE: Final = Struct(">i")
 COUNT: Final = re.compile(r"[0-9]{1,9}")
 MILLISECOND: Final = timedelta(milliseconds=1)
 REFUSALS: Final = (AuthError, PermissionDeniedError, SubscriptionError)  # of reads as that group
@@ -65,7 +66,7 @@ class OffsetSearch:
     ) -> list[tuple[int, int]]:
         """Return offsets and store times of the next messages; BrokerError if it ends early."""
         while offset < most:
-            body, response = await self._pull(queue, offset, count)
+            body, response = await self.pull(queue, offset, count)
             delta = response.offset_delta or 0
             messages = [
                 each
@@ -81,9 +82,10 @@ class OffsetSearch:
             offset = response.next_begin_offset  # after a gap
         return []
 
-    async def _pull(
-        self, queue: MessageQueue, offset: int, count: int
+    async def pull(
+        self, queue: MessageQueue, offset: int, count: int, expression: str = "*"
     ) -> tuple[bytes, PullMessageResponse]:
+        """Return records from *offset* on, maybe none, and where to go on."""
         header = PullMessage(
             consumer_group=TOOLS,
             queue_offset=offset,
@@ -91,7 +93,7 @@ class OffsetSearch:
             sys_flag=PULL_SUBSCRIPTION,
             commit_offset=0,
             suspend_timeout_millis=0,
-            subscription="*",
+            subscription=expression,
             sub_version=0,
             **queue_fields(queue),
         )
@@ -99,6 +101,17 @@ class OffsetSearch:
         command = await self._servers.request(address, header, accept=SUCCESS_OR_GAP)
         body = command.body if command.code == ResponseCode.SUCCESS else b""
         return body, read_header(command, PullMessageResponse)
+
+
+def records(body: bytes) -> Iterator[bytes]:
+    """Yield the stored records in *body*, of any queues; CodecError if a size is invalid."""
+    at = 0
+    while at < len(body):
+        size = _SIZE.unpack_from(body, at)[0] if len(body) - at >= _SIZE.size else 0
+        if not 0 < size <= len(body) - at:
+            raise CodecError("message size", at, f"{size} of {len(body) - at} bytes left")
+        yield body[at : at + size]
+        at += size
 
 
 def store_times(stored: MessageExt, delta: int) -> Iterator[tuple[int, int]]:

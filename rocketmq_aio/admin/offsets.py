@@ -6,23 +6,35 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
 from rocketmq_aio.admin.groups import ONLINE_OR_NOT, GroupAdmin
 from rocketmq_aio.admin.offset_search import OffsetSearch
 from rocketmq_aio.admin.results import OffsetReset
+from rocketmq_aio.admin.server_results import QueueTimeSpan
 from rocketmq_aio.admin.servers import Servers
 from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError
 from rocketmq_aio.model.names import RETRY_PREFIX, check_group, check_topic
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.bodies import read_reset_offsets
+from rocketmq_aio.protocol.bodies import Body, queue_key, read_reset_offsets
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.requests.admin import InvokeResetOffset
 from rocketmq_aio.protocol.requests.groups import GetConsumerConnectionList
+from rocketmq_aio.protocol.requests.operations import GetConsumeTimeSpan, GetMemberOffsets
 from rocketmq_aio.protocol.static_topics import is_logical
 
 Target = datetime | Literal["earliest", "latest"] | Mapping[MessageQueue, int]
 
 BEGINNING: Final = 0  # as a timestamp
 END: Final = -1
+
+
+class _TimeSpans(Body, frozen=True):
+    consume_time_span_set: list[QueueTimeSpan] = msgspec.field(default_factory=list)
+
+
+class _MemberOffsets(Body, frozen=True):
+    consumer_table: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
 
 
 class _Move(NamedTuple):
@@ -91,6 +103,43 @@ class OffsetAdmin:
             if not each.startswith(RETRY_PREFIX):
                 cloned += await self.reset(target, each, await self._copied(source, each))
         return cloned
+
+    async def skip(self, group: str, topic: str) -> list[OffsetReset]:
+        """Skip all messages of *topic* that the group has not consumed: `reset` to the end."""
+        return await self.reset(group, topic, "latest")
+
+    async def time_spans(self, group: str, topic: str) -> list[QueueTimeSpan]:
+        """Return by queue the store times of the messages, and how far the group is behind.
+
+        Queues that the group committed no offset of are left out by brokers.
+        """
+        header = GetConsumeTimeSpan(topic=check_topic(topic), group=check_group(group))
+        masters = await self._servers.masters_of(topic)
+        action = f"reading times of group {group}"
+        tables = await self._servers.read_each(action, masters, header, _TimeSpans)
+        spans = [each for table in tables.values() for each in table.consume_time_span_set]
+        return sorted(spans, key=lambda each: each.queue)
+
+    async def in_memory(
+        self, group: str, topic: str, client_id: str | None = None
+    ) -> dict[str, dict[MessageQueue, int]]:
+        """Return the offsets that connected members have in memory, by client id.
+
+        They may be ahead of the committed ones.  Members that are not Java clients or of this
+        package may not answer.
+
+        :raises BrokerError: no member is connected
+        """
+        header = GetMemberOffsets(topic=check_topic(topic), group=group, client_addr=client_id)
+        masters = await self._servers.masters_of(topic)
+        action = f"reading offsets of the members of group {group}"
+        tables = await self._servers.read_each(action, masters, header, _MemberOffsets)
+        offsets: dict[str, dict[MessageQueue, int]] = {}
+        for each in tables.values():
+            for client, table in each.consumer_table.items():
+                known = offsets.setdefault(client, {})
+                known.update({queue_key(key): offset for key, offset in table.items()})
+        return offsets
 
     async def _targets(self, topic: str, to: Target) -> dict[MessageQueue, int]:
         broker = self._servers.instance.broker

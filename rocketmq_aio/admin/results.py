@@ -273,7 +273,7 @@ def _text(body: bytes) -> str | None:
 def _plain(value: object) -> object:
     if isinstance(value, Result):
         return value.to_dict()
-    if isinstance(value, MessageQueue):
+    if isinstance(value, msgspec.Struct):
         return msgspec.to_builtins(value)
     if isinstance(value, datetime):
         return value.isoformat()

@@ -26,6 +26,7 @@ from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.namespaces import names_inside
 from rocketmq_aio.protocol.requests.admin import ClusterInfoBody, GetClusterInfo
+from rocketmq_aio.protocol.requests.operations import first_release
 from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.remoting.remoting_client import SUCCESS
 
@@ -76,7 +77,13 @@ class Servers:
         call = self.instance.remoting.request_checked(
             address, header, body, accept=accept, version=version
         )
-        return await self._explained(call)
+        try:
+            return await self._explained(call)
+        except NotSupportedError as error:
+            if (since := first_release(header.code)) is None:
+                raise
+            remark = f"this needs a broker of {since} or newer ({(error.remark or '').strip()})"
+            raise NotSupportedError(error.code, remark, error.address) from error
 
     async def request_name_server(self, header: RequestHeader) -> Command:
         self.check_running()
@@ -125,15 +132,34 @@ class Servers:
 
         return await self.on_each(action, targets, read)
 
-    async def on_name_servers(self, action: str, *headers: RequestHeader) -> None:
-        """Send *headers* to all name servers, which do not replicate to each other."""
+    async def send_each(
+        self,
+        action: str,
+        targets: Masters,
+        header: RequestHeader,
+        body: bytes = b"",
+        *,
+        accept: Container[int] = SUCCESS,
+    ) -> dict[str, Command]:
+        """Send *header* and *body* to each of *targets*; return the responses by name."""
 
-        async def send(_: str, address: str) -> None:
-            for header in headers:
-                await self.request(address, header)
+        async def send(_: str, address: str) -> Command:
+            return await self.request(address, header, body, accept=accept)
 
-        addresses = self.instance.name_servers.addresses
-        await self.on_each(action, {each: each for each in addresses}, send)
+        return await self.on_each(action, targets, send)
+
+    async def on_name_servers(
+        self, action: str, *headers: RequestHeader, body: bytes = b""
+    ) -> dict[str, Command]:
+        """Send *headers* to all name servers, which do not replicate to each other.
+
+        :return: the responses to the last one by address
+        """
+        targets = {each: each for each in self.instance.name_servers.addresses}
+        responses: dict[str, Command] = {}
+        for header in headers:
+            responses = await self.send_each(action, targets, header, body)
+        return responses
 
     # --- which servers --------------------------------------------------------------------------
 
@@ -163,6 +189,20 @@ class Servers:
             raise ConfigError("cluster", cluster, f"the name server knows {clusters}")
         masters = {each.broker_name: each.master for each in chosen}
         return masters if brokers is None else _named(masters, brokers)
+
+    async def targets(
+        self, cluster: str | None, brokers: Iterable[str] | None, *, replicas: bool
+    ) -> Masters:
+        """Return the masters as `masters` does, and their *replicas* as ``<name>:<id>``."""
+        masters = await self.masters(cluster, brokers)
+        if not replicas:
+            return masters
+        return {
+            each.broker_name if number == 0 else f"{each.broker_name}:{number}": address
+            for each in (await self.cluster_info()).brokers
+            if each.broker_name in masters
+            for number, address in each.addresses.items()
+        }
 
     async def masters_of(self, topic: str) -> Masters:
         """Return the masters that have *topic*; RouteNotFoundError if there is no such topic."""

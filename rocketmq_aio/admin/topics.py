@@ -27,8 +27,10 @@ from rocketmq_aio.admin.topic_settings import (
     new_topic,
     to_request,
 )
+from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import ConfigError, NotSupportedError, RouteNotFoundError
 from rocketmq_aio.model.names import check_topic, is_internal_topic
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import queue_key
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
@@ -39,6 +41,7 @@ from rocketmq_aio.protocol.requests.admin import (
     DeleteTopicInNameServer,
     GetAllTopicConfig,
     GetAllTopics,
+    GetBrokerRuntime,
     GetGroupsOfTopic,
     GetKVConfig,
     GetKVConfigResponse,
@@ -52,6 +55,7 @@ from rocketmq_aio.protocol.requests.admin import (
     TopicList,
     TopicStatsTable,
 )
+from rocketmq_aio.protocol.requests.operations import PUT_TOPICS
 from rocketmq_aio.remoting.gather import gather_limited
 
 ROUTE_SECONDS: Final = 10.0  # brokers usually register a new topic at once
@@ -226,6 +230,84 @@ class TopicAdmin:
         header, action = GetGroupsOfTopic(topic=topic), f"listing groups of topic {topic}"
         lists = await self._servers.read_each(action, masters, header, GroupList)
         return sorted(self._servers.inner_names(each.group_list for each in lists.values()))
+
+    async def clusters(self, topic: str) -> builtins.list[str]:
+        """Return the names of the clusters that have a topic, sorted."""
+        brokers = (await self._servers.route(check_topic(topic))).broker_datas
+        return sorted({each.cluster for each in brokers})
+
+    async def put(self, configs: Iterable[TopicConfig]) -> None:
+        """Create or change topics as in *configs*, each on its broker; name servers follow later.
+
+        Brokers from 5.3.0 get all topics in one request.
+
+        :raises ConfigError: there is no such broker
+        """
+        chosen: dict[str, builtins.list[TopicConfig]] = {}
+        for each in configs:
+            check_topic(each.topic)
+            chosen.setdefault(each.broker_name, []).append(each)
+
+        async def put(name: str, address: str) -> None:
+            topics = [self._listed(each) for each in chosen[name]]
+            body = msgspec.json.encode({"topicConfigList": topics})
+            try:
+                await self._servers.request(address, PUT_TOPICS, body)
+            except NotSupportedError:  # older than 5.3
+                version = (await self._servers.request(address, GetBrokerRuntime())).version
+                if version < V5_0_0 and any(each.attributes for each in chosen[name]):
+                    raise
+                for each in chosen[name]:
+                    await self._servers.request(address, to_request(each, each.attributes, 0))
+
+        if chosen:
+            masters = await self._servers.masters(brokers=chosen)
+            await self._servers.on_each(f"storing {len(chosen)} topics", masters, put)
+
+    async def order(self, topic: str) -> dict[str, int]:
+        """Return the order configuration: queues by broker, empty if there is none."""
+        stored = await self._order(self._servers.outer(check_topic(topic)))
+        return {name: int(count) for name, count in stored.items()}
+
+    async def set_order(self, topic: str, queues: Mapping[str, int]) -> None:
+        """Store the order configuration at all name servers; without *queues*, delete it."""
+        for name, count in queues.items():
+            checked_count(name, count)
+        request = _order_request(
+            self._servers.outer(check_topic(topic)), {name: str(n) for name, n in queues.items()}
+        )
+        action = f"storing the order configuration of topic {topic}"
+        await self._servers.on_name_servers(action, request)
+
+    async def allocate(
+        self, topic: str, client_ids: Iterable[str]
+    ) -> dict[str, builtins.list[MessageQueue]]:
+        """Return which queues each of *client_ids* would read with the strategy ``average``."""
+        clients = sorted(set(client_ids))
+        if not clients:
+            raise ConfigError("client_ids", clients, "expected at least one")
+        queues = sorted((await self._servers.instance.routes.fetch(topic)).subscribe_queues)
+        size, more = divmod(len(queues), len(clients))
+        ends = [size * (at + 1) + min(at + 1, more) for at in range(len(clients))]
+        starts = [0, *ends]
+        return {
+            client: queues[start:end]
+            for client, start, end in zip(clients, starts, ends, strict=False)
+        }
+
+    def _listed(self, config: TopicConfig) -> dict[str, object]:
+        """Return the JSON body of *config*, with signs at its attributes."""
+        request = to_request(config, {}, 0)
+        return {
+            "topicName": self._servers.outer(config.topic),
+            "readQueueNums": request.read_queue_nums,
+            "writeQueueNums": request.write_queue_nums,
+            "perm": request.perm,
+            "topicFilterType": request.topic_filter_type,
+            "topicSysFlag": 0,
+            "order": request.order,
+            "attributes": {f"+{name}": text for name, text in config.attributes.items()},
+        }
 
     async def _held(self, topic: str, masters: Masters) -> dict[str, HeldTopic]:
         async def look_up(_: str, address: str) -> HeldTopic:

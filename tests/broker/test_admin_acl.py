@@ -10,13 +10,17 @@ import pytest
 from rocketmq_aio import (
     AdminClient,
     AuthError,
+    BrokerError,
     ClientConfig,
+    ConfigError,
     Credentials,
     Message,
+    NotSupportedError,
     PermissionDeniedError,
     Producer,
 )
 from rocketmq_aio.testing import Account, Cluster
+from tests.broker.reading_groups import in_thread
 from tests.unit.remoting.until import until_done
 
 TOPIC: Final = "guarded-orders"
@@ -80,3 +84,117 @@ async def test_an_account_without_admin_rights_is_denied(acl_cluster: Cluster) -
         for refused in (admin.create_topic("never-made"), admin.delete_group("guarded-group")):
             with pytest.raises(PermissionDeniedError):
                 await refused
+
+
+# --- users, policies, accounts ---------------------------------------------------------------
+
+
+async def printed_by(cluster: Cluster, *arguments: str) -> str:
+    printed: str = await in_thread(cluster.mqadmin, *arguments, "-n", cluster.namesrv)
+    return printed
+
+
+@pytest.mark.needs_real_broker("the embedded broker stores no users")
+async def test_users_and_policies_are_managed_and_take_effect(
+    acl_cluster: Cluster, mqadmin_folder: None
+) -> None:
+    allowed = config(acl_cluster, ADMIN.credentials)
+    alice = Credentials(access_key="alice", secret_key="wonderland-1")
+    async with AdminClient(client=allowed) as admin:
+        acl = admin.acl
+        if acl_cluster.version.startswith("4."):
+            with pytest.raises(NotSupportedError, match=r"5\.3\.0"):
+                await acl.create_user("alice", "wonderland-1")
+            return
+        (broker,) = await acl.list_users()
+        await admin.topics.create("alices-topic", queues=1)
+        await acl.create_user("alice", "wonderland-1")
+        with pytest.raises(BrokerError):
+            await acl.create_user("alice", "wonderland-1")
+        await acl.create_policy("User:alice", ["Topic:alices-*"], ["Pub"])
+        users = await printed_by(acl_cluster, "listUser", "-c", "DefaultCluster")
+        policies = await printed_by(
+            acl_cluster, "getAcl", "-c", "DefaultCluster", "-s", "User:alice"
+        )
+
+        await stored("alices-topic", config(acl_cluster, alice))
+        assert "alice" in {each.username for each in (await acl.list_users())[broker]}
+        assert [each.username for each in (await acl.list_users("lic"))[broker]] == ["alice"]
+        user = (await acl.user("alice"))[broker]
+        assert (user.user_type, user.user_status) == ("Normal", "enable")
+        assert "wonderland" not in repr(user)
+        assert "alice" in users
+        assert "Topic:alices-*" in policies
+        ((entry,),) = [each.entries for each in (await acl.policies("User:alice"))[broker].policies]
+        assert (entry.resource, entry.actions, entry.decision) == (
+            *("Topic:alices-*", ("Pub",), "Allow"),
+        )
+        assert [each.subject for each in (await acl.list_policies("alice"))[broker]] == [
+            "User:alice"
+        ]
+        assert await acl.copy_users(broker, [broker], ["alice"]) == ["alice"]
+        assert await acl.copy_policies(broker, [broker], ["User:alice"]) == ["User:alice"]
+        with pytest.raises(ConfigError, match="nobody"):
+            await acl.copy_users(broker, [broker], ["nobody"])
+
+        await acl.update_policy("User:alice", ["Topic:alices-*"], ["Pub"], decision="Deny")
+        await refused("alices-topic", config(acl_cluster, alice))
+        await acl.delete_policy("User:alice")
+        assert (await acl.list_policies("alice"))[broker] == ()
+        await acl.update_user("alice", enabled=False)
+        assert (await acl.user("alice"))[broker].user_status == "disable"
+        await acl.delete_user("alice")
+        assert await acl.user("alice") == {}
+
+
+@pytest.mark.needs_real_broker("the embedded broker stores no accounts")
+async def test_accounts_of_4_9_are_managed_and_take_effect(
+    acl_cluster: Cluster, mqadmin_folder: None
+) -> None:
+    bob = Credentials(access_key="bobs-account", secret_key="builder-canary")
+    async with AdminClient(client=config(acl_cluster, ADMIN.credentials)) as admin:
+        acl = admin.acl
+        if not acl_cluster.version.startswith("4."):
+            with pytest.raises(NotSupportedError):
+                await acl.account_versions()
+            return
+        await admin.topics.create("bobs-topic", queues=1)
+        (before,) = (await acl.account_versions()).values()
+        await acl.put_account(bob.access_key, bob.secret_key, topics={"bobs-topic": "PUB"})
+        (after,) = (await acl.account_versions()).values()
+        printed = await printed_by(acl_cluster, "clusterAclConfigVersion", "-c", "DefaultCluster")
+
+        await stored("bobs-topic", config(acl_cluster, bob))
+        assert after.version != before.version
+        assert after.broker_name in printed
+        await acl.put_account(bob.access_key, bob.secret_key, topics={"bobs-topic": "DENY"})
+        await refused("bobs-topic", config(acl_cluster, bob))
+        await acl.delete_account(bob.access_key)
+        with pytest.raises(BrokerError):
+            await acl.put_account("short", "short")
+
+
+async def stored(topic: str, client: ClientConfig) -> None:
+    """Send until the broker allows it: changed accounts are cached for a moment."""
+
+    async def sends() -> bool:
+        try:
+            async with Producer("till", client=client) as producer:
+                await producer.send(Message(topic, b"one"))
+        except (AuthError, PermissionDeniedError):
+            return False
+        return True
+
+    await until_done(sends, "permission", SECONDS)
+
+
+async def refused(topic: str, client: ClientConfig) -> None:
+    async def is_refused() -> bool:
+        try:
+            async with Producer("till", client=client) as producer:
+                await producer.send(Message(topic, b"one"))
+        except (AuthError, PermissionDeniedError):
+            return True
+        return False
+
+    await until_done(is_refused, "the refusal", SECONDS)

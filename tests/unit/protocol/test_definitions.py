@@ -13,12 +13,13 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol import bodies, codes, record
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.header import Header, RequestHeader
-from rocketmq_aio.protocol.requests import admin, groups, offsets, pop, pull, send
+from rocketmq_aio.protocol.requests import admin, groups, offsets, operations, pop, pull, send
 from tests.unit.protocol.declared import all_headers
 from tests.unit.protocol.wire_files import (
     CODES,
     COMMON_FIELDS,
     DEFINITIONS,
+    OPERATIONS,
     RECORDED,
     Json,
     load_all,
@@ -85,6 +86,8 @@ SHAPES: Final[dict[type[bodies.Body], tuple[str, ...]]] = {
 PYTHON_TYPES: Final = {
     "string": str,
     "enum": str,
+    "int": int,
+    "long": int,
     "int32": int,
     "int64": int,
     "boolean": bool,
@@ -124,9 +127,12 @@ def subclasses(kind: type[Any]) -> set[type[Any]]:
 
 
 HEADERS: Final = set(all_headers())
-REQUESTS: Final = sorted(
-    (kind for kind in HEADERS if issubclass(kind, RequestHeader)), key=lambda kind: kind.code
+ALL_REQUESTS: Final = sorted(
+    (kind for kind in HEADERS if issubclass(kind, RequestHeader) and kind.__name__[0] != "_"),
+    key=lambda kind: kind.code,
 )
+REQUESTS: Final = [each for each in ALL_REQUESTS if each.__module__ != operations.__name__]
+OPERATOR_REQUESTS: Final = [each for each in ALL_REQUESTS if each not in REQUESTS]
 ANSWERS: Final = [(kind, code) for kind, known in RESPONSES.items() for code in known]
 
 
@@ -209,8 +215,22 @@ def test_property_names_match_the_protocol_tables() -> None:
 
 
 def test_every_request_code_has_a_header_and_a_definition() -> None:
-    assert {kind.code for kind in REQUESTS} == set(RequestCode) == DEFINITIONS.keys()
-    assert len(REQUESTS) == len(DEFINITIONS)
+    assert {kind.code for kind in REQUESTS} == DEFINITIONS.keys()
+    assert {kind.code for kind in OPERATOR_REQUESTS} == OPERATIONS.keys()
+    assert set(RequestCode) == DEFINITIONS.keys() | OPERATIONS.keys()
+    assert len(ALL_REQUESTS) == len(RequestCode)
+
+
+@pytest.mark.parametrize("kind", OPERATOR_REQUESTS, ids=lambda kind: kind.__name__)
+def test_a_request_of_operators_is_as_defined(kind: type[RequestHeader]) -> None:
+    defined = OPERATIONS[kind.code]
+
+    assert_agree(kind, {entry["name"]: entry for entry in defined["request"]})
+    assert CODES["request_codes"][defined["name"]]["code"] == kind.code
+    if (since := operations.first_release(kind.code)) is not None:
+        assert CODES["request_codes"][defined["name"]]["since"].startswith(since)
+    else:
+        assert "4.9.7" in CODES["request_codes"][defined["name"]]["known_by"]
 
 
 @pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.__name__)
@@ -233,7 +253,8 @@ def test_every_defined_answer_with_fields_has_a_header() -> None:
     }
 
     assert {code for _, code in ANSWERS} == defined
-    assert HEADERS - set(REQUESTS) == RESPONSES.keys()
+    responses = {kind for kind in HEADERS if not issubclass(kind, RequestHeader)}
+    assert responses == RESPONSES.keys()
 
 
 @pytest.mark.parametrize("kind", SHAPES, ids=lambda kind: kind.__name__)

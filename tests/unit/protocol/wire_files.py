@@ -31,6 +31,7 @@ def load_all(folder: str) -> dict[str, Json]:
 CODES: Final = load("codes.json")
 COMMON_FIELDS: Final = {field["name"]: field for field in load("common-fields.json")["common"]}
 DEFINITIONS: Final = {each["code"]: each for each in load_all("messages").values()}
+OPERATIONS: Final = {each["code"]: each for each in load("operations.json")["requests"]}
 RECORDED: Final = load_all("frames/recorded")
 
 

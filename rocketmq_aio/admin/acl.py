@@ -1,0 +1,353 @@
+"""Access control: users and policies of ACL 2.0 (5.3), accounts of ACL 1.0 (4.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, TypeVar
+
+import msgspec
+
+from rocketmq_aio.admin.server_results import (
+    AccountVersion,
+    Policy,
+    PolicyEntry,
+    SubjectPolicies,
+    User,
+)
+from rocketmq_aio.admin.servers import Servers
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import RequestHeader
+from rocketmq_aio.protocol.requests import operations
+
+T = TypeVar("T")
+Brokers = Iterable[str] | None
+UserType = Literal["Super", "Normal"]
+Decision = Literal["Allow", "Deny"]
+PolicyType = Literal["Custom", "Default"]
+
+
+class AclAdmin:
+    """Manages who may do what: ``admin.acl``.
+
+    Brokers store users and policies on their own: methods go to all masters, to those of
+    *cluster*, or to *brokers*, and return results by broker name.  Users and policies need
+    brokers from 5.3.0, accounts need 4.9.
+    """
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+
+    # --- users ----------------------------------------------------------------------------------
+
+    async def create_user(
+        self,
+        username: str,
+        password: str,
+        *,
+        user_type: UserType = "Normal",
+        cluster: str | None = None,
+        brokers: Brokers = None,
+    ) -> None:
+        """Create a user.
+
+        :raises BrokerError: it exists
+        """
+        user = User(username=username, password=password, user_type=user_type)
+        header = operations.CreateUser(username=username)
+        await self._send(f"creating user {username}", header, user, cluster, brokers)
+
+    async def update_user(
+        self,
+        username: str,
+        *,
+        password: str | None = None,
+        user_type: UserType | None = None,
+        enabled: bool | None = None,
+        cluster: str | None = None,
+        brokers: Brokers = None,
+    ) -> None:
+        """Change what is given; a user that is not *enabled* is rejected."""
+        status = None if enabled is None else "enable" if enabled else "disable"
+        if password is user_type is status is None:
+            raise ConfigError("password", None, "expected a new password, type or state")
+        user = User(username=username, password=password, user_type=user_type, user_status=status)
+        header = operations.UpdateUser(username=username)
+        await self._send(f"changing user {username}", header, user, cluster, brokers)
+
+    async def delete_user(
+        self, username: str, *, cluster: str | None = None, brokers: Brokers = None
+    ) -> None:
+        """Delete a user; its policies stay."""
+        header = operations.DeleteUser(username=username)
+        await self._send(f"deleting user {username}", header, None, cluster, brokers)
+
+    async def user(
+        self, username: str, *, cluster: str | None = None, brokers: Brokers = None
+    ) -> dict[str, User]:
+        """Return a user, from brokers that have it."""
+        header, kind = operations.GetUser(username=username), User
+        found = await self._read(f"reading user {username}", header, kind, cluster, brokers)
+        return {name: each for name, each in found.items() if each is not None}
+
+    async def list_users(
+        self, part: str = "", *, cluster: str | None = None, brokers: Brokers = None
+    ) -> dict[str, tuple[User, ...]]:
+        """Return the users whose names contain *part*."""
+        header = operations.ListUsers(filter=part or None)
+        kind = tuple[User, ...]
+        found = await self._read("listing users", header, kind, cluster, brokers)
+        return {name: each or () for name, each in found.items()}
+
+    async def copy_users(
+        self, source: str, targets: Iterable[str], usernames: Iterable[str] | None = None
+    ) -> list[str]:
+        """Copy users, all or *usernames*, from broker *source* to brokers *targets*.
+
+        Users that exist there are changed.
+
+        :return: the copied names
+        :raises ConfigError: the source has no such user
+        """
+        users = {each.username: each for each in (await self.list_users(brokers=[source]))[source]}
+        names = _chosen("usernames", users, usernames)
+        to = list(targets)
+        existing = await self.list_users(brokers=to)
+        for target in to:
+            held = {each.username for each in existing[target]}
+            for name in names:
+                change = operations.UpdateUser if name in held else operations.CreateUser
+                action, header = f"copying user {name}", change(username=name)
+                await self._send(action, header, users[name], None, [target])
+        return names
+
+    # --- policies -------------------------------------------------------------------------------
+
+    async def create_policy(
+        self,
+        subject: str,
+        resources: Iterable[str],
+        actions: Iterable[str],
+        *,
+        decision: Decision = "Allow",
+        source_ips: Iterable[str] = (),
+        policy_type: PolicyType = "Custom",
+        cluster: str | None = None,
+        brokers: Brokers = None,
+    ) -> None:
+        """Allow or deny *actions* on *resources* to a subject; see `PolicyEntry`.
+
+        :param subject: such as ``User:alice``, a user that exists
+        :param source_ips: from which it applies; default all
+        :raises BrokerError: a value is invalid, or the user does not exist
+        """
+        info = _policies(subject, resources, actions, decision, source_ips, policy_type)
+        header = operations.CreatePolicies(subject=subject)
+        await self._send(f"creating policies of {subject}", header, info, cluster, brokers)
+
+    async def update_policy(
+        self,
+        subject: str,
+        resources: Iterable[str],
+        actions: Iterable[str],
+        *,
+        decision: Decision = "Allow",
+        source_ips: Iterable[str] = (),
+        policy_type: PolicyType = "Custom",
+        cluster: str | None = None,
+        brokers: Brokers = None,
+    ) -> None:
+        """Replace the entries of *resources*; parameters are those of `create_policy`.
+
+        :raises BrokerError: the subject has no policies
+        """
+        info = _policies(subject, resources, actions, decision, source_ips, policy_type)
+        header = operations.UpdatePolicies(subject=subject)
+        await self._send(f"changing policies of {subject}", header, info, cluster, brokers)
+
+    async def delete_policy(
+        self,
+        subject: str,
+        resource: str | None = None,
+        *,
+        policy_type: PolicyType | None = None,
+        cluster: str | None = None,
+        brokers: Brokers = None,
+    ) -> None:
+        """Delete the entry of *resource*, or all policies of a subject."""
+        header = operations.DeletePolicies(
+            subject=subject, policy_type=policy_type, resource=resource
+        )
+        await self._send(f"deleting policies of {subject}", header, None, cluster, brokers)
+
+    async def policies(
+        self, subject: str, *, cluster: str | None = None, brokers: Brokers = None
+    ) -> dict[str, SubjectPolicies]:
+        """Return the policies of a subject, from brokers that have some."""
+        header, kind = operations.GetPolicies(subject=subject), SubjectPolicies
+        found = await self._read(f"reading policies of {subject}", header, kind, cluster, brokers)
+        return {name: each for name, each in found.items() if each is not None}
+
+    async def list_policies(
+        self,
+        subject_part: str = "",
+        resource_part: str = "",
+        *,
+        cluster: str | None = None,
+        brokers: Brokers = None,
+    ) -> dict[str, tuple[SubjectPolicies, ...]]:
+        """Return the policies whose subject and resource contain the given parts."""
+        header = operations.ListPolicies(
+            subject_filter=subject_part or None, resource_filter=resource_part or None
+        )
+        kind = tuple[SubjectPolicies, ...]
+        found = await self._read("listing policies", header, kind, cluster, brokers)
+        return {name: each or () for name, each in found.items()}
+
+    async def copy_policies(
+        self, source: str, targets: Iterable[str], subjects: Iterable[str] | None = None
+    ) -> list[str]:
+        """Copy the policies of all or some *subjects* from broker *source* to brokers *targets*.
+
+        :return: the copied subjects
+        :raises ConfigError: the source has no policies of a subject
+        """
+        held = {each.subject: each for each in (await self.list_policies(brokers=[source]))[source]}
+        names = _chosen("subjects", held, subjects)
+        to = list(targets)
+        existing = await self.list_policies(brokers=to)
+        for target in to:
+            have = {each.subject for each in existing[target]}
+            for name in names:
+                change = operations.UpdatePolicies if name in have else operations.CreatePolicies
+                action, header = f"copying policies of {name}", change(subject=name)
+                await self._send(action, header, held[name], None, [target])
+        return names
+
+    # --- accounts of 4.9 ------------------------------------------------------------------------
+
+    async def put_account(
+        self,
+        access_key: str,
+        secret_key: str,
+        *,
+        admin: bool = False,
+        address: str = "",
+        default_topic_permission: str = "DENY",
+        default_group_permission: str = "DENY",
+        topics: Mapping[str, str] | None = None,
+        groups: Mapping[str, str] | None = None,
+        cluster: str | None = None,
+        brokers: Brokers = None,
+    ) -> None:
+        """Create or replace an account of ACL 1.0.
+
+        :param address: from which no signature is needed, such as ``192.168.0.*``
+        :param topics: permissions by topic: ``PUB``, ``SUB``, ``PUB|SUB`` or ``DENY``
+        :param groups: permissions by group
+        :raises BrokerError: a key is too short (6 and more characters), or a permission invalid
+        """
+        header = operations.PutAccount(
+            access_key=access_key,
+            secret_key=secret_key,
+            admin=admin,
+            white_remote_address=address,
+            default_topic_perm=default_topic_permission,
+            default_group_perm=default_group_permission,
+            topic_perms=_permissions(topics),
+            group_perms=_permissions(groups),
+        )
+        await self._send(f"storing account {access_key}", header, None, cluster, brokers)
+
+    async def delete_account(
+        self, access_key: str, *, cluster: str | None = None, brokers: Brokers = None
+    ) -> None:
+        """Delete an account of ACL 1.0."""
+        header = operations.DeleteAccount(access_key=access_key)
+        await self._send(f"deleting account {access_key}", header, None, cluster, brokers)
+
+    async def put_open_addresses(
+        self,
+        addresses: Iterable[str],
+        *,
+        file: str = "",
+        cluster: str | None = None,
+        brokers: Brokers = None,
+    ) -> None:
+        """Set the addresses from which no account is needed (ACL 1.0).
+
+        :param file: the path of the broker's file of accounts; default its main file
+        """
+        header = operations.PutWhiteAddresses(
+            global_white_addrs=",".join(addresses), acl_file_full_path=file
+        )
+        await self._send("storing open addresses", header, None, cluster, brokers)
+
+    async def account_versions(
+        self, *, cluster: str | None = None, brokers: Brokers = None
+    ) -> dict[str, AccountVersion]:
+        """Return the version of the accounts of each broker (ACL 1.0)."""
+        masters = await self._servers.masters(cluster, brokers)
+        header, action = operations.GET_ACCOUNT_VERSION, "reading the version of accounts"
+        responses = await self._servers.send_each(action, masters, header)
+        return {
+            name: msgspec.convert(dict(each.ext_fields()), AccountVersion)
+            for name, each in responses.items()
+        }
+
+    async def _send(
+        self,
+        action: str,
+        header: RequestHeader,
+        body: User | SubjectPolicies | None,
+        cluster: str | None,
+        brokers: Brokers,
+    ) -> None:
+        masters = await self._servers.masters(cluster, brokers)
+        data = b"" if body is None else msgspec.json.encode(body)
+        await self._servers.send_each(action, masters, header, data)
+
+    async def _read(
+        self,
+        action: str,
+        header: RequestHeader,
+        kind: type[T],
+        cluster: str | None,
+        brokers: Brokers,
+    ) -> dict[str, T | None]:
+        masters = await self._servers.masters(cluster, brokers)
+        responses = await self._servers.send_each(action, masters, header)
+        return {
+            name: read_body(each.body, kind) if each.body else None
+            for name, each in responses.items()
+        }
+
+
+def _policies(
+    subject: str,
+    resources: Iterable[str],
+    actions: Iterable[str],
+    decision: Decision,
+    source_ips: Iterable[str],
+    policy_type: PolicyType,
+) -> SubjectPolicies:
+    allowed, ips = tuple(actions), tuple(source_ips)
+    entries = tuple(
+        PolicyEntry(resource=each, actions=allowed, source_ips=ips, decision=decision)
+        for each in resources
+    )
+    return SubjectPolicies(
+        subject=subject, policies=(Policy(policy_type=policy_type, entries=entries),)
+    )
+
+
+def _permissions(permissions: Mapping[str, str] | None) -> str | None:
+    return ",".join(f"{name}={each}" for name, each in (permissions or {}).items()) or None
+
+
+def _chosen(setting: str, known: Mapping[str, object], names: Iterable[str] | None) -> list[str]:
+    chosen = sorted(known) if names is None else list(names)
+    for each in chosen:
+        if each not in known:
+            raise ConfigError(setting, each, f"the source has {sorted(known)}")
+    return chosen

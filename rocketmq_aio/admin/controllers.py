@@ -1,0 +1,119 @@
+"""Controller administration: metadata, settings, elections (5.0)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from time import time_ns
+from typing import TypeVar
+
+import msgspec
+
+from rocketmq_aio.admin.server_results import (
+    ControllerMetadata,
+    ElectedMaster,
+    InSyncSet,
+    read_properties,
+    write_properties,
+)
+from rocketmq_aio.admin.servers import Servers
+from rocketmq_aio.errors import ConfigError, NotConnectedError
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.requests import operations
+
+T = TypeVar("T")
+
+
+class _InSyncSets(msgspec.Struct, rename="camel"):
+    replicas_info_table: dict[str, InSyncSet] = {}
+
+
+class ControllerAdmin:
+    """Describes controllers and elects masters: ``admin.controllers``.
+
+    Name servers do not know controllers: every method takes the address of one, and finds the
+    leader by it.
+    """
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+
+    async def metadata(self, address: str) -> ControllerMetadata:
+        """Return the controllers of a group and their leader, as the one at *address* knows."""
+        command = await self._servers.request(address, operations.GET_CONTROLLER_METADATA)
+        return _fields(command, ControllerMetadata)
+
+    async def config(self, addresses: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Return the settings of each controller."""
+        header, targets = operations.GET_CONTROLLER_CONFIG, {each: each for each in addresses}
+        responses = await self._servers.send_each("reading settings", targets, header)
+        return {address: read_properties(each.body) for address, each in responses.items()}
+
+    async def update_config(self, addresses: Iterable[str], settings: Mapping[str, str]) -> None:
+        """Change settings of running controllers."""
+        if not settings:
+            raise ConfigError("settings", settings, "expected settings by name")
+        header, targets = operations.UPDATE_CONTROLLER_CONFIG, {each: each for each in addresses}
+        body = write_properties(settings)
+        await self._servers.send_each("changing settings", targets, header, body)
+
+    async def in_sync_sets(self, address: str, brokers: Iterable[str]) -> dict[str, InSyncSet]:
+        """Return master and replicas of *brokers*, by name."""
+        header = operations.GetInSyncSets(invoke_time=_now())
+        body = msgspec.json.encode(list(brokers))
+        command = await self._servers.request(await self._leader(address), header, body)
+        return read_body(command.body, _InSyncSets).replicas_info_table
+
+    async def elect_master(
+        self, address: str, cluster: str, broker: str, broker_id: int
+    ) -> ElectedMaster:
+        """Make the replica *broker_id* the master of *broker*.
+
+        :raises BrokerError: it is the master already, is not alive, or is not in sync
+        """
+        header = operations.ElectMaster(
+            cluster_name=cluster,
+            broker_name=broker,
+            broker_id=broker_id,
+            designate_elect=True,
+            invoke_time=_now(),
+        )
+        command = await self._servers.request(await self._leader(address), header)
+        return _fields(command, ElectedMaster)
+
+    async def clean(
+        self,
+        address: str,
+        broker: str,
+        *,
+        cluster: str | None = None,
+        broker_ids: Iterable[int] = (),
+        living: bool = False,
+    ) -> None:
+        """Forget replicas of *broker* that are not alive.
+
+        :param broker_ids: the replicas; default all
+        :param living: also those that are alive; *cluster* is required then
+        """
+        header = operations.CleanBrokerData(
+            cluster_name=cluster,
+            broker_name=broker,
+            broker_controller_ids_to_clean=";".join(map(str, broker_ids)) or None,
+            is_clean_living_broker=living,
+            invoke_time=_now(),
+        )
+        await self._servers.request(await self._leader(address), header)
+
+    async def _leader(self, address: str) -> str:
+        leader = (await self.metadata(address)).leader_address
+        if not leader:
+            raise NotConnectedError(address, "this controller knows no leader")
+        return leader
+
+
+def _now() -> int:
+    return time_ns() // 1_000_000
+
+
+def _fields(command: Command, kind: type[T]) -> T:
+    return msgspec.convert(dict(command.ext_fields()), kind, strict=False)

@@ -1,0 +1,62 @@
+"""Trace events: decodes the records of message traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rocketmq_aio.admin.results import time_of
+from rocketmq_aio.admin.server_results import TraceEvent
+from rocketmq_aio.model.message import MessageExt
+
+FIELD_END: Final = "\x01"
+RECORD_END: Final = "\x02"
+NOTHING: Final = "null"
+# The fields of each kind of record, after its name; later releases added the last ones.
+FIELDS: Final = {
+    "Pub": (
+        "time region group topic message_id tags keys store_host size cost kind offset_id success"
+    ),
+    "SubBefore": "time region group request_id message_id retries keys",
+    "SubAfter": "request_id message_id cost success keys outcome time group",
+    "EndTransaction": (
+        "time region group topic message_id tags keys store_host kind transaction_id state checked"
+    ),
+    "Recall": "time region group topic message_id success",
+}
+
+
+def trace_events(stored: MessageExt, message_id: str) -> Iterator[TraceEvent]:
+    """Yield the events of *message_id* in a message of the trace topic; skip unknown kinds."""
+    for record in stored.body.decode(errors="replace").split(RECORD_END):
+        kind, *values = record.split(FIELD_END)
+        if kind in FIELDS:
+            event = _event(kind, values, stored.born_host)
+            if event.message_id == message_id:
+                yield event
+
+
+def _event(kind: str, values: Sequence[str], host: str) -> TraceEvent:
+    named = dict(zip(FIELDS[kind].split(), values, strict=False))
+    text = {name: "" if value == NOTHING else value for name, value in named.items()}
+    success = text.get("success")
+    return TraceEvent(
+        kind=kind,
+        message_id=text.get("message_id", ""),
+        time=time_of(_number(text.get("time")) or 0),
+        group=text.get("group", ""),
+        topic=text.get("topic", ""),
+        success=None if success is None else success == "true",
+        cost_millis=_number(text.get("cost")),
+        client_host=host,
+        store_host=text.get("store_host", ""),
+        keys=text.get("keys", ""),
+        tags=text.get("tags", ""),
+        retries=_number(text.get("retries")),
+        request_id=text.get("request_id", ""),
+        state=text.get("state", ""),
+    )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None

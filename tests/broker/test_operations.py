@@ -1,0 +1,546 @@
+"""Maintenance by AdminClient, compared with mqadmin or with the effect on clients."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from rocketmq_aio import (
+    AdminClient,
+    AdminError,
+    BrokerError,
+    ClientConfig,
+    ConfigError,
+    Message,
+    MessageExt,
+    MessageNotFoundError,
+    MessageQueue,
+    MessageTrace,
+    NotSupportedError,
+    Producer,
+    PushConfig,
+    PushConsumer,
+    RocketMQError,
+)
+from rocketmq_aio.testing import Cluster
+from tests.broker.reading_groups import POLL_SECONDS, consuming, in_thread, is_5, polled, send
+from tests.unit.remoting.until import until, until_done
+
+pytestmark = [
+    pytest.mark.needs_real_broker("the embedded broker has no requests of operators"),
+    pytest.mark.usefixtures("mqadmin_folder"),
+]
+
+BROKER: Final = "broker-a"
+SECONDS: Final = 40.0
+
+
+@pytest.fixture
+async def admin(rocketmq_namesrv: str) -> AsyncIterator[AdminClient]:
+    async with AdminClient(namesrv=rocketmq_namesrv) as client:
+        yield client
+
+
+async def mqadmin(cluster: Cluster, *arguments: str) -> str:
+    printed: str = await in_thread(cluster.mqadmin, *arguments, "-n", cluster.namesrv)
+    return printed
+
+
+async def needs(release: str, call: Awaitable[object]) -> None:
+    """*call* raises the error for older brokers that names the *release*."""
+    with pytest.raises(NotSupportedError, match=rf"needs a broker of {re.escape(release)}"):
+        await call
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+async def test_many_topics_are_stored_at_once(
+    admin: AdminClient, group: str, rocketmq_cluster: Cluster
+) -> None:
+    names = [f"{group}-{number}" for number in range(3)]
+    (template,) = await admin.topics.create(names[0], queues=3)
+    attributes = {"message.type": "FIFO"} if is_5(rocketmq_cluster) else {}
+    configs = [
+        msgspec.structs.replace(template, topic=each, write_queues=2, attributes=attributes)
+        for each in names
+    ]
+
+    await admin.topics.put(configs)
+
+    await until_done(lambda: listed(admin, names), "the topics", SECONDS)
+    assert [await admin.topics.config(each) for each in names] == [[each] for each in configs]
+    printed = await mqadmin(rocketmq_cluster, "topicClusterList", "-t", names[2])
+    assert printed.split() == await admin.topics.clusters(names[2]) == ["DefaultCluster"]
+    with pytest.raises(ConfigError, match="elsewhere"):
+        await admin.topics.put([msgspec.structs.replace(template, broker_name="elsewhere")])
+    for each in names:
+        await admin.topics.delete(each)
+
+
+async def listed(admin: AdminClient, names: list[str]) -> bool:
+    return set(names) <= set(await admin.topics.list())
+
+
+async def test_order_configuration_and_allocation_equal_those_of_mqadmin(
+    admin: AdminClient, topic: str, rocketmq_cluster: Cluster
+) -> None:
+    await admin.topics.set_order(topic, {BROKER: 4})
+    stored = await admin.topics.order(topic)
+    printed = await mqadmin(rocketmq_cluster, "updateOrderConf", "-m", "get", "-t", topic)
+    await admin.topics.set_order(topic, {})
+    members = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+    allocated = await admin.topics.allocate(topic, members)
+    told = await mqadmin(rocketmq_cluster, "allocateMQ", "-t", topic, "-i", ",".join(members))
+
+    assert stored == {BROKER: 4}
+    assert f"{BROKER}:4" in printed
+    assert await admin.topics.order(topic) == {}
+    theirs = json.loads(told)["result"]
+    # mqadmin does not sort the queues first, as clients do.
+    assert {name: len(queues) for name, queues in allocated.items()} == {
+        name: len(queues) for name, queues in theirs.items()
+    }
+    ids = [queue.queue_id for name in members for queue in allocated[name]]
+    assert ids == [0, 1, 2, 3]
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+async def test_many_groups_are_stored_at_once(
+    admin: AdminClient, group: str, rocketmq_cluster: Cluster
+) -> None:
+    names = [f"{group}-{number}" for number in range(3)]
+    (template,) = await admin.groups.create(names[0], max_retries=3)
+    configs = [msgspec.structs.replace(template, group=each, max_retries=5) for each in names]
+
+    await admin.groups.put(configs)
+
+    assert [await admin.groups.config(each) for each in names] == [[each] for each in configs]
+    if not is_5(rocketmq_cluster):
+        with pytest.raises(NotSupportedError, match="orderly"):
+            await admin.groups.put([msgspec.structs.replace(template, orderly=True)])
+    printed = await mqadmin(rocketmq_cluster, "getConsumerConfig", "-g", names[2])
+    assert re.search(r"retryMaxTimes\s+=\s+5", printed)
+
+
+async def test_the_mode_of_a_group_reaches_assignments(
+    admin: AdminClient, namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
+) -> None:
+    if not is_5(rocketmq_cluster):
+        await needs("5.0", admin.groups.set_mode(group, topic, "pop"))
+        return
+    await admin.groups.create(group)
+
+    await admin.groups.set_mode(group, topic, "pop", shared_queues=1)
+
+    printed = await mqadmin(
+        *(rocketmq_cluster, "setConsumeMode", "-g", group, "-t", topic),
+        *("-b", rocketmq_cluster.brokers[0].address, "-m", "PULL", "-q", "0"),
+    )
+    assert "success" in printed
+    with pytest.raises(ConfigError, match="pop"):
+        await admin.groups.set_mode(group, topic, "push")  # type: ignore[arg-type]
+
+
+async def test_status_shows_members_and_their_offsets(
+    admin: AdminClient, namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
+) -> None:
+    await send(namesrv, topic, [str(number) for number in range(8)])
+    seen: list[MessageExt] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message)
+
+    config = PushConfig(start_from="earliest", commit_interval_seconds=0.2)
+    async with PushConsumer(group, on_message=handle, namesrv=namesrv, config=config) as consumer:
+        await consumer.subscribe(topic)
+        await consumer.ready(POLL_SECONDS)
+        await until(lambda: len(seen) == 8, "the messages", SECONDS)
+        me = consumer.client.client_id
+        status = await admin.groups.status(group, stacks=True)
+        without = await admin.groups.status(group, me)
+        in_memory = await admin.offsets.in_memory(group, topic)
+        await until_done(lambda: has_spans(admin, group, topic), "the commits", SECONDS)
+        spans = await admin.offsets.time_spans(group, topic)
+        with pytest.raises(ConfigError, match=re.escape(me)):
+            await admin.groups.status(group, "nobody")
+
+    assert list(status) == list(without) == [me]
+    assert {queue.topic for queue in status[me].queues} >= {topic}
+    assert status[me].subscriptions[topic] == "*"
+    assert status[me].properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+    assert status[me].rates[topic]["consumeFailedMsgs"] == 0
+    assert f"task rocketmq:{group}" in (status[me].stacks or "")
+    assert without[me].stacks is None
+    offsets = {queue: offset for queue, offset in in_memory[me].items() if queue.topic == topic}
+    assert sum(offsets.values()) == 8
+    assert [span.delay_time for span in spans] == [0] * 4
+    assert all(0 < span.min_time_stamp <= span.max_time_stamp for span in spans)
+    assert json.dumps([status[me].to_dict(), spans[0].to_dict()])
+
+
+async def has_spans(admin: AdminClient, group: str, topic: str) -> bool:
+    spans = await admin.offsets.time_spans(group, topic)
+    return len(spans) == 4 and not any(span.delay_time for span in spans)
+
+
+async def test_skipped_messages_are_not_delivered(
+    admin: AdminClient, namesrv: str, topic: str, group: str
+) -> None:
+    await admin.groups.create(group)
+    await send(namesrv, topic, ["old"] * 8)
+
+    resets = await admin.offsets.skip(group, topic)
+
+    assert sum(each.offset for each in resets) == 8
+    assert (await admin.groups.progress(group, topic)).lag == 0
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+async def test_messages_are_read_without_a_group(
+    admin: AdminClient, namesrv: str, topic: str, queue: MessageQueue, rocketmq_cluster: Cluster
+) -> None:
+    before = datetime.now(UTC) - timedelta(minutes=1)
+    await send(namesrv, topic, [str(number) for number in range(40)], queue=queue, tags="a")
+    await send(namesrv, topic, ["other"], queue=MessageQueue(topic, BROKER, 1), tags="b")
+
+    everything = [each async for each in admin.messages.read(topic)]
+    some = [each.body async for each in admin.messages.read(queue, begin=3, end=6)]
+    tagged = [each.body async for each in admin.messages.read(topic, expression="b || c")]
+    early = [each async for each in admin.messages.by_time(topic, before, before)]
+    first = [each async for each in admin.messages.read(topic, begin=before, max_messages=2)]
+    one = await admin.messages.by_offset(queue, 7)
+    printed = await mqadmin(
+        *(rocketmq_cluster, "queryMsgByOffset", "-t", topic, "-b", BROKER, "-i", "0", "-o", "7")
+    )
+
+    assert [each.queue_offset for each in everything if each.queue == queue] == [*range(40)]
+    assert len(everything) == 41
+    assert (some, tagged, early) == ([b"3", b"4", b"5"], [b"other"], [])
+    assert [each.body for each in first] == [b"0", b"1"]
+    assert one.body == b"7"
+    assert one.message_id in printed
+    for offset in (40, -1):
+        with pytest.raises(MessageNotFoundError):
+            await admin.messages.by_offset(queue, offset)
+    with pytest.raises(ConfigError, match="no such queue"):
+        await admin.messages.by_offset(MessageQueue(topic, BROKER, 9), 0)
+
+
+async def test_a_trace_is_a_timeline_of_the_message(
+    admin: AdminClient, namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
+) -> None:
+    seen: list[MessageExt] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message)
+
+    trace = MessageTrace(flush_seconds=0.1)
+    config = PushConfig(start_from="earliest")
+    async with (
+        Producer(f"{group}-p", namesrv=namesrv, hooks=[trace]) as producer,
+        PushConsumer(
+            group, on_message=handle, namesrv=namesrv, config=config, hooks=[trace]
+        ) as consumer,
+    ):
+        await consumer.subscribe(topic)
+        await consumer.ready(POLL_SECONDS)
+        sent = await producer.send(Message(topic, b"one", keys="k"))
+        await until(lambda: seen, "the message", SECONDS)
+
+    async def complete() -> bool:
+        return len(await admin.messages.trace(sent.message_id)) == 3
+
+    await until_done(complete, "three events", SECONDS)
+    events = await admin.messages.trace(sent.message_id)
+    printed = await mqadmin(
+        *(rocketmq_cluster, "queryMsgTraceById", "-i", sent.message_id),
+        *("-t", "RMQ_SYS_TRACE_TOPIC"),
+    )
+    pub, before, after = events
+    assert [each.kind for each in events] == ["Pub", "SubBefore", "SubAfter"]
+    assert (pub.group, before.group, after.group) == (f"{group}-p", group, group)
+    assert (pub.success, before.success, after.success) == (True, None, True)
+    assert (pub.topic, pub.keys, before.retries) == (topic, "k", 0)
+    assert before.request_id == after.request_id
+    assert f"{group}-p" in printed
+    assert group in printed
+
+
+async def test_a_member_consumes_a_message_directly(
+    admin: AdminClient, namesrv: str, topic: str, group: str, queue: MessageQueue
+) -> None:
+    tried: list[bytes] = []
+
+    async def handle(message: MessageExt) -> None:
+        tried.append(message.body)
+        if message.body == b"bad":
+            raise ValueError("no good")
+
+    async with (
+        Producer("feeding", namesrv=namesrv) as producer,
+        PushConsumer(group, on_message=handle, namesrv=namesrv) as consumer,
+    ):
+        await consumer.subscribe(topic, "none-of-them")
+        await consumer.ready(POLL_SECONDS)
+        good = await producer.send(Message(topic, b"good", tags="a"), queue=queue)
+        bad = await producer.send(Message(topic, b"bad", tags="a"), queue=queue)
+        me = consumer.client.client_id
+        done = await admin.messages.consume_directly(good.offset_message_id, group, me)
+        failed = await admin.messages.consume_directly(bad.offset_message_id, group, me)
+        with pytest.raises(BrokerError):
+            await admin.messages.consume_directly(good.offset_message_id, group, "nobody")
+
+    assert tried == [b"good", b"bad"]
+    assert (done.outcome, failed.outcome) == ("CR_SUCCESS", "CR_THROW_EXCEPTION")
+    assert "no good" in (failed.remark or "")
+
+
+# --- brokers --------------------------------------------------------------------------------------
+
+
+async def test_settings_of_brokers_are_read_and_changed(
+    admin: AdminClient, rocketmq_cluster: Cluster
+) -> None:
+    before = (await admin.brokers.config())[BROKER]
+    printed = await mqadmin(
+        rocketmq_cluster, "getBrokerConfig", "-b", rocketmq_cluster.brokers[0].address
+    )
+    wanted = str(int(before["fileReservedTime"]) + 1)
+    await admin.brokers.update_config({"fileReservedTime": wanted}, brokers=[BROKER])
+    changed = (await admin.brokers.config(brokers=[BROKER]))[BROKER]
+    await admin.brokers.update_config({"fileReservedTime": before["fileReservedTime"]})
+
+    theirs = dict(re.findall(r"^(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", printed, re.M))
+    assert before["brokerName"] == BROKER
+    assert {name: before[name] for name in theirs if name in before} == {
+        name: value for name, value in theirs.items() if name in before
+    }
+    assert len(theirs.keys() & before.keys()) > 100
+    assert changed["fileReservedTime"] == wanted
+    with pytest.raises(ConfigError):
+        await admin.brokers.update_config({})
+
+
+async def test_brokers_are_listed_with_their_rates(
+    admin: AdminClient, rocketmq_cluster: Cluster
+) -> None:
+    (overview,) = await admin.brokers.list()
+    printed = await mqadmin(rocketmq_cluster, "clusterList")
+
+    assert (overview.broker_name, overview.broker_id, overview.problem) == (BROKER, 0, None)
+    row = next(line for line in printed.splitlines() if BROKER in line)
+    assert [overview.cluster, BROKER, "0", overview.address, overview.version] == row.split()[:5]
+    assert 0 < overview.disk_ratio < 1
+
+
+async def test_consume_stats_statistics_and_producers_are_those_of_mqadmin(
+    admin: AdminClient, namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
+) -> None:
+    async with Producer(f"{group}-p", namesrv=namesrv) as producer:
+        for number in range(8):
+            await producer.send(Message(topic, b"%d" % number))
+        async with consuming(namesrv, group, topic) as consumer:
+            await polled(consumer, 8)
+            await consumer.commit()
+            statistic: dict[str, Any] = {}
+
+            async def counted() -> bool:
+                statistic.update(await admin.brokers.statistics("TOPIC_PUT_NUMS", topic))
+                return bool(statistic)
+
+            await until_done(counted, "the statistic", SECONDS)
+            stats = (await admin.brokers.consume_stats())[BROKER]
+            await until_done(lambda: produces(admin, f"{group}-p"), "the producer", SECONDS)
+            producers = (await admin.brokers.producers())[BROKER]
+            me = producer.client.client_id
+        printed = await mqadmin(
+            rocketmq_cluster, "brokerConsumeStats", "-b", rocketmq_cluster.brokers[0].address
+        )
+
+    queues = [each for each in stats[group].queues if each.queue.topic == topic]
+    assert [each.lag for each in queues] == [0] * 4
+    assert sum(each.consumer_offset for each in queues) == 8
+    assert len(re.findall(rf"^{re.escape(topic[:30])}", printed, re.M)) == 4
+    assert [each.client_id for each in producers[f"{group}-p"]] == [me]
+    assert await admin.brokers.statistics("TOPIC_PUT_NUMS", f"{topic}-none") == {}
+
+
+async def produces(admin: AdminClient, group: str) -> bool:
+    return group in (await admin.brokers.producers())[BROKER]
+
+
+async def test_consume_queues_are_inspected(
+    admin: AdminClient, namesrv: str, topic: str, queue: MessageQueue, rocketmq_cluster: Cluster
+) -> None:
+    await send(namesrv, topic, ["0", "1", "2"], queue=queue, tags="a")
+
+    async def dispatched() -> bool:
+        return (await admin.brokers.consume_queue(queue, 0)).max_queue_index == 3
+
+    await until_done(dispatched, "the entries", SECONDS)
+    entries = await admin.brokers.consume_queue(queue, 1, 2)
+    printed = await mqadmin(
+        *(rocketmq_cluster, "queryCq", "-t", topic, "-q", "0", "-i", "1", "-c", "2"),
+        *("-b", rocketmq_cluster.brokers[0].address),
+    )
+
+    assert (entries.min_queue_index, len(entries.entries)) == (0, 2)
+    for entry in entries.entries:
+        assert str(entry.physic_offset) in printed
+    with pytest.raises(ConfigError, match=BROKER):
+        await admin.brokers.consume_queue(MessageQueue(topic, "elsewhere", 0), 0)
+
+
+async def test_test_messages_are_stored_and_measured(admin: AdminClient) -> None:
+    before = (await admin.topics.stats(BROKER)).count
+
+    tests = await admin.brokers.send_test(count=3, size=100)
+
+    assert len(tests[BROKER].seconds) == 3
+    assert 0 < tests[BROKER].average_seconds < SECONDS
+    assert (await admin.topics.stats(BROKER)).count == before + 3
+
+
+async def test_cleaning_succeeds(admin: AdminClient, rocketmq_cluster: Cluster) -> None:
+    await admin.brokers.clean_expired_queues()
+    await admin.brokers.clean_unused_topics(brokers=[BROKER])
+    await admin.brokers.delete_expired_logs(cluster="DefaultCluster")
+
+    printed = await mqadmin(rocketmq_cluster, "cleanExpiredCQ")
+    assert "success" in printed
+    with pytest.raises(ConfigError, match="elsewhere"):
+        await admin.brokers.clean_expired_queues(brokers=["elsewhere"])
+
+
+async def test_requests_of_5_name_the_release_that_has_them(
+    admin: AdminClient, topic: str, group: str, rocketmq_cluster: Cluster
+) -> None:
+    brokers, lite, acl = admin.brokers, admin.lite, admin.acl
+    if not is_5(rocketmq_cluster):
+        await needs("5.0", brokers.ha_status())
+        await needs("5.1.2", brokers.cold_data())
+        await needs("5.1.2", brokers.set_read_ahead(random=True))
+        await needs("5.4.0", brokers.switch_timer_engine("FILE_TIME_WHEEL"))
+        await needs("5.5.0", lite.brokers())
+        await needs("5.3.0", acl.list_users())
+        await needs("5.3.2", brokers.export_rocksdb_config("topics"))
+        return
+    status = await brokers.ha_status()
+    printed = await mqadmin(rocketmq_cluster, "haStatus", "-b", rocketmq_cluster.brokers[0].address)
+
+    assert status[BROKER].master
+    assert f"#MasterAddr\t{rocketmq_cluster.brokers[0].address}" in printed
+    assert str(status[BROKER].in_sync_slave_nums) in printed
+    await brokers.set_read_ahead(random=True)
+    await brokers.set_read_ahead(random=False)
+    await brokers.limit_cold_data(group, 1000)
+    assert (await brokers.cold_data())[BROKER]["configTable"][group] == 1000
+    told = await mqadmin(rocketmq_cluster, "getColdDataFlowCtrInfo", "-c", "DefaultCluster")
+    assert group in told
+    await brokers.unlimit_cold_data(group)
+    assert group not in (await brokers.cold_data())[BROKER]["configTable"]
+    checks = await brokers.check_rocksdb_queues(topic)
+    assert list(checks) == [BROKER]
+    with pytest.raises(RocketMQError):  # RocksDB is not enabled for delayed messages
+        await brokers.switch_timer_engine("ROCKSDB_TIMELINE")
+
+
+async def test_lite_topics_are_described(
+    admin: AdminClient, group: str, rocketmq_cluster: Cluster
+) -> None:
+    if not is_5(rocketmq_cluster):
+        await needs("5.5.0", admin.lite.brokers())
+        return
+    parent = f"{group}-parent"
+    await admin.topics.create(parent, queues=1, attributes={"message.type": "LITE"})
+
+    brokers = await admin.lite.brokers()
+    found = await admin.lite.parent(parent)
+    printed = await mqadmin(rocketmq_cluster, "getBrokerLiteInfo", "-c", "DefaultCluster")
+    told = await mqadmin(rocketmq_cluster, "getParentTopicInfo", "-p", parent)
+
+    assert (found[BROKER].topic, found[BROKER].lite_topic_count) == (parent, 0)
+    assert str(brokers[BROKER].max_lmq_num) in printed
+    assert parent in told
+    assert (await admin.lite.topic(parent, "none"))[BROKER].subscribers == ()
+
+
+# --- name servers ---------------------------------------------------------------------------------
+
+
+async def test_name_servers_store_settings_and_values(
+    admin: AdminClient, group: str, rocketmq_cluster: Cluster
+) -> None:
+    servers = admin.name_servers
+    (address,) = rocketmq_cluster.namesrv.split(";")
+    before = (await servers.config())[address]
+    await servers.update_config({"productEnvName": group})
+    changed = (await servers.config())[address]
+    await servers.put_value("operations", group, "one=1")
+    stored = await servers.value("operations", group)
+    everything = await servers.values("operations")
+    printed = await mqadmin(rocketmq_cluster, "getNamesrvConfig")
+    await mqadmin(rocketmq_cluster, "deleteKvConfig", "-s", "operations", "-k", group)
+
+    assert before["listenPort"] == changed["listenPort"] == address.rpartition(":")[2]
+    assert changed["productEnvName"] == group
+    assert re.search(rf"productEnvName\s+=\s+{re.escape(group)}", printed)
+    assert stored == {address: "one=1"}
+    assert everything[address][group] == "one=1"
+    assert await servers.value("operations", group) == {address: None}
+    await servers.delete_value("operations", group)
+    assert (await servers.values(f"{group}-none"))[address] == {}
+
+
+async def test_the_write_permission_of_a_broker_is_taken_and_given_back(
+    admin: AdminClient, topic: str, rocketmq_cluster: Cluster
+) -> None:
+    (wiped,) = (await admin.name_servers.wipe_write_permission(BROKER)).values()
+    without = (await admin.topics.route(topic)).queues
+    (added,) = (await admin.name_servers.add_write_permission(BROKER)).values()
+    again = (await admin.topics.route(topic)).queues
+    printed = await mqadmin(rocketmq_cluster, "addWritePerm", "-b", BROKER)
+
+    assert wiped >= 1
+    assert added >= 1
+    assert [each.perm for each in without] == ["R"]
+    assert [each.perm for each in again] == ["RW"]
+    assert "add write perm of broker[broker-a]" in printed
+    assert set((await admin.name_servers.wipe_write_permission("elsewhere")).values()) == {0}
+
+
+# --- several brokers ------------------------------------------------------------------------------
+
+
+async def test_a_dead_broker_is_named_and_does_not_hide_the_others(
+    two_broker_cluster: Cluster,
+) -> None:
+    name, other = (broker.name for broker in two_broker_cluster.brokers)
+    client = ClientConfig(namesrv=two_broker_cluster.namesrv, request_timeout_seconds=2)
+    async with AdminClient(client=client) as admin:
+        await in_thread(two_broker_cluster.brokers[1].pause)
+        try:
+            overviews = {each.broker_name: each for each in await admin.brokers.list()}
+            with pytest.raises(AdminError, match=other) as caught:
+                await admin.brokers.config()
+            with pytest.raises(AdminError, match=other):
+                await admin.brokers.clean_expired_queues()
+        finally:
+            await in_thread(two_broker_cluster.brokers[1].resume)
+
+    assert overviews[name].problem is None
+    assert overviews[other].problem
+    assert overviews[other].version == ""
+    assert set(caught.value.done) == {name}
+    assert set(caught.value.failed) == {other}
