@@ -59,7 +59,7 @@ async def test_new_master_gets_lock_requests_at_once() -> None:
             assert member.lost == []
 
 
-async def test_unreachable_broker_is_asked_until_the_lease_ends() -> None:
+async def test_requests_to_an_unreachable_broker_end_with_the_lease() -> None:
     async with FakeCluster(topics={"orders": 1}) as cluster, joined(cluster) as member:
         await member.locks.acquire([QUEUE])
         async with member.renewing():

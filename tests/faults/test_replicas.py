@@ -95,7 +95,7 @@ async def test_a_new_group_does_not_begin_at_the_end_that_a_slave_has(
             await consumer.subscribe(TOPIC)
 
 
-async def test_a_slave_is_not_asked_for_offsets_while_a_route_names_the_master(
+async def test_offsets_are_not_queried_at_a_slave_while_a_route_names_the_master(
     cluster: EmbeddedCluster,
 ) -> None:
     cluster.name_server.keeps_lost_brokers = True

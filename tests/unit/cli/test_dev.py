@@ -85,7 +85,7 @@ async def consume(namesrv: str) -> list[bytes]:
         return [message.body for message in await consumer.poll(SECONDS)]
 
 
-async def test_it_shows_messages_and_ends_cleanly_without_extras() -> None:
+async def test_dev_shows_messages_and_ends_cleanly_without_extras() -> None:
     async with started("--topic", "orders:1") as running:
         namesrv = await running.namesrv()
         assert await running.line("topic") == "topic        orders, 1 queues per broker"

@@ -124,7 +124,7 @@ async def test_a_cut_closes_both_ends_gracefully() -> None:
         await broker.wait_for_connections(0)
 
 
-async def test_a_reset_is_seen_as_one() -> None:
+async def test_a_reset_response_is_recognised() -> None:
     async with proxied() as (_, proxy, client):
         await client.ask(MAX_OFFSET)
         proxy.cut(reset=True)
@@ -162,7 +162,7 @@ async def test_a_connection_may_be_reset_after_a_frame() -> None:
         assert len(broker.requests) <= 2
 
 
-async def test_a_point_is_for_one_connection_only() -> None:
+async def test_a_point_applies_to_one_connection() -> None:
     async with FakeBroker() as broker, FaultProxy(broker.address) as proxy:
         proxy.down.cut(byte=10)
         async with RawClient(proxy.address) as first:

@@ -89,7 +89,7 @@ async def test_a_close_is_graceful() -> None:
         await broker.wait_for_connections(0)
 
 
-async def test_a_reset_is_seen_as_one() -> None:
+async def test_a_reset_response_is_recognised() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         broker.on(CODE, Close(reset=True))
 

@@ -90,7 +90,7 @@ async def test_once_closed_it_stays_closed() -> None:
         assert (member.opened, member.shut) == (0, 0)
 
 
-async def test_closing_twice_and_at_once_is_one_close() -> None:
+async def test_concurrent_and_repeated_closes_are_one_close() -> None:
     async with nothing_left(), FakeCluster() as cluster:
         member = PlainClient(config_of(cluster))
         await member.start()
@@ -320,7 +320,7 @@ async def test_a_close_that_takes_too_long_is_cut_off(
         assert "close_timed_out" in caplog.text
 
 
-async def test_a_close_that_fails_says_so_once_and_releases_all_the_same() -> None:
+async def test_a_failed_close_raises_once_and_releases_everything() -> None:
     class Failing(PlainClient):
         async def _shut(self) -> None:
             raise LookupError("could not leave")

@@ -149,7 +149,7 @@ async def test_heartbeats_are_short_after_an_accepted_full_one() -> None:
         assert made.told()[1].consumer_data_set[0].subscription_data_set == []
 
 
-async def test_a_broker_that_does_not_know_them_gets_none() -> None:
+async def test_a_broker_before_5_gets_full_heartbeats_only() -> None:
     async with heartbeats_env(version="4.9.7") as made:
         for _ in range(3):
             await made.heartbeats.send_all()

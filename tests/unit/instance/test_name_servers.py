@@ -182,7 +182,7 @@ async def test_no_server_left_names_the_cause_of_each(monkeypatch: pytest.Monkey
         assert "not ready" in str(caught.value)
 
 
-async def test_a_topic_is_unknown_when_all_servers_say_so() -> None:
+async def test_a_topic_is_unknown_if_every_server_reports_it_missing() -> None:
     async with servers() as (first, second), asking(joined([first, second])) as name_servers:
         with pytest.raises(RouteNotFoundError) as caught:
             await name_servers.route("nowhere")
@@ -363,7 +363,7 @@ async def test_the_server_list_may_shrink_during_a_request() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "no address", "a:1;b:99999"])
-async def test_an_unusable_list_keeps_the_old_one(
+async def test_an_invalid_list_of_servers_is_ignored(
     text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (

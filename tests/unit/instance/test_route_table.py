@@ -88,7 +88,7 @@ async def test_a_route_is_fetched_once(table: Table) -> None:
     assert table.changed == ["orders"]
 
 
-async def test_concurrent_callers_share_one_question(table: Table) -> None:
+async def test_concurrent_callers_share_one_query(table: Table) -> None:
     table.names.gate = asyncio.Event()
     asked = [asyncio.create_task(table.routes.get("orders")) for _ in range(100)]
     await settle()

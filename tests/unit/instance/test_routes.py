@@ -94,7 +94,7 @@ def test_the_queues_of_a_static_topic_are_logical() -> None:
     assert [found.broker_of(queue) for queue in found.publish_queues] == ["broker-a", "broker-b"]
 
 
-def test_a_logical_queue_without_an_owner_is_shared_out_but_not_written_to() -> None:
+def test_a_logical_queue_without_an_owner_is_allocated_but_not_written_to() -> None:
     found = read_route("orders", static({1: "broker-b"}, total=3))
 
     assert [each.queue_id for each in found.subscribe_queues] == [0, 1, 2]
@@ -108,7 +108,7 @@ def test_a_queue_that_moves_changes_the_route() -> None:
     assert read_route("orders", static(before, 1)) == read_route("orders", static(before, 1, 2))
 
 
-def test_a_queue_that_is_not_logical_is_where_it_says() -> None:
+def test_a_physical_queue_is_at_the_broker_of_its_name() -> None:
     found = read_route("orders", static({0: "broker-a"}, total=1))
 
     assert found.broker_of(MessageQueue("orders", "broker-b", 3)) == "broker-b"

@@ -28,7 +28,7 @@ def searched(times: list[int], millis: int, hint: int, first: int = 0) -> tuple[
     st.integers(-5, 600),
     st.integers(0, 50),
 )
-def test_it_is_the_first_message_that_is_late_enough(
+def test_the_result_is_the_first_message_at_or_after_the_time(
     times: list[int], millis: int, hint: int, first: int
 ) -> None:
     found, _ = searched(times, millis, hint, first)
@@ -49,7 +49,7 @@ def test_gaps_do_not_matter(times: list[int], data: st.DataObject) -> None:
     assert [i for i in kept if i >= search.found] == [i for i in kept if times[i] >= millis]
 
 
-def test_a_true_hint_takes_one_question() -> None:
+def test_a_correct_hint_takes_one_query() -> None:
     assert searched([10, 20, 30, 40], 30, hint=2) == (2, 1)
 
 

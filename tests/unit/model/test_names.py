@@ -81,5 +81,5 @@ def test_reserved_groups_are_rejected(group: str) -> None:
         ("DefaultCluster_REPLY_TOPIC", True),
     ],
 )
-def test_is_internal_topic(topic: str, internal: bool) -> None:
+def test_internal_topics_are_recognised_by_their_names(topic: str, internal: bool) -> None:
     assert is_internal_topic(topic) is internal

@@ -70,7 +70,7 @@ async def test_waiters_enter_in_order_and_are_not_overtaken() -> None:
     assert line.entered == ["large", "small"]
 
 
-async def test_a_cancelled_large_waiter_lets_smaller_ones_in() -> None:
+async def test_cancelling_a_large_waiter_admits_smaller_ones() -> None:
     limiter = InFlightLimiter(10, 10)
     line = Line(limiter)
     assert limiter.try_acquire(6)

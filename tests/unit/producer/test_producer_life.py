@@ -220,7 +220,7 @@ async def test_no_request_of_send_batch_is_sent_after_close_returned() -> None:
         assert len(env.bodies()) == MAX_CONCURRENT
 
 
-async def test_a_close_that_runs_out_of_time_leaves_nothing_of_the_producer() -> None:
+async def test_a_close_that_runs_out_of_time_releases_the_producer() -> None:
     config = ProducerConfig(send_timeout_seconds=60)
     async with FakeCluster(topics={"orders": 4}) as cluster:
         at = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=15)

@@ -63,7 +63,7 @@ def ended(*causes: RocketMQError) -> RocketMQError:
         (UNREADABLE, False),
     ],
 )
-def test_is_retryable(error: RocketMQError, retried: bool) -> None:
+def test_errors_that_may_pass_are_retried(error: RocketMQError, retried: bool) -> None:
     assert is_retryable(error) is retried
 
 
@@ -80,7 +80,9 @@ def test_is_retryable(error: RocketMQError, retried: bool) -> None:
         ((LOST, ClosedError("closed")), SendUnknownError),
     ],
 )
-def test_may_have_stored(causes: tuple[RocketMQError, ...], kind: type[SendError]) -> None:
+def test_a_send_is_unknown_if_any_attempt_may_have_stored_it(
+    causes: tuple[RocketMQError, ...], kind: type[SendError]
+) -> None:
     error = ended(*causes)
 
     assert type(error) is kind

@@ -85,7 +85,7 @@ def test_an_invalid_receipt_is_rejected(text: str) -> None:
     ("marker", "topic"),
     [("0", TOPIC), ("1", GOLDEN["real_topic_1"]), ("2", GOLDEN["real_topic_2"])],
 )
-def test_the_marker_says_where_a_message_is_stored(marker: str, topic: str) -> None:
+def test_the_marker_contains_the_queue_of_a_message(marker: str, topic: str) -> None:
     assert receipt(marker=marker).stored_topic("cg", TOPIC) == topic
 
 

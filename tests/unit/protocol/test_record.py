@@ -338,7 +338,7 @@ def test_a_truncated_batch_is_a_codec_error() -> None:
 
 
 @pytest.mark.parametrize("magic", [MAGIC_V1, MAGIC_V2])
-def test_a_record_alone_says_topic_and_queue_itself(magic: int) -> None:
+def test_a_record_contains_its_topic_and_queue(magic: int) -> None:
     data = Stored(magic=magic, topic="%RETRY%größe".encode(), sys_flag=BORN_IPV6).to_bytes()
 
     message = decode_message(data, "broker-a")

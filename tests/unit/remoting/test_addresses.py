@@ -75,7 +75,7 @@ async def test_an_address_that_is_none_fails_the_request_and_nothing_else(addres
         assert (await opened.ask(broker.address)).code == 0
 
 
-async def test_the_address_mapper_says_where_a_broker_is_reached() -> None:
+async def test_the_address_mapper_replaces_the_address_of_a_broker() -> None:
     asked_for: list[str] = []
     async with FakeBroker() as broker:
         broker.on(CODE, Response())

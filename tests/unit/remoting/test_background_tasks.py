@@ -54,7 +54,7 @@ async def test_start_and_close_may_come_from_different_tasks() -> None:
     assert others() == set()
 
 
-async def test_closing_twice_and_at_once_is_one_close() -> None:
+async def test_concurrent_and_repeated_closes_are_one_close() -> None:
     host = host_of(Failures())
     await host.start()
     await asyncio.gather(host.close(), host.close())

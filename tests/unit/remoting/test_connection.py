@@ -69,7 +69,7 @@ async def test_a_peer_with_little_else_to_do_need_not_wait_for_the_last_of_many(
         await asyncio.gather(*more)
 
 
-async def test_a_peer_with_much_to_do_gets_the_frames_of_a_turn_in_one_write() -> None:
+async def test_frames_of_a_turn_share_one_write_while_the_peer_is_busy() -> None:
     async with Wire() as wire:
         asked = [wire.ask() for _ in range(500)]
         await settle()
@@ -215,7 +215,7 @@ async def test_a_lost_connection_fails_pending_requests_and_rejects_new_ones() -
         assert wire.lost == 1
 
 
-async def test_bytes_that_are_no_frame_end_the_connection_and_say_why() -> None:
+async def test_invalid_bytes_close_the_connection_with_the_reason() -> None:
     async with Wire() as wire:
         asked = wire.ask()
         await settle()
@@ -238,7 +238,7 @@ async def test_a_header_that_cannot_be_read_ends_the_connection() -> None:
         assert "JSON header" in error.reason
 
 
-async def test_a_web_server_is_named_as_one() -> None:
+async def test_the_error_of_a_web_server_names_it() -> None:
     async with Wire() as wire:
         asked = wire.ask()
         await settle()
@@ -249,7 +249,7 @@ async def test_a_web_server_is_named_as_one() -> None:
         assert "HTTP" in error.reason
 
 
-async def test_a_grpc_server_is_named_as_one_and_has_executed_nothing() -> None:
+async def test_the_error_of_a_grpc_server_names_it_and_means_not_sent() -> None:
     """The beginning of what the gRPC port of a 5.5.0 proxy sends."""
     async with Wire() as wire:
         asked = wire.ask()

@@ -11,7 +11,7 @@ from tests.unit.remoting.wire import Wire, outcome, settle
 BIG = bytes(64 * 1024)
 
 
-async def test_no_more_are_unanswered_than_allowed() -> None:
+async def test_unanswered_requests_are_limited() -> None:
     async with Wire(max_in_flight=3) as wire:
         asked = [wire.ask() for _ in range(10)]
         most = 0
@@ -169,7 +169,7 @@ async def test_losing_the_connection_ends_the_wait_for_room() -> None:
         assert isinstance(await outcome(holder), ConnectionLostError)
 
 
-async def test_after_any_crowd_has_gone_a_lone_request_goes_straight_out() -> None:
+async def test_a_single_request_is_written_at_once_after_any_burst() -> None:
     async with Wire(max_in_flight=1) as wire:
         asked = [wire.ask(timeout=0.01) for _ in range(5)]
         await asyncio.gather(*map(outcome, asked))

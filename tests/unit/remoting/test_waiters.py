@@ -116,7 +116,7 @@ async def test_a_wake_up_skips_a_caller_cancelled_before_in_the_same_step() -> N
     assert line.queue.woken == 0
 
 
-async def test_a_caller_cancelled_after_its_wake_up_hands_it_back() -> None:
+async def test_a_caller_cancelled_after_its_wake_up_returns_it_to_the_owner() -> None:
     line = Line()
     first, second = await line.join(2)
     line.queue.wake_one()

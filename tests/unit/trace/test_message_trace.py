@@ -127,7 +127,7 @@ async def test_a_failed_send_leaves_no_record() -> None:
     assert records(cluster) == []
 
 
-async def test_a_broker_that_wants_no_trace_gets_none() -> None:
+async def test_no_trace_is_sent_to_a_broker_that_switched_it_off() -> None:
     async with shop(MessageTrace()) as (cluster, producer):
         ext = {"msgId": "7F" * 16, "queueId": "0", "queueOffset": "0", "TRACE_ON": "false"}
         cluster.broker.on(SEND, Response(0, ext))
@@ -271,7 +271,7 @@ async def test_a_transaction_is_traced_from_half_message_to_end() -> None:
     ]  # fmt: skip
 
 
-async def test_a_message_that_was_taken_back_is_traced() -> None:
+async def test_a_recalled_message_is_traced() -> None:
     async with (
         FakeCluster(topics={"orders": 1, TRACE: 1}) as cluster,
         Producer("shop", namesrv=cluster.namesrv, hooks=[MessageTrace()]) as producer,

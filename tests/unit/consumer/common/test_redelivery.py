@@ -198,7 +198,7 @@ async def test_copy_of_a_retry_keeps_its_origin(env: RetryEnv) -> None:
     assert copy.properties.items() >= wanted.items()
 
 
-async def test_a_copy_has_the_delay_that_was_asked_for(env: RetryEnv) -> None:
+async def test_a_copy_has_the_requested_delay(env: RetryEnv) -> None:
     env.broker.on(BACK, REFUSED)
     await env.send_back.send_back(env.message(reconsume_times=2), 9)
     (copy,) = await env.arrived(RETRIES)
@@ -290,7 +290,7 @@ async def test_copy_counts_local_retries(env: RetryEnv) -> None:
     assert env.broker.requests_of(BACK) == []
 
 
-async def test_a_copy_goes_to_another_broker_where_one_is(shops: Callable[..., Any]) -> None:
+async def test_a_copy_goes_to_another_broker_if_there_is_one(shops: Callable[..., Any]) -> None:
     env = await shops(2)
     message = env.message()
     await env.broker.stop()
@@ -322,7 +322,7 @@ async def test_a_broker_without_the_retry_topic_makes_it_if_need_be(
     assert len(await env.arrived(RETRIES)) == 1
 
 
-async def test_no_more_than_a_few_brokers_are_tried(shops: Callable[..., Any]) -> None:
+async def test_only_a_few_brokers_are_tried(shops: Callable[..., Any]) -> None:
     env = await shops(COPY_ATTEMPTS + 2)
     for broker in env.cluster.brokers:
         broker.on(BACK, REFUSED)

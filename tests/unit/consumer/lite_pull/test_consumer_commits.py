@@ -376,7 +376,7 @@ async def test_a_start_commit_that_failed_is_repeated_on_close(cluster: FakeClus
     assert stored(cluster) == 5
 
 
-async def test_a_start_commit_that_failed_is_not_repeated_over_a_commit_by_hand(
+async def test_a_failed_start_commit_is_not_repeated_over_a_manual_commit(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(5))

@@ -255,7 +255,7 @@ async def test_assignments_are_sorted(cluster: FakeCluster) -> None:
 DENIED: Final = Response(16, remark="User:app has no permission to access Topic:orders")
 
 
-async def test_ready_raises_permission_denied_and_reading_goes_on_when_allowed(
+async def test_ready_raises_permission_denied_and_reading_starts_once_allowed(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(puller_module, "START_PAUSE_SECONDS", 0.01)

@@ -157,7 +157,7 @@ def test_the_application_may_set_the_processed_offset() -> None:
     assert (assigned.committable, assigned.has_in_flight) == (4, True)
 
 
-def test_an_early_commit_is_not_taken_back_by_the_next_poll() -> None:
+def test_the_next_poll_does_not_undo_a_commit() -> None:
     assigned = assigned_queue(cached=10)
     assigned.take(2)
     assigned.mark_processed_at(8)

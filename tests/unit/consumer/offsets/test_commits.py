@@ -259,7 +259,7 @@ async def test_a_slow_store_is_given_the_position_after_a_seek(
     assert store.kept == {queue(0): 3, queue(1): 1}
 
 
-async def test_a_slow_store_is_given_nothing_of_a_queue_that_was_released(
+async def test_a_slow_store_gets_no_update_of_a_released_queue(
     commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     store.hold_update = asyncio.Event()

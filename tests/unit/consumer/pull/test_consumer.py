@@ -399,7 +399,7 @@ async def test_send_back_stores_in_the_retry_topic_or_the_dlq(
     await until(lambda: f"{prefix}{GROUP}" in cluster.broker.topics)
 
 
-async def test_it_does_not_register_with_brokers(
+async def test_a_pull_consumer_does_not_register_with_brokers(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
     put(cluster, "one")

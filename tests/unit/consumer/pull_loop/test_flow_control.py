@@ -112,7 +112,7 @@ async def test_a_full_queue_is_woken_when_there_is_room_for_a_pull() -> None:
     assert wake.done()
 
 
-async def test_few_messages_far_apart_wake_it_one_by_one() -> None:
+async def test_few_messages_far_apart_wake_the_pull_loop_one_by_one() -> None:
     """The first message may take long, and there is room for others."""
     assigned = holding(3, last=5000)
     wake = await blocked(assigned)
@@ -143,7 +143,7 @@ async def test_a_stuck_message_behind_a_gap_does_not_stop_the_queue(cluster: Fak
         await until(lambda: held.process_queue.count == 1, "all others to be done")
 
 
-async def test_no_more_than_the_threshold_is_cached_while_handlers_are_busy(
+async def test_the_cache_stays_within_its_threshold_while_handlers_are_busy(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(500))

@@ -100,7 +100,9 @@ async def test_an_undecodable_message_does_not_stop_other_queues(env: PullerEnv)
     ids=repr,
 )
 @pytest.mark.usefixtures("impatient")
-async def test_pulling_goes_on_after_malformed_responses(env: PullerEnv, response: object) -> None:
+async def test_pulling_continues_after_malformed_responses(
+    env: PullerEnv, response: object
+) -> None:
     env.put("a")
     env.respond(response)
     assigned = env.begin()
@@ -268,7 +270,7 @@ async def test_a_reset_returned_by_a_replica_is_applied_at_once(env: PullerEnv) 
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_the_master_is_asked_when_a_replica_cannot_be_reached(env: PullerEnv) -> None:
+async def test_the_master_is_queried_if_a_replica_cannot_be_reached(env: PullerEnv) -> None:
     env.wire.addresses.clear()
     assigned = env.begin()
     assigned.broker_id = 1

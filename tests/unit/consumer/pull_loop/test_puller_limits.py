@@ -33,7 +33,7 @@ BODY = "x" * 100
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-async def test_the_cache_stays_within_its_limits_and_pulling_goes_on_after_polls(
+async def test_the_cache_stays_within_its_limits_and_polls_resume_pulling(
     make_env: Callable[..., PullerEnv], limit: dict[str, int], queues: int, most_messages: int
 ) -> None:
     env = make_env(pull_batch_size=BATCH, **limit)

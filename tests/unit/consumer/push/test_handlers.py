@@ -207,7 +207,7 @@ def test_exactly_one_callable_handler_is_required(
 
 
 @pytest.mark.parametrize("level", [-1, 0, 1, 18])
-def test_delay_levels_that_brokers_know(level: int) -> None:
+def test_delay_levels_of_brokers_are_accepted(level: int) -> None:
     assert RetryLater(level).delay_level == level
 
 

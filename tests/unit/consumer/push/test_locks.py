@@ -245,7 +245,7 @@ async def held_renewal(cluster: FakeCluster, member: Member) -> AsyncIterator[He
         yield held
 
 
-async def test_a_broker_is_asked_once_until_it_answers(
+async def test_a_broker_gets_one_request_until_it_responds(
     cluster: FakeCluster, member: Member
 ) -> None:
     async with held_renewal(cluster, member) as held:

@@ -524,7 +524,7 @@ async def test_expired_handler_leaves_nothing_to_the_next_message(
     assert env.send_back.sent == [(0, 0)]
 
 
-async def test_expired_batch_is_not_done_whatever_its_context_says() -> None:
+async def test_expired_batch_is_not_done_whatever_its_context() -> None:
     async def handle(_: list[MessageExt], context: BatchContext) -> None:
         try:
             await forever()

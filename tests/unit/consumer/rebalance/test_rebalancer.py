@@ -155,7 +155,7 @@ async def test_failing_topic_does_not_block_another(instance: Instance, group: G
     assert group.decided == {"invoices": [0, 1]}
 
 
-async def test_unknown_member_sends_a_heartbeat_and_asks_again(
+async def test_unknown_member_sends_a_heartbeat_and_repeats_the_query(
     instance: Instance, group: GroupEnv
 ) -> None:
     instance.responses = [["zoe"]]

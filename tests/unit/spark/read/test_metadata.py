@@ -49,7 +49,7 @@ async def test_a_pattern_matches_whole_names_and_is_resolved_each_time() -> None
     assert second.queues == {queue(0, topic="orders-eu"), queue(0, topic="orders-us")}
 
 
-async def test_a_checkpointed_topic_that_is_not_listed_is_gone() -> None:
+async def test_a_checkpointed_topic_that_is_not_listed_counts_as_deleted() -> None:
     async with FakeCluster(topics={"orders-eu": 1}) as cluster:
         list_topics(cluster, "orders-eu")
         async with driving(cluster, subscribePattern="orders-..") as driver:

@@ -111,7 +111,7 @@ def test_the_largest_range_is_split_up_to_min_partitions() -> None:
     assert sizes(plan(of_topic(900, 100), options)) == [100, 300, 300, 300]
 
 
-def test_there_are_no_more_partitions_than_offsets() -> None:
+def test_the_number_of_partitions_is_at_most_that_of_offsets() -> None:
     assert sizes(plan(of_topic(2), replace(OPTIONS, min_partitions=5))) == [1, 1]
 
 

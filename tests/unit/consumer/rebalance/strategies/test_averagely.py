@@ -255,5 +255,5 @@ def test_strategies_give_no_queues_to_an_unlisted_client(
 @pytest.mark.parametrize(
     "strategy", [*STRATEGIES, AllocateByConfig(names("a0"))], ids=strategy_name
 )
-def test_strategies_give_nothing_of_no_queues(strategy: AllocateStrategy) -> None:
+def test_without_queues_every_share_is_empty(strategy: AllocateStrategy) -> None:
     assert list(strategy("c1", [], ["c1"])) == []

@@ -53,5 +53,5 @@ def test_only_queues_can_be_configured(queues: Any) -> None:  # noqa: ANN401 - w
     assert caught.value.setting == "queues"
 
 
-def test_brokers_know_it_by_its_java_name() -> None:
+def test_its_name_at_brokers_is_that_of_java() -> None:
     assert AllocateByConfig([queue(0)]).name == "CONFIG"

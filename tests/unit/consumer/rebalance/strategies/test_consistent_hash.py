@@ -89,5 +89,5 @@ def test_invalid_ring_arguments_are_rejected(
     assert caught.value.setting == setting
 
 
-def test_brokers_know_it_by_its_java_name() -> None:
+def test_its_name_at_brokers_is_that_of_java() -> None:
     assert AllocateConsistentHash().name == "CONSISTENT_HASH"

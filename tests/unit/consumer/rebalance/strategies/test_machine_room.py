@@ -157,7 +157,7 @@ def test_nearby_needs_a_strategy_and_a_resolver(
     assert caught.value.setting == setting
 
 
-def test_brokers_know_them_by_their_java_names() -> None:
+def test_their_names_at_brokers_are_those_of_java() -> None:
     resolver: MachineRoomResolver = ByPrefix()
 
     def ours(*_: object) -> list[MessageQueue]:
