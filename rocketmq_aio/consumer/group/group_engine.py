@@ -23,7 +23,7 @@ from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.consumer.rebalance.apply_assignment import Assignments
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
 from rocketmq_aio.consumer.rebalance.rebalancer import Rebalancer
-from rocketmq_aio.errors import ConfigError, RequestTimeoutError, RouteNotFoundError
+from rocketmq_aio.errors import BrokerError, ConfigError, RequestTimeoutError, RouteNotFoundError
 from rocketmq_aio.instance.heartbeats import check_accepted
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
@@ -177,11 +177,30 @@ class GroupEngine(Generic[Q]):
             self._subscriptions[topic] = wanted
             return
         await self._prepare(wanted)
+        before = self._subscriptions.get(topic)
         self._choose(wanted)
         self.rebalancer.expect_more()
-        check_accepted(await self.instance.heartbeats.send_all(anew=True))
+        try:
+            check_accepted(await self.instance.heartbeats.send_all(anew=True))
+        except BrokerError:  # kept, it would be in all heartbeats, which brokers reject as a whole
+            await self._undo(wanted, before)
+            raise
         self.rebalancer.wake()
         self.checks.wake()
+
+    async def _undo(self, refused: Subscription, before: Subscription | None) -> None:
+        """Return to *before*, unless a later call has replaced *refused*."""
+        topic = refused.topic
+
+        def wanted() -> Iterable[MessageQueue]:
+            if self._subscriptions.get(topic) is refused:
+                return self._forget(topic)
+            return [queue for queue in self.table if queue.topic == topic]
+
+        if before is None:
+            await self._assignments.change({topic}, wanted)
+        elif self._subscriptions.get(topic) is refused:
+            self._choose(before)
 
     async def unsubscribe(self, topic: str, *, drain_seconds: float = 0.0) -> None:
         """Stop reading *topic*; messages in flight may finish within *drain_seconds*."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.errors import ClosedError, ConfigError, SubscriptionError
+from rocketmq_aio.errors import ClosedError, ConfigError, PermissionDeniedError, SubscriptionError
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import HeartbeatData
-from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
@@ -132,6 +132,23 @@ async def test_a_refused_heartbeat_is_raised(cluster: FakeCluster) -> None:
         with pytest.raises(SubscriptionError, match="no such group"):
             await consumer.subscribe(TOPIC)
         cluster.broker.off(RequestCode.HEART_BEAT)
+
+
+async def test_a_refused_subscription_is_not_kept(cluster: FakeCluster) -> None:
+    cluster.create_topic("invoices", 1)
+    async with consumer_of(cluster) as consumer:
+        await consumer.subscribe(TOPIC, "a")
+        await consumer.ready(5)
+        for topic in "invoices", TOPIC:
+            refusal = Response(ResponseCode.NO_PERMISSION, remark="not allowed")
+            cluster.broker.on(RequestCode.HEART_BEAT, refusal, times=None)
+            with pytest.raises(PermissionDeniedError):
+                await consumer.subscribe(topic, "b")
+            cluster.broker.off(RequestCode.HEART_BEAT)
+            await consumer.client.heartbeats.send_all(anew=True)
+
+            assert subscribed(cluster.broker) == {TOPIC: "a"}
+            assert {queue.topic for queue in consumer.assignment()} == {TOPIC}
 
 
 async def test_unsubscribing_commits_and_revokes(cluster: FakeCluster) -> None:
