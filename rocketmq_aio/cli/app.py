@@ -14,6 +14,17 @@ from rocketmq_aio.cli.output import print_error
 
 PACKAGE: Final = "rocketmq-aio"
 PANELS: Final = {  # commands of each panel of the help: name, module, help
+    "Messages": (
+        ("produce", "produce", "Send lines of files or of standard input."),
+        ("consume", "consume", "Print the messages of a topic, and follow it."),
+        ("dlq", "dlq", "List, show, resend and export dead letters."),
+    ),
+    "Watching": (
+        ("lag", "group_lag", "Show the lag of groups."),
+        ("top", "top", "Show rates of topics and the lag of groups on a live screen."),
+        ("doctor", "doctor", "Check settings, servers, clocks and permissions."),
+        ("bench", "bench", "Measure sending and receiving."),
+    ),
     "Administration": tuple(
         (name, "nouns", text)
         for name, text in (

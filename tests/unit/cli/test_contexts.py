@@ -50,15 +50,16 @@ def test_a_profile_is_set_used_shown_and_deleted(capfd: pytest.CaptureFixture[st
     assert [*load_contexts().contexts] == ["dev"]
 
 
-def test_options_win_over_the_context_and_the_context_over_the_environment() -> None:
+def test_options_win_over_the_context_and_the_context_over_the_environment(file: Path) -> None:
     profile = Context(namesrv="b:1", namespace="ctx", access_key="app")
     save_contexts(Contexts(current="prod", contexts={"prod": profile}))
-    environ = {"ROCKETMQ_NAMESRV": "a:1", "ROCKETMQ_SECRET_KEY": "planted"}
+    own = {"ROCKETMQ_SECRET_KEY": "planted", "RMQ_CONFIG": str(file)}
+    environ = {"ROCKETMQ_NAMESRV": "a:1", **own}
 
     plain = ClientArguments().config({"ROCKETMQ_NAMESRV": "a:1"})
     named = ClientArguments(context="prod").config(environ)
     given = ClientArguments(context="prod", name_server="c:1", namespace="own").config(environ)
-    current = ClientArguments().config({"ROCKETMQ_SECRET_KEY": "planted"})
+    current = ClientArguments().config(own)
 
     assert (plain.namesrv, plain.namespace, plain.credentials) == ("a:1", None, None)
     assert (named.namesrv, named.namespace, current.namesrv) == ("b:1", "ctx", "b:1")

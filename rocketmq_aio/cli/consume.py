@@ -1,0 +1,117 @@
+"""``rmq consume``: prints messages."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from datetime import datetime
+from typing import Final
+
+import typer
+
+from rocketmq_aio.cli.arguments import argument, command, option, options
+from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
+from rocketmq_aio.cli.failures import ExitCode
+from rocketmq_aio.cli.output import FormatArguments
+from rocketmq_aio.cli.reading import parse_start, printer, read_topic
+from rocketmq_aio.cli.running import run_async
+from rocketmq_aio.config.consumer import LitePullConfig
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.values import MessageSelector
+
+app = typer.Typer(add_completion=False)
+IDLE_SECONDS: Final = 1.0
+UNASSIGNED_POLLS: Final = 25  # the group may have more members than queues
+EXAMPLES: Final = """
+rmq consume orders
+rmq consume orders --from beginning --exit-at-end --filter 'new || paid' -o json
+rmq consume orders --from 2026-03-01T00:00:00Z --sql 'price > 10' --count 5
+rmq consume orders --group billing
+"""
+
+
+@options
+class ConsumeArguments(FormatArguments, ClientArguments):
+    """Options of `consume`."""
+
+    topic: str = argument("Topic to read.", "TOPIC", autocompletion="topics")
+    start: str = option(
+        "beginning, end, or a time with zone; with --group, where a new group begins.",
+        "--from",
+        default="end",
+    )
+    filter: str = option("Tags, such as 'new || paid'.", "--filter", "-f", default="*")
+    sql: str | None = option("SQL92 condition on properties, instead of --filter.")
+    count: int | None = option("Messages to print at most.", "--count", "-c", min=1)
+    exit_at_end: bool = option("End when everything stored before is printed.", default=False)
+    bodies: bool = option("Print the bodies only.", default=False)
+    queue: int | None = option("Queue id to read, of each broker; not with --group.", min=0)
+    group: str | None = option(
+        "Join this group: its members share the messages, and offsets are committed.",
+        *("--group", "-g"),
+        autocompletion="groups",
+    )
+
+    def selector(self) -> str | MessageSelector:
+        """Return the filter."""
+        return self.filter if self.sql is None else MessageSelector.by_sql(self.sql)
+
+
+@command(app, "consume", ConsumeArguments, EXAMPLES)
+def _consume(arguments: ConsumeArguments) -> int:
+    """Print the messages of a topic, and follow it until a signal.
+
+    Without --group no group is joined and nothing is committed: running consumers notice nothing.
+    """
+    start = parse_start(arguments.start)
+    if arguments.group is not None and arguments.queue is not None:
+        raise ConfigError("--queue", arguments.queue, "the queues of a member are assigned")
+    is_endless = arguments.count is None and not arguments.exit_at_end
+    work = _read(arguments, start) if arguments.group is None else _join(arguments, start)
+    return run_async(work, on_signal=ExitCode.DONE if is_endless else None)
+
+
+async def _read(arguments: ConsumeArguments, start: str | datetime) -> int:
+    show, left = printer(arguments.output, bodies=arguments.bodies), arguments.count
+    async with PullConsumer(READER_GROUP, client=arguments.config()) as reader:
+        messages = read_topic(
+            reader,
+            arguments.topic,
+            start=start,
+            selector=arguments.selector(),
+            exit_at_end=arguments.exit_at_end,
+            queue_id=arguments.queue,
+        )
+        async with aclosing(messages):
+            async for message in messages:
+                show(message)
+                if left is not None and (left := left - 1) == 0:
+                    break
+    return ExitCode.DONE
+
+
+async def _join(arguments: ConsumeArguments, start: str | datetime) -> int:
+    assert arguments.group is not None
+    show, left = printer(arguments.output, bodies=arguments.bodies), arguments.count
+    config: LitePullConfig = LitePullConfig(
+        auto_commit=False,
+        start_from={"beginning": "earliest", "end": "latest"}.get(str(start), start),  # type: ignore[arg-type]
+    )
+    async with LitePullConsumer(
+        arguments.group, client=arguments.config(), config=config
+    ) as consumer:
+        await consumer.subscribe(arguments.topic, arguments.selector())
+        idle = 0
+        while True:
+            messages = await consumer.poll(IDLE_SECONDS)
+            for message in messages[:left]:
+                show(message)
+                await consumer.commit({message.queue: message.queue_offset + 1})
+            if left is not None and (left := left - len(messages)) <= 0:
+                return ExitCode.DONE
+            if not messages and arguments.exit_at_end:
+                lags = await consumer.lag()
+                idle += 1
+                if (lags or idle >= UNASSIGNED_POLLS) and not sum(lags.values()):
+                    return ExitCode.DONE

@@ -1,0 +1,210 @@
+"""``rmq dlq``: dead letters."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+from rocketmq_aio.cli.arguments import argument, command, option, options
+from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
+from rocketmq_aio.cli.output import FormatArguments, json_line, print_note, show_result
+from rocketmq_aio.cli.reading import describe, parse_start, printer, read_topic
+from rocketmq_aio.cli.running import ChangeArguments, run_async
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
+from rocketmq_aio.errors import ConfigError, RouteNotFoundError
+from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.properties import RESERVED, RETRY_TOPIC
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.remoting.gather import gather_limited
+
+app = typer.Typer(help="Dead letters of groups.", no_args_is_help=True, add_completion=False)
+PREFIX: Final = "%DLQ%"
+COPIED_ID: Final = "COPIED_ID"  # as in the copies of `rmq pipeline dlq`
+AT_ONCE: Final = 16
+
+
+@options
+class GroupArguments(ClientArguments):
+    """A group, and which of its letters."""
+
+    group: str = argument("Consumer group.", "GROUP", autocompletion="groups")
+    start: str = option("beginning, or a time with zone.", "--from", default="beginning")
+    count: int | None = option("Letters at most.", "--count", "-c", min=1)
+    key: str | None = option("Only letters with this key.")
+    id: str | None = option("Only the letter with this message id.")
+
+    def is_wanted(self, letter: MessageExt) -> bool:
+        """Return whether the letter has the key and the id."""
+        return self.key in (None, *letter.keys) and self.id in (None, letter.message_id)
+
+
+@options
+class ListArguments(FormatArguments, ClientArguments):
+    """Options of `list`."""
+
+
+@options
+class ShowArguments(FormatArguments, GroupArguments):
+    """Options of `show`."""
+
+    bodies: bool = option("Print the bodies only.", default=False)
+
+
+@options
+class ResendArguments(ChangeArguments, GroupArguments):
+    """Options of `resend`."""
+
+    to_topic: str | None = option("Topic to send to; default: the original one.")
+
+
+@options
+class ExportArguments(GroupArguments):
+    """Options of `export`."""
+
+    file: Path | None = option("File to create; default: standard output.", "--file", "-f")
+
+
+@command(app, "list", ListArguments, "rmq dlq list")
+def _list(arguments: ListArguments) -> int:
+    """List the groups with dead letters, and how many are stored."""
+    return run_async(_counts(arguments))
+
+
+async def _counts(arguments: ListArguments) -> int:
+    async with arguments.admin() as admin:
+        names = [n for n in await admin.topics.list(internal=True) if n.startswith(PREFIX)]
+        found, failed = await gather_limited(admin.topics.stats, names, AT_ONCE)
+    if failed:
+        raise next(iter(failed.values()))
+    rows = [
+        {
+            "group": topic.removeprefix(PREFIX),
+            "letters": stats.count,
+            "last_time": max(
+                (q.last_update.isoformat() for q in stats.queues if q.last_update), default=None
+            ),
+        }
+        for topic, stats in found.items()
+    ]
+    show_result(rows, arguments.output, ("group", "letters", "last_time"))
+    return 0
+
+
+@command(app, "show", ShowArguments, "rmq dlq show billing\nrmq dlq show billing --key 42 -o json")
+def _show(arguments: ShowArguments) -> int:
+    """Print dead letters."""
+
+    async def work() -> int:
+        show = printer(arguments.output, bodies=arguments.bodies)
+        async with (
+            PullConsumer(READER_GROUP, client=arguments.config()) as reader,
+            aclosing(_letters(reader, arguments)) as letters,
+        ):
+            async for letter in letters:
+                show(letter)
+        return 0
+
+    return run_async(work())
+
+
+async def _letters(
+    reader: PullConsumer, arguments: GroupArguments
+) -> AsyncGenerator[MessageExt, None]:
+    """Yield the letters that are stored now; a group without a topic for them has none."""
+    topic = PREFIX + arguments.group
+    messages = read_topic(reader, topic, start=parse_start(arguments.start), exit_at_end=True)
+    left = arguments.count
+    try:
+        async with aclosing(messages):
+            async for letter in messages:
+                if arguments.is_wanted(letter):
+                    yield letter
+                    if left is not None and (left := left - 1) == 0:
+                        return
+    except RouteNotFoundError as error:
+        if "no readable queue" in str(error):
+            reason = f"brokers made {topic} unreadable: rmq topic update '{topic}' --perm RW"
+            raise ConfigError("GROUP", arguments.group, reason) from None
+        print_note(f"{arguments.group} has no dead letters")
+
+
+@command(
+    app,
+    "resend",
+    ResendArguments,
+    "rmq dlq resend billing --dry-run\nrmq dlq resend billing --key 42 --yes",
+)
+def _resend(arguments: ResendArguments) -> int:
+    """Send dead letters to their original topics; all groups that read these get them.
+
+    The letters stay stored. A copy names its letter in the property COPIED_ID. Run
+    rmq pipeline dlq --resend to skip those that were sent before.
+    """
+    return run_async(_resend_all(arguments))
+
+
+async def _resend_all(arguments: ResendArguments) -> int:
+    is_wanted = arguments.confirm(f"resend dead letters of group {arguments.group}")
+    config, sent = arguments.config(), 0
+    async with (
+        PullConsumer(READER_GROUP, client=config) as reader,
+        Producer("rmq-dlq", client=config) as producer,
+        aclosing(_letters(reader, arguments)) as letters,
+    ):
+        try:
+            async for letter in letters:
+                if is_wanted:
+                    await producer.send(copy_of(letter, arguments.to_topic))
+                sent += 1
+        finally:
+            would = "sent" if is_wanted else "would be sent"
+            print_note(f"{sent} dead letters of {arguments.group} {would}")
+    return 0
+
+
+def copy_of(letter: MessageExt, topic: str | None) -> Message:
+    """Return a new message with the content of *letter*; ConfigError if its topic is unknown."""
+    target = topic or letter.property(RETRY_TOPIC)
+    if target is None:
+        reason = "is needed: the letter does not name its original topic"
+        raise ConfigError("--to-topic", letter.message_id, reason)
+    own = {name: text for name, text in letter.properties.items() if name not in RESERVED}
+    return Message(
+        target,
+        letter.body,
+        tags=letter.tags,
+        keys=letter.keys or None,
+        properties={**own, COPIED_ID: letter.message_id},
+    )
+
+
+@command(app, "export", ExportArguments, "rmq dlq export billing --file letters.jsonl")
+def _export(arguments: ExportArguments) -> int:
+    """Write dead letters as JSON lines, bodies in base64: `rmq produce --json` sends them."""
+    return run_async(_export_all(arguments))
+
+
+async def _export_all(arguments: ExportArguments) -> int:
+    count = 0
+    try:
+        out: Any = nullcontext(sys.stdout) if arguments.file is None else arguments.file.open("x")
+    except OSError as error:
+        raise ConfigError("--file", str(arguments.file), str(error.strerror)) from None
+    with out as file:
+        async with (
+            PullConsumer(READER_GROUP, client=arguments.config()) as reader,
+            aclosing(_letters(reader, arguments)) as letters,
+        ):
+            async for letter in letters:
+                described = describe(letter)
+                described |= {"body": None, "body_base64": base64.b64encode(letter.body).decode()}
+                file.write(json_line(described) + "\n")
+                count += 1
+    print_note(f"{count} dead letters of {arguments.group} written")
+    return 0

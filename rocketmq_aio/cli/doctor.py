@@ -1,0 +1,142 @@
+"""``rmq doctor``: checks what a client needs."""
+
+from __future__ import annotations
+
+import platform
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from rocketmq_aio.cli.arguments import command, options
+from rocketmq_aio.cli.connection import ClientArguments
+from rocketmq_aio.cli.failures import ExitCode, format_error
+from rocketmq_aio.cli.output import FormatArguments, show_result
+from rocketmq_aio.cli.running import run_async
+from rocketmq_aio.errors import RocketMQError
+
+if TYPE_CHECKING:
+    from rocketmq_aio.admin.client import AdminClient
+    from rocketmq_aio.admin.results import BrokerRuntime
+    from rocketmq_aio.config.client import ClientConfig
+
+app = typer.Typer(add_completion=False)
+MAX_CLOCK_SECONDS: Final = 5.0  # brokers report their uptime in whole seconds
+UPTIME: Final = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
+OPTIONAL: Final = ("uvloop", "lz4", "zstandard", "zlib_ng")
+COLUMNS: Final = ("ok", "check", "detail")
+
+
+@options
+class DoctorArguments(FormatArguments, ClientArguments):
+    """Options of `doctor`."""
+
+
+class Report:
+    """The rows of the report."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, object]] = []
+
+    def add(self, check: str, detail: object, *, ok: bool = True) -> None:
+        self.rows.append({"ok": ok, "check": check, "detail": str(detail)})
+
+    async def attempt(self, check: str, call: Callable[[], Awaitable[str]]) -> bool:
+        """Add what *call* returns, with its duration, or its error; return whether it worked."""
+        start = time.monotonic()
+        try:
+            text = await call()
+        except RocketMQError as error:
+            self.add(check, format_error(error), ok=False)
+            return False
+        self.add(check, f"{text}, {(time.monotonic() - start) * 1000:.0f} ms")
+        return True
+
+
+@command(app, "doctor", DoctorArguments, "rmq doctor\nrmq doctor --context prod -o json")
+def _doctor(arguments: DoctorArguments) -> int:
+    """Check versions, settings, every name server and broker, clocks and permissions.
+
+    It changes nothing. The exit code is 1 if a check failed.
+    """
+    return run_async(_check(arguments))
+
+
+async def _check(arguments: DoctorArguments) -> int:
+    report, config = Report(), arguments.config()
+    _add_versions(report)
+    _add_settings(report, config)
+    async with arguments.admin() as admin:
+        if await _check_name_servers(report, admin, config):
+            await _check_brokers(report, admin)
+            await report.attempt("read topics", lambda: _count(admin.topics.list()))
+            await report.attempt("read groups", lambda: _count(admin.groups.list()))
+    show_result(report.rows, arguments.output, COLUMNS)
+    return ExitCode.DONE if all(row["ok"] for row in report.rows) else ExitCode.INCOMPLETE
+
+
+def _add_versions(report: Report) -> None:
+    try:
+        package = version("rocketmq-aio")
+    except PackageNotFoundError:
+        package = "not installed"
+    report.add("versions", f"rocketmq-aio {package}, Python {platform.python_version()}")
+    found = [name for name in OPTIONAL if find_spec(name)]
+    report.add("optional packages", ", ".join(found) or "none")
+
+
+def _add_settings(report: Report, config: ClientConfig) -> None:
+    account = config.credentials.access_key if config.credentials else "none"
+    settings = (f"namesrv {config.namesrv}", f"account {account}", f"TLS {bool(config.tls)}")
+    report.add("settings", ", ".join([*settings, f"namespace {config.namespace or 'none'}"]))
+
+
+async def _check_name_servers(report: Report, admin: AdminClient, config: ClientConfig) -> bool:
+    from rocketmq_aio.admin.client import AdminClient
+
+    addresses = (config.namesrv or "").split(";")
+    if (config.namesrv or "").startswith("http"):
+        addresses = [config.namesrv or ""]
+    worked = False
+    for address in filter(None, (each.strip() for each in addresses)):
+
+        async def ask(own: ClientConfig = replace(config, namesrv=address)) -> str:  # noqa: B008
+            async with AdminClient(client=own) as client:
+                return f"{len((await client.brokers.cluster()).brokers)} brokers registered"
+
+        worked = await report.attempt(f"name server {address}", ask) or worked
+    return worked
+
+
+async def _check_brokers(report: Report, admin: AdminClient) -> None:
+    for broker in (await admin.brokers.cluster()).brokers:
+
+        async def ask(name: str = broker.broker_name) -> str:
+            (runtime,) = await admin.brokers.stats(brokers=[name])
+            _add_clock(report, runtime)
+            return f"{runtime.address} {runtime.version}"
+
+        await report.attempt(f"broker {broker.broker_name}", ask)
+
+
+def _add_clock(report: Report, runtime: BrokerRuntime) -> None:
+    """Compare the time of the broker: its start and its uptime."""
+    match = UPTIME.search(runtime.stats.get("runtime", ""))
+    started = runtime.stats.get("bootTimestamp", "")
+    if match is None or not started.isdecimal():
+        return
+    days, hours, minutes, seconds = map(int, match.groups())
+    uptime = ((days * 24 + hours) * 60 + minutes) * 60 + seconds + 0.5
+    difference = int(started) / 1000 + uptime - time.time()
+    is_ok = abs(difference) <= MAX_CLOCK_SECONDS
+    text = f"{difference:+.0f} s, measured to a second"
+    report.add(f"clock of {runtime.broker_name}", text, ok=is_ok)
+
+
+async def _count(call: Awaitable[list[str]]) -> str:
+    return f"{len(await call)} found"

@@ -1,0 +1,129 @@
+"""``rmq lag``: the lag of groups."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from rocketmq_aio.cli.arguments import argument, command, option, options
+from rocketmq_aio.cli.connection import ClientArguments
+from rocketmq_aio.cli.failures import ExitCode
+from rocketmq_aio.cli.output import FormatArguments, print_error, print_line, show_result
+from rocketmq_aio.cli.running import run_async
+from rocketmq_aio.remoting.gather import gather_limited
+
+if TYPE_CHECKING:
+    from rocketmq_aio.admin.client import AdminClient
+    from rocketmq_aio.admin.results import GroupProgress
+
+app = typer.Typer(add_completion=False)
+AT_ONCE: Final = 16
+EXAMPLES: Final = """
+rmq lag
+rmq lag billing --queues
+rmq lag billing shipping --watch 5
+rmq lag --match 'shop-*' --above 1000 -o json
+"""
+
+
+@options
+class LagArguments(FormatArguments, ClientArguments):
+    """Options of `lag`."""
+
+    groups: list[str] | None = argument(
+        "Groups; default: all.", "GROUPS...", None, autocompletion="groups"
+    )
+    topic: str | None = option("Only this topic.", autocompletion="topics")
+    match: str | None = option("Only groups whose names match, such as 'shop-*'.")
+    above: int = option("Only rows with a larger lag.", default=-1)
+    queues: bool = option("A row for each queue.", default=False)
+    watch: float | None = option("Interval in seconds to show the lag again.", min=0.1)
+
+
+@command(app, "lag", LagArguments, EXAMPLES)
+def _lag(arguments: LagArguments) -> int:
+    """Show how many messages groups have not consumed yet, by topic or by queue.
+
+    The exit code is 1 if some groups could not be read; the others are shown.
+    """
+    return run_async(_show(arguments), on_signal=ExitCode.DONE if arguments.watch else None)
+
+
+async def _show(arguments: LagArguments) -> int:
+    async with arguments.admin() as admin:
+        while True:
+            names = arguments.groups or await admin.groups.list()
+            names = [n for n in names if arguments.match is None or fnmatchcase(n, arguments.match)]
+            code, rows = await read_lag(admin, names, arguments.topic, by_queue=arguments.queues)
+            rows = [row for row in rows if row["lag"] > arguments.above]
+            show_result(rows, arguments.output, _columns(by_queue=arguments.queues))
+            if arguments.watch is None:
+                return code
+            await asyncio.sleep(arguments.watch)
+            print_line("")
+
+
+async def read_lag(
+    admin: AdminClient, groups: list[str], topic: str | None = None, *, by_queue: bool = False
+) -> tuple[ExitCode, list[dict[str, Any]]]:
+    """Return the rows of *groups*; the errors of those that cannot be read are printed."""
+
+    async def read(group: str) -> GroupProgress:
+        return await admin.groups.progress(group, topic)
+
+    found, failed = await gather_limited(read, groups, AT_ONCE)
+    if failed and not found:
+        raise next(iter(failed.values()))
+    for group, error in failed.items():
+        print_error(f"{group}: {error}")
+    make = _queue_rows if by_queue else _topic_rows
+    rows = [row for each in found.values() for row in make(each)]
+    return ExitCode.INCOMPLETE if failed else ExitCode.DONE, rows
+
+
+def _columns(*, by_queue: bool) -> tuple[str, ...]:
+    last = ("committed", "end", "lag", "last_time")
+    return ("group", "topic", *(("broker", "queue") if by_queue else ("queues",)), *last)
+
+
+def _queue_rows(progress: GroupProgress) -> list[dict[str, Any]]:
+    return [
+        {
+            "group": progress.group,
+            "topic": each.queue.topic,
+            "broker": each.queue.broker_name,
+            "queue": each.queue.queue_id,
+            "committed": each.consumer_offset,
+            "end": each.broker_offset,
+            "lag": each.lag,
+            "last_time": _iso(each.last_time),
+        }
+        for each in progress.queues
+    ]
+
+
+def _topic_rows(progress: GroupProgress) -> list[dict[str, Any]]:
+    by_topic = defaultdict(list)
+    for each in progress.queues:
+        by_topic[each.queue.topic].append(each)
+    return [
+        {
+            "group": progress.group,
+            "topic": topic,
+            "queues": len(queues),
+            "committed": sum(each.consumer_offset for each in queues),
+            "end": sum(each.broker_offset for each in queues),
+            "lag": sum(each.lag for each in queues),
+            "last_time": _iso(max((q.last_time for q in queues if q.last_time), default=None)),
+        }
+        for topic, queues in sorted(by_topic.items())
+    ]
+
+
+def _iso(when: datetime | None) -> str | None:
+    return None if when is None else when.isoformat(timespec="milliseconds")

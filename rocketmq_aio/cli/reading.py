@@ -1,0 +1,177 @@
+"""Reading topics without joining a group, and the output of messages."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import csv
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any, Final
+
+from rocketmq_aio.admin.results import describe_message
+from rocketmq_aio.cli.output import (
+    Format,
+    as_rows,
+    format_cell,
+    print_line,
+    printable,
+    show_json,
+    show_result,
+)
+from rocketmq_aio.cli.parameters import parse_time
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
+from rocketmq_aio.consumer.pull.result import PullStatus
+from rocketmq_aio.errors import ConfigError, RouteNotFoundError
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue, MessageSelector
+
+POLL_SECONDS: Final = 5.0
+MAX_WAITING: Final = 64  # messages that are read but not printed
+QUEUES_AT_ONCE: Final = 64  # of those that end
+COLUMNS: Final = (
+    "store_time topic queue.broker_name queue.queue_id queue_offset message_id tags keys body"
+).split()
+
+
+def parse_start(text: str) -> str | datetime:
+    """Return "beginning", "end" or a time; raise `ConfigError` for others."""
+    if text in ("beginning", "end"):
+        return text
+    try:
+        when = parse_time(text)
+    except ConfigError as error:
+        raise ConfigError("--from", text, f"beginning, end, or {error.reason}") from None
+    assert when is not None
+    return when
+
+
+async def read_topic(
+    reader: PullConsumer,
+    topic: str,
+    *,
+    start: str | datetime,
+    selector: str | MessageSelector = "*",
+    exit_at_end: bool = False,
+    queue_id: int | None = None,
+) -> AsyncGenerator[MessageExt, None]:
+    """Yield the messages of *topic*, each queue in order; endless, or up to the present end.
+
+    :raises RouteNotFoundError: there is no such topic, or it cannot be read
+    """
+    queues = await reader.message_queues(topic)
+    queues = [each for each in queues if queue_id in (None, each.queue_id)]
+    if not queues:
+        raise RouteNotFoundError(topic, "it has no readable queue: check its permission")
+    found: asyncio.Queue[MessageExt | None] = asyncio.Queue(MAX_WAITING)
+    free = asyncio.Semaphore(QUEUES_AT_ONCE if exit_at_end else len(queues))
+
+    async def read(queue: MessageQueue) -> None:
+        async with free:
+            offset = await _first(reader, queue, start)
+            end = await reader.max_offset(queue) if exit_at_end else None
+            async with aclosing(_messages(reader, queue, (offset, end), selector)) as messages:
+                async for message in messages:
+                    await found.put(message)
+
+    async def read_all() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for queue in queues:
+                tasks.create_task(read(queue))
+        await found.put(None)
+
+    reading = asyncio.ensure_future(read_all())
+    reading.add_done_callback(lambda each: _wake(found, each))
+    try:
+        while (message := await found.get()) is not None:
+            yield message
+        reading.result()
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    finally:
+        reading.cancel()
+        await asyncio.wait([reading])
+
+
+async def _messages(
+    reader: PullConsumer,
+    queue: MessageQueue,
+    offsets: tuple[int, int | None],
+    selector: str | MessageSelector,
+) -> AsyncGenerator[MessageExt, None]:
+    """Yield the messages of *queue* between *offsets*; endless without the second one."""
+    offset, end = offsets
+    wait = POLL_SECONDS if end is None else 0.0
+    while end is None or offset < end:
+        result = await reader.pull(queue, offset, 32, selector, wait_seconds=wait)
+        for message in result.messages:
+            if end is None or message.queue_offset < end:
+                yield message
+        if end is not None and result.status is PullStatus.NO_NEW:
+            return
+        offset = result.next_offset
+
+
+def _wake(found: asyncio.Queue[MessageExt | None], reading: asyncio.Future[None]) -> None:
+    """Wake the reader of *found* after a failure; a message that was read may be dropped."""
+    if reading.cancelled() or reading.exception() is not None:
+        if found.full():
+            found.get_nowait()
+        found.put_nowait(None)
+
+
+async def _first(reader: PullConsumer, queue: MessageQueue, start: str | datetime) -> int:
+    if isinstance(start, datetime):
+        return await reader.offset_for_time(queue, start)
+    return await (reader.min_offset if start == "beginning" else reader.max_offset)(queue)
+
+
+def describe(message: MessageExt) -> dict[str, Any]:
+    """Return a message as JSON values; a body that is not UTF-8 is in ``body_base64``."""
+    described = describe_message(message)
+    if described["body"] is None:
+        described["body_base64"] = base64.b64encode(message.body).decode()
+    return described
+
+
+def printer(kind: Format, *, bodies: bool) -> Callable[[MessageExt], None]:
+    """Return what prints a message in a format; *bodies*: nothing but the bodies."""
+    if bodies:
+        return _print_body
+    if kind is Format.CSV:
+        csv.writer(sys.stdout, lineterminator="\n").writerow(COLUMNS)
+    return PRINTERS[kind]
+
+
+def _print_body(message: MessageExt) -> None:
+    sys.stdout.buffer.write(message.body + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _print_text(message: MessageExt) -> None:
+    body = message.body.decode(errors="backslashreplace")
+    place = f"{message.queue}@{message.queue_offset}"
+    labels = f"tag={format_cell(message.tags)} keys={format_cell(list(message.keys))}"
+    print_line(f"{message.store_time:%H:%M:%S.%f} {printable(place)} {labels}  {printable(body)}")
+
+
+def _print_csv(message: MessageExt) -> None:
+    _, rows = as_rows([describe(message)], COLUMNS)
+    cells = [",".join(each) if isinstance(each, list) else each for each in rows[0]]
+    csv.writer(sys.stdout, lineterminator="\n").writerow(cells)
+    sys.stdout.flush()
+
+
+def _print_yaml(message: MessageExt) -> None:
+    print_line("---")
+    show_result(describe(message), Format.YAML)
+
+
+PRINTERS: Final[dict[Format, Callable[[MessageExt], None]]] = {
+    Format.TABLE: _print_text,
+    Format.JSON: lambda message: show_json(describe(message)),
+    Format.CSV: _print_csv,
+    Format.YAML: _print_yaml,
+}

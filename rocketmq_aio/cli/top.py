@@ -1,0 +1,121 @@
+"""``rmq top``: rates of topics and lag of groups, again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from rocketmq_aio.cli.arguments import command, option, options
+from rocketmq_aio.cli.connection import ClientArguments
+from rocketmq_aio.cli.failures import ExitCode
+from rocketmq_aio.cli.group_lag import read_lag
+from rocketmq_aio.cli.output import as_rows, console, format_table, print_line
+from rocketmq_aio.cli.running import run_async
+from rocketmq_aio.remoting.gather import gather_limited
+
+if TYPE_CHECKING:
+    from rocketmq_aio.admin.client import AdminClient
+
+app = typer.Typer(add_completion=False)
+AT_ONCE: Final = 16
+TOPICS: Final = ("topic", "messages", "in_per_second")
+GROUPS: Final = ("group", "topic", "lag", "out_per_second")
+EXAMPLES: Final = """
+rmq top
+rmq top --match 'shop-*' --interval 5 --limit 10
+"""
+
+
+@options
+class TopArguments(ClientArguments):
+    """Options of `top`."""
+
+    match: str | None = option("Only topics and groups whose names match, such as 'shop-*'.")
+    interval: float = option("Seconds between two screens.", default=2.0, min=0.1)
+    limit: int = option("Rows of topics, and of groups.", default=15, min=1)
+    most: int = option("Topics, and groups, that are read for a screen.", default=500, min=1)
+    count: int | None = option("Screens to show.", min=1)
+
+
+@command(app, "top", TopArguments, EXAMPLES)
+def _top(arguments: TopArguments) -> int:
+    """Show the busiest topics and the groups with the largest lag until a signal.
+
+    Rates are the growth of offsets between two screens. Without a terminal each screen is
+    printed below the last one.
+    """
+    on_signal = ExitCode.DONE if arguments.count is None else None
+    return run_async(_show(arguments), on_signal=on_signal)
+
+
+async def _show(arguments: TopArguments) -> int:
+    from rich.live import Live
+    from rich.text import Text
+
+    stdout = console()
+    live = Live(console=stdout, auto_refresh=False, screen=True) if stdout.is_terminal else None
+    before: dict[Any, tuple[float, int]] = {}
+    shown = 0
+    async with arguments.admin() as admin:
+        if live is not None:
+            live.start()
+        try:
+            while True:
+                text, before = await _screen(admin, arguments, before)
+                if live is None:
+                    print_line(text)
+                else:
+                    live.update(Text(text, no_wrap=True), refresh=True)
+                shown += 1
+                if shown == arguments.count:
+                    return ExitCode.DONE
+                await asyncio.sleep(arguments.interval)
+        finally:
+            if live is not None:
+                live.stop()
+
+
+async def _screen(
+    admin: AdminClient, arguments: TopArguments, before: dict[Any, tuple[float, int]]
+) -> tuple[str, dict[Any, tuple[float, int]]]:
+    """Return the text, and the time and the sum of offsets by topic and by group."""
+    topics = _chosen(await admin.topics.list(), arguments)
+    groups = _chosen(await admin.groups.list(), arguments)
+    found, failed = await gather_limited(admin.topics.stats, topics, AT_ONCE)
+    _, lags = await read_lag(admin, groups) if groups else (None, [])
+    now, after = time.monotonic(), {}
+
+    def rate(key: object, offset: int) -> float | None:
+        after[key] = now, offset
+        then, old = before.get(key, (now, offset))
+        return (offset - old) / (now - then) if now > then else None
+
+    busy: list[dict[str, Any]] = [
+        {
+            "topic": topic,
+            "messages": each.count,
+            "in_per_second": rate(topic, sum(queue.max_offset for queue in each.queues)),
+        }
+        for topic, each in found.items()
+    ]
+    late = [
+        {**row, "out_per_second": rate((row["group"], row["topic"]), row["committed"])}
+        for row in lags
+    ]
+    busy.sort(key=lambda row: (-(row["in_per_second"] or 0), -row["messages"], row["topic"]))
+    late.sort(key=lambda row: (-row["lag"], row["group"], row["topic"]))
+    head = f"{len(topics)} topics, {len(groups)} groups, {len(failed)} topics not readable"
+    tables = [
+        format_table(*as_rows(rows[: arguments.limit], columns))
+        for rows, columns in ((busy, TOPICS), (late, GROUPS))
+    ]
+    return "\n\n".join([f"{time.strftime('%H:%M:%S')}  {head}", *tables]), after
+
+
+def _chosen(names: list[str], arguments: TopArguments) -> list[str]:
+    match = arguments.match
+    return [name for name in names if match is None or fnmatchcase(name, match)][: arguments.most]
