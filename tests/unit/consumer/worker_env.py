@@ -131,6 +131,30 @@ async def forever(_: object = None) -> None:
     await asyncio.Event().wait()
 
 
+class Gate:
+    """A handler that keeps its offsets, and waits when it first gets a message.
+
+    :param offset: waits only at this one
+    :param error: raised after the wait
+    """
+
+    def __init__(self, offset: int | None = None, *, error: Exception | None = None) -> None:
+        self.offset = offset
+        self.error = error
+        self.seen: list[int] = []
+        self.reached = asyncio.Event()
+        self.open = asyncio.Event()
+
+    async def __call__(self, message: MessageExt) -> None:
+        offset = message.queue_offset
+        self.seen.append(offset)
+        if self.offset in (None, offset) and self.seen.count(offset) == 1:
+            self.reached.set()
+            await self.open.wait()
+            if self.error is not None:
+                raise self.error
+
+
 @contextmanager
 def handling(
     on_message: Any = None,  # noqa: ANN401 - as the class takes it

@@ -16,6 +16,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import TOPIC, numbers, put
 from tests.unit.consumer.parts import message, queue
 from tests.unit.consumer.pushing import pushing
+from tests.unit.consumer.worker_env import Gate
 from tests.unit.remoting.until import until
 
 
@@ -123,20 +124,14 @@ async def test_few_messages_far_apart_wake_the_pull_loop_one_by_one() -> None:
 
 
 async def test_a_stuck_message_behind_a_gap_does_not_stop_the_queue(cluster: FakeCluster) -> None:
-    stuck, go = asyncio.Event(), asyncio.Event()
-
-    async def handle(message: MessageExt) -> None:
-        if message.queue_offset == 30:
-            stuck.set()
-            await go.wait()
-
+    gate = Gate(30)
     put(cluster, "first", tag="a")
     put(cluster, *numbers(29), tag="b")
     put(cluster, "stuck", tag="a")
     async with pushing(
-        cluster, handle, selector="a", max_span=20, close_timeout_seconds=0
+        cluster, gate, selector="a", max_span=20, close_timeout_seconds=0
     ) as consumer:
-        await stuck.wait()
+        await gate.reached.wait()
         put(cluster, *numbers(5), tag="a")
         held = consumer._engine.table[queue()]
         await until(lambda: held.next_offset == 36, "the pulls to go on")

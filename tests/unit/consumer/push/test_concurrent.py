@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from rocketmq_aio.consumer.push.consume_service import TURN
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater
 from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.parts import offsets
-from tests.unit.consumer.worker_env import WorkerEnv
+from tests.unit.consumer.worker_env import Gate, WorkerEnv
 from tests.unit.remoting.until import until
 
 
@@ -196,18 +195,12 @@ async def test_batch_holds_messages_of_one_queue_only() -> None:
 
 
 async def test_message_dropped_by_a_reset_is_not_sent_back() -> None:
-    started, go = asyncio.Event(), asyncio.Event()
-
-    async def handle(_: MessageExt) -> None:
-        started.set()
-        await go.wait()
-        raise ValueError("bad")
-
-    async with WorkerEnv(handle) as env:
+    gate = Gate(error=ValueError("bad"))
+    async with WorkerEnv(gate) as env:
         assigned = env.pull(0)
-        await started.wait()
+        await gate.reached.wait()
         assigned.restart(10)
-        go.set()
+        gate.open.set()
         await until(lambda: not assigned.has_in_flight, "the handler's end")
 
     assert env.send_back.sent == []

@@ -21,6 +21,7 @@ from rocketmq_aio.protocol.requests.from_broker import ConsumeMessageDirectly
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
 from tests.unit.consumer.pushing import RETRIES, Notes, pushing
+from tests.unit.consumer.worker_env import Gate
 from tests.unit.remoting.until import until
 
 
@@ -156,41 +157,26 @@ async def test_direct_consumption_decodes_the_value(cluster: FakeCluster) -> Non
 
 async def test_offsets_are_reset_while_handlers_run(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
-    started, go = asyncio.Event(), asyncio.Event()
-    seen: list[int] = []
-
-    async def handle(message: MessageExt) -> None:
-        seen.append(message.queue_offset)
-        if message.queue_offset == 0 and not go.is_set():
-            started.set()
-            await go.wait()
-
-    async with pushing(cluster, handle, commit_interval_seconds=0.01) as consumer:
-        await started.wait()
-        await until(lambda: len(seen) == 10, "all but the first to be done")
+    gate = Gate(0)
+    async with pushing(cluster, gate, commit_interval_seconds=0.01) as consumer:
+        await gate.reached.wait()
+        await until(lambda: len(gate.seen) == 10, "all but the first to be done")
         await consumer._engine.reset_offsets(TOPIC, {queue(): 5, queue(9): 3})
         assert cluster.broker.committed(GROUP, TOPIC, 0) == 5
-        go.set()
+        gate.open.set()
         await committed(cluster, {0: 10})
 
-    assert sorted(seen[10:]) == [5, 6, 7, 8, 9]
+    assert sorted(gate.seen[10:]) == [5, 6, 7, 8, 9]
     assert cluster.broker.committed(GROUP, TOPIC, 9) is None
 
 
 async def test_failure_from_before_a_reset_is_not_sent_back(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
-    started, go = asyncio.Event(), asyncio.Event()
-
-    async def handle(message: MessageExt) -> None:
-        if message.queue_offset == 0:
-            started.set()
-            await go.wait()
-            raise ValueError("bad")
-
-    async with pushing(cluster, handle, commit_interval_seconds=0.01) as consumer:
-        await started.wait()
+    gate = Gate(0, error=ValueError("bad"))
+    async with pushing(cluster, gate, commit_interval_seconds=0.01) as consumer:
+        await gate.reached.wait()
         await consumer._engine.reset_offsets(TOPIC, {queue(): 2})
-        go.set()
+        gate.open.set()
         await committed(cluster, {0: 3})
         await until(lambda: not consumer._engine.table[queue()].has_in_flight, "the handler's end")
 

@@ -21,7 +21,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.consumer.pushing import Notes, push_consumer, pushing
-from tests.unit.consumer.worker_env import forever
+from tests.unit.consumer.worker_env import Gate, forever
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 
@@ -77,18 +77,13 @@ async def test_run_serves_a_consumer_that_is_started(cluster: FakeCluster) -> No
 
 async def test_cancelled_run_closes_the_consumer(cluster: FakeCluster) -> None:
     put(cluster, "a")
-    started, go = asyncio.Event(), asyncio.Event()
-
-    async def handle(_: MessageExt) -> None:
-        started.set()
-        await go.wait()
-
-    consumer = push_consumer(cluster, handle)
+    gate = Gate()
+    consumer = push_consumer(cluster, gate)
     async with nothing_left(), running(consumer) as task:
-        await started.wait()
+        await gate.reached.wait()
         task.cancel()
         await until(lambda: consumer._engine.table[queue()].dropped, "the hand-over")
-        go.set()
+        gate.open.set()
 
     assert task.cancelled()
     assert cluster.broker.committed(GROUP, TOPIC, 0) == 1
@@ -321,21 +316,16 @@ async def test_run_raises_when_a_background_task_is_cancelled_by_others(
 
 async def test_close_waits_for_running_handlers_and_commits(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
-    started, go = asyncio.Event(), asyncio.Event()
-
-    async def handle(_: MessageExt) -> None:
-        started.set()
-        await go.wait()
-
+    gate = Gate()
     async with (
         nothing_left(),
-        pushing(cluster, handle, concurrency=1, close_timeout_seconds=60.0) as consumer,
+        pushing(cluster, gate, concurrency=1, close_timeout_seconds=60.0) as consumer,
     ):
-        await started.wait()
+        await gate.reached.wait()
         closing = asyncio.ensure_future(consumer.close())
         held = consumer._engine.table[queue()]
         await until(lambda: held.drained is not None, "the wait for the handler")
-        go.set()
+        gate.open.set()
         await closing
 
     assert cluster.broker.committed(GROUP, TOPIC, 0) == 1  # those that had not begun come again

@@ -27,6 +27,7 @@ from tests.unit.consumer.pushing import (
     pushing,
     topics_of,
 )
+from tests.unit.consumer.worker_env import Gate
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 
@@ -103,18 +104,13 @@ async def test_topics_can_be_subscribed_and_unsubscribed_at_run_time(cluster: Fa
 
 async def test_unsubscribe_waits_for_running_handlers(cluster: FakeCluster) -> None:
     put(cluster, *numbers(2))
-    started, go = asyncio.Event(), asyncio.Event()
-
-    async def handle(_: MessageExt) -> None:
-        started.set()
-        await go.wait()
-
-    async with pushing(cluster, handle, concurrency=1, close_timeout_seconds=60.0) as consumer:
-        await started.wait()
+    gate = Gate()
+    async with pushing(cluster, gate, concurrency=1, close_timeout_seconds=60.0) as consumer:
+        await gate.reached.wait()
         leaving = asyncio.ensure_future(consumer.unsubscribe(TOPIC))
         held = consumer._engine.table[queue()]
         await until(lambda: held.drained is not None, "the wait for the handler")
-        go.set()
+        gate.open.set()
         await leaving
 
         assert cluster.broker.committed(GROUP, TOPIC, 0) == 1

@@ -13,7 +13,7 @@ from rocketmq_aio.errors import PayloadError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.properties import encode_properties
 from tests.unit.consumer.parts import messages, offsets, queue
-from tests.unit.consumer.worker_env import WorkerEnv
+from tests.unit.consumer.worker_env import Gate, WorkerEnv
 from tests.unit.remoting.until import until
 
 
@@ -222,29 +222,11 @@ def test_a_queue_without_assignment_and_handlers_is_forgotten(of: Queue) -> None
     assert not of.table._queues
 
 
-class Gate:
-    """A handler that keeps its offsets, waits at offset 0, and fails there if set."""
-
-    def __init__(self, *, fails: bool = False) -> None:
-        self.fails = fails
-        self.seen: list[int] = []
-        self.reached = asyncio.Event()
-        self.open = asyncio.Event()
-
-    async def __call__(self, message: MessageExt) -> None:
-        self.seen.append(message.queue_offset)
-        if message.queue_offset == 0 and self.seen.count(0) == 1:
-            self.reached.set()
-            await self.open.wait()
-            if self.fails:
-                raise ValueError("bad")
-
-
 @pytest.mark.parametrize("fails", [False, True], ids=["succeeds", "fails"])
 async def test_a_concurrent_queue_starts_one_handler_per_message_across_assignments(
     fails: bool,
 ) -> None:
-    handle = Gate(fails=fails)
+    handle = Gate(0, error=ValueError("bad") if fails else None)
     async with WorkerEnv(handle) as env:
         env.pull(0, 1)
         await handle.reached.wait()
@@ -270,7 +252,7 @@ async def test_a_message_that_waits_for_a_local_retry_is_not_delivered_meanwhile
         await go.wait()
 
     monkeypatch.setattr("rocketmq_aio.consumer.push.concurrent.anyio.sleep", pause)
-    handle = Gate(fails=True)
+    handle = Gate(0, error=ValueError("bad"))
     handle.open.set()
     async with WorkerEnv(handle) as env:
         env.send_back.down = 1
@@ -324,7 +306,7 @@ async def test_messages_of_a_batch_that_were_put_back_belong_to_their_next_handl
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 async def test_a_revoked_queue_keeps_no_messages_in_memory(orderly: bool) -> None:
-    handle = Gate()
+    handle = Gate(0)
     handle.open.set()
     async with WorkerEnv(handle, orderly=orderly) as env:
         env.pull(0)

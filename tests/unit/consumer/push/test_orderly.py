@@ -18,7 +18,7 @@ from rocketmq_aio.consumer.push.handlers import (
 from rocketmq_aio.errors import PayloadError
 from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.parts import messages, offsets
-from tests.unit.consumer.worker_env import FakeSendBack, WorkerEnv
+from tests.unit.consumer.worker_env import FakeSendBack, Gate, WorkerEnv
 from tests.unit.remoting.until import until
 
 
@@ -157,19 +157,13 @@ async def test_reassigned_queue_waits_for_the_handler_of_its_last_assignment() -
 
 
 async def test_message_of_a_released_queue_is_not_retried() -> None:
-    started, go = asyncio.Event(), asyncio.Event()
-
-    async def handle(_: MessageExt) -> None:
-        started.set()
-        await go.wait()
-        raise ValueError("bad")
-
-    async with WorkerEnv(handle, orderly=True, max_reconsume_times=0) as env:
+    gate = Gate(error=ValueError("bad"))
+    async with WorkerEnv(gate, orderly=True, max_reconsume_times=0) as env:
         assigned = env.pull(0)
-        await started.wait()
+        await gate.reached.wait()
         assigned.drop()
         assigned.release()
-        go.set()
+        gate.open.set()
         await until(lambda: not assigned.has_in_flight, "the handler's end")
 
     assert env.send_back.dead == []

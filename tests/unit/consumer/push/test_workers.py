@@ -17,7 +17,7 @@ from rocketmq_aio.consumer.push import workers as workers_module
 from rocketmq_aio.consumer.push.consume_service import TURN
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, SuspendQueue
 from rocketmq_aio.model.message import MessageExt
-from tests.unit.consumer.worker_env import FakeSendBack, WorkerEnv, forever
+from tests.unit.consumer.worker_env import FakeSendBack, Gate, WorkerEnv, forever
 from tests.unit.remoting.until import until
 
 MakeWorkerEnv = Callable[..., WorkerEnv]
@@ -47,19 +47,13 @@ def _with_lists(handler: Callable[[MessageExt], object]) -> Callable[..., object
 
 async def test_statistics_are_current_during_a_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rocketmq_aio.consumer.push.workers.STATISTICS_SECONDS", 0.0)
-    reached, go = asyncio.Event(), asyncio.Event()
-
-    async def handle(message: MessageExt) -> None:
-        if message.queue_offset == 5:
-            reached.set()
-            await go.wait()
-
-    async with WorkerEnv(handle, concurrency=1) as env:
+    gate = Gate(5)
+    async with WorkerEnv(gate, concurrency=1) as env:
         env.pull(*range(10))
-        await reached.wait()
+        await gate.reached.wait()
         so_far = env.statistics.snapshot("orders")
         touched = env.queue().last_consume
-        go.set()
+        gate.open.set()
         await env.until_committable(10)
 
     assert so_far.consumed_per_second == 5
@@ -258,22 +252,15 @@ async def test_surplus_workers_leave_no_message_unhandled(worker_env: MakeWorker
 
 
 async def test_suspension_stops_a_running_turn(worker_env: MakeWorkerEnv) -> None:
-    started, go = asyncio.Event(), asyncio.Event()
-    seen: list[int] = []
-
-    async def handle(message: MessageExt) -> None:
-        seen.append(message.queue_offset)
-        started.set()
-        await go.wait()
-
-    async with worker_env(handle, concurrency=1) as env:
+    gate = Gate()
+    async with worker_env(gate, concurrency=1) as env:
         env.pull(0, 1)
-        await started.wait()
+        await gate.reached.wait()
         env.service.suspended = True
-        go.set()
+        gate.open.set()
         await env.until_committable(1)
         await until(lambda: not env.workers.busy, "the worker to rest")
-        assert seen == [0]
+        assert gate.seen == [0]
 
         env.service.suspended = False
         env.service.idle.wake_all()
@@ -304,44 +291,30 @@ async def test_handlers_that_never_wait_yield_to_the_event_loop(worker_env: Make
 
 async def test_refetched_messages_are_handled_once(worker_env: MakeWorkerEnv) -> None:
     """Another expression: what waits is forgotten while a handler is at work."""
-    started, go = asyncio.Event(), asyncio.Event()
-    seen: list[int] = []
-
-    async def handle(message: MessageExt) -> None:
-        seen.append(message.queue_offset)
-        started.set()
-        await go.wait()
-
-    async with worker_env(handle, concurrency=1) as env:
+    gate = Gate()
+    async with worker_env(gate, concurrency=1) as env:
         assigned = env.pull(*range(6))
-        await started.wait()
+        await gate.reached.wait()
         assigned.refetch()
         env.pull(*range(1, 8))
-        go.set()
+        gate.open.set()
         await env.until_committable(8)
 
-    assert seen == list(range(8))
+    assert gate.seen == list(range(8))
     assert assigned.process_queue.count == 0
 
 
 async def test_revoked_queue_counts_its_running_handler(worker_env: MakeWorkerEnv) -> None:
-    started, go = asyncio.Event(), asyncio.Event()
-    seen: list[int] = []
-
-    async def handle(message: MessageExt) -> None:
-        seen.append(message.queue_offset)
-        started.set()
-        await go.wait()
-
-    async with worker_env(handle, concurrency=1) as env:
+    gate = Gate()
+    async with worker_env(gate, concurrency=1) as env:
         assigned = env.pull(0, 1, 2)
-        await started.wait()
+        await gate.reached.wait()
         assigned.drop()
         assert assigned.has_in_flight
-        go.set()
+        gate.open.set()
         await until(lambda: not assigned.has_in_flight, "the handler's end")
 
-    assert seen == [0]
+    assert gate.seen == [0]
     assert assigned.committable == 1
 
 
