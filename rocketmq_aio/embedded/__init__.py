@@ -11,7 +11,6 @@ _MODULES, __getattr__, __dir__ = lazy_names(
         "cluster": "EmbeddedCluster",
         "faults": "Fault Faults HeldResponses",
         "name_server": "EmbeddedNameServer",
-        "recording": "Recorder",
         "responses": "Close Raw Response",
     },
 )

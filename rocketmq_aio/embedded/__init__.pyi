@@ -9,7 +9,6 @@ from rocketmq_aio.embedded.faults import Fault as Fault
 from rocketmq_aio.embedded.faults import Faults as Faults
 from rocketmq_aio.embedded.faults import HeldResponses as HeldResponses
 from rocketmq_aio.embedded.name_server import EmbeddedNameServer as EmbeddedNameServer
-from rocketmq_aio.embedded.recording import Recorder as Recorder
 from rocketmq_aio.embedded.responses import Close as Close
 from rocketmq_aio.embedded.responses import Raw as Raw
 from rocketmq_aio.embedded.responses import Response as Response

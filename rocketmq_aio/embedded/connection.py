@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import struct
-from typing import Final, Protocol as Interface, cast
+from typing import Any, Final, Protocol as Interface, cast
 
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.command import Command
@@ -35,7 +35,7 @@ class ServerConnection(asyncio.Protocol):
     Invalid input closes the connection without a response, like on brokers. A client that does not
     read its responses is not read either, and is dropped at `MAX_UNSENT_BYTES`.
 
-    :ivar tasks: of requests whose responses are awaited
+    :ivar tasks: of requests that are not answered yet
     :ivar pushed: responses of the client that the server waits for, by opaque
     """
 
@@ -46,7 +46,7 @@ class ServerConnection(asyncio.Protocol):
         self.received_bytes = 0
         self.received_chunks = 0
         self.fault: CodecError | None = None
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Future[Any]] = set()
         self.pushed: dict[int, asyncio.Future[Command]] = {}
         self._peer = peer
         self._decoder = FrameDecoder(self._frame, max_frame_bytes=MAX_FRAME_BYTES)

@@ -16,7 +16,6 @@ from rocketmq_aio.embedded.connection import ServerConnection, detach
 from rocketmq_aio.embedded.faults import CONNECT, Faults
 from rocketmq_aio.embedded.loop_thread import LoopThread, awaited_or_blocking, from_any_thread
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
-from rocketmq_aio.embedded.recording import MAX_RECORDS, Recorder
 from rocketmq_aio.embedded.responses import Close, ErrorResponse, Outcome, Raw, Response, resolve
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.log import get_logger
@@ -78,7 +77,6 @@ class EmbeddedServer:
     the event loop, where `start`, `stop` and `restart` are awaited.
 
     :ivar errors: exceptions of handlers of faults; raised at the end of the ``async with`` block
-    :ivar recorder: frames, after `record`
     :ivar bound_host: the address that *host* resolved to
     """
 
@@ -94,7 +92,6 @@ class EmbeddedServer:
         self.clock = options.get("clock") or Clock(self.thread)
         self.faults = options.get("faults") or Faults(self.clock, self.thread)
         self.errors: deque[Exception] = deque(maxlen=MAX_ERRORS)
-        self.recorder: Recorder | None = None
         self.connections: dict[int, ServerConnection] = {}  # open connections
         self.changed = Notifier()  # of the set of connections
         self._tls = options.get("tls")
@@ -243,11 +240,6 @@ class EmbeddedServer:
 
     # --- tests ----------------------------------------------------------------------------------
 
-    def record(self, limit: int = MAX_RECORDS) -> Recorder:
-        """Record frames from now on, the newest *limit*."""
-        self.recorder = Recorder(limit)
-        return self.recorder
-
     async def wait_for_connections(self, count: int, seconds: float = WAIT_SECONDS) -> None:
         """Wait until exactly *count* connections are open."""
         what = f"{count} open connection(s)"
@@ -286,17 +278,12 @@ class EmbeddedServer:
             del connection.pushed[opaque]
 
     def _send(self, connection: ServerConnection, request: Command, ext: dict[str, str]) -> None:
-        if self.recorder is not None:
-            number = connection.number
-            self.recorder.add(number, JSON_HEADER, request, request.code, sent=True)
         connection.write(encode_command(request, ext, version=self.version.number))
 
     # --- what connections report ----------------------------------------------------------------
 
     def opened(self, connection: ServerConnection) -> None:
         self.connections[connection.number] = connection
-        if self.recorder is not None:
-            self.recorder.connected()
         if self._frozen:
             connection.freeze()
         elif self.faults.active:
@@ -310,8 +297,6 @@ class EmbeddedServer:
         self.changed.notify()
 
     def received(self, connection: ServerConnection, encoding: int, command: Command) -> None:
-        if self.recorder is not None:
-            self.recorder.received(connection.number, encoding, command)
         if command.is_response:
             response = connection.pushed.get(command.opaque)
             if response is not None and not response.done():
@@ -326,14 +311,7 @@ class EmbeddedServer:
         except Exception as error:  # noqa: BLE001 - a defect must not end the server
             outcome = self._failed(error, command, scripted=fault is not None)
         if not isinstance(outcome, Response) and inspect.isawaitable(outcome):
-            later = self._respond_later(
-                connection, encoding, command, outcome, scripted=fault is not None
-            )
-            task = asyncio.ensure_future(later)
-            connection.tasks.add(task)
-            task.add_done_callback(connection.tasks.discard)
-            if inspect.iscoroutine(outcome):  # the task may be cancelled before it starts
-                task.add_done_callback(lambda _: outcome.close())
+            self._respond_later(connection, encoding, command, outcome, scripted=fault is not None)
         else:
             self._respond(connection, encoding, command, outcome)
 
@@ -370,14 +348,13 @@ class EmbeddedServer:
         """
         if isinstance(error, Close | ErrorResponse | CodecError):
             return self.error_outcome(error)
-        if scripted or self.recorder is not None:
-            self.errors.append(error)
         if scripted:
+            self.errors.append(error)
             return Close()
         logger.error("request_failed", server=self.name, code=command.code, exc_info=error)
         return Response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
-    async def _respond_later(
+    def _respond_later(
         self,
         connection: ServerConnection,
         encoding: int,
@@ -386,11 +363,22 @@ class EmbeddedServer:
         *,
         scripted: bool,
     ) -> None:
-        try:
-            result = await outcome
-        except Exception as error:  # noqa: BLE001 - as in `received`
-            result = self._failed(error, command, scripted=scripted)
-        self._respond(connection, encoding, command, result)
+        # The task is that of the outcome itself: a coroutine around it, cancelled before it
+        # starts, would never await the outcome.
+        task = asyncio.ensure_future(outcome)
+        connection.tasks.add(task)
+
+        def respond(done: asyncio.Future[Outcome]) -> None:
+            connection.tasks.discard(done)
+            if done.cancelled():
+                return
+            try:
+                result = done.result()
+            except Exception as error:  # noqa: BLE001 - as in `received`
+                result = self._failed(error, command, scripted=scripted)
+            self._respond(connection, encoding, command, result)
+
+        task.add_done_callback(respond)
 
     def _respond(
         self, connection: ServerConnection, encoding: int, command: Command, outcome: Outcome
@@ -398,10 +386,6 @@ class EmbeddedServer:
         if not isinstance(outcome, Response):
             self._act(connection, outcome)
         elif not command.is_oneway and connection.is_open:
-            if self.recorder is not None:
-                answer = Command(outcome.code, command.opaque, RESPONSE_FLAG, outcome.remark)
-                answer.ext, answer.body = dict(outcome.ext), outcome.body
-                self.recorder.add(connection.number, encoding, answer, command.code, sent=True)
             connection.write(self.frame(command, outcome, encoding))
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import resource
 import socket
 from collections.abc import AsyncIterator
@@ -10,8 +11,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rocketmq_aio.embedded import connection as connection_module
+from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
-from rocketmq_aio.embedded.connection import HIGH_WATER_BYTES, MAX_FRAME_BYTES, MAX_UNSENT_BYTES
+from rocketmq_aio.embedded.connection import (
+    HIGH_WATER_BYTES,
+    MAX_FRAME_BYTES,
+    MAX_UNSENT_BYTES,
+    ServerConnection,
+)
 from rocketmq_aio.embedded.faults import GARBAGE
 from rocketmq_aio.model.address import parse_address
 from rocketmq_aio.protocol.codes import RESPONSE_FLAG
@@ -175,3 +182,32 @@ async def test_a_client_with_too_many_unsent_bytes_is_dropped(
         await cluster.broker.wait_for_connections(0)
 
     assert await responds(cluster)
+
+
+def test_a_held_pull_leaves_no_coroutine_when_its_broker_is_killed(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    # The event loop ends in the turn in which the task of the request is cancelled.
+    loop = asyncio.new_event_loop()
+    killed = loop.create_future()
+
+    class KilledByPull(EmbeddedBroker):
+        def received(self, connection: ServerConnection, encoding: int, command: Command) -> None:
+            super().received(connection, encoding, command)
+            self.kill()
+            killed.set_result(None)
+
+    async def pull() -> None:
+        broker = KilledByPull()
+        await broker.start()
+        broker.create_topic("orders", queues=1)
+        client = RawClient(broker.address)
+        await client.__aenter__()
+        client.send(pull_header(CASE_ENV, 0, suspend_timeout_millis=60_000))
+
+    loop.run_until_complete(pull())
+    loop.run_until_complete(killed)
+    loop.close()
+    gc.collect()
+
+    assert [str(each.message) for each in recwarn if "never awaited" in str(each.message)] == []
