@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, Self, TypedDict, Unpack
 
-import msgspec
-
 from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.loop_thread import LoopThread, awaited_or_blocking, from_any_thread
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
 from rocketmq_aio.embedded.responses import Close, Handler, Outcome, Raw, Response
+from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
 
 if TYPE_CHECKING:
     from rocketmq_aio.embedded.connection import ServerConnection
@@ -67,7 +67,7 @@ UNKNOWN_OPAQUE: Final = 0x7FFF_FFF0
 
 _SHORT_NAMES: Final = KINDS["send"] | KINDS["reply"]  # header fields of one letter
 _TOPIC_FIELDS: Final = ("topic", "originTopic")
-_GROUP_FIELDS: Final = ("consumerGroup", "producerGroup", "group")
+_GROUP_FIELDS: Final = ("consumerGroup", "producerGroup", "group", "groupName", "destGroup")
 
 
 class Selection(TypedDict, total=False):
@@ -427,10 +427,9 @@ def names_of(command: Command) -> tuple[set[str], set[str]]:
 def _names_of_body(body: bytes, topics: set[str], groups: set[str]) -> None:
     """Add the names in the body of a heartbeat, a lock request or a batch of acks."""
     try:
-        data = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeError):
+        entries = [read_body(body, object)]
+    except CodecError:
         return
-    entries = [data]
     while entries:
         entry = entries.pop()
         if isinstance(entry, list):
@@ -438,7 +437,7 @@ def _names_of_body(body: bytes, topics: set[str], groups: set[str]) -> None:
         elif isinstance(entry, dict):
             entries += [value for value in entry.values() if isinstance(value, list | dict)]
             topics |= {entry[name] for name in ("topic", "t") if isinstance(entry.get(name), str)}
-            names = (*_GROUP_FIELDS, "groupName", "consumerGroup", "c")
+            names = (*_GROUP_FIELDS, "c")
             groups |= {entry[name] for name in names if isinstance(entry.get(name), str)}
 
 

@@ -9,11 +9,12 @@ from typing import Any, Final, NamedTuple, Protocol
 from rocketmq_aio.embedded.broker.state import ErrorResponse
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.faults import names_of
 from rocketmq_aio.embedded.handlers import handles, reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.embedded.server import Version
 from rocketmq_aio.model.names import RETRY_PREFIX
-from rocketmq_aio.protocol.bodies import HeartbeatData, LockBatchRequest
+from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
@@ -23,8 +24,6 @@ from rocketmq_aio.remoting.acl import ACCESS_KEY, SIGNATURE, signature_of
 
 ACL_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 UNSIGNED_UP_TO: Final = 399  # client version whose queries do not sign `BY_ID` (5.x)
-SEND: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
-LOCKS: Final = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ})
 ADMIN_CODES_4: Final = frozenset(
     {
         RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -35,72 +34,39 @@ ADMIN_CODES_4: Final = frozenset(
         AdminCode.UPDATE_AND_CREATE_ACL_CONFIG,
     }
 )
-GET_TOPIC: Final = (("Topic", "topic"),)
-GROUP: Final = (("Group", "consumerGroup"),)
-BOTH: Final = (("Group", "consumerGroup"), ("Topic", "topic"))
-OF_GROUP: Final = (("Group", "group"), ("Topic", "topic"))
+AUTH_CODES: Final = " ".join(code.name for code in AdminCode if code.name.startswith("AUTH_"))
 
-Fields = tuple[tuple[str, str], ...]
-
-# 5.x: the fields that name resources, and the actions of which one is needed.
-RULES_5: Final[Mapping[int, tuple[Fields, str]]] = {
-    RequestCode.END_TRANSACTION: (GET_TOPIC, "Pub"),
-    RequestCode.RECALL_MESSAGE: (GET_TOPIC, "Pub"),
-    RequestCode.CONSUMER_SEND_MSG_BACK: ((("Group", "group"),), "Sub"),
-    RequestCode.PULL_MESSAGE: (BOTH, "Sub"),
-    RequestCode.LITE_PULL_MESSAGE: (BOTH, "Sub"),
-    RequestCode.POP_MESSAGE: (BOTH, "Sub"),
-    RequestCode.ACK_MESSAGE: (BOTH, "Sub"),
-    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: (BOTH, "Sub"),
-    RequestCode.QUERY_MESSAGE: (GET_TOPIC, "Sub,Get"),
-    RequestCode.UNREGISTER_CLIENT: (GROUP, "Sub"),
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: (GROUP, "Sub,Get"),
-    RequestCode.QUERY_CONSUMER_OFFSET: (BOTH, "Sub,Get"),
-    RequestCode.UPDATE_CONSUMER_OFFSET: (BOTH, "Sub,Update"),
-    RequestCode.GET_MAX_OFFSET: (GET_TOPIC, "Get"),
-    RequestCode.GET_MIN_OFFSET: (GET_TOPIC, "Get"),
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: (GET_TOPIC, "Get"),
-    RequestCode.GET_EARLIEST_MSG_STORETIME: (GET_TOPIC, "Get"),
-    RequestCode.VIEW_MESSAGE_BY_ID: (GET_TOPIC, "Get"),
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: (GROUP, "Get"),
-    RequestCode.GET_CONSUMER_RUNNING_INFO: (GROUP, "Get"),
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: (BOTH, "Sub"),
-    RequestCode.UPDATE_AND_CREATE_TOPIC: (GET_TOPIC, "Create"),
-    RequestCode.DELETE_TOPIC_IN_BROKER: (GET_TOPIC, "Delete"),
-    RequestCode.DELETE_SUBSCRIPTIONGROUP: ((("Group", "groupName"),), "Delete"),
-    RequestCode.GET_TOPIC_CONFIG: (GET_TOPIC, "Get"),
-    RequestCode.GET_TOPIC_STATS_INFO: (GET_TOPIC, "Get"),
-    RequestCode.GET_CONSUME_STATS: (BOTH, "Get"),
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: (GET_TOPIC, "Get"),
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: (OF_GROUP, "Update"),
-    AdminCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (OF_GROUP, "Get"),
-    AdminCode.CLONE_GROUP_OFFSET: ((("Group", "destGroup"), ("Topic", "topic")), "Update"),
-    AdminCode.QUERY_CONSUME_TIME_SPAN: (OF_GROUP, "Get"),
-    AdminCode.QUERY_SUBSCRIPTION_BY_CONSUMER: (OF_GROUP, "Get"),
-    AdminCode.QUERY_TOPICS_BY_CONSUMER: ((("Group", "group"),), "Get"),
-    AdminCode.GET_SUBSCRIPTIONGROUP_CONFIG: ((("Group", "group"),), "Get"),
+# Codes by the kinds of the resources that they name, and the actions of which one is needed.
+Rules = Mapping[tuple[str, str], str]
+RULES_5: Final[Rules] = {
+    ("Topic", "Pub"): "SEND_MESSAGE_V2 SEND_BATCH_MESSAGE END_TRANSACTION RECALL_MESSAGE",
+    ("Group", "Sub"): "CONSUMER_SEND_MSG_BACK UNREGISTER_CLIENT",
+    ("Group Topic", "Sub"): """PULL_MESSAGE LITE_PULL_MESSAGE POP_MESSAGE ACK_MESSAGE
+        CHANGE_MESSAGE_INVISIBLETIME CONSUME_MESSAGE_DIRECTLY LOCK_BATCH_MQ UNLOCK_BATCH_MQ""",
+    ("Topic", "Sub,Get"): "QUERY_MESSAGE",
+    ("Group", "Sub,Get"): "GET_CONSUMER_LIST_BY_GROUP",
+    ("Group Topic", "Sub,Get"): "QUERY_CONSUMER_OFFSET",
+    ("Group Topic", "Sub,Update"): "UPDATE_CONSUMER_OFFSET",
+    ("Topic", "Get"): """GET_MAX_OFFSET GET_MIN_OFFSET SEARCH_OFFSET_BY_TIMESTAMP
+        GET_EARLIEST_MSG_STORETIME VIEW_MESSAGE_BY_ID GET_TOPIC_CONFIG GET_TOPIC_STATS_INFO
+        QUERY_TOPIC_CONSUME_BY_WHO""",
+    ("Group", "Get"): """GET_CONSUMER_CONNECTION_LIST GET_CONSUMER_RUNNING_INFO
+        QUERY_TOPICS_BY_CONSUMER GET_SUBSCRIPTIONGROUP_CONFIG""",
+    ("Group Topic", "Get"): """GET_CONSUME_STATS INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+        QUERY_CONSUME_TIME_SPAN QUERY_SUBSCRIPTION_BY_CONSUMER""",
+    ("Topic", "Create"): "UPDATE_AND_CREATE_TOPIC",
+    ("Topic", "Delete"): "DELETE_TOPIC_IN_BROKER",
+    ("Group", "Delete"): "DELETE_SUBSCRIPTIONGROUP",
+    ("Group Topic", "Update"): "INVOKE_BROKER_TO_RESET_OFFSET CLONE_GROUP_OFFSET",
+    ("Cluster", "Get,Update"): f"""GET_PRODUCER_CONNECTION_LIST GET_ALL_TOPIC_CONFIG
+        GET_ALL_SUBSCRIPTIONGROUP_CONFIG UPDATE_AND_CREATE_TOPIC_LIST GET_BROKER_CONSUME_STATS
+        GET_ALL_PRODUCER_INFO VIEW_BROKER_STATS_DATA {AUTH_CODES}""",
 }
-# 5.x: codes that need an action on the cluster.
-CLUSTER_CODES_5: Final = frozenset(
-    {
-        RequestCode.GET_PRODUCER_CONNECTION_LIST,
-        RequestCode.GET_ALL_TOPIC_CONFIG,
-        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-        AdminCode.UPDATE_AND_CREATE_TOPIC_LIST,
-        AdminCode.GET_BROKER_CONSUME_STATS,
-        AdminCode.GET_ALL_PRODUCER_INFO,
-        AdminCode.VIEW_BROKER_STATS_DATA,
-        *(code for code in AdminCode if code.name.startswith("AUTH_")),
-    }
-)
-# 4.9: the fields that name resources, all read by the account.
-RULES_4: Final[Mapping[int, Fields]] = {
-    RequestCode.CONSUMER_SEND_MSG_BACK: (("Group", "group"),),
-    RequestCode.PULL_MESSAGE: BOTH,
-    RequestCode.QUERY_MESSAGE: GET_TOPIC,
-    RequestCode.UNREGISTER_CLIENT: GROUP,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: GROUP,
-    RequestCode.UPDATE_CONSUMER_OFFSET: BOTH,
+RULES_4: Final[Rules] = {
+    ("Topic", "Pub"): "SEND_MESSAGE_V2 SEND_BATCH_MESSAGE",
+    ("Topic", "Sub"): "QUERY_MESSAGE",
+    ("Group", "Sub"): "CONSUMER_SEND_MSG_BACK UNREGISTER_CLIENT GET_CONSUMER_LIST_BY_GROUP",
+    ("Group Topic", "Sub"): "PULL_MESSAGE UPDATE_CONSUMER_OFFSET",
 }
 
 
@@ -185,6 +151,7 @@ class AccessControl:
     def __init__(self, version: Version, cluster: str, accounts: Iterable[AccountLike]) -> None:
         self._is_5 = version.is_5
         self._cluster = cluster
+        self._rules = _by_code(RULES_5 if version.is_5 else RULES_4)
         self.users: dict[str, User] = {}
         for each in accounts:
             user = User(each.access_key, each.secret_key, admin=each.admin)
@@ -316,34 +283,18 @@ class AccessControl:
 
     def _needed(self, command: Command) -> Iterator[Needed]:
         """Yield the resources of *command* with the actions that it needs."""
-        code, ext = command.code, command.ext_fields()
-        if code in SEND:
-            topic = ext.get("b", ext.get("topic", ""))
-            yield _topic(topic, "Sub" if topic.startswith(RETRY_PREFIX) else "Pub")
-        elif code == RequestCode.HEART_BEAT:
+        if command.code == RequestCode.HEART_BEAT:
             for group in read_body(command.body, HeartbeatData).consumer_data_set:
-                yield Needed("Group", group.group_name, frozenset({"Sub"}))
+                yield _resource("Group", group.group_name, "Sub")
                 for each in group.subscription_data_set:
-                    yield _topic(each.topic, "Sub")
-        elif self._is_5 and code in LOCKS:
-            body = read_body(command.body, LockBatchRequest)
-            yield Needed("Group", body.consumer_group, frozenset({"Sub"}))
-            for topic in {queue.topic for queue in body.mq_set}:
-                yield _topic(topic, "Sub")
-        elif self._is_5 and code in CLUSTER_CODES_5:
-            yield Needed("Cluster", self._cluster, frozenset({"Get", "Update"}))
-        else:
-            yield from self._named_by_fields(code, ext)
-
-    def _named_by_fields(self, code: int, ext: Mapping[str, str]) -> Iterator[Needed]:
-        fields, actions = (
-            RULES_5.get(code, ((), "")) if self._is_5 else (RULES_4.get(code, ()), "Sub")
-        )
-        for kind, field in fields:
-            if name := ext.get(field):
-                is_topic = kind == "Topic"
-                wanted = frozenset(actions.split(","))
-                yield _topic(name, actions) if is_topic else Needed(kind, name, wanted)
+                    yield _resource("Topic", each.topic, "Sub")
+            return
+        kinds, actions = self._rules.get(command.code, ("", ""))
+        topics, groups = names_of(command)
+        names = {"Cluster": {self._cluster}, "Group": groups, "Topic": topics}
+        for kind in kinds.split():
+            for name in sorted(names[kind] - {""}):
+                yield _resource(kind, name, actions)
 
     def _denied(
         self, user: User, needed: Needed, decision: str | None, connection: ServerConnection
@@ -370,12 +321,17 @@ class AccessControl:
             raise ErrorResponse("An system error occurred, please try again later.")
 
 
-def _topic(name: str, actions: str) -> Needed:
-    """Return what a topic needs; the retry topic of a group counts as the group."""
-    wanted = frozenset(actions.split(","))
+def _by_code(rules: Rules) -> dict[int, tuple[str, str]]:
+    codes = {code.name: code for code in (*RequestCode, *AdminCode)}
+    return {codes[name]: rule for rule, names in rules.items() for name in names.split()}
+
+
+def _resource(kind: str, name: str, actions: str) -> Needed:
+    """Return a needed resource; the retry topic of a group counts as the group."""
     if name.startswith(RETRY_PREFIX):
-        return Needed("Group", name.removeprefix(RETRY_PREFIX), wanted)
-    return Needed("Topic", name, wanted)
+        kind, name = "Group", name.removeprefix(RETRY_PREFIX)
+        actions = actions.replace("Pub", "Sub")
+    return Needed(kind, name, frozenset(actions.split(",")))
 
 
 def _not_found(subject: str) -> ErrorResponse:
