@@ -43,9 +43,6 @@ class ServerConnection(asyncio.Protocol):
         self.number = number
         self.is_open = False
         self.client_address: tuple[str, int] = ("0.0.0.0", 0)
-        self.received_bytes = 0
-        self.received_chunks = 0
-        self.fault: CodecError | None = None
         self.tasks: set[asyncio.Future[Any]] = set()
         self.pushed: dict[int, asyncio.Future[Command]] = {}
         self._peer = peer
@@ -69,12 +66,9 @@ class ServerConnection(asyncio.Protocol):
         self._peer.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        self.received_bytes += len(data)
-        self.received_chunks += 1
         try:
             self._decoder.feed(data)
-        except CodecError as fault:
-            self.fault = fault
+        except CodecError:
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

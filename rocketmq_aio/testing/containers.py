@@ -31,6 +31,7 @@ from rocketmq_aio.testing.server import (
     BrokerSpec,
     Launched,
     Server,
+    check_same_version,
 )
 
 LABEL: Final = "rocketmq-aio.cluster"
@@ -108,10 +109,7 @@ class ContainerServer(Server):
     def start(self, version: str | None = None) -> None:
         if self.running:
             raise ClusterError(f"{self._name} is running already")
-        if version is not None:
-            raise NotSupportedError(
-                "the docker backend cannot change the version of a server: use 'jvm'"
-            )
+        check_same_version("docker", version)
         self._container.start()
 
     def kill(self) -> None:

@@ -13,7 +13,7 @@ from rocketmq_aio.embedded.server import VERSIONS, EmbeddedServer
 from rocketmq_aio.testing.errors import ClusterError, NotSupportedError
 from rocketmq_aio.testing.jvm import AdminTool
 from rocketmq_aio.testing.security import Security
-from rocketmq_aio.testing.server import Backend, BrokerSpec, Launched, Server
+from rocketmq_aio.testing.server import Backend, BrokerSpec, Launched, Server, check_same_version
 
 UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}  # of messageDelayLevel
 
@@ -35,10 +35,7 @@ class EmbeddedServerControl(Server):
     def start(self, version: str | None = None) -> None:
         if self.running:
             raise ClusterError(f"{self._server.address} is running already")
-        if version is not None:
-            raise NotSupportedError(
-                "the embedded backend cannot change the version of a server: use 'jvm'"
-            )
+        check_same_version("embedded", version)
         self._server.start()
 
     def kill(self) -> None:
@@ -149,44 +146,30 @@ def apply_properties(broker: EmbeddedBroker, properties: Mapping[str, str]) -> N
     :raises NotSupportedError: the embedded broker does not have one of them
     """
     for name, value in properties.items():
-        apply = PROPERTIES.get(name)
-        if apply is None:
+        if name not in PROPERTIES:
             raise NotSupportedError(f"the embedded backend cannot set {name}={value}")
         broker.state.settings[name] = value
-        apply(broker, value)
+        place, read = PROPERTIES[name]
+        part, attribute = place.split(".")
+        setattr(getattr(broker, part), attribute, read(value))
 
 
-def _create_topics(broker: EmbeddedBroker, value: str) -> None:
-    broker.state.auto_create_topics = value == "true"
+def _delay_levels(value: str) -> list[float]:
+    return [int(text[:-1]) * UNITS[text[-1]] for text in value.split()]
 
 
-def _create_groups(broker: EmbeddedBroker, value: str) -> None:
-    broker.state.auto_create_groups = value == "true"
+def _seconds(value: str) -> float:
+    return int(value) / 1000
 
 
-def _delay_levels(broker: EmbeddedBroker, value: str) -> None:
-    broker.delays.seconds = [int(text[:-1]) * UNITS[text[-1]] for text in value.split()]
-
-
-def _transaction_timeout(broker: EmbeddedBroker, value: str) -> None:
-    broker.transactions.first_check_seconds = int(value) / 1000
-
-
-def _check_interval(broker: EmbeddedBroker, value: str) -> None:
-    broker.transactions.check_interval_seconds = int(value) / 1000
-
-
-def _max_checks(broker: EmbeddedBroker, value: str) -> None:
-    broker.transactions.max_checks = int(value)
-
-
-PROPERTIES: Final[Mapping[str, Callable[[EmbeddedBroker, str], None]]] = {
-    "autoCreateTopicEnable": _create_topics,
-    "autoCreateSubscriptionGroup": _create_groups,
-    "messageDelayLevel": _delay_levels,
-    "transactionTimeOut": _transaction_timeout,
-    "transactionCheckInterval": _check_interval,
-    "transactionCheckMax": _max_checks,
+# Settings of broker.conf: where they belong, and how their text is read.
+PROPERTIES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
+    "autoCreateTopicEnable": ("state.auto_create_topics", "true".__eq__),
+    "autoCreateSubscriptionGroup": ("state.auto_create_groups", "true".__eq__),
+    "messageDelayLevel": ("delays.seconds", _delay_levels),
+    "transactionTimeOut": ("transactions.first_check_seconds", _seconds),
+    "transactionCheckInterval": ("transactions.check_interval_seconds", _seconds),
+    "transactionCheckMax": ("transactions.max_checks", int),
 }
 
 

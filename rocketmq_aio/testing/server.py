@@ -14,6 +14,17 @@ TAIL_LINES: Final = 30
 STOP_SECONDS: Final = 60.0  # a 5.5.0 broker takes 17 on an idle machine
 
 
+def check_same_version(backend: str, version: str | None) -> None:
+    """Raise for a change of version on a backend other than "jvm".
+
+    :raises NotSupportedError: *version* is not None
+    """
+    if version is not None:
+        raise NotSupportedError(
+            f"the {backend} backend cannot change the version of a server: use 'jvm'"
+        )
+
+
 class Server(ABC):
     """One name server, broker or proxy, running or stopped; data exists until `Backend.close`."""
 

@@ -131,32 +131,19 @@ def _not(node: _Node) -> _Node:
     return _condition(negated)
 
 
-def _all(parts: Sequence[Evaluate]) -> Evaluate:
+def _joined(parts: Sequence[Evaluate], *, decisive: bool) -> _Node:
+    """Return AND of *parts* if false is *decisive*, OR if true is; parts may be unknown."""
 
-    def all_of(properties: Mapping[str, str]) -> Value:
-        result: Value = True
+    def joined(properties: Mapping[str, str]) -> Value:
+        result: Value = not decisive
         for part in parts:
             value = part(properties)
-            if value is False:
-                return False
+            if value is decisive:
+                return decisive
             result = None if value is None else result
         return result
 
-    return all_of
-
-
-def _any(parts: Sequence[Evaluate]) -> Evaluate:
-
-    def any_of(properties: Mapping[str, str]) -> Value:
-        result: Value = False
-        for part in parts:
-            value = part(properties)
-            if value:
-                return True
-            result = None if value is None else result
-        return result
-
-    return any_of
+    return _condition(joined)
 
 
 def _equal(left: _Node, right: _Node) -> _Node:
@@ -286,16 +273,16 @@ class _Parser:
         raise FilterError(f"ParseException: Encountered {self._token.text!r}")
 
     def _disjunction(self) -> _Node:
-        node, parts = self._conjunction(), []
-        while self._accept("OR"):
-            parts.append(self._conjunction().as_condition())
-        return _condition(_any([node.as_condition(), *parts])) if parts else node
+        return self._operands("OR", self._conjunction, decisive=True)
 
     def _conjunction(self) -> _Node:
-        node, parts = self._equality(), []
-        while self._accept("AND"):
-            parts.append(self._equality().as_condition())
-        return _condition(_all([node.as_condition(), *parts])) if parts else node
+        return self._operands("AND", self._equality, decisive=False)
+
+    def _operands(self, word: str, operand: Callable[[], _Node], *, decisive: bool) -> _Node:
+        node, parts = operand(), []
+        while self._accept(word):
+            parts.append(operand().as_condition())
+        return _joined([node.as_condition(), *parts], decisive=decisive) if parts else node
 
     def _equality(self) -> _Node:
         node = self._comparison()
@@ -346,7 +333,7 @@ class _Parser:
         numbers = low.kind == high.kind == "number"
         if checked and numbers and _compared(low.value, high.value) == 1:
             raise FilterError("Illegal values of between, left value must be less than right")
-        return _condition(_all([above.evaluate, below.evaluate]))
+        return _joined([above.evaluate, below.evaluate], decisive=False)
 
     def _in(self, node: _Node) -> _Node:
         if node.kind != "property":

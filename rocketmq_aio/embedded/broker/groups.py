@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Page
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
@@ -29,11 +29,11 @@ SYSTEM_GROUPS: Final = (
 )
 
 
-class AllGroups(Header, frozen=True):
-    """The page of a table that a 5.x tool requests."""
+class AllGroups(Page, frozen=True):
+    """Header of the request for all groups."""
 
-    group_seq: int = 0
-    max_group_num: int | None = None
+    seq: int = msgspec.field(name="groupSeq", default=0)
+    most: int | None = msgspec.field(name="maxGroupNum", default=None)
 
 
 class GetGroup(Header, frozen=True):
@@ -85,10 +85,9 @@ class GroupProcessor:
 
     @reads(AllGroups, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def configs(self, page: AllGroups) -> object:
-        groups = list(self._state.groups.items())
-        end = None if page.max_group_num is None else page.group_seq + page.max_group_num
+        groups = self._state.groups
         body: dict[str, Any] = {
-            "subscriptionGroupTable": dict(groups[page.group_seq : end]),
+            "subscriptionGroupTable": {name: groups[name] for name in page.of(groups)},
             "dataVersion": self._state.data_version(),
         }
         if not self._state.version.is_5:

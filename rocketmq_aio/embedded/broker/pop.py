@@ -5,7 +5,6 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Iterable
 from itertools import count
-from struct import Struct
 from typing import Final, NamedTuple
 
 import msgspec
@@ -13,13 +12,13 @@ import msgspec
 from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
 from rocketmq_aio.embedded.broker.filters import FilterError, Matches, compile_filter
 from rocketmq_aio.embedded.broker.pop_order import PopOrders
-from rocketmq_aio.embedded.broker.pull import MAX_SCANNED, PARSE_FAILED
+from rocketmq_aio.embedded.broker.pull import PARSE_FAILED, select
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
-from rocketmq_aio.embedded.broker.store import MAX_V1_TOPIC, QueueLog, StoredMessage
+from rocketmq_aio.embedded.broker.store import QueueLog, StoredMessage
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.handlers import handles, reads
 from rocketmq_aio.embedded.responses import Outcome, Response
-from rocketmq_aio.model.properties import encode_properties
+from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.bodies import BatchAckRequest
 from rocketmq_aio.protocol.codes import PERM_READ, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -28,12 +27,12 @@ from rocketmq_aio.protocol.header import to_ext_fields
 from rocketmq_aio.protocol.receipt import (
     NORMAL,
     ORDER_REVIVE_QUEUE,
+    RETRY_JOINTS,
     RETRY_V1,
     RETRY_V2,
     Receipt,
     parse_receipt,
 )
-from rocketmq_aio.protocol.record import IPV4_HEAD, MAGIC_V1, MAGIC_V2
 from rocketmq_aio.protocol.requests.pop import (
     AckMessage,
     ChangeInvisibleTime,
@@ -42,7 +41,6 @@ from rocketmq_aio.protocol.requests.pop import (
     PopMessageResponse,
 )
 
-_BEGIN: Final = Struct(">ii")  # size and magic of a record
 MAX_MESSAGES: Final = 32
 MAX_AGE_MS: Final = 500  # of a request whose poll time is over
 REVIVE_QUEUES: Final = 8
@@ -97,7 +95,7 @@ class PopProcessor:
     @reads(PopMessage, version=5)
     def pop(self, header: PopMessage) -> object:
         self._check(header)
-        matches = self._filter(header)
+        matches = _filter(header)
         age = self._state.clock.now_ms() - header.born_time
         if header.born_time and header.poll_time and age - header.poll_time > MAX_AGE_MS:
             return Response(ResponseCode.POLLING_TIMEOUT, to_ext_fields(_nothing(0, 0, 0)))
@@ -127,12 +125,6 @@ class PopProcessor:
         if header.max_msg_nums > MAX_MESSAGES or header.queue_id >= len(topic.queues):
             raise self._state.invalid("max message number or queue id is out of range")
         self._state.check_group(header.consumer_group)
-
-    def _filter(self, header: PopMessage) -> Matches | None:
-        try:
-            return compile_filter(header.exp or "*", header.exp_type, is_5=True)
-        except FilterError:
-            raise ErrorResponse(PARSE_FAILED, ResponseCode.SUBSCRIPTION_PARSE_FAILED) from None
 
     def _pop(self, header: PopMessage, matches: Matches | None) -> Response:
         now = self._state.clock.now_ms()
@@ -238,16 +230,9 @@ class PopProcessor:
             queue.queue_id,
             stored.offset,
         )
-        properties = encode_properties({**stored.properties, "POP_CK": str(receipt)}).encode()
-        topic = header.topic.encode()
-        # The retry topic may be too long for version 1 of the record, and the topic may not.
-        is_v1 = len(topic) <= MAX_V1_TOPIC
-        magic, length_bytes = (MAGIC_V1, 1) if is_v1 else (MAGIC_V2, 2)
-        tail = len(topic).to_bytes(length_bytes, "big") + topic
-        tail += len(properties).to_bytes(2, "big") + properties
-        body_end = IPV4_HEAD + len(stored.body)
-        begin = _BEGIN.pack(body_end + len(tail), magic)
-        return begin + stored.record[_BEGIN.size : body_end] + tail
+        properties = {**stored.properties, "POP_CK": str(receipt)}
+        popped = stored.to_new(header.topic, stored.queue_id, properties=properties)
+        return self._state.store.record_of(popped, stored)
 
     # --- acks and renewals ----------------------------------------------------------------------
 
@@ -352,8 +337,8 @@ class PopProcessor:
         assert stored is not None, "checked by the delay queue"
         topic = delivery.queue.topic
         if delivery.queue.marker == NORMAL:
-            joint = "+" if self.retry_v2 else "_"
-            topic = f"%RETRY%{delivery.group}{joint}{topic}"
+            marker = RETRY_V2 if self.retry_v2 else RETRY_V1
+            topic = _retry_topic(delivery.group, marker, topic)
         self._state.store.create_topic(topic, 1)
         properties = {FIRST_POP_TIME: str(delivery.pop_time)} | stored.properties
         times = stored.reconsume_times + 1
@@ -361,18 +346,20 @@ class PopProcessor:
         self._state.store.append(again)
 
 
+def _filter(header: PopMessage) -> Matches | None:
+    try:
+        return compile_filter(header.exp or "*", header.exp_type, is_5=True)
+    except FilterError:
+        raise ErrorResponse(PARSE_FAILED, ResponseCode.SUBSCRIPTION_PARSE_FAILED) from None
+
+
 def _select(
     log: QueueLog, begin: int, most: int, matches: Matches | None
 ) -> tuple[list[StoredMessage], int]:
     """Return up to *most* messages from *begin*, and the offset to continue from."""
     found: list[StoredMessage] = []
-    while len(found) < most and begin < log.max_offset:
-        for stored in log.read(begin, most - len(found) if matches is None else MAX_SCANNED):
-            if len(found) == most:
-                return found, stored.offset
-            begin = stored.offset + 1
-            if matches is None or matches(stored):
-                found.append(stored)
+    while not found and most > 0 and begin < log.max_offset:
+        found, begin = select(log, begin, most, matches)
     return found, begin
 
 
@@ -383,8 +370,13 @@ def _first_offset(header: PopMessage, log: QueueLog) -> int:
 
 def _retry_topics(header: PopMessage) -> dict[str, str]:
     """Return the names of the retry topics by marker."""
-    prefix = f"%RETRY%{header.consumer_group}"
-    return {RETRY_V1: f"{prefix}_{header.topic}", RETRY_V2: f"{prefix}+{header.topic}"}
+    return {
+        marker: _retry_topic(header.consumer_group, marker, header.topic) for marker in RETRY_JOINTS
+    }
+
+
+def _retry_topic(group: str, marker: str, topic: str) -> str:
+    return f"{RETRY_PREFIX}{group}{RETRY_JOINTS[marker]}{topic}"
 
 
 def _nothing(pop_time: int, invisible_time: int, revive: int) -> PopMessageResponse:

@@ -157,13 +157,13 @@ def read(log: QueueLog, offset: int, most: int, matches: Matches | None) -> Read
         return ReadResult(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", log.max_offset)
     if offset == log.max_offset:
         return ReadResult(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", offset)
-    found, next_offset = _select(log, offset, max(1, min(most, MAX_MESSAGES)), matches)
+    found, next_offset = select(log, offset, max(1, min(most, MAX_MESSAGES)), matches)
     if found:
         return ReadResult(ResponseCode.SUCCESS, "FOUND", next_offset, found)
     return ReadResult(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", next_offset)
 
 
-def _select(
+def select(
     log: QueueLog, offset: int, most: int, matches: Matches | None
 ) -> tuple[list[StoredMessage], int]:
     """Return the messages of one response, and the offset to continue from."""

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from typing import Final
 
+from rocketmq_aio.embedded.broker.store import TRACE_FIELDS
 from rocketmq_aio.embedded.faults import KINDS
 from rocketmq_aio.embedded.responses import ErrorResponse
 from rocketmq_aio.embedded.server import Version
 from rocketmq_aio.protocol.codes import TRANSACTION_COMMIT, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import to_ext_fields
+from rocketmq_aio.protocol.requests.pop import PopMessageResponse
 
 NOT_AVAILABLE: Final = (
     "service not available now. It may be caused by one of the following reasons: "
     "the broker's disk is full [CL:  0.95 CQ:  0.95 INDEX:  0.95], messages are put to the slave, "
     "message store has been shut down, etc."
 )
-STORE_FIELDS: Final = {"TRACE_ON": "true", "MSG_REGION": "DefaultRegion"}
-NOTHING_POPPED: Final = {
-    "popTime": "0",
-    "invisibleTime": "0",
-    "reviveQid": "0",
-    "restNum": "0",
-    "startOffsetInfo": "",
-    "msgOffsetInfo": "",
-}
+NOTHING_POPPED: Final = to_ext_fields(
+    PopMessageResponse(
+        pop_time=0,
+        invisible_time=0,
+        revive_queue_id=0,
+        rest_num=0,
+        start_offset_info="",
+        msg_offset_info="",
+    )
+)
 BUSY: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
@@ -37,7 +41,7 @@ def check_writable(command: Command, version: Version, *, is_master: bool) -> No
     if not is_master and version.is_5 and (is_send_back or code in KINDS["send"]):
         raise ErrorResponse(BUSY, ResponseCode.SYSTEM_BUSY)
     if code in KINDS["send"]:
-        raise ErrorResponse(NOT_AVAILABLE, ResponseCode.SERVICE_NOT_AVAILABLE, STORE_FIELDS)
+        raise ErrorResponse(NOT_AVAILABLE, ResponseCode.SERVICE_NOT_AVAILABLE, TRACE_FIELDS)
     if is_send_back:
         raise ErrorResponse("SERVICE_NOT_AVAILABLE")
     if code == RequestCode.END_TRANSACTION:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rocketmq_aio.embedded.broker.delay_levels import DelayLevels, number
 from rocketmq_aio.embedded.broker.send_back import SendBackProcessor
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
-from rocketmq_aio.embedded.broker.store import REGION, UNIT, NewMessage, StoredMessage
+from rocketmq_aio.embedded.broker.store import TRACE_FIELDS, UNIT, NewMessage, StoredMessage
 from rocketmq_aio.embedded.broker.timers import TIMER_DELAY_SEC, TimerProcessor
 from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
 from rocketmq_aio.embedded.connection import ServerConnection
@@ -42,7 +42,6 @@ FORBIDDEN_TOPICS: Final = frozenset(
 DELAYED_OR_HALF: Final = frozenset(
     (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, "TRAN_MSG")
 )
-TRACE_FIELDS: Final = {"MSG_REGION": REGION, "TRACE_ON": "true"}  # of every response
 BATCH_TOO_LARGE: Final = "java.lang.RuntimeException: message body size exceeded"  # of 5.x
 ILLEGAL: Final = (
     "the message is illegal, maybe msg body or properties length not matched. msg body length limit"
@@ -170,8 +169,7 @@ class SendProcessor:
             "msgId": ids[0] if len(ids) == 1 else ",".join(ids),
             "queueId": str(message.queue_id),
             "queueOffset": str(stored[0].offset),
-            "MSG_REGION": REGION,
-            "TRACE_ON": "true",
+            **TRACE_FIELDS,
         }
         if self._state.version.is_5 and not batch:
             key = message.properties.get(UNIQ_KEY) or stored[0].properties.get(UNIQ_KEY)

@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from rocketmq_aio.embedded.broker.store import UNIT_GROUP, MessageStore, StoredMessage, Topic
 from rocketmq_aio.embedded.clock import Clock
-from rocketmq_aio.embedded.responses import ErrorResponse as ErrorResponse, Handler
+from rocketmq_aio.embedded.responses import ErrorResponse as ErrorResponse
 from rocketmq_aio.embedded.server import Version
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.codes import PERM_READ, PERM_WRITE, ResponseCode
+from rocketmq_aio.protocol.header import Header
+from rocketmq_aio.protocol.requests.admin import SubscriptionGroupBody
 
-Handlers = dict[int, Handler]
 GroupQueue = tuple[str, str, int]  # group, topic, queue id
 MAX_BYTES: Final = 256 * 1024 * 1024
-NEW_GROUP: Final = {
-    "groupName": "",
-    "consumeEnable": True,
-    "consumeFromMinEnable": True,
-    "consumeBroadcastEnable": True,
-    "retryQueueNums": 1,
-    "retryMaxTimes": 16,
-    "brokerId": 0,
-    "whichBrokerWhenConsumeSlowly": 1,
-    "notifyConsumerIdsChangedEnable": True,
-}
-NEW_GROUP_5: Final = {
-    **NEW_GROUP,
-    "consumeMessageOrderly": False,
+NEW_GROUP_5: Final[dict[str, Any]] = {
+    **msgspec.to_builtins(SubscriptionGroupBody(group_name="")),
     "groupRetryPolicy": {"type": "CUSTOMIZED"},
     "groupSysFlag": 0,
-    "consumeTimeoutMinute": 15,
     "attributes": {},
 }
+ONLY_IN_5: Final = (
+    *("consumeMessageOrderly", "consumeTimeoutMinute"),
+    *("groupRetryPolicy", "groupSysFlag", "attributes"),
+)
+NEW_GROUP: Final = {name: NEW_GROUP_5[name] for name in NEW_GROUP_5 if name not in ONLY_IN_5}
 INVALID_PARAMETER: Final = 29  # since 5.3.2; earlier brokers return 1
+
+
+class Page(Header, frozen=True):
+    """The part of a table that a 5.x tool requests."""
+
+    seq: int = 0
+    most: int | None = None
+
+    def of(self, names: Iterable[str]) -> list[str]:
+        """Return the names on this page."""
+        return list(names)[self.seq :][: self.most]
 
 
 @dataclass(slots=True)

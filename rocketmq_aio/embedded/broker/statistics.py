@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
-from rocketmq_aio.embedded.broker.store import QueueLog
+from rocketmq_aio.embedded.broker.store import QueueLog, Topic
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.bodies import queue_table
+from rocketmq_aio.protocol.bodies import MessageQueueBody, queue_table
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.header import Header
 from rocketmq_aio.protocol.requests.admin import (
@@ -75,9 +75,7 @@ class StatisticsProcessor:
     @reads(GetTopicStats)
     def topic_stats(self, header: GetTopicStats) -> object:
         name = header.topic
-        topic = self._state.store.topics.get(name)
-        if topic is None:
-            raise ErrorResponse(f"topic[{name}] not exist", ResponseCode.TOPIC_NOT_EXIST)
+        topic = self._topic(name)
         table = {
             MessageQueue(name, self._state.name, number): TopicOffset(
                 min_offset=log.min_offset,
@@ -140,9 +138,7 @@ class StatisticsProcessor:
 
     @reads(OfGroup, AdminCode.QUERY_CONSUME_TIME_SPAN)
     def time_span(self, header: OfGroup) -> object:
-        topic = self._state.store.topics.get(header.topic)
-        if topic is None:
-            raise ErrorResponse(f"topic[{header.topic}] not exist", ResponseCode.TOPIC_NOT_EXIST)
+        topic = self._topic(header.topic)
         spans = [
             self._span(header, number, log)
             for number, log in enumerate(topic.queues[: topic.write_queues])
@@ -178,6 +174,15 @@ class StatisticsProcessor:
 
     # --- inside ---------------------------------------------------------------------------------
 
+    def _topic(self, name: str) -> Topic:
+        topic = self._state.store.topics.get(name)
+        if topic is None:
+            raise ErrorResponse(f"topic[{name}] not exist", ResponseCode.TOPIC_NOT_EXIST)
+        return topic
+
+    def _committed(self, group: str, topic: str, number: int) -> int:
+        return self._state.committed.get((group, topic, number), 0)
+
     def _topics_of(self, group: str) -> list[str]:
         return list(dict.fromkeys(name for each, name, _ in self._state.committed if each == group))
 
@@ -190,7 +195,7 @@ class StatisticsProcessor:
             if topic is None or (members is not None and name not in members.subscriptions):
                 continue
             for number, log in enumerate(topic.queues[: topic.read_queues]):
-                offset = self._state.committed.get((group, name, number), 0)
+                offset = self._committed(group, name, number)
                 table[MessageQueue(name, self._state.name, number)] = OffsetWrapper(
                     broker_offset=log.max_offset,
                     consumer_offset=offset,
@@ -202,20 +207,18 @@ class StatisticsProcessor:
     def _lags(self, group: str, name: str) -> Iterable[int]:
         topic = self._state.store.topics[name]
         for number, log in enumerate(topic.queues[: topic.read_queues]):
-            yield log.max_offset - self._state.committed.get((group, name, number), 0)
+            yield log.max_offset - self._committed(group, name, number)
 
     def _span(self, header: OfGroup, number: int, log: QueueLog) -> dict[str, Any]:
-        offset = self._state.committed.get((header.group, header.topic, number), 0)
+        offset = self._committed(header.group, header.topic, number)
         earliest = _store_time(log, log.min_offset) or -1
         delay = 0
         if offset < log.max_offset:
             delay = self._state.clock.now_ms() - _store_time(log, max(offset, log.min_offset))
         return {
-            "messageQueue": {
-                "topic": header.topic,
-                "brokerName": self._state.name,
-                "queueId": number,
-            },
+            "messageQueue": MessageQueueBody(
+                topic=header.topic, broker_name=self._state.name, queue_id=number
+            ),
             "minTimeStamp": earliest,
             "maxTimeStamp": _store_time(log, log.max_offset - 1) or -1,
             "consumeTimeStamp": _store_time(log, offset - 1) or earliest if offset else earliest,
@@ -225,11 +228,8 @@ class StatisticsProcessor:
 
 def _store_time(log: QueueLog, offset: int) -> int:
     """Return the store time of the message at *offset*; 0 if there is none."""
-    return log.messages[offset - log.min_offset].store_ms if _has(log, offset) else 0
-
-
-def _has(log: QueueLog, offset: int) -> bool:
-    return log.min_offset <= offset < log.max_offset
+    stored = log.get(offset)
+    return 0 if stored is None else stored.store_ms
 
 
 def _counted(

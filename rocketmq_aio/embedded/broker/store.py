@@ -28,6 +28,7 @@ from rocketmq_aio.model.properties import (
 from rocketmq_aio.protocol.record import CRC_MASK, IPV4_HEAD, MAGIC_V1, MAGIC_V2
 
 REGION: Final = "DefaultRegion"
+TRACE_FIELDS: Final = {"MSG_REGION": REGION, "TRACE_ON": "true"}
 MAX_V1_TOPIC: Final = 127
 READ_WRITE: Final = 6
 UNIT: Final = 1  # sysFlag of topics: first sent to by a unit
@@ -191,7 +192,7 @@ class MessageStore:
         self._is_5 = version.is_5
         self._added = {"CLUSTER": cluster}
         if self._is_5:
-            self._added = {"MSG_REGION": REGION, "TRACE_ON": "true", **self._added}
+            self._added = TRACE_FIELDS | self._added
         self._made_ids = count(1)
 
     @property

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Page
 from rocketmq_aio.embedded.broker.store import Topic
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.handlers import answers, reads
@@ -21,7 +21,6 @@ from rocketmq_aio.model.names import (
 )
 from rocketmq_aio.protocol.bodies import Body
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from rocketmq_aio.protocol.header import Header
 from rocketmq_aio.protocol.requests.admin import (
     CreateTopic,
     DeleteTopicInBroker,
@@ -53,11 +52,11 @@ KNOWN_ATTRIBUTES: Final = frozenset(
 FIXED_ATTRIBUTES: Final = frozenset({"queue.type", "cleanup.policy"})
 
 
-class AllTopics(Header, frozen=True):
-    """The page of a table that a 5.x tool requests."""
+class AllTopics(Page, frozen=True):
+    """Header of the request for all topics."""
 
-    topic_seq: int = 0
-    max_topic_num: int | None = None
+    seq: int = msgspec.field(name="topicSeq", default=0)
+    most: int | None = msgspec.field(name="maxTopicNum", default=None)
 
 
 class TopicConfigList(Body, frozen=True):
@@ -118,9 +117,8 @@ class TopicProcessor:
 
     @reads(AllTopics, RequestCode.GET_ALL_TOPIC_CONFIG)
     def configs(self, page: AllTopics) -> object:
-        names = list(self._state.store.topics)
-        end = None if page.max_topic_num is None else page.topic_seq + page.max_topic_num
-        table = {name: self._body(name) for name in names[page.topic_seq : end]}
+        names = self._state.store.topics
+        table = {name: self._body(name) for name in page.of(names)}
         body = {"topicConfigTable": table, "dataVersion": self._state.data_version()}
         ext = {"totalTopicNum": str(len(names))} if self._state.version.is_5 else {}
         return Response(ext=ext, body=msgspec.json.encode(body))
@@ -149,16 +147,19 @@ class TopicProcessor:
 
     def _body(self, name: str) -> dict[str, Any]:
         topic = self._state.store.topics[name]
-        body = {
-            "topicName": name,
-            "readQueueNums": topic.read_queues,
-            "writeQueueNums": topic.write_queues,
-            "perm": topic.perm,
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": topic.sys_flag,
-            "order": topic.order,
-        }
-        return body | {"attributes": topic.attributes} if self._state.version.is_5 else body
+        config = TopicConfigBody(
+            topic_name=name,
+            read_queue_nums=topic.read_queues,
+            write_queue_nums=topic.write_queues,
+            perm=topic.perm,
+            topic_sys_flag=topic.sys_flag,
+            order=topic.order,
+            attributes=topic.attributes,
+        )
+        body: dict[str, Any] = msgspec.to_builtins(config)
+        if not self._state.version.is_5:
+            del body["attributes"]
+        return body
 
     def _is_system(self, name: str) -> bool:
         state = self._state
