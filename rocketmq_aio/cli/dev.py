@@ -18,7 +18,8 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final, NoReturn
 
-from rocketmq_aio.embedded.broker.events import Event, MessageStored
+from rocketmq_aio.embedded.broker.events import Event, MessageStored, OffsetCommitted
+from rocketmq_aio.embedded.broker.store import StoredMessage
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.embedded.server import VERSIONS
 from rocketmq_aio.embedded.snapshot import SnapshotError, load_snapshot, save_snapshot
@@ -161,24 +162,34 @@ class Activity:
 
     def record(self, event: Event) -> None:
         """Show or count *event*."""
-        if is_sent := isinstance(event, MessageStored):
-            last, count = event.message, 1
-            subject = f"sent      {last.topic}"
+        if isinstance(event, OffsetCommitted):
+            subject = f"committed {event.topic} by {event.group}"
+            if self._is_shown(event.topic, subject):
+                self._line(f"{subject}  queue {event.queue_id} offset {event.offset}")
+        elif isinstance(event, MessageStored):
+            stored = event.message
+            subject = f"sent      {stored.topic}"
+            if self._is_shown(stored.topic, subject, size=len(stored.body)):
+                described = _described(stored.properties, stored.body)
+                self._line(f"{subject}  {_place(stored)}  {described}")
         else:
             last, count = event.messages[-1], len(event.messages)
             subject = f"consumed  {last.topic} by {event.group}"
-        if last.topic.startswith(SYSTEM_PREFIXES):
-            return
+            if self._is_shown(last.topic, subject, count):
+                several = f"{count} messages up to " if count > 1 else ""
+                self._line(f"{subject}  {several}{_place(last)}")
+
+    def _is_shown(self, topic: str, subject: str, count: int = 1, size: int = 0) -> bool:
+        """Whether an event gets a line of its own; otherwise it is counted."""
+        if topic.startswith(SYSTEM_PREFIXES):
+            return False
         counts = self._windows[subject]
-        if counts.lines == LINES_PER_WINDOW:
-            counts.more += count
-            counts.more_bytes += len(last.body) if is_sent else 0
-            return
-        counts.lines += 1
-        several = f"{count} messages up to " if count > 1 else ""
-        described = f"  {_described(last.properties, last.body)}" if is_sent else ""
-        place = f"queue {last.queue_id} offset {last.offset}"
-        self._line(f"{subject}  {several}{place}{described}")
+        if counts.lines < LINES_PER_WINDOW:
+            counts.lines += 1
+            return True
+        counts.more += count
+        counts.more_bytes += size
+        return False
 
     def end_window(self) -> None:
         """Show what was only counted, and begin a new window."""
@@ -186,10 +197,15 @@ class Activity:
         for subject, counts in windows.items():
             if counts.more:
                 size = f", {counts.more_bytes / 1e6:.1f} MB" if counts.more_bytes else ""
-                self._line(f"{subject}  {counts.more:,} more messages{size}")
+                what = "commits" if subject.startswith("committed") else "messages"
+                self._line(f"{subject}  {counts.more:,} more {what}{size}")
 
     def _line(self, text: str) -> None:
         self._show(f"{time.strftime('%H:%M:%S', time.localtime(self._clock()))}  {text}")
+
+
+def _place(message: StoredMessage) -> str:
+    return f"queue {message.queue_id} offset {message.offset}"
 
 
 def _described(properties: dict[str, str], body: bytes) -> str:

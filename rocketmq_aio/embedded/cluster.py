@@ -147,7 +147,7 @@ class EmbeddedCluster:
             broker.delete_topic(name)
 
     def on_event(self, callback: EventCallback) -> None:
-        """Call *callback* with each stored message, and with messages that groups get."""
+        """Call *callback* with each stored message, and with what groups get and commit."""
         for broker in self.brokers:
             broker.on_event(callback)
 

@@ -12,7 +12,12 @@ from rocketmq_aio.embedded.broker.admin import AdminProcessor
 from rocketmq_aio.embedded.broker.assignments import AssignmentProcessor
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
 from rocketmq_aio.embedded.broker.delay_levels import DelayLevels
-from rocketmq_aio.embedded.broker.events import EventCallback, MessagesDelivered, MessageStored
+from rocketmq_aio.embedded.broker.events import (
+    EventCallback,
+    MessagesDelivered,
+    MessageStored,
+    OffsetCommitted,
+)
 from rocketmq_aio.embedded.broker.forwarding import ForwardingProcessor
 from rocketmq_aio.embedded.broker.groups import GroupProcessor
 from rocketmq_aio.embedded.broker.locks import LockProcessor
@@ -169,12 +174,13 @@ class EmbeddedBroker(EmbeddedServer):
         self.state.delete_topic(name)
 
     def on_event(self, callback: EventCallback) -> None:
-        """Call *callback* with each stored message, and with messages that groups get."""
+        """Call *callback* with each stored message, and with what groups get and commit."""
         name, state = self.name, self.state
         state.store.on_stored = lambda message: callback(MessageStored(name, message))
         state.on_delivered = lambda group, messages: callback(
             MessagesDelivered(name, group, messages)
         )
+        state.on_committed = lambda *commit: callback(OffsetCommitted(name, *commit))
 
     @from_any_thread
     def create_group(self, name: str) -> None:
@@ -209,7 +215,7 @@ class EmbeddedBroker(EmbeddedServer):
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit an offset as if a member had."""
         self.state.create_group(group)
-        self.state.committed[group, topic, queue_id] = offset
+        self.state.commit(group, topic, queue_id, offset)
 
     async def check_transactions(self) -> int:
         """Check every open half message with a connected producer; return the number of checks."""

@@ -27,5 +27,16 @@ class MessagesDelivered:
     messages: Sequence[StoredMessage]
 
 
-Event = MessageStored | MessagesDelivered
+@dataclass(frozen=True, slots=True)
+class OffsetCommitted:
+    """A member of a group committed another offset than before; *offset* is the next to consume."""
+
+    broker: str
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+
+
+Event = MessageStored | MessagesDelivered | OffsetCommitted
 EventCallback = Callable[[Event], object]

@@ -52,7 +52,7 @@ class OffsetProcessor:
             self._state.topic(header.topic)
         key = (header.consumer_group, header.topic, header.queue_id)
         if key not in self._state.reset_offsets:
-            self._state.committed[key] = header.commit_offset
+            self._state.commit(*key, header.commit_offset)
 
     @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def search(self, command: Command, _connection: ServerConnection) -> Response:

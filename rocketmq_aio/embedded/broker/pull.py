@@ -65,7 +65,7 @@ class PullProcessor:
         matches = self._filter(header)
         result = read(log, header.queue_offset, header.max_msg_nums, matches)
         if header.sys_flag & PULL_COMMIT:
-            self._state.committed[key] = header.commit_offset
+            self._state.commit(*key, header.commit_offset)
         if result.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
             return self._hold(log, header, matches)
         return self._response(header, log, result)

@@ -30,6 +30,7 @@ ONLY_IN_5: Final = (
     *("groupRetryPolicy", "groupSysFlag", "attributes"),
 )
 NEW_GROUP: Final = {name: NEW_GROUP_5[name] for name in NEW_GROUP_5 if name not in ONLY_IN_5}
+ILLEGAL_OPERATION: Final = 604
 INVALID_PARAMETER: Final = 29  # since 5.3.2; earlier brokers return 1
 
 
@@ -60,6 +61,7 @@ class BrokerState:
     reset_offsets: dict[GroupQueue, int] = field(default_factory=dict)  # for the next pull (5.x)
     settings: dict[str, str] = field(default_factory=dict)  # that an administrator updated
     changes: int = 0  # of topics and groups
+    on_committed: Callable[[str, str, int, int], object] | None = None
     on_delivered: Callable[[str, Sequence[StoredMessage]], object] | None = None
 
     def topic(self, name: str) -> Topic:
@@ -77,6 +79,13 @@ class BrokerState:
         """Notify the callback of messages that a member of *group* gets."""
         if self.on_delivered is not None and messages:
             self.on_delivered(group, messages)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Store an offset; notify the callback if it is another one than before."""
+        key = group, topic, queue_id
+        before, self.committed[key] = self.committed.get(key, 0), offset
+        if self.on_committed is not None and offset != before:
+            self.on_committed(*key, offset)
 
     def ensure_group(self, name: str) -> bool:
         """Return whether the group exists; create it if that is enabled."""

@@ -15,7 +15,7 @@ from rocketmq_aio.embedded.broker.delay_levels import (
     real_queue,
 )
 from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
+from rocketmq_aio.embedded.broker.state import ILLEGAL_OPERATION, BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import REGION, NewMessage, StoredMessage
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.model.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS, UNIQ_KEY
@@ -28,7 +28,6 @@ TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 MAX_DELAY_MS: Final = 3 * 24 * 3600 * 1000
 PRECISION_MS: Final = 1000
 MAX_RECALLED: Final = 100_000  # recalls that are remembered
-ILLEGAL_OPERATION: Final = 604
 
 
 class TimerProcessor:

@@ -15,7 +15,7 @@ from rocketmq_aio.embedded.broker.delay_levels import (
     real_queue,
 )
 from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
+from rocketmq_aio.embedded.broker.state import ILLEGAL_OPERATION, BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import NewMessage, StoredMessage
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.handlers import handles
@@ -101,6 +101,9 @@ class TransactionProcessor:
         if not header.commit_or_rollback:
             return None
         half = self._find(header)
+        if self._is_late(half) and not header.from_transaction_check:
+            remark = "the check immunity time is over: the decision has to follow a check"
+            raise ErrorResponse(remark, ILLEGAL_OPERATION)
         if header.commit_or_rollback == TRANSACTION_COMMIT:
             self._commit(half)
         self._open.pop(half.log_offset, None)
@@ -167,6 +170,12 @@ class TransactionProcessor:
             prepared_offset=half.offset,
         )
         self._state.store.append(visible)
+
+    def _is_late(self, half: StoredMessage) -> bool:
+        """Whether the immunity time that the producer asked for is over (5.x)."""
+        seconds = number(half.properties, IMMUNITY)
+        age_ms = self._state.clock.now_ms() - _real_message(half).born_ms
+        return self._state.version.is_5 and 0 < seconds * 1000 < age_ms
 
     def _halves(self, message_id: str) -> list[StoredMessage]:
         log = self._state.store.queue(HALF_TOPIC, 0)

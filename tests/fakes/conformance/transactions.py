@@ -5,6 +5,8 @@ Real brokers ask by the clock; a fake asks when *ask* is called, which does noth
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
@@ -37,6 +39,8 @@ from tests.fakes.conformance.case_env import (
 from tests.fakes.raw_client import RawClient
 
 CHECK_SECONDS: Final = 60.0  # real brokers check periodically
+LATE_SECONDS: Final = 1.2  # more than the immunity time
+ILLEGAL_OPERATION: Final = 604
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 ID: Final = "7F0000010000" + "0" * 20
 
@@ -61,10 +65,14 @@ async def join(client: RawClient, env: CaseEnv) -> None:
     assert (await client.ask(Heartbeat(), msgspec.json.encode(data))).code == 0
 
 
-async def send_half(client: RawClient, env: CaseEnv, body: bytes = b"half") -> Half:
-    properties = {"UNIQ_KEY": ID, "TAGS": "t", "TRAN_MSG": "true", "PGROUP": env.group}
+async def send_half(client: RawClient, env: CaseEnv, body: bytes = b"half", **more: str) -> Half:
+    properties = {"UNIQ_KEY": ID, "TAGS": "t", "TRAN_MSG": "true", "PGROUP": env.group, **more}
     header = send_header(
-        env, 2, sys_flag=TRANSACTION_PREPARED, properties=encode_properties(properties)
+        env,
+        2,
+        sys_flag=TRANSACTION_PREPARED,
+        properties=encode_properties(properties),
+        born_timestamp=time.time_ns() // 1_000_000,
     )
     command = await client.ask(header, body)
     assert command.code == 0, command
@@ -182,6 +190,20 @@ async def a_decision_about_something_else_is_refused(env: CaseEnv, ask: Ask) -> 
     ]
 
 
+async def a_decision_after_the_immunity_time_is_refused(env: CaseEnv, ask: Ask) -> None:
+    async with env.client() as client:
+        await join(client, env)
+        half = await send_half(client, env, CHECK_IMMUNITY_TIME_IN_SECONDS="1")
+        await asyncio.sleep(LATE_SECONDS)
+        late = await client.ask(end(env, half, TRANSACTION_ROLLBACK))
+        checked = end(env, half, TRANSACTION_COMMIT, from_transaction_check=True)
+        answer = await client.ask(checked)
+        (message,) = await stored(client, env, 1)
+
+    assert late.code == (ILLEGAL_OPERATION if env.is_5 else 0)
+    assert (answer.code, message.body) == (0, b"half")
+
+
 async def a_check_shows_the_message_and_where_it_is_now(env: CaseEnv, ask: Ask) -> None:
     async with env.client() as client:
         await join(client, env)
@@ -227,6 +249,7 @@ CASES: tuple[TransactionCase, ...] = (
     a_broker_remembers_no_decision,
     unknown_is_not_answered,
     a_decision_about_something_else_is_refused,
+    a_decision_after_the_immunity_time_is_refused,
     a_check_shows_the_message_and_where_it_is_now,
     a_commit_where_the_message_was_before_leaves_the_broker_asking,
 )

@@ -16,6 +16,8 @@ from rocketmq_aio import LitePullConfig, LitePullConsumer, Message, Producer
 from rocketmq_aio.cli import dev
 from rocketmq_aio.cli.dev import Activity, UsageError, parse
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from rocketmq_aio.protocol.requests.offsets import UpdateConsumerOffset
+from tests.fakes.raw_client import RawClient
 
 WITHOUT_EXTRAS = """
 import sys
@@ -190,6 +192,27 @@ async def test_a_new_window_shows_single_messages_again() -> None:
     activity.end_window()
 
     assert [line.rpartition("  ")[2] for line in shown] == ["x" * 60 + "... (100 bytes)", "2 bytes"]
+
+
+async def test_commits_of_groups_are_shown() -> None:
+    shown: list[str] = []
+    activity = Activity(shown.append)
+    async with EmbeddedCluster(topics={"orders": 1}) as cluster:
+        cluster.on_event(activity.record)
+        cluster.create_group("billing")
+        async with RawClient(cluster.broker.address) as client:
+            for offset in (0, 0, 1, 1, 2, 3, 4, 5, 6, 7):
+                await client.ask(
+                    UpdateConsumerOffset(
+                        consumer_group="billing", topic="orders", queue_id=0, commit_offset=offset
+                    )
+                )
+    activity.end_window()
+
+    assert [line[10:] for line in shown] == [
+        *[f"committed orders by billing  queue 0 offset {offset}" for offset in range(1, 6)],
+        "committed orders by billing  2 more commits",
+    ]
 
 
 async def test_the_host_is_given_to_clients() -> None:
