@@ -10,6 +10,7 @@ from rocketmq_aio.admin.controllers import ControllerAdmin
 from rocketmq_aio.admin.groups import GroupAdmin
 from rocketmq_aio.admin.lite import LiteAdmin
 from rocketmq_aio.admin.messages import MessageAdmin
+from rocketmq_aio.admin.metadata import MetadataAdmin
 from rocketmq_aio.admin.name_servers import NameServerAdmin
 from rocketmq_aio.admin.offsets import OffsetAdmin
 from rocketmq_aio.admin.servers import Servers
@@ -53,6 +54,7 @@ class AdminClient(ClientBase):
         self.controllers: Final = ControllerAdmin(servers)
         self.acl: Final = AclAdmin(servers)
         self.lite: Final = LiteAdmin(servers)
+        self.metadata: Final = MetadataAdmin(servers, self.topics, self.groups)
 
         self.create_topic: Final = self.topics.create
         self.update_topic: Final = self.topics.update

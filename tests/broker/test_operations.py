@@ -28,6 +28,7 @@ from rocketmq_aio import (
     PushConsumer,
     RocketMQError,
 )
+from rocketmq_aio.admin.metadata import Metadata
 from rocketmq_aio.testing import Cluster
 from tests.broker.reading_groups import POLL_SECONDS, consuming, in_thread, is_5, polled, send
 from tests.unit.remoting.until import until, until_done
@@ -129,6 +130,33 @@ async def test_many_groups_are_stored_at_once(
             await admin.groups.put([msgspec.structs.replace(template, orderly=True)])
     printed = await mqadmin(rocketmq_cluster, "getConsumerConfig", "-g", names[2])
     assert re.search(r"retryMaxTimes\s+=\s+5", printed)
+
+
+async def test_metadata_is_exported_and_restored(
+    admin: AdminClient, topic: str, group: str, rocketmq_cluster: Cluster
+) -> None:
+    await admin.groups.create(group, max_retries=7)
+    exported = await admin.metadata.export(cluster="DefaultCluster")
+    saved = Metadata.from_dict(json.loads(json.dumps(exported.to_dict())))
+    config = await admin.topics.config(topic)
+    await admin.topics.delete(topic)
+    await admin.groups.delete(group)
+
+    with pytest.raises(ConfigError, match="elsewhere"):
+        await admin.metadata.restore(saved, brokers={BROKER: "elsewhere"})
+    assert await admin.groups.config(group) == []
+    await admin.metadata.restore(saved)
+
+    await until_done(lambda: listed(admin, [topic]), "the topic", SECONDS)
+    assert saved == exported
+    assert await admin.topics.config(topic) == config
+    assert [each.max_retries for each in await admin.groups.config(group)] == [7]
+    assert not {"TBW102", "TOOLS_CONSUMER"} & {
+        *(each.topic for each in saved.topics),
+        *(each.group for each in saved.groups),
+    }
+    with pytest.raises(ConfigError):
+        Metadata.from_dict({"topics": 1})
 
 
 async def test_the_mode_of_a_group_reaches_assignments(

@@ -1,0 +1,102 @@
+"""Export and import of topics and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import msgspec
+from msgspec.structs import replace
+
+from rocketmq_aio.admin.group_settings import config_of as group_config
+from rocketmq_aio.admin.groups import GroupAdmin
+from rocketmq_aio.admin.results import GroupConfig, Result, TopicConfig
+from rocketmq_aio.admin.servers import Servers
+from rocketmq_aio.admin.topic_settings import config_of as topic_config
+from rocketmq_aio.admin.topics import TopicAdmin
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.requests.admin import (
+    GetAllGroups,
+    GetAllTopicConfig,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+)
+
+
+class Metadata(Result, frozen=True):
+    """Topics and groups with their settings, by broker."""
+
+    topics: tuple[TopicConfig, ...]
+    groups: tuple[GroupConfig, ...]
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return what `to_dict` returned.
+
+        :raises ConfigError: it is something else
+        """
+        try:
+            return msgspec.convert(values, cls)
+        except msgspec.ValidationError as error:
+            raise ConfigError("values", "...", str(error)) from error
+
+
+class MetadataAdmin:
+    """Exports and imports topics and groups: ``admin.metadata``."""
+
+    def __init__(self, servers: Servers, topics: TopicAdmin, groups: GroupAdmin) -> None:
+        self._servers = servers
+        self._topics = topics
+        self._groups = groups
+
+    async def export(self, *, cluster: str | None = None) -> Metadata:
+        """Return all topics and groups of all brokers or those of *cluster*, without internal ones.
+
+        With a namespace of version 1, only those in it.
+        """
+        masters = await self._servers.masters(cluster)
+        read = self._servers.read_each
+        tables = await read("reading topics", masters, GetAllTopicConfig(), TopicConfigTable)
+        sets = await read("reading groups", masters, GetAllGroups(), SubscriptionGroupTable)
+        own = await self._topics.list(cluster=cluster)
+        known = await self._groups.list(cluster=cluster)
+        topics = [
+            topic_config(name, topic, table.topic_config_table[outer])
+            for name, table in sorted(tables.items())
+            for topic in own
+            if (outer := self._servers.outer(topic)) in table.topic_config_table
+        ]
+        groups = [
+            group_config(name, group, read_body(bytes(raw), dict))
+            for name, table in sorted(sets.items())
+            for group in known
+            if (raw := table.subscription_group_table.get(self._servers.outer(group))) is not None
+        ]
+        return Metadata(topics=tuple(topics), groups=tuple(groups))
+
+    async def restore(
+        self, metadata: Metadata, *, brokers: Mapping[str, str] | None = None
+    ) -> None:
+        """Create or change all topics and groups of *metadata*, each on its broker.
+
+        Others stay as they are.
+
+        :param brokers: the new name of brokers
+        :raises ConfigError: there is no such broker; nothing was changed
+        """
+        names = brokers or {}
+
+        def moved(name: str) -> str:
+            return names.get(name, name)
+
+        needed = {moved(each.broker_name) for each in metadata.topics}
+        needed |= {moved(each.broker_name) for each in metadata.groups}
+        if needed:
+            await self._servers.masters(brokers=needed)
+        await self._topics.put(
+            [replace(each, broker_name=moved(each.broker_name)) for each in metadata.topics]
+        )
+        await self._groups.put(
+            [replace(each, broker_name=moved(each.broker_name)) for each in metadata.groups]
+        )

@@ -1,0 +1,91 @@
+"""AdminClient with controllers and replicas, compared with mqadmin."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from rocketmq_aio import AdminClient, BrokerError, RocketMQError
+from rocketmq_aio.testing import Cluster, ControlledBroker
+from tests.broker.reading_groups import in_thread
+from tests.topologies.test_failover import broker, controlled
+from tests.unit.remoting.until import until_done
+
+__all__ = ["broker", "controlled"]  # fixtures
+
+
+async def mqadmin(cluster: Cluster, *arguments: str) -> str:
+    printed: str = await in_thread(cluster.mqadmin, *arguments)
+    return printed
+
+
+async def test_controllers_are_described_and_elect_masters(
+    controlled: Cluster, broker: ControlledBroker
+) -> None:
+    async with AdminClient(namesrv=controlled.namesrv) as admin:
+        (settings,) = (await admin.brokers.config()).values()
+        controller = settings["controllerAddr"]
+        metadata = await admin.controllers.metadata(controller)
+        printed = await mqadmin(controlled, "getControllerMetaData", "-a", controller)
+        before = (await admin.controllers.in_sync_sets(controller, [broker.name]))[broker.name]
+        told = await mqadmin(controlled, "getSyncStateSet", "-a", controller, "-b", broker.name)
+        config = (await admin.controllers.config([controller]))[controller]
+        epochs = await admin.brokers.epochs()
+        status = await admin.brokers.ha_status()
+
+        assert metadata.leader_address == controller
+        assert f"#ControllerLeaderAddress\t{controller}" in printed
+        assert str(before.master_address) in told
+        assert len(before.in_sync) == 3
+        assert before.not_in_sync == ()
+        assert config["controllerType"]
+        assert len(epochs) == len(status) == 3
+        assert {each.broker_name for each in epochs.values()} == {broker.name}
+        assert status[broker.name].in_sync_slave_nums == 2
+        replicas = {each.broker_id for each in before.in_sync} - {before.master_broker_id}
+        chosen = min(replicas)
+
+        elected = await admin.controllers.elect_master(
+            controller, "DefaultCluster", broker.name, chosen
+        )
+
+        assert elected.master_broker_id == chosen
+        after = (await admin.controllers.in_sync_sets(controller, [broker.name]))[broker.name]
+        assert (after.master_broker_id, after.master_epoch) == (
+            chosen,
+            (before.master_epoch or 0) + 1,
+        )
+        with pytest.raises(BrokerError):  # no replica of that name
+            await admin.controllers.elect_master(controller, "DefaultCluster", "elsewhere", 1)
+        with pytest.raises(BrokerError):  # they are alive
+            await admin.controllers.clean(controller, broker.name, broker_ids=[chosen])
+        await admin.controllers.update_config([controller], {"notifyBrokerRoleChanged": "true"})
+
+        async def follows() -> bool:
+            overviews = await admin.brokers.list()
+            return any(each.broker_id == 0 and not each.problem for each in overviews)
+
+        await until_done(follows, "the new master", 60)
+    broker.wait_in_sync()
+
+
+async def test_the_replication_of_a_master_and_its_slave_is_shown(replicated: Cluster) -> None:
+    async with AdminClient(namesrv=replicated.namesrv) as admin:
+        overviews = await admin.brokers.list()
+        assert [each.broker_id for each in overviews] == [0, 1]
+        assert [each.problem for each in overviews] == [None, None]
+        if replicated.version.startswith("4."):
+            with pytest.raises(RocketMQError, match=r"5\.0"):
+                await admin.brokers.ha_status()
+            return
+        status = await admin.brokers.ha_status()
+        name = overviews[0].broker_name
+
+        assert sorted(status) == [name, f"{name}:1"]
+        assert (status[name].master, status[f"{name}:1"].master) == (True, False)
+        assert len(status[name].slaves) == 1
+        slave = status[f"{name}:1"].client
+        assert slave is not None
+        assert re.fullmatch(r"[0-9.]+:\d+", slave.master_addr)
+        await admin.brokers.reset_master_flush_offset(overviews[1].address, 0)
