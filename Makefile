@@ -38,12 +38,16 @@ EMBEDDED_TESTS := $(QUICK_BROKER_TESTS) examples/billing $(addprefix tests/broke
 # Not conformance: it compares the embedded broker with the versions that it imitates.
 CLIENT_TESTS := $(addprefix tests/broker/test_,producer.py push.py pull.py transactions.py pop.py)
 
-.PHONY: demo test test-quick check test-unit test-faults test-embedded test-broker test-topologies test-chaos test-versions test-spark test-containers bench docs format lock clean
+.PHONY: demo core test test-quick check test-unit test-core test-faults test-embedded test-broker test-topologies test-chaos test-versions test-spark test-containers bench docs format lock clean
 
 demo: $(DEMO)/.ready
 	PYTHONPATH=. $(DEMO)/bin/python examples/demo.py --backend $(BACKEND)
 
-test: test-unit test-faults test-embedded test-broker test-spark
+# The compiled core, built in place; see docs/design.md.
+core: $(READY)
+	$(BIN)/python tools/build_hook.py
+
+test: test-unit test-core test-faults test-embedded test-broker test-spark
 
 test-quick: $(READY)
 	$(PYTEST) tests/unit tests/faults
@@ -51,6 +55,10 @@ test-quick: $(READY)
 
 test-unit: $(READY)
 	$(PYTEST) tests/unit
+
+# Builds, and the decoders compiled with sanitizers; needs a C compiler.
+test-core: $(READY)
+	$(PYTEST) tests/core
 
 test-faults: $(READY)
 	$(PYTEST) tests/faults

@@ -45,6 +45,7 @@ _NAMES: Final = {  # by module
     "consumer.rebalance.strategies.machine_room": (
         "AllocateByMachineRoom AllocateMachineRoomNearby MachineRoomResolver"
     ),
+    "core": "compiled",
     "errors": (
         "AckError AdminError AuthError BackpressureError BatchError BrokerError BusyError "
         "ClosedError CodecError CommitError ConfigError ConnectionLostError HalfMessageError "

@@ -80,6 +80,7 @@ from rocketmq_aio.consumer.rebalance.strategies.consistent_hash import AllocateC
 from rocketmq_aio.consumer.rebalance.strategies.machine_room import AllocateByMachineRoom as AllocateByMachineRoom
 from rocketmq_aio.consumer.rebalance.strategies.machine_room import AllocateMachineRoomNearby as AllocateMachineRoomNearby
 from rocketmq_aio.consumer.rebalance.strategies.machine_room import MachineRoomResolver as MachineRoomResolver
+from rocketmq_aio.core import compiled as compiled
 from rocketmq_aio.errors import AckError as AckError
 from rocketmq_aio.errors import AdminError as AdminError
 from rocketmq_aio.errors import AuthError as AuthError

@@ -11,6 +11,7 @@ from struct import Struct, error as struct_error
 from typing import Final
 from zlib import crc32
 
+from rocketmq_aio.core import core
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
@@ -40,7 +41,7 @@ _GROWS: Final = COMPRESSED | INNER_BATCH
 _UNUSUAL: Final = _GROWS | BORN_IPV6 | STORE_IPV6 | NEED_UNWRAP
 
 
-def decode_messages(
+def decode_messages(  # noqa: C901 - flat: it runs for every message
     data: bytes, queue: MessageQueue, *, limit: int = MAX_INFLATED
 ) -> tuple[list[MessageExt], CodecError | None]:
     """Return the messages of a pull response, and the error that stopped the decoder, if any.
@@ -53,8 +54,15 @@ def decode_messages(
     messages: list[MessageExt] = []
     append, unpack, plain_topic = messages.append, _PLAIN.unpack_from, queue.topic.encode()
     at, end, topic, room = 0, len(data), queue.topic, limit
+    decode_plain = None if core is None else core.decode_plain
     try:
         while at < end:
+            if decode_plain is not None:
+                at = decode_plain(
+                    MessageExt, messages, data, at, _UNUSUAL, plain_topic, topic, queue
+                )
+                if at == end:
+                    break
             size, magic, offset, sys_flag, body_length = unpack(data, at)
             if sys_flag & _UNUSUAL or magic != MAGIC_V1:
                 unusual = _decode_unusual(data, at, queue, room)

@@ -12,6 +12,7 @@ from rocketmq_aio.admin.messages import read_offset_id, records
 from rocketmq_aio.admin.offset_search import store_times
 from rocketmq_aio.admin.results import describe_message
 from rocketmq_aio.consumer.offsets.local_file import decode_offsets, encode_offsets
+from rocketmq_aio.core import core
 from rocketmq_aio.errors import CodecError, ConfigError
 from rocketmq_aio.instance.routes import read_route as topic_route
 from rocketmq_aio.model.address import parse_address, parse_addresses, vip_address
@@ -64,6 +65,7 @@ from tests.fuzz.target import (
     number_of,
     outcome,
 )
+from tests.unit.cores import decoded, using
 from tests.unit.protocol.wire_files import command_in, load, split
 from tests.unit.stored import INNER, batch_entry
 
@@ -301,6 +303,10 @@ def mutated_record(mutator: Mutator, data: bytes, others: Sequence[bytes]) -> by
 def check_records(data: bytes) -> Signature:
     queue = MessageQueue(TOPICS[number_of(data, 2)], "broker-a", 3)
     messages, fault = decode_messages(data, queue, limit=MAX_INFLATED)
+    if core is not None:
+        with using(None):
+            reference = decode_messages(data, queue, limit=MAX_INFLATED)
+        assert decoded((messages, fault)) == decoded(reference)
     if fault is not None:
         assert isinstance(fault, CodecError)
         check_error(fault)

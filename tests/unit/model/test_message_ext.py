@@ -13,6 +13,8 @@ from rocketmq_aio.protocol.record import decode_messages
 from tests.unit.costs import peak_bytes
 from tests.unit.stored import BORN_IPV6, STORE_IPV6, Stored
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 QUEUE = MessageQueue("orders", "broker-a", 3)
 RECORD = Stored()
 

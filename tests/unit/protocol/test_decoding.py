@@ -12,6 +12,8 @@ from rocketmq_aio.protocol.decoding import decoder_of
 from rocketmq_aio.protocol.record import IPV4_HEAD, decode_messages
 from tests.unit.stored import Stored, batch_entry
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 QUEUE = MessageQueue("orders", "broker-a", 3)
 VERIFYING = ClientConfig(verify_checksums=True)
 CRC = slice(8, 12)

@@ -29,6 +29,8 @@ from rocketmq_aio.protocol.templates import PullTemplate, SendTemplate
 from rocketmq_aio.remoting.acl import sign
 from tests.unit.protocol.wire_files import Json, command_in, load, said_by_python, split
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 FRAMES: Final = load("frames/golden/frames.json")["frames"]
 RECORDS: Final = load("frames/golden/records.json")["records"]
 SIGNATURES: Final = load("frames/golden/signatures.json")["signatures"]

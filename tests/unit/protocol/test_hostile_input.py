@@ -47,6 +47,8 @@ from tests.unit.protocol.test_replies import PUSHED
 from tests.unit.protocol.wire_files import split
 from tests.unit.stored import Stored
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 FORGED = "x\n2026-01-01 ERROR forged\x1b[2J"
 
 

@@ -9,6 +9,8 @@ from rocketmq_aio.protocol.codes import BORN_IPV6, INNER_BATCH, NEED_UNWRAP
 from rocketmq_aio.protocol.record import MAGIC_V2, decode_messages
 from tests.unit.protocol.wire_files import Json, command_in, load
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 PULLS: Final[list[Json]] = load("frames/pulled.json")["pulls"]
 
 

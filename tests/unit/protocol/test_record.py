@@ -32,6 +32,8 @@ from tests.unit.stored import (
     batch_entry,
 )
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 QUEUE = MessageQueue("orders", "broker-a", 3)
 PLAIN = Stored()
 RETRY = MessageQueue("%RETRY%" + "g" * 200, "broker-a", 0)

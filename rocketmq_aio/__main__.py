@@ -1,0 +1,52 @@
+"""Versions, interpreter build and settings, for bug reports: ``python -m rocketmq_aio``."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from sysconfig import get_config_var
+from typing import Final
+
+from rocketmq_aio import __version__
+from rocketmq_aio.core import compiled
+
+PACKAGES: Final = ("uvloop", "anyio", "msgspec", "lz4", "zstandard", "zlib-ng")
+SECRETS: Final = ("ACCESS_KEY", "SECRET_KEY", "SECURITY_TOKEN")
+
+
+def facts(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what runs as (name, value); secrets in *environ* are hidden."""
+    yield "rocketmq-aio", __version__
+    yield "compiled core", "yes" if compiled else "no"
+    yield "Python", f"{platform.python_implementation()} {platform.python_version()}, {_build()}"
+    yield "platform", platform.platform()
+    for package in PACKAGES:
+        yield package, _version(package)
+    for name, value in sorted(environ.items()):
+        if name.startswith("ROCKETMQ_") or name == "NAMESRV_ADDR":
+            yield name, "***" if name.endswith(SECRETS) else value
+
+
+def _build() -> str:
+    arguments = str(get_config_var("CONFIG_ARGS") or "")
+    optimized = "with" if "--enable-optimizations" in arguments else "without"
+    return f"built {optimized} profile-guided optimization"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def main() -> None:
+    for name, value in facts(os.environ):
+        sys.stdout.write(f"{name:16}{value}\n")
+
+
+if __name__ == "__main__":
+    main()

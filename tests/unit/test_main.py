@@ -1,0 +1,34 @@
+"""``python -m rocketmq_aio``: versions and settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import rocketmq_aio
+from rocketmq_aio.__main__ import facts
+
+
+def test_versions_and_the_compiled_core_are_printed() -> None:
+    command = [sys.executable, "-m", "rocketmq_aio"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert f"rocketmq-aio    {rocketmq_aio.__version__}\n" in printed
+    assert f"compiled core   {'yes' if rocketmq_aio.compiled else 'no'}\n" in printed
+    assert "profile-guided optimization" in printed
+
+
+def test_settings_are_shown_without_secrets() -> None:
+    environ = {
+        "ROCKETMQ_NAMESRV": "10.0.0.1:9876",
+        "ROCKETMQ_ACCESS_KEY": "s3cret",
+        "ROCKETMQ_SECRET_KEY": "s3cret",
+        "ROCKETMQ_SECURITY_TOKEN": "s3cret",
+        "HOME": "/home/me",
+    }
+    shown = dict(facts(environ))
+
+    assert shown["ROCKETMQ_NAMESRV"] == "10.0.0.1:9876"
+    assert shown["ROCKETMQ_SECRET_KEY"] == "***"
+    assert "HOME" not in shown
+    assert "s3cret" not in shown.values()
