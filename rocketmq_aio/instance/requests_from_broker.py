@@ -55,6 +55,11 @@ OK: Final[Reply] = (ResponseCode.SUCCESS, None, b"")
 SWITCHED_OFF: Final = "switched off at this client by the setting {} of its ClientConfig"
 NO_STACKS: Final = SWITCHED_OFF.format("allow_stack_dumps")
 CORRELATION_ID_NAME: Final = CORRELATION_ID.encode() + b"\x01"
+SETTINGS: Final[dict[int, str]] = {  # that switch a request off
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "allow_offset_resets",
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: "allow_direct_consumption",
+}
+MAX_WARNINGS: Final = 100  # peers choose how many kinds there are
 
 
 class BrokerRequestHandler:
@@ -76,6 +81,7 @@ class BrokerRequestHandler:
         self._replies = replies
         self._config = config
         self._namespace = namespace_of(config)
+        self._warned: set[tuple[str, ...]] = set()
         self._handlers: dict[int, Handler] = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offsets,
@@ -94,6 +100,10 @@ class BrokerRequestHandler:
         if handler is None:
             remark = f"request type {command.code} is not supported by this client"
             raise NotSupportedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, address)
+        setting = SETTINGS.get(command.code)
+        if setting is not None and not getattr(self._config, setting):
+            self._warn_once("broker_request_refused", address, setting=setting)
+            return ResponseCode.NO_PERMISSION, SWITCHED_OFF.format(setting), b""
         if self._namespace is None:
             return await handler(command)
         self._namespace.broker_request(command)
@@ -108,7 +118,14 @@ class BrokerRequestHandler:
         if isinstance(client, InnerTransactionProducer):
             client.on_transaction_check(address, header, message)
         else:  # the broker repeats the check, perhaps with another producer
-            logger.warning("transaction_check_without_producer", group=group, address=address)
+            self._warn_once("transaction_check_without_producer", address, group=group)
+
+    def _warn_once(self, event: str, address: str, **subject: str) -> None:
+        """Log the first *event* of each peer and subject, at most `MAX_WARNINGS` of them."""
+        kind = (event, address, *subject.values())
+        if kind not in self._warned and len(self._warned) < MAX_WARNINGS:
+            self._warned.add(kind)
+            logger.warning(event, address=address, **subject)
 
     async def _deliver_reply(self, command: Command) -> Reply:
         header = read_header(command, PushReplyMessage)
@@ -125,8 +142,6 @@ class BrokerRequestHandler:
         return OK
 
     async def _reset_offsets(self, command: Command) -> Reply:
-        if not self._config.allow_offset_resets:
-            return _refused("allow_offset_resets")
         header = read_header(command, ResetOffset)
         offsets = {
             queue: offset
@@ -154,8 +169,6 @@ class BrokerRequestHandler:
         return ResponseCode.SUCCESS, None, msgspec.json.encode(info)
 
     async def _consume_directly(self, command: Command) -> Reply:
-        if not self._config.allow_direct_consumption:
-            return _refused("allow_direct_consumption")
         header = read_header(command, ConsumeMessageDirectly)
         client = self._client(header.consumer_group)
         if not isinstance(client, DirectConsumer):
@@ -182,8 +195,3 @@ class BrokerRequestHandler:
             remark = f"this client has no consumer of group {group!r}"
             raise NotSupportedError(ResponseCode.SYSTEM_ERROR, remark)
         return consumer
-
-
-def _refused(setting: str) -> Reply:
-    logger.warning("broker_request_refused", setting=setting)
-    return ResponseCode.NO_PERMISSION, SWITCHED_OFF.format(setting), b""

@@ -287,18 +287,33 @@ async def test_a_message_that_cannot_be_read_is_not_tried(body: bytes) -> None:
         assert consumer.handled == []
 
 
+async def test_checks_of_transactions_without_a_producer_are_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with asking() as made:
+        for _ in range(3):
+            check = Command(RequestCode.CHECK_TRANSACTION_STATE, 0, ONEWAY_FLAG, body=RECORD)
+            check.ext = {"tranStateTableOffset": "0", "commitLogOffset": "0"}
+            await made.broker.push(check)
+        await made.broker.push(NotifyConsumerIdsChanged(consumer_group="billing"))
+        await until(lambda: made.consumer.changes == 1)
+
+        assert caplog.text.count("transaction_check_without_producer") == 1
+
+
 # --- switched off -------------------------------------------------------------------------------
 
 
 async def test_offset_resets_can_be_switched_off(caplog: pytest.LogCaptureFixture) -> None:
     async with asking(allow_offset_resets=False) as made:
-        answer = await made.broker.push(RESET, body=reset_body({QUEUE: 7}))
+        for _ in range(3):
+            answer = await made.broker.push(RESET, body=reset_body({QUEUE: 7}))
 
         assert answer is not None
         assert answer.code == ResponseCode.NO_PERMISSION
         assert "allow_offset_resets" in str(answer.remark)
         assert made.consumer.resets == []
-        assert "broker_request_refused" in caplog.text
+        assert caplog.text.count("broker_request_refused") == 1
 
 
 async def test_direct_consumption_can_be_switched_off() -> None:
