@@ -18,6 +18,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.time_search import TimeSearch
 from rocketmq_aio.model.message import EPOCH, MessageExt
+from rocketmq_aio.model.properties import INNER_NUM
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION, ResponseCode
 from rocketmq_aio.protocol.header import queue_fields, read_header
@@ -25,7 +26,6 @@ from rocketmq_aio.protocol.record import stored_message
 from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
 
 TOOLS: Final = "TOOLS_CONSUMER"  # a group that exists on all brokers
-INNER_NUM: Final = "INNER_NUM"  # the number of messages in a record
 _SIZE: Final = Struct(">i")
 COUNT: Final = re.compile(r"[0-9]{1,9}")
 MILLISECOND: Final = timedelta(milliseconds=1)

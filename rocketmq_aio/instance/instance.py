@@ -275,16 +275,19 @@ class MQClientInstance:
 
     def _unreachable(self, address: str) -> None:
         for named in self.routes.addresses():
-            if address in (named, self.send_address(named)):
+            if address in self._both(named):
                 self.routes.suspect(named)
 
     def _heard_from(self, address: str, since: float) -> bool:
-        both = (address, self.send_address(address))
-        return any(self.remoting.heard_from(each, since) for each in both)
+        return any(self.remoting.heard_from(each, since) for each in self._both(address))
 
     def _replaced(self, address: str) -> None:
-        for each in (address, self.send_address(address)):
+        for each in self._both(address):
             self.remoting.drop(each, "it does not respond, and another broker has replaced it")
+
+    def _both(self, address: str) -> tuple[str, str]:
+        """Return the addresses at which the broker at *address* gets requests and sends."""
+        return address, self.send_address(address)
 
     def _advice(self, address: str) -> str:
         """Return what the user can do about a broker that was never reachable."""

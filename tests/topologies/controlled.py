@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from time import monotonic
 from typing import Any, Final
@@ -28,6 +28,7 @@ from rocketmq_aio import (
     select_by_hash,
 )
 from rocketmq_aio.errors import RocketMQError
+from tests.unit.remoting.until import until
 
 SEND_SECONDS: Final = 40.0  # longer than a failover takes on a busy machine
 KEYS: Final = 4
@@ -196,7 +197,7 @@ class Load:
     async def progress(self) -> None:
         """Wait until a send begun from now on is acknowledged, and received by each consumer."""
         before = self._sent
-        await eventually(lambda: self._seen_after(before), "progress of all clients")
+        await until(lambda: self._seen_after(before), "progress of all clients", WAIT_SECONDS)
 
     def _seen_after(self, number: int) -> bool:
         def later(bodies: Collection[bytes]) -> bool:
@@ -218,15 +219,3 @@ class Load:
                 found.append(body)
             last[key] = max(last.get(key, 0), int(number))
         return found
-
-
-async def eventually(seen: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
-    """Return once *seen* is true.
-
-    :raises TimeoutError: it was not within *seconds*
-    """
-    end = monotonic() + seconds
-    while not seen():
-        if monotonic() > end:
-            raise TimeoutError(what)
-        await asyncio.sleep(0.02)

@@ -9,7 +9,8 @@ import pytest
 
 from rocketmq_aio import OffsetCorrected
 from rocketmq_aio.testing import Cluster, ControlledBroker, probe
-from tests.topologies.controlled import Load, eventually
+from tests.topologies.controlled import WAIT_SECONDS, Load
+from tests.unit.remoting.until import until
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ async def test_nothing_confirmed_is_lost_in_two_failovers(
         second.kill()
         third = await asyncio.to_thread(broker.wait_new_master, second)
         await load.progress()
-        await eventually(lambda: not load.missing(), "every confirmed message")
+        await until(lambda: not load.missing(), "every confirmed message", WAIT_SECONDS)
 
     assert third is not second
     assert load.failed == []
@@ -100,7 +101,7 @@ async def test_clients_leave_a_frozen_master(controlled: Cluster, broker: Contro
         await asyncio.to_thread(broker.wait_in_sync)
         assert broker.find_master() is second
         await load.progress()
-        await eventually(lambda: not load.missing(), "every confirmed message")
+        await until(lambda: not load.missing(), "every confirmed message", WAIT_SECONDS)
 
     assert load.failed == []
     assert load.disordered() == []
