@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Final
 
 import anyio
 import msgspec
@@ -15,10 +17,14 @@ from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.groups import Heartbeat, HeartbeatResponse
 from rocketmq_aio.protocol.subscription import java_hash
+from rocketmq_aio.remoting.backoff import Backoff
 from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.remoting.remoting_client import RemotingClient
 
 logger = get_logger(__name__)
+
+LOOK_SECONDS: Final = 1.0  # between checks for brokers that do not know this client
+LONGEST_RETRY_SECONDS: Final = 5.0  # a restarted broker checks transactions soon
 
 
 class Heartbeats:
@@ -46,13 +52,45 @@ class Heartbeats:
         self._calls = 0  # of `send`
         # By address: the number of calls when the last heartbeat began, and its error.
         self._last: dict[str, tuple[int, RocketMQError | None]] = {}
+        self._registered: set[str] = set()  # over the connection of the last heartbeat
+        self._retries: dict[str, tuple[float, Backoff]] = {}  # failing addresses: not before
+        self._sending: set[str] = set()  # by `run`
         self.broker_versions: dict[str, int] = {}
 
     async def run(self, interval_seconds: float) -> None:
-        """Send heartbeats to all brokers until cancelled."""
-        while True:
-            await anyio.sleep(interval_seconds)
-            await self.send_all()
+        """Send heartbeats until cancelled: to all brokers every interval, to others sooner.
+
+        Others are new in the routes, have lost their connection, or the last heartbeat failed:
+        until they have received one they check no transactions with this client, and give its
+        queues to other members.
+        """
+        loop = asyncio.get_running_loop()
+        sent_at = loop.time()
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await anyio.sleep(min(interval_seconds, LOOK_SECONDS))
+                now = loop.time()
+                due = self._addresses()
+                if now - sent_at >= interval_seconds:
+                    sent_at = now
+                else:
+                    due = {address for address in due if self._is_missing(address, now)}
+                for address in due - self._sending:
+                    self._sending.add(address)
+                    tasks.start_soon(self._send_in_background, address)
+
+    def _is_missing(self, address: str, now: float) -> bool:
+        """Whether the broker does not know this client, and may be sent a heartbeat now."""
+        if address in self._registered and self._remoting.is_connected(address):
+            return False
+        not_before, _ = self._retries.get(address, (now, None))
+        return not_before <= now and not self._remoting.backoff_left(address)
+
+    async def _send_in_background(self, address: str) -> None:
+        try:
+            await self.send(address)
+        finally:
+            self._sending.discard(address)
 
     async def send_all(self, *, anew: bool = False) -> dict[str, RocketMQError]:
         """Send to all brokers now and return the failures; *anew* sends the full form."""
@@ -95,24 +133,34 @@ class Heartbeats:
             await self._send_data(address, data)
         except RocketMQError as error:
             self.forget(address)
+            self._retry_later(address)
             logger.info("heartbeat_failed", address=address, reason=str(error))
             return error
+        self._retries.pop(address, None)
         return None
+
+    def _retry_later(self, address: str) -> None:
+        _, backoff = self._retries.get(address, (0.0, None))
+        backoff = backoff or Backoff(LOOK_SECONDS, LONGEST_RETRY_SECONDS)
+        now = asyncio.get_running_loop().time()
+        self._retries[address] = now + backoff.next_pause(), backoff
 
     def forget(self, address: str) -> None:
         """Send the full form next: a new connection has no registration."""
         self._accepted.pop(address, None)
+        self._registered.discard(address)
 
     def retain(self, addresses: set[str]) -> None:
         """Forget every address but *addresses*."""
-        tables = (self._accepted, self._last, self.broker_versions)
-        gone = {address for table in tables for address in table} | self._v2 | set(self._locks)
-        for address in gone - addresses:
+        tables = (self._accepted, self._last, self._retries, self.broker_versions)
+        gone = {address for table in (*tables, self._locks) for address in table}
+        for address in (gone | self._v2 | self._registered) - addresses:
             if self._locks[address].statistics().locked:
                 continue  # a heartbeat is in flight
             for table in (*tables, self._locks):
                 table.pop(address, None)
             self._v2.discard(address)
+            self._registered.discard(address)
 
     async def _send_data(self, address: str, data: HeartbeatData) -> None:
         fingerprint = _fingerprint(data) if self._short_form else 0
@@ -122,6 +170,7 @@ class Heartbeats:
         body = msgspec.json.encode(_without_subscriptions(data) if short else data)
         command = await self._remoting.request_checked(address, Heartbeat(), body)
         self.broker_versions[address] = command.version
+        self._registered.add(address)
         self._remember(address, fingerprint, read_header(command, HeartbeatResponse), short)
 
     def _remember(

@@ -309,6 +309,8 @@ class MQClientInstance:
         return replace(data, unit_mode=True) if self.config.unit_mode else data
 
     def _heartbeat_addresses(self) -> set[str]:
+        if not self._producers and not self._consumers:
+            return set()
         return self.routes.addresses(masters_only=not self._consumers)
 
     async def _keep_addresses(self) -> None:

@@ -130,6 +130,26 @@ async def commit(producer: TransactionProducer, topic: str, body: str) -> Transa
     return tx.result
 
 
+async def test_an_idle_producer_is_checked_soon_after_a_restart_of_the_broker(
+    fresh_cluster: Callable[..., Cluster], rocketmq_group: str
+) -> None:
+    # The broker gives up on a transaction after eight checks, two seconds apart.
+    limits = {"transactionCheckInterval": "2000", "transactionCheckMax": "8"}
+    cluster = await asyncio.to_thread(partial(fresh_cluster, broker_properties=CHECKED | limits))
+    topic = f"idle-{rocketmq_group[-12:]}"
+    await asyncio.to_thread(cluster.create_topic, topic, queues=QUEUES)
+    ledger = Ledger()
+    bodies = {f"{number}" for number in range(EACH)}
+    async with producing(cluster, rocketmq_group, ledger, topics=(topic,)) as producer:
+        for body in bodies:
+            async with producer.transaction(Message(topic, body.encode())) as tx:
+                tx.unknown()
+        await asyncio.to_thread(cluster.brokers[0].restart)
+        ledger.ended = dict.fromkeys(bodies, TransactionState.COMMIT)
+
+        await becomes_visible(cluster, topic, bodies)
+
+
 # --- transaction states --------------------------------------------------------------------------
 
 

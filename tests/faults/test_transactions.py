@@ -195,6 +195,15 @@ async def test_a_broker_restarted_during_a_check_gets_the_state_later(upward: bo
         assert run.violations() == []
 
 
+async def test_an_idle_producer_decides_transactions_after_a_restart_of_the_broker() -> None:
+    async with running() as (run, _):
+        await run.one(6)  # the application does not say how it ended
+        await run.broker.restart()
+        await run.be_asked()
+
+        assert run.violations() == []
+
+
 async def test_producers_of_a_group_share_its_checks() -> None:
     wanted: dict[str, TransactionState] = {}
 

@@ -17,12 +17,15 @@ from rocketmq_aio.errors import (
     NotConnectedError,
     SubscriptionError,
 )
+from rocketmq_aio.instance import heartbeats
 from rocketmq_aio.instance.heartbeats import Heartbeats, check_accepted
 from rocketmq_aio.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.remoting.remoting_client import RemotingClient
 from tests.fakes.broker import FakeBroker
 from tests.unit.remoting.clients import open_client
+from tests.unit.remoting.until import until
 
 HEART_BEAT = RequestCode.HEART_BEAT
 CHANGED = Response(ext={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
@@ -47,9 +50,12 @@ def described(expression: str = "*", version: int = 1, client_id: str = "me") ->
 class Beating:
     """Heartbeats to brokers; `data` is what they say."""
 
-    def __init__(self, brokers: list[FakeBroker], heartbeats: Heartbeats) -> None:
+    def __init__(
+        self, brokers: list[FakeBroker], heartbeats: Heartbeats, remoting: RemotingClient
+    ) -> None:
         self.brokers = brokers
         self.heartbeats = heartbeats
+        self.remoting = remoting
         self.data: HeartbeatData | None = described()
 
     @property
@@ -81,7 +87,7 @@ async def heartbeats_env(
             addresses=lambda: {broker.address for broker in brokers},
             short_form=v2,
         )
-        made = Beating(brokers, heartbeats)
+        made = Beating(brokers, heartbeats, opened.client)
         yield made
 
 
@@ -247,6 +253,69 @@ async def test_heartbeats_continue_whatever_brokers_do() -> None:
         await asyncio.wait([beats])
 
         assert beats.cancelled()
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry at once."""
+    monkeypatch.setattr(heartbeats, "LOOK_SECONDS", 0.01)
+
+
+@asynccontextmanager
+async def beating(made: Beating) -> AsyncIterator[None]:
+    """Run heartbeats whose interval does not end."""
+    task = asyncio.create_task(made.heartbeats.run(3600))
+    yield
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_failed_heartbeat_is_retried_within_the_interval() -> None:
+    async with heartbeats_env() as made, beating(made):
+        made.broker.on(HEART_BEAT, Response(1, remark="broken"), times=2)
+        await made.broker.wait_for(HEART_BEAT, 3)
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+
+        assert len(made.told()) == 3
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_broker_gets_a_heartbeat_soon_after_its_connection_was_lost() -> None:
+    async with heartbeats_env(2) as made:
+        await made.heartbeats.send_all()
+        async with beating(made):
+            await made.broker.stop()
+            await until(lambda: not made.remoting.is_connected(made.broker.address))
+            await made.broker.start()
+            await made.broker.wait_for(HEART_BEAT, 2)
+
+        assert len(made.told(made.brokers[1])) == 1
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_broker_that_is_new_in_the_routes_gets_a_heartbeat() -> None:
+    async with heartbeats_env(2) as made:
+        new = made.brokers.pop()
+        await made.heartbeats.send_all()
+        async with beating(made):
+            made.brokers.append(new)
+            await new.wait_for(HEART_BEAT)
+
+        assert len(made.told()) == 1
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_broker_that_hangs_delays_no_retry_of_another() -> None:
+    async with heartbeats_env(2, timeout=60.0) as made:
+        made.brokers[1].on(HEART_BEAT, None)
+        made.broker.on(HEART_BEAT, Response(1, remark="broken"), times=1)
+        async with beating(made):
+            await made.broker.wait_for(HEART_BEAT, 2)
+
+        assert len(made.told(made.brokers[1])) == 1
 
 
 async def test_results_convert_to_json() -> None:

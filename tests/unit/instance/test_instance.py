@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 import pytest
 
@@ -180,14 +181,14 @@ async def test_every_call_raises_after_a_background_task_failed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with nothing_left(), FakeCluster(topics={"orders": 2}) as cluster:
-        client = MQClientInstance(config_of(cluster, heartbeat_interval_seconds=0.01))
+        client = MQClientInstance(config_of(cluster, route_refresh_interval_seconds=0.01))
         async with client, PlainClient(client) as member:
 
-            async def fail() -> None:
+            async def fail(_topics: Iterable[str]) -> None:
                 raise LookupError("a bug")
 
             with caplog.at_level(logging.ERROR, "rocketmq_aio"):
-                monkeypatch.setattr(client.heartbeats, "send_all", fail)
+                monkeypatch.setattr(client.routes, "refresh", fail)
                 await until(lambda: client.failure)
 
             for use in (client.check_running, member.work, member.work):
