@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.testing import Cluster, probe
@@ -51,6 +53,7 @@ class Worker:
         self._orders = orders
         self._count = 0
         self._process: asyncio.subprocess.Process | None = None
+        self.ready = False  # runs, and handles signals
 
     @property
     def name(self) -> str:
@@ -63,6 +66,7 @@ class Worker:
 
     async def start(self) -> None:
         """Start a process; return when it handles signals."""
+        self.ready = False
         self._count += 1
         orders = msgspec.structs.replace(self._orders, name=self.name)
         output = Path(orders.folder) / f"{self.name}.log"
@@ -77,6 +81,7 @@ class Worker:
         async with asyncio.timeout(START_SECONDS):
             while self.runs and not output.stat().st_size:  # noqa: ASYNC110 - of another process
                 await asyncio.sleep(0.05)
+        self.ready = True
 
     def send_signal(self, number: signal.Signals) -> None:
         if self.runs:
@@ -88,6 +93,7 @@ class Worker:
         if not self.runs:
             return ""
         assert self._process is not None
+        self.ready = False
         self.send_signal(number)
         try:
             async with asyncio.timeout(STOP_SECONDS):
@@ -122,6 +128,7 @@ class ClusterRun:
             await asyncio.to_thread(self._cluster.create_topic, topic, queues=self._plan.queues)
         for group in self._groups:
             await asyncio.to_thread(self._cluster.create_group, group)
+        await asyncio.to_thread(self._prescribe_pops)
         async with AsyncExitStack() as stack:
             await self._open_links(stack)
             namesrvs = self._cluster.proxies or self._cluster.namesrvs
@@ -144,6 +151,14 @@ class ClusterRun:
                     worker.send_signal(signal.SIGKILL)
         self._recorder.close()
         await self._judge(unread)
+
+    def _prescribe_pops(self) -> None:
+        popped = {(c.topic, c.group) for c in self._plan.clients if c.option("pops", 0.0)}
+        for topic, group in popped:
+            wish = {"topic": topic, "consumerGroup": group, "mode": "POP", "popShareQueueNum": 0}
+            for broker in self._cluster.brokers:
+                address, body = broker.find_master().address, json.dumps(wish).encode()
+                probe.ask(address, AdminCode.SET_MESSAGE_REQUEST_MODE, body=body)
 
     async def _open_links(self, stack: AsyncExitStack) -> None:
         """Start a proxy for each client and server between which there is a fault."""
@@ -285,7 +300,7 @@ class ClusterRun:
 
     async def _crash(self, fault: Fault) -> None:
         worker = self._workers[fault.target]
-        if worker.runs:
+        if worker.ready:
             await worker.stop(signal.SIGKILL)
             self._recorder.fault("kill", worker.name, monotonic())
             await asyncio.sleep(fault.seconds)
@@ -300,7 +315,7 @@ class ClusterRun:
 
     async def _restart(self, fault: Fault) -> None:
         worker = self._workers[fault.target]
-        if worker.runs:
+        if worker.ready:
             self.violations += filter(None, [await worker.stop()])
             await asyncio.sleep(fault.seconds)
             await worker.start()

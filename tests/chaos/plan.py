@@ -7,9 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-CONSUMERS: Final = ("push", "orderly", "lite", "pop", "broker_rebalance")
-PRODUCERS: Final = ("plain", "keyed", "auto_batch", "batch", "transaction", "delayed", "oneway")
-POPPING: Final = ("pop", "broker_rebalance")  # need 5.x
+CONSUMERS: Final = (
+    *("push", "orderly", "broadcast", "reply", "lite", "pull", "pop", "broker_rebalance"),
+)
+PRODUCERS: Final = (
+    *("plain", "keyed", "auto_batch", "batch", "transaction", "delayed", "oneway", "compressed"),
+    *("recall", "request"),
+)
+NEED_5: Final = ("pop", "broker_rebalance", "recall")
 TOPICS: Final = ("alpha", "beta")
 
 REQUESTS: Final = (
@@ -43,12 +48,21 @@ class Client:
     def consumes(self) -> bool:
         return self.kind in CONSUMERS
 
+    @property
+    def subscribes(self) -> bool:
+        return self.consumes and self.kind != "pull"
+
+    @property
+    def scope(self) -> str:
+        """Whose progress the client shares: that of its group, or its own."""
+        return f"{self.group}@{self.name}" if self.kind == "broadcast" else self.group
+
 
 @dataclass(frozen=True)
 class Fault:
     """Something that happens *at* a time, and ends after *seconds*.
 
-    :ivar target: a client, a broker or "namesrv"
+    :ivar target: a client, a broker or a name server
     """
 
     at: float
@@ -66,6 +80,7 @@ class Plan:
     seed: int
     version: str
     brokers: int
+    namesrvs: int
     replicas: int
     queues: int
     seconds: float
@@ -81,8 +96,9 @@ class Plan:
     def lines(self) -> list[str]:
         """Return a description."""
         head = (
-            f"seed {self.seed}: {self.version}, {self.brokers} broker(s), {self.replicas} "
-            f"replica(s), {self.queues} queue(s) per topic, {self.seconds:.1f} s"
+            f"seed {self.seed}: {self.version}, {self.brokers} broker(s), {self.namesrvs} "
+            f"name server(s), {self.replicas} replica(s), {self.queues} queue(s) per topic, "
+            f"{self.seconds:.1f} s"
         )
         clients = [
             f"  {c.at:6.2f}  {c.name}: {c.kind} {c.group} {c.topic} {dict(c.options) or ''}"
@@ -101,12 +117,13 @@ def draw_plan(seed: int) -> Plan:
     draw = random.Random(f"plan {seed}")
     version = draw.choice(("4.9.7", "5.5.0"))
     brokers = draw.choice((1, 1, 2, 3))
+    namesrvs = draw.choice((1, 1, 2, 3))
     replicas = draw.choice((0, 0, 0, 1))
     queues = draw.randint(1, 4)
     seconds = draw.uniform(*draw.choices(((2, 8), (5, 20), (20, 60)), (12, 6, 1))[0])
-    kinds = [k for k in (*CONSUMERS, *PRODUCERS) if version != "4.9.7" or k not in POPPING]
+    kinds = [k for k in (*CONSUMERS, *PRODUCERS) if version != "4.9.7" or k not in NEED_5]
     clients = draw_clients(draw, kinds, seconds)
-    plan = Plan(seed, version, brokers, replicas, queues, seconds, tuple(clients))
+    plan = Plan(seed, version, brokers, namesrvs, replicas, queues, seconds, tuple(clients))
     count = draw.choice((0, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10))
     faults = sorted((_draw_fault(draw, plan) for _ in range(count)), key=lambda f: f.at)
     return replace(plan, faults=tuple(faults))
@@ -146,6 +163,9 @@ def _draw_options(draw: random.Random, kind: str) -> tuple[tuple[str, float], ..
     }
     if kind == "lite":
         options["manual"] = draw.choice((0.0, 1.0))
+        options["jumps"] = draw.choice((0.0, 0.1, 0.5))
+    if kind == "broker_rebalance":
+        options["pops"] = draw.choice((0.0, 1.0))
     return tuple(options.items())
 
 
@@ -162,7 +182,7 @@ def _of_broker(draw: random.Random, plan: Plan, fault: Fault) -> Fault:
 
 def _of_server(draw: random.Random, plan: Plan, fault: Fault) -> Fault:
     if draw.random() < 0.25:
-        return replace(fault, target="namesrv")
+        return _of_namesrv(draw, plan, fault)
     return _of_broker(draw, plan, fault)
 
 
@@ -170,8 +190,8 @@ def _of_client(draw: random.Random, plan: Plan, fault: Fault) -> Fault:
     return replace(fault, target=draw.choice(plan.clients).name)
 
 
-def _of_namesrv(_draw: random.Random, _plan: Plan, fault: Fault) -> Fault:
-    return replace(fault, target="namesrv")
+def _of_namesrv(draw: random.Random, plan: Plan, fault: Fault) -> Fault:
+    return replace(fault, target=f"namesrv-{draw.randrange(plan.namesrvs)}")
 
 
 def _of_link(draw: random.Random, plan: Plan, fault: Fault) -> Fault:

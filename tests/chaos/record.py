@@ -11,7 +11,7 @@ import msgspec
 from rocketmq_aio.model.message import MessageExt
 from tests.chaos.loop import START_SECONDS, SimulatedLoop
 from tests.history import UID, History, Outcome, Recorder
-from tests.history.events import Event, SendEnded, Sent
+from tests.history.events import Event, Recalled, SendEnded, Sent
 
 _encode = msgspec.json.Encoder().encode
 
@@ -46,6 +46,10 @@ class Record(logging.Handler):
             sent = self._sent[event.number]
             if not sent.transaction:
                 self._expected[sent.topic].append(sent.uid)
+        elif isinstance(event, Recalled):
+            for expected in self._expected.values():
+                if event.uid in expected:
+                    expected.remove(event.uid)
 
     def violation(self, text: str) -> None:
         self.add("VIOLATION", text)

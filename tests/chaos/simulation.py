@@ -6,13 +6,15 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rocketmq_aio.embedded import EmbeddedBroker, EmbeddedCluster
 from rocketmq_aio.embedded.faults import Fault as RequestFault
+from rocketmq_aio.embedded.name_server import EmbeddedNameServer
 from rocketmq_aio.embedded.server import EmbeddedServer
+from rocketmq_aio.protocol.requests.client import MessageRequestMode
 from tests.chaos import virtual
 from tests.chaos.loop import SimulatedLoop, StuckError, current_process
 from tests.chaos.member import Member
@@ -27,6 +29,7 @@ from tests.history.recording import stored_log
 DRAIN_SECONDS: Final = 600.0
 SETTLE_SECONDS: Final = 2.0  # between the end of the faults and that of the producers
 STOP_SECONDS: Final = 90.0
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 CHECKS: Final = 5  # of transactions that are left
 
 
@@ -79,8 +82,10 @@ def rules_for(plan: Plan) -> list[str]:
     chooses another queue for a key.
     """
     left_routes = any(f.kind in ("kill_server", "forget_brokers") for f in plan.faults)
-    forgotten = any(f.kind == "kill_server" and f.target != "namesrv" for f in plan.faults)
+    forgotten = any(f.kind == "kill_server" and "broker" in f.target for f in plan.faults)
     dropped = (("I18", "P7") if forgotten else ()) + (("I6",) if left_routes else ())
+    if any(f.kind == "clock" and f.target.startswith("recall") for f in plan.faults):
+        dropped += ("I36", "I37")  # the producer computes the time of the delivery
     return [rule for rule in RULES if rule not in dropped]
 
 
@@ -95,8 +100,24 @@ class Simulation:
         self._cluster = EmbeddedCluster(
             plan.brokers, version=plan.version, replicas=plan.replicas, topics=topics
         )
+        self._cluster.name_server.name = "namesrv-0"
+        more = [
+            EmbeddedNameServer(
+                version=plan.version,
+                clock=self._cluster.clock,
+                faults=self._cluster.faults,
+                thread=self._cluster.thread,
+            )
+            for _ in range(plan.namesrvs - 1)
+        ]
+        for number, server in enumerate(more, 1):
+            server.name = f"namesrv-{number}"
+            for broker in self._cluster.brokers:
+                server.register(broker)
+        self._namesrvs = [self._cluster.name_server, *more]
         self._members: dict[str, Member] = {}
         self._groups = {c.group: c.topic for c in plan.clients if c.consumes}
+        self._scopes = {c.scope: c.topic for c in plan.clients if c.consumes}
 
     @property
     def _network(self) -> Network:
@@ -109,9 +130,14 @@ class Simulation:
         current_process.set(servers)
         for group in self._groups:
             cluster.create_group(group)
-        async with cluster:
+        self._prepare_brokers()
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(cluster)
+            for server in self._namesrvs[1:]:
+                await stack.enter_async_context(server)
+            namesrv = ";".join(server.address for server in self._namesrvs)
             self._members = {
-                client.name: Member(self._loop, record, client, plan.seed, cluster.namesrv)
+                client.name: Member(self._loop, record, client, plan.seed, namesrv)
                 for client in plan.clients
             }
             started = self._loop.time()
@@ -135,6 +161,13 @@ class Simulation:
             for entry in self._log():
                 record.event(entry)
         await asyncio.sleep(1.0)
+
+    def _prepare_brokers(self) -> None:
+        for broker in self._cluster.brokers:
+            broker.timers.recall_enabled = True
+            for client in self._plan.clients:
+                if client.option("pops", 0.0):
+                    broker.assignments.modes[client.topic, client.group] = MessageRequestMode.POP
 
     # --- phases ---------------------------------------------------------------------------------
 
@@ -163,7 +196,7 @@ class Simulation:
         record = self._record
         deadline = self._loop.time() + DRAIN_SECONDS
         while self._loop.time() < deadline:
-            drained = all(record.is_drained(*each) for each in self._groups.items())
+            drained = all(record.is_drained(*each) for each in self._scopes.items())
             if drained and not self._has_unsettled():
                 break
             await asyncio.sleep(1.0)
@@ -172,8 +205,9 @@ class Simulation:
 
     def _has_unsettled(self) -> bool:
         """Whether a group has yet to consume a copy, such as one that waits for its retry."""
-        if any(len(broker.delays.waiting) for broker in self._cluster.brokers):
-            return True
+        for broker in self._cluster.brokers:
+            if len(broker.delays.waiting) or len(broker.timers.waiting):
+                return True
         history = self._record.history
         history.log, history.drained = self._log(), True
         try:
@@ -184,7 +218,11 @@ class Simulation:
     def _log(self) -> list[LogEntry]:
         """Return what the brokers have stored."""
         brokers = self._cluster.brokers
-        topics = sorted({name for broker in brokers for name in broker.topics})
+        topics = sorted(
+            name
+            for name in {name for broker in brokers for name in broker.topics}
+            if not name.endswith(REPLY_SUFFIX)  # replies are no messages for consumers
+        )
         return [entry for topic in topics for entry in stored_log(topic, *brokers)]
 
     def _note_fault(self, kind: str, target: str, started: float) -> None:
@@ -217,7 +255,8 @@ class Simulation:
         self._record.add("end of", fault.kind, fault.target, *fault.detail)
 
     def _server(self, name: str) -> EmbeddedServer:
-        return next(each for each in self._cluster.servers if each.name == name)
+        servers = (*self._cluster.brokers, *self._namesrvs)
+        return next(each for each in servers if each.name == name)
 
     def _broker(self, name: str) -> EmbeddedBroker:
         return next(each for each in self._cluster.brokers if each.name == name)
@@ -235,7 +274,9 @@ class Simulation:
         server.resume()
 
     async def _forget_brokers(self, fault: Fault) -> None:
-        self._cluster.name_server.forget_brokers(fault.seconds)
+        server = self._server(fault.target)
+        assert isinstance(server, EmbeddedNameServer)
+        server.forget_brokers(fault.seconds)
         await asyncio.sleep(fault.seconds)
 
     async def _crash(self, fault: Fault) -> None:
@@ -291,7 +332,7 @@ class Simulation:
         spoil, requests, times = fault.detail
         where: dict[str, Any] = {"times": int(times) or None}
         if fault.target:
-            where["broker"] = "namesrv" if requests == "route" else fault.target
+            where["broker"] = "namesrv-0" if requests == "route" else fault.target
         made = self._spoil(spoil, requests, fault.number, where)
         await asyncio.sleep(fault.seconds)
         made.remove()

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rocketmq_aio.testing import Cluster
-from tests.chaos.plan import CONSUMERS, POPPING, PRODUCERS, Client, Fault, Plan, draw_clients
+from tests.chaos.plan import CONSUMERS, NEED_5, PRODUCERS, Client, Fault, Plan, draw_clients
 
 FAULT_SECONDS: Final = 40.0  # of a run, before its faults are healed
-PAUSES: Final = (0.02, 0.1, 0.5)  # seconds between two sends
+PAUSES: Final = (0.05, 0.2, 1.0)  # seconds between two sends of a client
 MOST_FAULTS: Final = 5
 MOST_GROUPS: Final = 3
 PROPERTIES: Final = {
@@ -19,6 +19,7 @@ PROPERTIES: Final = {
     "transactionTimeOut": "2000",
     "transactionCheckInterval": "2000",
     "transactionCheckMax": "1000",
+    "recallMessageEnable": "true",
     "messageDelayLevel": " ".join(["1s"] * 18),
 }
 
@@ -69,28 +70,34 @@ TOPOLOGIES: Final = {
 def draw_cluster_plan(seed: int, topology: Topology, version: str, servers: Sequence[str]) -> Plan:
     """Return the plan of *seed*: names of topics and groups contain it."""
     draw = random.Random(f"cluster {seed}")
-    kinds = [k for k in topology.kinds if version.startswith("5.") or k not in POPPING]
+    kinds = [k for k in topology.kinds if version.startswith("5.") or k not in NEED_5]
     clients = [
         replace(
             client,
             group=f"{client.group}-{seed}",
             topic=f"{client.topic}-{seed}",
-            options=_with_pause(draw, client),
+            options=_options(draw, client),
         )
         for client in draw_clients(draw, kinds, FAULT_SECONDS, MOST_GROUPS)
     ]
     brokers, slaves = topology.options.get("brokers", 1), topology.options.get("slaves", 0)
     queues = draw.randint(1, 4)
-    plan = Plan(seed, version, brokers, slaves, queues, FAULT_SECONDS, tuple(clients))
+    namesrvs = topology.options.get("namesrvs", 1)
+    plan = Plan(seed, version, brokers, namesrvs, slaves, queues, FAULT_SECONDS, tuple(clients))
     count = draw.randint(1, MOST_FAULTS)
     faults = [_draw_fault(draw, plan, servers) for _ in range(count)]
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
 
 
-def _with_pause(draw: random.Random, client: Client) -> tuple[tuple[str, float], ...]:
+def _options(draw: random.Random, client: Client) -> tuple[tuple[str, float], ...]:
+    """Return settings with which the slowest consumer reads faster than the producers send."""
     if client.consumes:
-        return client.options
-    return (("pause", draw.choice(PAUSES)), ("tasks", client.option("tasks", 1)))
+        slower = {"work": client.option("work", 0.0) / 20}
+        if client.kind == "orderly":  # a failed message holds up its queue for half a second
+            slower["fails"] = client.option("fails", 0.0) / 10
+        return (*client.options, *slower.items())
+    tasks = client.option("tasks", 1)
+    return (("pause", draw.choice(PAUSES) * tasks), ("tasks", tasks))
 
 
 def _draw_fault(draw: random.Random, plan: Plan, servers: Sequence[str]) -> Fault:

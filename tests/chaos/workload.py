@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from rocketmq_aio import (
     AutoBatch,
     ClientConfig,
+    ConfigError,
     LitePullConfig,
     LitePullConsumer,
     Message,
     MessageExt,
+    MessageModel,
+    MessageQueue,
     PopConfig,
     PopConsumer,
     Producer,
     ProducerConfig,
+    PullConsumer,
     PushConfig,
     PushConsumer,
     RocketMQError,
@@ -27,7 +31,14 @@ from rocketmq_aio import (
 )
 from tests.chaos.plan import Client
 from tests.history import UID, Recorder
+from tests.history.clients import RecordedPullConsumer
 
+PADDING: Final = b"x" * 256
+DELAYS_SECONDS: Final = (1.0, 3.0, 8.0)
+RECALLED: Final = 0.6  # of the messages with a delay in seconds
+REQUEST: Final = "request"  # property of requests
+PULL_SECONDS: Final = 0.1  # between rounds of pulls
+REQUEST_SECONDS: Final = 15.0
 KEYS: Final = ("a", "b", "c")
 START_AGAIN_SECONDS: Final = 0.5
 MOST_TRIES_THAT_FAIL: Final = 2
@@ -75,7 +86,9 @@ class Application:
         self.journal = journal
         self.config = config
         self.draw = random.Random(f"{plan.name} {seed}")
-        self.decisions: dict[str, TransactionState] = {}  # the database of the application
+        # The database of the application:
+        self.decisions: dict[str, TransactionState] = {}
+        self.offsets: dict[MessageQueue, int] = {}
         self.quiet = False
         self.stopping = asyncio.Event()
         self.recorder: Recorder
@@ -109,7 +122,7 @@ class Application:
         return tries < MOST_TRIES_THAT_FAIL and self.draw.random() < share
 
     def done(self, message: MessageExt) -> None:
-        self.journal.done(self.plan.group, message)
+        self.journal.done(self.plan.scope, message)
 
     async def run(self) -> None:
         """Run one client after the other: an application that starts again after errors."""
@@ -119,7 +132,7 @@ class Application:
             self.recorder = self.new_recorder()
             client = make(self)
             try:
-                if self.plan.consumes:
+                if self.plan.subscribes:
                     await client.subscribe(self.plan.topic)
                 await client.start()
                 self.journal.add("started", self.name)
@@ -248,6 +261,30 @@ async def _send_delayed(member: Application, producer: Producer, uid: str, _task
     await _send(member, producer.send(message), f"send of {uid}")
 
 
+async def _send_compressed(member: Application, producer: Producer, uid: str, _task: str) -> None:
+    body = uid.encode() + PADDING * member.draw.randint(0, 2)
+    await _send(member, producer.send(Message(member.plan.topic, body)), f"send of {uid}")
+
+
+async def _send_and_recall(member: Application, producer: Producer, uid: str, _task: str) -> None:
+    seconds = member.draw.choice(DELAYS_SECONDS)
+    message = Message(member.plan.topic, uid.encode(), delay_seconds=seconds)
+    try:
+        async with member.bounded(f"send of {uid}", SEND_SECONDS + LATE_SECONDS):
+            result = await producer.send(message)
+    except RocketMQError:
+        return
+    if member.draw.random() < RECALLED:
+        await member.pause(seconds * member.draw.random())
+        recalling = producer.recall(member.plan.topic, result.recall_handle)
+        await _send(member, recalling, f"recall of {uid}")
+
+
+async def _request(member: Application, producer: Producer, uid: str, _task: str) -> None:
+    message = Message(member.plan.topic, uid.encode(), properties={REQUEST: "1"})
+    await _send(member, producer.request(message, SEND_SECONDS), f"request of {uid}")
+
+
 async def _send_oneway(member: Application, producer: Producer, uid: str, _task: str) -> None:
     message = Message(member.plan.topic, uid.encode())
     await _send(member, producer.send_oneway(message), f"send_oneway of {uid}")
@@ -283,6 +320,11 @@ def _plain_producer(member: Application) -> Producer:
 
 def _auto_batch_producer(member: Application) -> Producer:
     config = ProducerConfig(auto_batch=AutoBatch(linger_seconds=0.005, max_messages=16))
+    return member.recorder.producer(member.plan.group, client=member.config, config=config)
+
+
+def _compressing_producer(member: Application) -> Producer:
+    config = ProducerConfig(compress_above_bytes=len(PADDING))
     return member.recorder.producer(member.plan.group, client=member.config, config=config)
 
 
@@ -333,6 +375,82 @@ def _push_consumer(member: Application) -> PushConsumer:
     )
 
 
+class OffsetTable:
+    """Offset store in the database of the application."""
+
+    def __init__(self, member: Application) -> None:
+        self.name = member.plan.name
+        self._stored = member.offsets
+        self._updated: dict[MessageQueue, int] = {}
+
+    async def load(self) -> None: ...
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        return self._updated.get(queue, self._stored.get(queue))
+
+    async def update(self, queue: MessageQueue, offset: int) -> None:
+        self._updated[queue] = offset
+
+    async def persist(self, queues: Collection[MessageQueue]) -> None:
+        for queue in queues:
+            if queue in self._updated:
+                self._stored[queue] = self._updated.pop(queue)
+
+    async def remove(self, queue: MessageQueue) -> None:
+        self._updated.pop(queue, None)
+
+
+def _broadcasting_consumer(member: Application) -> PushConsumer:
+    async def handle(message: MessageExt) -> None:
+        await member.work()
+        member.done(message)
+
+    config = PushConfig(
+        **_settings(member),
+        message_model=MessageModel.BROADCASTING,
+        offset_store=OffsetTable(member),
+    )
+    return member.recorder.push_consumer(
+        member.plan.group, on_message=handle, client=member.config, config=config
+    )
+
+
+class Replying:
+    """A consumer that replies to requests, and the producer of its replies."""
+
+    def __init__(self, member: Application) -> None:
+        self._producer = member.recorder.producer(member.plan.group, client=member.config)
+        self.consumer = member.recorder.push_consumer(
+            member.plan.group,
+            on_message=self._handle,
+            client=member.config,
+            config=PushConfig(**_settings(member)),
+        )
+        self._member = member
+
+    async def subscribe(self, topic: str) -> None:
+        await self.consumer.subscribe(topic)
+
+    async def start(self) -> None:
+        await self._producer.start()
+        await self.consumer.start()
+
+    async def close(self) -> None:
+        await self.consumer.close()
+        await self._producer.close()
+
+    async def _handle(self, message: MessageExt) -> None:
+        await self._member.work()
+        if REQUEST in message.properties:
+            reply = self._producer.reply(message, message.body)
+            await _send(self._member, reply, "reply")  # the requester may not wait any more
+        self._member.done(message)
+
+
+async def _run_replying(member: Application, replying: Replying) -> None:
+    await _run_push(member, replying.consumer)
+
+
 async def _run_push(member: Application, consumer: PushConsumer) -> None:
     stop = asyncio.ensure_future(member.stopping.wait())
     run = asyncio.ensure_future(consumer.run())
@@ -365,6 +483,45 @@ async def _run_lite(member: Application, consumer: LitePullConsumer) -> None:
                 await consumer.commit()
             except RocketMQError as error:
                 member.journal.add("error", member.name, "commit", str(error)[:160])
+        if messages and member.draw.random() < member.plan.option("jumps", 0.0):
+            with suppress(ConfigError):  # the queue was revoked
+                await _jump(member, consumer, member.draw.choice(messages))
+
+
+async def _jump(member: Application, consumer: LitePullConsumer, message: MessageExt) -> None:
+    """Read *message* again, or pause its queue for a poll."""
+    if member.draw.random() < 0.5:
+        await consumer.seek(message.queue, message.queue_offset)
+        return
+    consumer.pause([message.queue])
+    for other in await consumer.poll(0.5):
+        await member.work()
+        member.done(other)
+    consumer.resume([message.queue])
+
+
+def _pull_consumer(member: Application) -> PullConsumer:
+    member.recorder.subscribed(member.plan.group, member.plan.topic)
+    return member.recorder.pull_consumer(member.plan.group, client=member.config)
+
+
+async def _run_pulls(member: Application, consumer: RecordedPullConsumer) -> None:
+    batch, offsets = int(member.plan.option("batch", 32)), member.offsets
+    while not member.stopping.is_set():
+        await member.pause(PULL_SECONDS)
+        for queue in await consumer.message_queues(member.plan.topic):
+            offset = offsets.get(queue, 0)
+            try:
+                async with member.bounded("pull", REQUEST_SECONDS + LATE_SECONDS):
+                    result = await consumer.pull(queue, offset, batch)
+            except RocketMQError as error:
+                member.journal.add("error", member.name, "pull", str(error)[:160])
+                continue
+            for message in result.messages:
+                await member.work()
+                member.done(message)
+            offsets[queue] = result.next_offset
+            consumer.processed(queue, result.next_offset)
 
 
 def _pop_consumer(member: Application) -> PopConsumer:
@@ -402,9 +559,15 @@ KINDS: Final[dict[str, tuple[Make, Use]]] = {
     "transaction": (_transaction_producer, _producing(_send_in_transaction)),
     "delayed": (_plain_producer, _producing(_send_delayed)),
     "oneway": (_plain_producer, _producing(_send_oneway)),
+    "compressed": (_compressing_producer, _producing(_send_compressed)),
+    "recall": (_plain_producer, _producing(_send_and_recall)),
+    "request": (_plain_producer, _producing(_request)),
     "push": (_push_consumer, _run_push),
     "orderly": (_push_consumer, _run_push),
     "broker_rebalance": (_push_consumer, _run_push),
+    "broadcast": (_broadcasting_consumer, _run_push),
+    "reply": (Replying, _run_replying),
     "lite": (_lite_consumer, _run_lite),
+    "pull": (_pull_consumer, _run_pulls),
     "pop": (_pop_consumer, _run_pop),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+import zlib
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from rocketmq_aio.model.values import MessageQueue
 from tests.history.events import UID, LogEntry, short_body
 
 PULL: Final = 11
+COMPRESSED: Final = 1
 USE_SUBSCRIPTION: Final = 4  # without long polling
 FOUND, NOT_FOUND, RETRY, MOVED = 0, 19, 20, 21
 SECONDS: Final = 10.0
@@ -68,22 +70,24 @@ async def _pull(
 
 
 def records(body: bytes, queue: MessageQueue) -> Iterator[LogEntry]:
-    """Yield the records of a pull response; hosts must be IPv4, bodies uncompressed."""
+    """Yield the records of a pull response; hosts must be IPv4, compressed bodies are zlib."""
     at = 0
     while at < len(body):
         (size,) = struct.unpack_from(">i", body, at)
         record = body[at : at + size]
         at += size
         (offset,) = struct.unpack_from(">q", record, 20)
+        (flag,) = struct.unpack_from(">i", record, 36)
         (length,) = struct.unpack_from(">i", record, 84)
         end = 88 + length
+        stored = record[88:end]
         properties_at = end + 1 + record[end] + 2
         pairs = (pair.split("\x01") for pair in record[properties_at:].decode().split("\x02"))
         properties = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
         yield LogEntry(
             queue=queue,
             offset=offset,
-            body=short_body(record[88:end]),
+            body=short_body(zlib.decompress(stored) if flag & COMPRESSED else stored),
             message_id=properties.get("UNIQ_KEY", ""),
             uid=properties.get(UID, ""),
             tags=properties.get("TAGS"),

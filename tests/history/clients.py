@@ -30,7 +30,7 @@ from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pop.consumer import MessageLoop, PopConsumer
 from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
-from rocketmq_aio.consumer.pull.result import PullResult
+from rocketmq_aio.consumer.pull.result import PullResult, PullStatus
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryRequest
 from rocketmq_aio.errors import BatchError, NotRunningError
@@ -46,22 +46,48 @@ from tests.history.requests import stored_queue
 if TYPE_CHECKING:
     from tests.history.recorder import Recorder
 
+CONTIGUOUS = (PullStatus.FOUND, PullStatus.NO_NEW)  # the next offset follows what was returned
+
 # --- producers ------------------------------------------------------------------------------------
 
 
 class RecordedProducer(Producer):
-    """Records `send`, `send_value`, `send_nowait`, `send_oneway` and `send_batch`."""
+    """Records all kinds of sends, requests and recalls."""
 
     def __init__(self, recorder: Recorder, group: str, **arguments: Any) -> None:  # noqa: ANN401
         super().__init__(group, **arguments)
         self._recorder = recorder
+        self._uids: dict[str, str] = {}  # of delayed messages, by the handle of their recall
 
     async def send(self, message: Message, **options: Any) -> SendResult:  # noqa: ANN401
         key = options.get("sharding_key")
         message, number = self._recorder.send_started(message, self._group, key=key)
         sending = super().send(message, **options)
         result: SendResult = await _recorded_send(self._recorder, number, sending)
+        if result.recall_handle is not None:
+            self._uids[result.recall_handle] = message.properties[UID]
         return result
+
+    async def recall(self, topic: str, handle: str | None) -> str:
+        number, uid = self._recorder.number(), self._uids.pop(handle or "", "")
+        self._recorder.add(events.Recalled(at=monotonic(), number=number, uid=uid))
+        message_id = await super().recall(topic, handle)
+        self._recorder.add(events.Confirmed(at=monotonic(), number=number))
+        return message_id
+
+    async def request(self, message: Message, *arguments: Any, **options: Any) -> MessageExt:  # noqa: ANN401
+        """Record a request; a reply has to have the body of its request."""
+        key = options.get("sharding_key")
+        message, number = self._recorder.send_started(message, self._group, key=key)
+        try:
+            reply = await super().request(message, *arguments, **options)
+        except BaseException as error:
+            self._recorder.send_ended(number, None, error)
+            raise
+        self._recorder.send_ended(number, None, replied=True)
+        sent, received = short_body(message.body), short_body(reply.body)
+        self._recorder.add(events.Echo(sent=sent.decode(), received=received.decode()))
+        return reply
 
     def send_nowait(self, message: Message, **options: Any) -> asyncio.Future[SendResult]:  # noqa: ANN401
         message, number = self._recorder.send_started(message, self._group, alone=False)
@@ -266,6 +292,7 @@ class RecordedConsumer:
                 kind=self.kind,
                 orderly=getattr(self, "orderly", False),
                 broadcast=model is MessageModel.BROADCASTING,
+                store=getattr(getattr(config, "offset_store", None), "name", ""),
             )
         )
 
@@ -505,6 +532,20 @@ class RecordedLitePullConsumer(RecordedConsumer, LitePullConsumer):
             )
         )
 
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        paused = list(queues)
+        super().pause(paused)
+        self._paused(paused, paused=True)
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        resumed = list(queues)
+        super().resume(resumed)
+        self._paused(resumed, paused=False)
+
+    def _paused(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
+        for queue in queues:
+            self._recorder.add(events.Paused(at=monotonic(), paused=paused, **self._of(queue)))
+
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         await super().seek(queue, offset)
         self.moved(queue, offset)
@@ -533,10 +574,40 @@ class RecordedPullConsumer(RecordedConsumer, PullConsumer):
         super().__init__(group, **arguments)
         self._recorder = recorder
 
-    async def pull(self, *arguments: Any, **options: Any) -> PullResult:  # noqa: ANN401
-        result = await super().pull(*arguments, **options)
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int = 32,
+        selector: Any = "*",  # noqa: ANN401
+        **options: Any,  # noqa: ANN401
+    ) -> PullResult:
+        result = await super().pull(queue, offset, max_messages, selector, **options)
         self.delivered(result.messages)
+        if selector == "*" and result.status in CONTIGUOUS:
+            offsets = [message.queue_offset for message in result.messages]
+            self._recorder.add(
+                events.Pulled(
+                    at=monotonic(),
+                    offset=offset,
+                    next_offset=result.next_offset,
+                    offsets=offsets,
+                    **self._of(queue),
+                )
+            )
         return result
+
+    def processed(self, queue: MessageQueue, offset: int) -> None:
+        """Record that the application has processed what it got of *queue* before *offset*."""
+        self._recorder.add(
+            events.Processed(
+                at=monotonic(),
+                consumer=self.consumer_id,
+                group=self._group,
+                queue=queue,
+                offset=offset,
+            )
+        )
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         self.moved(queue, offset)  # the application may skip and repeat messages

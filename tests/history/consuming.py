@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from rocketmq_aio.model.names import DLQ_PREFIX
 from rocketmq_aio.model.values import MessageQueue
-from tests.history.events import Commit, Delivered, Event, Outcome, Reset, Settled
+from tests.history.events import Commit, Delivered, Event, Outcome, Paused, Reset, Settled
 from tests.history.history import History
 from tests.history.rules import (
     Epochs,
@@ -66,7 +66,7 @@ def _floors(history: History) -> dict[GroupQueue, int]:
 
 def _acknowledged_but_lost(history: History, group: str) -> Iterator[Finding]:
     done = {each.uid for each in history.settled if each.group == group and each.final}
-    done |= _dead(history, group)
+    done |= _dead(history, group) | {recalled.uid for recalled in history.recalled}
     subscribed = history.topics.get(group)
     if subscribed is None:
         return  # which messages it has to get is not known
@@ -202,6 +202,38 @@ def i19_polls_are_contiguous(history: History) -> Iterator[Finding]:
             expected = bisect_left(offsets, each.offset) + 1
 
 
+def i38_pulls_are_complete(history: History) -> Iterator[Finding]:
+    """A pull returns all messages between its offset and that of the next pull, in order."""
+    if not history.log:
+        return
+    visible = {group: history.visible_offsets(group) for group in {p.group for p in history.pulls}}
+    for pull in history.pulls:
+        offsets = visible[pull.group].get(pull.queue, [])
+        first, last = bisect_left(offsets, pull.offset), bisect_left(offsets, pull.next_offset)
+        if pull.offsets != offsets[first:last]:
+            what = f"a pull of {pull.queue}@{pull.offset} returned {pull.offsets}"
+            yield Finding(f"{what}, and not {offsets[first:last]}", (pull,))
+
+
+def i39_paused_queues_deliver_nothing(history: History) -> Iterator[Finding]:
+    """Between pause and resume no message of the queue is returned, unless it was assigned anew."""
+    paused: dict[tuple[str, MessageQueue], Paused] = {}
+    epochs = Epochs(history)
+    order: list[tuple[float, Paused | Delivered]] = [(each.at, each) for each in history.pauses]
+    order += [(each.at, each) for each in history.deliveries]
+    for _, event in sorted(order, key=lambda each: each[0]):
+        key = (event.consumer, event.queue)
+        if isinstance(event, Paused):
+            if event.paused:
+                paused[key] = event
+            else:
+                paused.pop(key, None)
+        elif (since := paused.get(key)) is not None and since.at < event.at:
+            begun = epochs.by_number.get(event.epoch)
+            if begun is None or begun.started <= since.at:
+                yield Finding(f"{event.queue}@{event.offset} came from a paused queue", (event,))
+
+
 def p5_acks_follow_the_processing(history: History) -> Iterator[Finding]:
     """A popped message is acknowledged after it was processed or sent to the dead-letter topic."""
     settled = first_settled(history)
@@ -225,5 +257,7 @@ CONSUMING = {
     "I12": i12_commits_happen_within_an_epoch,
     "I16": i16_only_what_is_wanted_is_delivered,
     "I19": i19_polls_are_contiguous,
+    "I38": i38_pulls_are_complete,
+    "I39": i39_paused_queues_deliver_nothing,
     "P5": p5_acks_follow_the_processing,
 }

@@ -84,12 +84,13 @@ class _Reasons:
                 if before is not None:
                     yield Duplicate(self._of_copy(before, each), each, before)
                 elif places:
-                    reason = self._of_another(several[:number], each, len(places))
+                    sent = sum(not q.topic.startswith(RETRY_PREFIX) for q, _ in places)
+                    reason = self._of_another(several[:number], each, sent)
                     yield Duplicate(reason, each, several[number - 1])
                 places[place] = each
 
     def _of_another(self, earlier: list[Reception], each: Reception, copies: int) -> str:
-        """Return why another stored copy was delivered."""
+        """Return why another stored copy was delivered, after *copies* that a producer stored."""
         if each.queue.topic.startswith(RETRY_PREFIX):
             if any(self._is_refused(before, each.at) for before in earlier):
                 return "retry"

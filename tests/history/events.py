@@ -58,6 +58,7 @@ class Sent(OfMessage, kw_only=True):
 
     :ivar attempts: how often it was written to a broker
     :ivar transaction: it is a half message: visible only after a commit
+    :ivar delay_seconds: from its storage until consumers may get it, where it is known
     """
 
     started: float
@@ -73,6 +74,7 @@ class Sent(OfMessage, kw_only=True):
     producer: str = ""
     transaction: bool = False
     delayed: bool = False
+    delay_seconds: float = 0.0
     attempts: int = 0
     error: str = ""
 
@@ -94,6 +96,15 @@ class SendEnded(Event, kw_only=True):
     offset: int | None = None
     message_id: str | None = None
     error: str = ""
+
+
+class Recalled(Event, kw_only=True):
+    """The delivery of a delayed message was cancelled; *confirmed*: the broker agreed."""
+
+    at: float
+    number: str
+    uid: str
+    confirmed: float | None = None
 
 
 class Decided(Event, kw_only=True):
@@ -140,7 +151,10 @@ class LogEntry(OfMessage, kw_only=True):
 
 
 class Joined(Event, kw_only=True):
-    """A consumer started; *kind* is "push", "lite", "pull" or "pop"."""
+    """A consumer started; *kind* is "push", "lite", "pull" or "pop".
+
+    :ivar store: the name of its offset store, which in broadcasting outlives it
+    """
 
     at: float
     consumer: str
@@ -149,6 +163,7 @@ class Joined(Event, kw_only=True):
     kind: str = "push"
     orderly: bool = False
     broadcast: bool = False
+    store: str = ""
 
 
 class Left(Event, kw_only=True):
@@ -218,6 +233,22 @@ class Poll(Event, kw_only=True):
     consumer: str
     started: float
     group: str = ""
+
+
+class Paused(OfQueue, kw_only=True):
+    """The application paused a queue of a `LitePullConsumer`, or resumed it."""
+
+    at: float
+    paused: bool
+
+
+class Pulled(OfQueue, kw_only=True):
+    """A pull of all messages from *offset* on returned those at *offsets*."""
+
+    at: float
+    offset: int
+    next_offset: int
+    offsets: list[int]
 
 
 class Processed(Event, kw_only=True):
@@ -401,6 +432,7 @@ AnyEvent = (
     Sent
     | Attempted
     | SendEnded
+    | Recalled
     | Decided
     | LocalPart
     | TransactionEnded
@@ -412,6 +444,8 @@ AnyEvent = (
     | Revoked
     | Reset
     | Poll
+    | Paused
+    | Pulled
     | Processed
     | Delivered
     | Handled

@@ -92,6 +92,7 @@ class History:
     sends: list[Sent] = field(default_factory=list)
     log: list[LogEntry] = field(default_factory=list)
     attempts: dict[str, int] | None = None
+    recalled: list[events.Recalled] = field(default_factory=list)
     decided: list[events.Decided] = field(default_factory=list)
     local_parts: list[events.LocalPart] = field(default_factory=list)
     transaction_ends: list[events.TransactionEnded] = field(default_factory=list)
@@ -100,6 +101,8 @@ class History:
     topics: dict[str, dict[str, str | None]] = field(default_factory=dict)
     deliveries: list[Delivered] = field(default_factory=list)
     polls: list[Poll] = field(default_factory=list)
+    pauses: list[events.Paused] = field(default_factory=list)
+    pulls: list[events.Pulled] = field(default_factory=list)
     handled: list[Handled] = field(default_factory=list)
     settled: list[Settled] = field(default_factory=list)
     sent_back: list[SentBack] = field(default_factory=list)
@@ -321,6 +324,10 @@ class History:
             if (message := self._places.get(place)) is not None:
                 sent_back.uid = message.identity
 
+    def _add_recalled(self, recalled: events.Recalled) -> None:
+        self.recalled.append(recalled)
+        self._open[recalled.number] = recalled
+
     def _add_commit(self, commit: Commit) -> None:
         self.commits.append(commit)
         self._open[commit.number] = commit
@@ -372,6 +379,7 @@ _ADD: dict[type[Event], Callable[[History, Any], None]] = {
     Sent: History._add_sent,
     events.Attempted: History._add_attempt,
     events.SendEnded: History._add_send_ended,
+    events.Recalled: History._add_recalled,
     events.Decided: lambda history, event: history.decided.append(event),
     events.LocalPart: lambda history, event: history.local_parts.append(event),
     events.TransactionEnded: History._add_transaction_ended,
@@ -383,6 +391,8 @@ _ADD: dict[type[Event], Callable[[History, Any], None]] = {
     events.Revoked: History._add_revoked,
     Reset: History._add_reset,
     Poll: History._add_poll,
+    events.Paused: lambda history, event: history.pauses.append(event),
+    events.Pulled: lambda history, event: history.pulls.append(event),
     events.Processed: History._add_processed,
     Delivered: History._add_delivered,
     Handled: History._add_handled,

@@ -11,6 +11,8 @@ from tests.history.events import Delivered, Handled, LogEntry, Outcome, Sent
 from tests.history.history import History
 from tests.history.rules import Finding, copies, receptions
 
+TIMER_SECONDS = 1.0  # precision of the delays of brokers
+
 
 def i1_what_was_ok_is_stored(history: History) -> Iterator[Finding]:
     """The body of a successful send is in the log at the position of its result."""
@@ -18,6 +20,7 @@ def i1_what_was_ok_is_stored(history: History) -> Iterator[Finding]:
         return  # the log was not read
     stored = {(entry.queue, entry.offset): entry for entry in history.log}
     identities = {entry.identity for entry in history.log}
+    identities |= {recalled.uid for recalled in history.recalled}
     for sent in history.sends:
         if sent.outcome is not Outcome.OK or sent.transaction:
             continue
@@ -136,6 +139,31 @@ def i8_an_offset_has_one_value(history: History) -> Iterator[Finding]:
             yield Finding(what, (other, each))
 
 
+def i36_delayed_messages_come_later(history: History) -> Iterator[Finding]:
+    """A delayed message is received when its delay has passed, and not before."""
+    delayed = {sent.identity: sent for sent in history.sends if sent.delay_seconds}
+    for each in receptions(history):
+        sent = delayed.get(each.identity)
+        if sent is not None and each.at < sent.started + sent.delay_seconds - TIMER_SECONDS:
+            what = f"{each.identity} came {each.at - sent.started:.3f} s after its send"
+            yield Finding(what, (sent, each))
+
+
+def i37_recalled_messages_never_come(history: History) -> Iterator[Finding]:
+    """A message whose recall was confirmed before its time is not received.
+
+    A send that was repeated has stored several copies, of which the recall hits one.
+    """
+    sends = {sent.identity: sent for sent in history.sends}
+    got = {each.identity: each for each in receptions(history)}
+    for recalled in history.recalled:
+        sent, each = sends.get(recalled.uid), got.get(recalled.uid)
+        if sent is None or each is None or recalled.confirmed is None or sent.attempts > 1:
+            continue
+        if recalled.confirmed < sent.started + sent.delay_seconds - TIMER_SECONDS:
+            yield Finding(f"{recalled.uid} was recalled, but received", (sent, recalled, each))
+
+
 PRODUCING = {
     "I1": i1_what_was_ok_is_stored,
     "I2": i2_what_is_there_was_sent,
@@ -144,4 +172,6 @@ PRODUCING = {
     "I5": i5_sends_keep_their_order,
     "I6": i6_an_ordering_key_stays_in_one_queue,
     "I8": i8_an_offset_has_one_value,
+    "I36": i36_delayed_messages_come_later,
+    "I37": i37_recalled_messages_never_come,
 }

@@ -26,6 +26,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.properties import TIMER_DELAY_MS
 from rocketmq_aio.model.values import MessageQueue, SendResult
 from tests.history import events
 from tests.history.clients import (
@@ -221,14 +222,20 @@ class Recorder:
                 task=f"{self.process}/{task.get_name()}" if task is not None and alone else None,
                 transaction=transaction,
                 delayed=message.delayed,
+                delay_seconds=int(message.properties.get(TIMER_DELAY_MS, 0)) / 1000,
             )
         )
         return message, number
 
     def send_ended(
-        self, number: str, result: SendResult | None, error: BaseException | None = None
+        self,
+        number: str,
+        result: SendResult | None,
+        error: BaseException | None = None,
+        *,
+        replied: bool = False,
     ) -> None:
-        """Record the end of a send; without a result or error its outcome is unknown."""
+        """Record the end of a send; without a result, error or reply its outcome is unknown."""
         uid = self._uids.pop(number)
         if self.in_flight.get(uid) == number:
             del self.in_flight[uid]
@@ -236,7 +243,7 @@ class Recorder:
             events.SendEnded(
                 at=monotonic(),
                 number=number,
-                outcome=outcome_of(error) if result or error else Outcome.UNKNOWN,
+                outcome=outcome_of(error) if result or error or replied else Outcome.UNKNOWN,
                 queue=result.queue if result else None,
                 offset=result.queue_offset if result else None,
                 message_id=result.message_id if result else None,

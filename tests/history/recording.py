@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
+from struct import Struct
 from typing import Any
 
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
+from rocketmq_aio.embedded.broker.store import StoredMessage
 from rocketmq_aio.model.properties import TAGS, UNIQ_KEY, parse_properties
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.codes import COMPRESSED, RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.record import decode_batch
@@ -24,6 +27,7 @@ from tests.fakes.stopwatch import Stopwatch
 from tests.history.events import UID, Call, Echo, LogEntry, short_body
 from tests.history.history import History
 
+SYS_FLAG, SYS_FLAG_AT = Struct(">i"), 36  # in a stored record
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
@@ -34,7 +38,7 @@ def stored_log(topic: str, *brokers: EmbeddedBroker) -> list[LogEntry]:
         LogEntry(
             queue=MessageQueue(topic, broker.name, queue_id),
             offset=stored.offset,
-            body=short_body(stored.body),
+            body=stored_body(stored),
             message_id=stored.properties.get(UNIQ_KEY, stored.message_id),
             uid=stored.properties.get(UID, ""),
             tags=stored.properties.get(TAGS),
@@ -44,6 +48,13 @@ def stored_log(topic: str, *brokers: EmbeddedBroker) -> list[LogEntry]:
         for queue_id, log in enumerate(broker.topics[topic].queues)
         for stored in log.messages
     ]
+
+
+def stored_body(stored: StoredMessage) -> bytes:
+    """Return the recorded form of a body that may be compressed, by zlib."""
+    (sys_flag,) = SYS_FLAG.unpack_from(stored.record, SYS_FLAG_AT)
+    compressed = sys_flag & COMPRESSED
+    return short_body(zlib.decompress(stored.body) if compressed else stored.body)
 
 
 def wire_attempts(*brokers: FakeBroker) -> dict[str, int]:

@@ -50,7 +50,9 @@ def copies(history: History) -> dict[str, list[LogEntry]]:
 def scope(history: History, group: str, consumer: str) -> str:
     """Return whose progress the consumer shares: that of its group, or its own."""
     member = history.members.get(consumer)
-    return f"{group}@{consumer}" if member is not None and member.broadcast else group
+    if member is None or not member.broadcast:
+        return group
+    return f"{group}@{member.store or consumer}"
 
 
 def receptions(history: History) -> Iterator[Delivered | Handled]:

@@ -124,6 +124,10 @@ EXPLAINED: dict[str, tuple[str, History]] = {
         "sent twice",
         again(handled(20, offset=1), sends=[sent(outcome=Outcome.UNKNOWN)]),
     ),
+    "a repeated send, after a retry": (
+        "sent twice",
+        moved(handled=[*failed(queue=RETRIES), handled(30, offset=1)], sends=[sent(attempts=2)]),
+    ),
     "a repeated send": ("sent twice", again(handled(20, offset=1), sends=[sent(attempts=2)])),
 }
 
