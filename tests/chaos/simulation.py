@@ -14,7 +14,7 @@ from rocketmq_aio.embedded import EmbeddedBroker, EmbeddedCluster
 from rocketmq_aio.embedded.faults import Fault as RequestFault
 from rocketmq_aio.embedded.name_server import EmbeddedNameServer
 from rocketmq_aio.embedded.server import EmbeddedServer
-from rocketmq_aio.protocol.requests.client import MessageRequestMode
+from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 from tests.chaos import virtual
 from tests.chaos.loop import SimulatedLoop, StuckError, current_process
 from tests.chaos.member import Member
@@ -29,7 +29,6 @@ from tests.history.recording import stored_log
 DRAIN_SECONDS: Final = 600.0
 SETTLE_SECONDS: Final = 2.0  # between the end of the faults and that of the producers
 STOP_SECONDS: Final = 90.0
-REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 CHECKS: Final = 5  # of transactions that are left
 
 
@@ -218,11 +217,7 @@ class Simulation:
     def _log(self) -> list[LogEntry]:
         """Return what the brokers have stored."""
         brokers = self._cluster.brokers
-        topics = sorted(
-            name
-            for name in {name for broker in brokers for name in broker.topics}
-            if not name.endswith(REPLY_SUFFIX)  # replies are no messages for consumers
-        )
+        topics = sorted({name for broker in brokers for name in broker.topics})
         return [entry for topic in topics for entry in stored_log(topic, *brokers)]
 
     def _note_fault(self, kind: str, target: str, started: float) -> None:

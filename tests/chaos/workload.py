@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -32,6 +32,7 @@ from rocketmq_aio import (
 from tests.chaos.plan import Client
 from tests.history import UID, Recorder
 from tests.history.clients import RecordedPullConsumer
+from tests.history.offset_table import OffsetTable
 
 PADDING: Final = b"x" * 256
 DELAYS_SECONDS: Final = (1.0, 3.0, 8.0)
@@ -375,31 +376,6 @@ def _push_consumer(member: Application) -> PushConsumer:
     )
 
 
-class OffsetTable:
-    """Offset store in the database of the application."""
-
-    def __init__(self, member: Application) -> None:
-        self.name = member.plan.name
-        self._stored = member.offsets
-        self._updated: dict[MessageQueue, int] = {}
-
-    async def load(self) -> None: ...
-
-    async def read(self, queue: MessageQueue) -> int | None:
-        return self._updated.get(queue, self._stored.get(queue))
-
-    async def update(self, queue: MessageQueue, offset: int) -> None:
-        self._updated[queue] = offset
-
-    async def persist(self, queues: Collection[MessageQueue]) -> None:
-        for queue in queues:
-            if queue in self._updated:
-                self._stored[queue] = self._updated.pop(queue)
-
-    async def remove(self, queue: MessageQueue) -> None:
-        self._updated.pop(queue, None)
-
-
 def _broadcasting_consumer(member: Application) -> PushConsumer:
     async def handle(message: MessageExt) -> None:
         await member.work()
@@ -408,7 +384,7 @@ def _broadcasting_consumer(member: Application) -> PushConsumer:
     config = PushConfig(
         **_settings(member),
         message_model=MessageModel.BROADCASTING,
-        offset_store=OffsetTable(member),
+        offset_store=OffsetTable(member.plan.name, member.offsets),
     )
     return member.recorder.push_consumer(
         member.plan.group, on_message=handle, client=member.config, config=config

@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from rocketmq_aio.consumer.common.redelivery import SendBack
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
 from rocketmq_aio.consumer.pull_loop import pull_response
 from rocketmq_aio.consumer.push.concurrent import ConcurrentService
@@ -26,9 +27,10 @@ from rocketmq_aio.consumer.push.orderly import OrderlyService
 from rocketmq_aio.consumer.push.pop_mode import PoppedQueue
 from rocketmq_aio.errors import RocketMQError, SendError
 from rocketmq_aio.instance.broker_client import BrokerClient
+from rocketmq_aio.instance.pending_replies import PendingReplies
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import TransactionState
-from rocketmq_aio.producer import retry
+from rocketmq_aio.producer import retry, send_request
 from rocketmq_aio.producer.batching import explicit_batch
 from rocketmq_aio.producer.queue_selection import ANY_QUEUE, QueueSelection
 from rocketmq_aio.producer.send_attempts import SendAttempts
@@ -42,7 +44,7 @@ from tests.unit.history.runs import TAGS, Run
 Patch = pytest.MonkeyPatch
 Commit = Callable[[int], Awaitable[None]]
 # I15 is about what the test asks at rest, the others about the process: no record of clients.
-NOT_OF_CLIENTS = {"I15", *PROCESS}
+NOT_OF_CLIENTS = {"I15", *PROCESS} - {"I33"}
 
 
 # --- producers ------------------------------------------------------------------------------------
@@ -294,6 +296,52 @@ def local_part_run_twice(patch: Patch) -> None:
     patch.setattr(transaction_producer, "_execute", execute)
 
 
+# --- requests, delays, pulls ----------------------------------------------------------------------
+
+
+def replies_swapped(patch: Patch) -> None:
+    original = PendingReplies.deliver
+    held: list[MessageExt] = []
+
+    def deliver(self: PendingReplies, message: MessageExt) -> None:
+        held.append(message)
+        if len(held) == 2:
+            held[0].body, held[1].body = held[1].body, held[0].body
+            for each in held:
+                original(self, each)
+
+    patch.setattr(PendingReplies, "deliver", deliver)
+
+
+def delay_forgotten(patch: Patch) -> None:
+    def encode(*arguments: Any) -> bytes:
+        encoded: bytes = original(*arguments)
+        return encoded.replace(b"TIMER_DELAY_MS", b"TIMER_FORGOTTEN")
+
+    original: Any = vars(send_request)["encode_with_id"]
+    patch.setattr(send_request, "encode_with_id", encode)
+    recall_forgotten(patch)  # there is nothing to recall
+
+
+def recall_forgotten(patch: Patch) -> None:
+    async def recall(*_: object) -> str:
+        return ""
+
+    patch.setattr("rocketmq_aio.producer.producer.recall", recall)
+
+
+def message_of_a_pull_result_dropped(patch: Patch) -> None:
+    def select(*arguments: Any) -> Any:
+        messages, *others = pull_response.select_messages(*arguments)
+        return [each for each in messages if each.body != b"5"], *others
+
+    patch.setattr("rocketmq_aio.consumer.pull.result.select_messages", select)
+
+
+def pause_ignored(patch: Patch) -> None:
+    patch.setattr(LitePullConsumer, "pause", lambda *_: None)
+
+
 Act = Callable[[Run], Awaitable[None]]
 ORDERLY: Act = partial(Run.push, orderly=True)
 FILTERED: Act = partial(Run.push, selector=TAGS[0])
@@ -323,6 +371,12 @@ MUTATIONS: list[tuple[Callable[[Patch], None], Act, set[str]]] = [
     (decisions_confused, Run.transactions, {"I21", "I22"}),
     (committed_though_left_open, Run.transactions, {"I22"}),
     (local_part_run_twice, Run.transactions, {"I23"}),
+    (message_of_a_pull_dropped, Run.broadcast, {"I9"}),
+    (replies_swapped, Run.request, {"I33"}),
+    (delay_forgotten, Run.delay, {"I36"}),
+    (recall_forgotten, Run.delay, {"I37"}),
+    (message_of_a_pull_result_dropped, Run.pull, {"I9", "I38"}),
+    (pause_ignored, Run.pause, {"I39"}),
 ]
 
 

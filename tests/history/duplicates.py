@@ -123,6 +123,8 @@ class _Reasons:
         if (each.consumer, each.epoch) == (before.consumer, before.epoch):
             return ""
         epoch = self._epochs.by_number.get(each.epoch)
+        if epoch is not None and epoch.begin is not None and epoch.begin <= each.offset:
+            return "seek"  # before the other member, which also had the queue, got the message
         begun = each.at if epoch is None else epoch.started
         commit = self._committed(each, begun)
         if commit is not None and commit.offset > each.offset:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from rocketmq_aio.config.consumer import LitePullConfig, PopConfig, PushConfig
 from rocketmq_aio.config.producer import ProducerConfig
@@ -11,11 +12,12 @@ from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import RETRY_PREFIX
-from rocketmq_aio.model.values import TransactionState
+from rocketmq_aio.model.values import MessageModel, TransactionState
 from rocketmq_aio.producer.transaction.transaction import Transaction
 from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 from tests.history import History, Recorder
 from tests.history.clients import RecordedPushConsumer
+from tests.history.offset_table import OffsetTable
 from tests.history.recording import stored_log
 from tests.unit.remoting.until import until
 
@@ -23,6 +25,7 @@ TOPIC, GROUP = "orders", "billing"
 TAGS = ("Aa", "BB")  # brokers compare hashes, which are equal
 COUNT = 24
 SECONDS = 20.0
+DELAY_SECONDS = 2.5
 
 
 class Run:
@@ -37,6 +40,7 @@ class Run:
     ) -> None:
         self.cluster = cluster
         self._mutated = mutated
+        self._stores: dict[str, OffsetTable] = {}
         self.recorder = recorder or Recorder()
         for level in range(len(cluster.broker.delays.seconds)):
             cluster.broker.delays.seconds[level] = 0.02
@@ -195,6 +199,88 @@ class Run:
                     if not sought:
                         sought = True
                         await consumer.seek(messages[0].queue, messages[0].queue_offset)
+
+    async def pause(self) -> None:
+        """Poll with each queue paused for a while."""
+        await self.send()
+        config = LitePullConfig(start_from="earliest", commit_interval_seconds=0.01)
+        async with self.recorder.lite_pull_consumer(
+            GROUP, namesrv=self.cluster.namesrv, config=config
+        ) as consumer:
+            await consumer.subscribe(TOPIC)
+            await consumer.ready(SECONDS)
+            for _ in range(4):
+                for message in await consumer.poll(0.3, 2):
+                    consumer.pause([message.queue])
+                    await consumer.poll(0.02, 2)
+                    consumer.resume([message.queue])
+            while await consumer.poll(0.3):
+                pass
+
+    async def pull(self) -> None:
+        """Pull each queue in small batches, to its end."""
+        await self.send()
+        self.recorder.subscribed(GROUP, TOPIC)
+        async with self.recorder.pull_consumer(GROUP, namesrv=self.cluster.namesrv) as consumer:
+            for queue in await consumer.message_queues(TOPIC):
+                offset = 0
+                while (result := await consumer.pull(queue, offset, 5)).messages:
+                    offset = result.next_offset
+                    consumer.processed(queue, offset)
+
+    async def broadcast(self) -> None:
+        """Consume with two members that each get all messages; one starts again."""
+        await self.send(7)
+        wanted = self.uids()
+        for name in ("first", "second", "first"):
+            store = self._stores.setdefault(name, OffsetTable(name, {}))
+            config = PushConfig(
+                start_from="earliest", message_model=MessageModel.BROADCASTING, offset_store=store
+            )
+
+            async def handle(_message: MessageExt) -> None: ...
+
+            async with self.recorder.push_consumer(
+                GROUP, on_message=handle, namesrv=self.cluster.namesrv, config=config
+            ) as consumer:
+                await consumer.subscribe(TOPIC)
+                await consumer.ready(SECONDS)
+                if not self._mutated:
+                    await until(partial(store.covers, len(wanted)), "all", SECONDS)
+                await asyncio.sleep(0.05)
+
+    async def delay(self) -> None:
+        """Delay two messages, and recall one of them."""
+        self.cluster.broker.timers.recall_enabled = True
+        async with self.recorder.producer("shop", namesrv=self.cluster.namesrv) as producer:
+            for name in (b"delayed", b"recalled"):
+                message = Message(TOPIC, name, delay_seconds=DELAY_SECONDS)
+                result = await producer.send(message)
+            await producer.recall(TOPIC, result.recall_handle)
+        async with self.push_consumer() as consumer:
+            await consumer.subscribe(TOPIC)
+            await until(lambda: not len(self.cluster.broker.timers.waiting), "the time", SECONDS)
+            await self.until(lambda: len(self.history.settled) >= 1)
+            await asyncio.sleep(0.3)  # a second one would arrive
+
+    async def request(self) -> None:
+        """Make two requests at once, to which a consumer replies."""
+        producer = self.recorder.producer("shop", namesrv=self.cluster.namesrv)
+
+        async def reply(message: MessageExt) -> None:
+            await producer.reply(message, message.body)
+
+        config = PushConfig(start_from="earliest")
+        async with (
+            producer,
+            self.recorder.push_consumer(
+                GROUP, on_message=reply, namesrv=self.cluster.namesrv, config=config
+            ) as consumer,
+        ):
+            await consumer.subscribe(TOPIC)
+            await consumer.ready(SECONDS)
+            requests = [producer.request(Message(TOPIC, b"%d" % n), SECONDS) for n in range(2)]
+            await asyncio.gather(*requests)
 
     async def pop(self) -> None:
         """Receive and acknowledge; one message is given back, one expires."""

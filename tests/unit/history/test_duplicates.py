@@ -124,10 +124,6 @@ EXPLAINED: dict[str, tuple[str, History]] = {
         "sent twice",
         again(handled(20, offset=1), sends=[sent(outcome=Outcome.UNKNOWN)]),
     ),
-    "a repeated send, after a retry": (
-        "sent twice",
-        moved(handled=[*failed(queue=RETRIES), handled(30, offset=1)], sends=[sent(attempts=2)]),
-    ),
     "a repeated send": ("sent twice", again(handled(20, offset=1), sends=[sent(attempts=2)])),
 }
 
@@ -238,3 +234,17 @@ def test_the_costs_of_a_check_grow_with_the_events() -> None:
         return cpu_seconds(lambda: check(history))
 
     assert seconds(2000) < 8 * seconds(500)
+
+
+def test_copies_for_retries_are_not_those_of_a_repeated_send() -> None:
+    handled_again = [*failed(queue=RETRIES), handled(30, offset=1)]
+    history = moved(handled=handled_again, sends=[sent(attempts=2)])
+
+    assert [each.reason for each in duplicates(history)] == ["retry", "sent twice"]
+
+
+def test_a_seek_explains_what_another_owner_got_since() -> None:
+    history = moved(commits=confirmed(14))
+    history.epochs[1].begin = 0
+
+    assert [each.reason for each in duplicates(history)] == ["seek"]

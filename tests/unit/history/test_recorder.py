@@ -23,6 +23,11 @@ RUNS: dict[str, tuple[Callable[[Run], Awaitable[None]], set[str]]] = {
     "cancelled": (Run.push_cancelled, {"retry"}),
     "popped": (Run.push_popped, set()),
     "poll": (Run.poll, {"seek"}),
+    "pause": (Run.pause, set()),
+    "pull": (Run.pull, set()),
+    "broadcast": (Run.broadcast, set()),
+    "delay": (Run.delay, set()),
+    "request": (Run.request, set()),
     "pop": (Run.pop, {"expired"}),
     "transactions": (Run.transactions, set()),
 }

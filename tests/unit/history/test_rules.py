@@ -27,6 +27,7 @@ from tests.history import (
     Settled,
     check,
 )
+from tests.history.events import Paused, Pulled, Recalled
 from tests.unit.history.test_rules_of_handlers import PLANTED as OF_HANDLERS
 from tests.unit.history.test_rules_of_pops_and_transactions import PLANTED as OF_OTHERS
 
@@ -208,6 +209,25 @@ def entry_left_behind(history: History) -> None:
     history.after = dataclasses.replace(IDLE, pending=1)
 
 
+def delayed_but_early(history: History) -> None:
+    history.sends[2].delay_seconds = 30.0
+
+
+def recalled_but_delivered(history: History) -> None:
+    history.sends[3].delay_seconds = 15.0
+    recalled = Recalled(at=4, number="r", uid=history.sends[3].identity, confirmed=5)
+    history.recalled.append(recalled)
+
+
+def pull_with_a_gap(history: History) -> None:
+    pulled = Pulled(at=40, queue=Q0, consumer="c2", offset=0, next_offset=3, offsets=[0, 2])
+    history.pulls.append(pulled)
+
+
+def delivered_while_paused(history: History) -> None:
+    history.pauses.append(Paused(at=15, queue=Q0, consumer="c1", paused=True))
+
+
 def noise(history: History) -> None:
     history.unexpected.append("Task exception was never retrieved")
 
@@ -262,6 +282,10 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
     ("I31", hot_loop),
     ("I32", too_much_buffered),
     ("I33", reply_to_another_call),
+    ("I36", delayed_but_early),
+    ("I37", recalled_but_delivered),
+    ("I38", pull_with_a_gap),
+    ("I39", delivered_while_paused),
     ("I34", fault_without_effect),
     ("I34", no_work_after_the_fault),
 ]
