@@ -73,7 +73,7 @@ class ClientProcessor:
     def unregister(self, command: Command, connection: ServerConnection) -> Response:
         header = read_header(command, UnregisterClient)
         if header.producer_group is not None:
-            self.producers.get(header.producer_group, {}).pop(connection.number, None)
+            self._remove_producer(header.producer_group, connection.number)
         if header.consumer_group is not None:
             self._remove(header.consumer_group, connection.number)
         return Response()
@@ -115,7 +115,6 @@ class ClientProcessor:
         data = {
             name: [_producer_info(each, now_ms) for each in members.values()]
             for name, members in self.producers.items()
-            if members
         }
         return {"data": data}
 
@@ -130,8 +129,8 @@ class ClientProcessor:
 
     def disconnected(self, connection: int) -> None:
         """Remove the registrations of a closed connection."""
-        for members in self.producers.values():
-            members.pop(connection, None)
+        for name in list(self.producers):
+            self._remove_producer(name, connection)
         for name in list(self.groups):
             self._remove(name, connection)
 
@@ -165,6 +164,12 @@ class ClientProcessor:
         if changed:
             self._notify(consumer.group_name, list(group.members))
         return differs
+
+    def _remove_producer(self, name: str, connection: int) -> None:
+        members = self.producers.get(name, {})
+        members.pop(connection, None)
+        if not members:
+            self.producers.pop(name, None)
 
     def _remove(self, name: str, connection: int) -> None:
         group = self.groups.get(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from collections import defaultdict
 from collections.abc import Iterable
 from itertools import count
 from typing import Final, NamedTuple
@@ -11,7 +12,7 @@ import msgspec
 
 from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
 from rocketmq_aio.embedded.broker.filters import FilterError, Matches, compile_filter
-from rocketmq_aio.embedded.broker.pop_order import PopOrders
+from rocketmq_aio.embedded.broker.pop_order import PopOrder
 from rocketmq_aio.embedded.broker.pull import PARSE_FAILED, select
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import QueueLog, StoredMessage
@@ -86,9 +87,10 @@ class PopProcessor:
         self.invisible: dict[Delivery, int] = {}
         self._state = state
         self._next: dict[tuple[str, PopQueue], int] = {}
-        self._orders = PopOrders()
+        self._orders: defaultdict[tuple[str, PopQueue], PopOrder] = defaultdict(PopOrder)
         self._revive_queues = count()
         self._expiring = DelayQueue[tuple[Delivery, int]](state.clock, self._expire, self._expires)
+        state.on_topic_deleted = self._forget
 
     # --- popping --------------------------------------------------------------------------------
 
@@ -180,7 +182,7 @@ class PopProcessor:
             if queue.marker != NORMAL:
                 continue
             log = self._state.store.topics[queue.topic].queues[queue.queue_id]
-            order = self._orders.of(header.consumer_group, queue)
+            order = self._orders[header.consumer_group, queue]
             if order.blocks(header.attempt_id, now):
                 continue
             begin = _first_offset(header, log) if order.next is None else order.next
@@ -270,7 +272,7 @@ class PopProcessor:
         now = self._state.clock.now_ms()
         end = now + header.invisible_time
         if receipt.is_ordered:
-            self._orders.of(delivery.group, delivery.queue).hide(delivery.offset, end)
+            self._orders[delivery.group, delivery.queue].hide(delivery.offset, end)
             popped_at, invisible = receipt.pop_time, end - receipt.pop_time
             self._wake_at(end, delivery.queue.topic)
         else:
@@ -285,7 +287,7 @@ class PopProcessor:
     def _ack(self, delivery: Delivery, receipt: Receipt) -> None:
         self._expiring.deliver_due()
         if receipt.is_ordered:
-            self._orders.of(delivery.group, delivery.queue).ack(delivery.offset)
+            self._orders[delivery.group, delivery.queue].ack(delivery.offset)
             self._state.store.arrivals.wake(delivery.queue.topic)
         else:
             self.invisible.pop(delivery, None)
@@ -303,6 +305,18 @@ class PopProcessor:
             raise ErrorResponse("offset is illegal", ResponseCode.NO_MESSAGE)
         queue = PopQueue(header.topic, receipt.marker, header.queue_id)
         return Delivery(header.consumer_group, queue, header.offset, receipt.pop_time)
+
+    def _forget(self, topic: str) -> None:
+        """Delete what is known about a deleted topic, and its retry topics."""
+        positions = [key for key in (*self._next, *self._orders) if key[1].topic == topic]
+        for key in positions:
+            self._next.pop(key, None)
+            self._orders.pop(key, None)
+        for delivery in [each for each in self.invisible if each.queue.topic == topic]:
+            del self.invisible[delivery]
+        for group in {group for group, _ in positions}:
+            for marker in RETRY_JOINTS:
+                self._state.delete_topic(_retry_topic(group, marker, topic))
 
     # --- redelivery -----------------------------------------------------------------------------
 

@@ -1,9 +1,8 @@
-"""Ordered pops of the broker: in-flight messages of each queue."""
+"""Ordered pops of the broker: in-flight messages of a queue."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -13,9 +12,7 @@ class PopOrder:
 
     next: int | None = None  # the first unacknowledged offset
     attempt_id: str | None = None
-    ends: dict[int, int] = field(
-        default_factory=dict
-    )  # end of invisibility of unacknowledged offsets, in ms
+    ends: dict[int, int] = field(default_factory=dict)  # of invisibility, in ms, by offset
     tries: dict[int, int] = field(default_factory=dict)
     last: int = -1
 
@@ -42,13 +39,3 @@ class PopOrder:
         """Set the end of invisibility of a message of the last pop."""
         if offset in self.ends:
             self.ends[offset] = end
-
-
-class PopOrders:
-    """All queues with ordered pops."""
-
-    def __init__(self) -> None:
-        self._orders: dict[Hashable, PopOrder] = defaultdict(PopOrder)
-
-    def of(self, group: str, queue: Hashable) -> PopOrder:
-        return self._orders[group, queue]

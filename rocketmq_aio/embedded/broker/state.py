@@ -62,6 +62,7 @@ class BrokerState:
     settings: dict[str, str] = field(default_factory=dict)  # that an administrator updated
     changes: int = 0  # of topics and groups
     on_committed: Callable[[str, str, int, int], object] | None = None
+    on_topic_deleted: Callable[[str], object] | None = None
     on_delivered: Callable[[str, Sequence[StoredMessage]], object] | None = None
 
     def topic(self, name: str) -> Topic:
@@ -108,8 +109,11 @@ class BrokerState:
         self.store.delete_topic(name)
         self.changes += 1
         if self.version.is_5:
-            for key in [key for key in self.committed if key[1] == name]:
-                del self.committed[key]
+            for offsets in (self.committed, self.reset_offsets):
+                for key in [key for key in offsets if key[1] == name]:
+                    del offsets[key]
+        if self.on_topic_deleted is not None:
+            self.on_topic_deleted(name)
 
     def data_version(self) -> dict[str, int]:
         """Return the version of the topics and groups, as in their tables."""

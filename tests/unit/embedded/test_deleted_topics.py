@@ -1,0 +1,44 @@
+"""Nothing remains of a deleted topic: one of the same name begins at offset 0."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from tests.fakes.conformance.case_env import CaseEnv
+from tests.fakes.conformance.popping import bodies, pop
+from tests.fakes.raw_client import RawClient
+
+ENV = CaseEnv("", "", "5.5.0", "orders", "billing")
+
+
+@pytest.mark.parametrize("order", [False, True], ids=["any", "ordered"])
+async def test_a_topic_that_exists_again_is_popped_from_its_first_message(order: bool) -> None:
+    async with (
+        EmbeddedCluster(topics={"orders": 1}) as cluster,
+        RawClient(cluster.broker.address) as client,
+    ):
+        cluster.broker.put("orders", b"before")
+        cluster.broker.put("orders", b"before")
+        assert len(await pop(client, ENV, order=order, queue_id=0)) == 2
+        cluster.delete_topic("orders")
+        cluster.create_topic("orders", queues=1)
+        cluster.broker.put("orders", b"after")
+
+        assert bodies(await pop(client, ENV, order=order, queue_id=0)) == [b"after"]
+
+
+async def test_an_invisible_message_of_a_deleted_topic_does_not_come_again() -> None:
+    async with (
+        EmbeddedCluster(topics={"orders": 1}) as cluster,
+        RawClient(cluster.broker.address) as client,
+    ):
+        cluster.broker.put("orders", b"before")
+        assert len(await pop(client, ENV, invisible_time=10_000)) == 1
+        cluster.delete_topic("orders")
+        cluster.create_topic("orders", queues=1)
+        cluster.broker.put("orders", b"after")
+        assert bodies(await pop(client, ENV)) == [b"after"]
+        cluster.clock.advance(11)
+
+        assert await pop(client, ENV) == []
