@@ -17,6 +17,7 @@ from rocketmq_aio.protocol.command import Command
 # Settings that have an effect when they are updated.
 AUTO_CREATE_TOPICS: Final = "autoCreateTopicEnable"
 AUTO_CREATE_GROUPS: Final = "autoCreateSubscriptionGroup"
+RATE_SECONDS: Final = (10, 60, 600)
 
 
 class AdminProcessor:
@@ -80,7 +81,7 @@ class AdminProcessor:
             "msgGetTotalTodayNow": "0",
             "msgGetTotalTodayMorning": "0",
             "msgGetTotalYesterdayMorning": "0",
-            "putTps": "0.0 0.0 0.0",
+            "putTps": " ".join(str(stored.rate(seconds)) for seconds in RATE_SECONDS),
             "getTransferredTps" if state.version.is_5 else "getTransferedTps": "0.0 0.0 0.0",
             "commitLogDiskRatio": "0.0",
             "sendThreadPoolQueueSize": "0",

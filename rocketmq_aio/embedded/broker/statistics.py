@@ -86,7 +86,8 @@ class StatisticsProcessor:
         }
         body: dict[str, Any] = {"offsetTable": queue_table(table)}
         if self._state.version.is_5:
-            body["topicPutTps"] = 0.0
+            since = self._state.clock.now_ms() - 60_000
+            body["topicPutTps"] = _counted(topic.queues, since, 60, sizes=False)["tps"]
         return body
 
     @reads(GetConsumeStats)

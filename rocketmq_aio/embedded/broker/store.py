@@ -247,6 +247,11 @@ class MessageStore:
         high = bisect_left(self.log, end_ms + 1, key=_store_ms)
         return (self.log[index] for index in range(high - 1, low - 1, -1))
 
+    def rate(self, seconds: int) -> float:
+        """Return how many messages per second were stored in the last *seconds*."""
+        since = bisect_left(self.log, self.clock.now_ms() - seconds * 1000, key=_store_ms)
+        return (len(self.log) - since) / seconds
+
     # --- storing --------------------------------------------------------------------------------
 
     def encode_properties(self, message: NewMessage) -> bytes:

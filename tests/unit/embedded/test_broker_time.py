@@ -18,6 +18,8 @@ from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.protocol.codes import TRANSACTION_ROLLBACK, RequestCode
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.requests.admin import GetBrokerRuntime, GetTopicStats
 from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack
 from tests.fakes.conformance import transactions as halves
 from tests.fakes.conformance.case_env import CaseEnv, pull, pull_header, send, send_header
@@ -201,3 +203,15 @@ async def test_a_filtered_pull_looks_at_a_limited_number_of_messages(version: st
             answer, fields = await pull(client, header)
 
     assert (answer.code, fields.next_begin_offset) == (20, 800)
+
+
+async def test_rates_are_those_of_the_last_minutes(cluster: EmbeddedCluster) -> None:
+    for _ in range(6):
+        cluster.broker.put("orders", b"")
+    cluster.clock.advance(30)
+    async with env_of(cluster).client() as client:
+        topic = read_body((await client.ask(GetTopicStats(topic="orders"))).body, dict)
+        runtime = read_body((await client.ask(GetBrokerRuntime())).body, dict)["table"]
+
+    assert topic["topicPutTps"] == 0.1
+    assert runtime["putTps"] == "0.0 0.1 0.01"
