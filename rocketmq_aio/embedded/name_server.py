@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Iterable
 from functools import partial
 from typing import Any, Final, Unpack
 
@@ -28,9 +28,8 @@ ORDER_CONFIGS: Final = "ORDER_TOPIC_CONFIG"
 ADDRESSES: Final = re.compile(rb'"brokerAddrs":{[^}]*}')
 BROKER_ID: Final = re.compile(rb'"(\d+)":')
 REGISTER_SECONDS: Final = 30.0  # between two registrations of a broker
-UNIT_FLAGS: Final[
-    dict[int, tuple[int, int]]
-] = {  # request code -> flags of topics that it is about, and those it wants
+# Flags of topics that a request is about, and those it wants.
+UNIT_FLAGS: Final[dict[int, tuple[int, int]]] = {
     AdminCode.GET_UNIT_TOPIC_LIST: (UNIT, UNIT),
     AdminCode.GET_HAS_UNIT_SUB_TOPIC_LIST: (UNIT_GROUP, UNIT_GROUP),
     AdminCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: (UNIT | UNIT_GROUP, UNIT_GROUP),
@@ -144,37 +143,32 @@ class EmbeddedNameServer(EmbeddedServer):
         """List the topics of all clusters, or of one."""
         cluster = command.ext_fields().get("cluster")
         chosen = [each for each in self.brokers if cluster in (None, each.state.cluster)]
-        names = list(dict.fromkeys(name for broker in chosen for name in broker.topics))
-        return Response(body=msgspec.json.encode(TopicList(topic_list=names)))
+        return _listed(name for broker in chosen for name in broker.topics)
 
     @answers(AdminCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     def system_topics(self) -> object:
         own = {each for broker in self.brokers for each in (broker.state.cluster, broker.name)}
-        return TopicList(topic_list=sorted(own))
+        return _listed(sorted(own))
 
-    @handles(
-        AdminCode.GET_UNIT_TOPIC_LIST,
-        AdminCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
-        AdminCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
-    )
+    @handles(*UNIT_FLAGS)
     def unit_topics(self, command: Command, _connection: ServerConnection) -> Response:
         """List the topics with the flags of units that the request code is for."""
         mask, flags = UNIT_FLAGS[command.code]
-        names = [
+        return _listed(
             name
             for broker in self.brokers
             for name, topic in broker.topics.items()
             if topic.sys_flag & mask == flags
-        ]
-        return Response(body=msgspec.json.encode(TopicList(topic_list=list(dict.fromkeys(names)))))
+        )
 
-    @handles(AdminCode.WIPE_WRITE_PERM_OF_BROKER)
-    def wipe_write_permission(self, command: Command, _connection: ServerConnection) -> Response:
-        return self._write_permission(command, "wipeTopicCount", self.wiped.add)
-
-    @handles(AdminCode.ADD_WRITE_PERM_OF_BROKER)
-    def add_write_permission(self, command: Command, _connection: ServerConnection) -> Response:
-        return self._write_permission(command, "addTopicCount", self.wiped.discard)
+    @handles(AdminCode.WIPE_WRITE_PERM_OF_BROKER, AdminCode.ADD_WRITE_PERM_OF_BROKER)
+    def write_permission(self, command: Command, _connection: ServerConnection) -> Response:
+        """Take the write permission of a broker, or give it back; count its topics."""
+        name = command.ext_fields().get("brokerName", "")
+        wiped = command.code == AdminCode.WIPE_WRITE_PERM_OF_BROKER
+        (self.wiped.add if wiped else self.wiped.discard)(name)
+        topics = sum(len(broker.topics) for broker in self.brokers if broker.name == name)
+        return Response(ext={"wipeTopicCount" if wiped else "addTopicCount": str(topics)})
 
     @reads(PutKVConfig)
     def put_config(self, header: PutKVConfig) -> None:
@@ -248,14 +242,6 @@ class EmbeddedNameServer(EmbeddedServer):
             ids.setdefault(1, master)
         return ids
 
-    def _write_permission(
-        self, command: Command, field: str, apply: Callable[[str], None]
-    ) -> Response:
-        name = command.ext_fields().get("brokerName", "")
-        topics = [len(broker.topics) for broker in self.brokers if broker.name == name]
-        apply(name)
-        return Response(ext={field: str(sum(topics))})
-
     def _broker_data(self, broker: EmbeddedBroker) -> dict[str, Any]:
         return {
             "brokerAddrs": {str(number): address for number, address in self._ids(broker).items()},
@@ -274,6 +260,10 @@ class EmbeddedNameServer(EmbeddedServer):
             "topicSysFlag": held.sys_flag,
             "writeQueueNums": held.write_queues,
         }
+
+
+def _listed(names: Iterable[str]) -> Response:
+    return Response(body=msgspec.json.encode(TopicList(topic_list=list(dict.fromkeys(names)))))
 
 
 def _with_numbers(body: bytes) -> bytes:

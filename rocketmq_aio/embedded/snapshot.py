@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import astuple
 
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
-from rocketmq_aio.embedded.broker.store import StoredMessage
+from rocketmq_aio.embedded.broker.store import QueueLog, StoredMessage, Topic
 from rocketmq_aio.errors import CodecError, shown
 from rocketmq_aio.protocol.record import stored_message
 
@@ -22,7 +23,7 @@ class SnapshotError(Exception):
 
 
 class TopicData(msgspec.Struct, array_like=True):
-    """A topic; *min_offsets* has one entry per queue."""
+    """A topic, with the fields of `Topic`; *min_offsets* has one entry per queue."""
 
     min_offsets: list[int]
     perm: int
@@ -41,7 +42,7 @@ class BrokerData(msgspec.Struct):
 
     name: str
     topics: dict[str, TopicData]
-    messages: list[tuple[str, int, int, int, int, bytes]]
+    messages: list[StoredMessage]
     log_end: int
     groups: dict[str, dict[str, Any]]
     committed: list[tuple[str, str, int, int]]
@@ -121,21 +122,10 @@ def _data(broker: EmbeddedBroker) -> BrokerData:
     return BrokerData(
         name=broker.name,
         topics={
-            name: TopicData(
-                [queue.min_offset for queue in topic.queues],
-                topic.perm,
-                topic.read_queues,
-                topic.write_queues,
-                topic.sys_flag,
-                topic.order,
-                topic.attributes,
-            )
+            name: TopicData([queue.min_offset for queue in topic.queues], *astuple(topic)[1:])
             for name, topic in store.topics.items()
         },
-        messages=[
-            (each.topic, each.queue_id, each.offset, each.log_offset, each.store_ms, each.record)
-            for each in store.log
-        ],
+        messages=store.log,
         log_end=store.log_end,
         groups=state.groups,
         committed=[(*key, offset) for key, offset in state.committed.items()],
@@ -156,8 +146,7 @@ def _fault(data: BrokerData) -> str | None:
             return f"a queue of topic {name!r} begins before 0"
     ends = {name: list(topic.min_offsets) for name, topic in data.topics.items()}
     log_end = 0
-    for fields in data.messages:
-        stored = StoredMessage(*fields)
+    for stored in data.messages:
         queues = ends.get(stored.topic, [])
         if not 0 <= stored.queue_id < len(queues) or stored.offset != queues[stored.queue_id]:
             return f"there is no offset {stored.offset} in {stored.topic!r}/{stored.queue_id}"
@@ -184,12 +173,9 @@ def _is_record(stored: StoredMessage) -> bool:
 def _restore(broker: EmbeddedBroker, data: BrokerData) -> None:
     state, store = broker.state, broker.state.store
     for name, kept in data.topics.items():
-        topic = store.create_topic(name, len(kept.min_offsets), kept.perm)
-        topic.read_queues, topic.write_queues = kept.read_queues, kept.write_queues
-        topic.sys_flag, topic.order, topic.attributes = kept.sys_flag, kept.order, kept.attributes
-        for queue, min_offset in zip(topic.queues, kept.min_offsets, strict=True):
-            queue.min_offset = min_offset
-    store.restore([StoredMessage(*fields) for fields in data.messages], data.log_end)
+        queues = [QueueLog(min_offset) for min_offset in kept.min_offsets]
+        store.topics[name] = Topic(queues, *astuple(kept)[1:])
+    store.restore(data.messages, data.log_end)
     state.groups.update(data.groups)
     state.committed.update({(group, topic, at): to for group, topic, at, to in data.committed})
     state.settings.update(data.settings)

@@ -63,7 +63,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prepared_offset: int = 0  # position of its half message
 
 
-class StoredMessage(msgspec.Struct, frozen=True, gc=False):
+class StoredMessage(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A stored message; all but its position is read from the record."""
 
     topic: str
@@ -126,8 +126,8 @@ class QueueLog:
 
     __slots__ = ("messages", "min_offset")
 
-    def __init__(self) -> None:
-        self.min_offset = 0
+    def __init__(self, min_offset: int = 0) -> None:
+        self.min_offset = min_offset
         self.messages: list[StoredMessage] = []
 
     @property
