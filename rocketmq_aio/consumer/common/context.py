@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import time_ns
 from typing import Generic, TypeVar
 
 from rocketmq_aio.consumer.common.events import ConsumerEvent, EventStreams
@@ -10,7 +11,8 @@ from rocketmq_aio.consumer.common.hooks import FilterHooks
 from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.protocol.subscription import Subscription
+from rocketmq_aio.model.values import MessageSelector
+from rocketmq_aio.protocol.subscription import Subscription, subscription
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)
@@ -45,6 +47,16 @@ class ConsumerContext(Generic[C_co]):
         self.statistics = ConsumeStatistics()
         self.filters = filters or FilterHooks()
         self.subscriptions: dict[str, Subscription] = {}
+
+    def new_subscription(self, topic: str, selector: str | MessageSelector) -> Subscription:
+        """Return a subscription that replaces the current one of *topic* at brokers.
+
+        They keep the one with the largest version, even if the clock was set back.
+
+        :raises ConfigError: *selector* is invalid
+        """
+        known, now = self.subscriptions.get(topic), time_ns() // 1_000_000
+        return subscription(topic, selector, max(now, known.version + 1) if known else now)
 
     def warn(self, name: str, event: ConsumerEvent, **fields: str) -> None:
         """Log a warning with *event*, and publish it."""

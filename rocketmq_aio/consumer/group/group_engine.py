@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from time import monotonic, time_ns
+from time import monotonic
 from typing import Final, Generic, TypeVar
 
 import anyio
@@ -29,7 +29,7 @@ from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelecto
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.static_topics import is_logical
-from rocketmq_aio.protocol.subscription import Subscription, subscription
+from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.gather import gather_limited
 
 DEFAULT_INSTANCE: Final = "DEFAULT"  # in the path of the offset file, which has to be found again
@@ -172,7 +172,7 @@ class GroupEngine(Generic[Q]):
         self.instance.drop_consumer(self)
 
     async def subscribe(self, topic: str, selector: str | MessageSelector) -> None:
-        wanted = subscription(topic, selector, time_ns() // 1_000_000)
+        wanted = self.context.new_subscription(topic, selector)
         if not self._running:
             self._subscriptions[topic] = wanted
             return

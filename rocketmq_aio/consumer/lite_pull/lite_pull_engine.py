@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from time import time_ns
 from typing import Final
 
 from rocketmq_aio.config.consumer import LitePullConfig
@@ -23,7 +22,7 @@ from rocketmq_aio.consumer.rebalance.topic_queue_listener import TopicQueueListe
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo
-from rocketmq_aio.protocol.subscription import Subscription, subscription
+from rocketmq_aio.protocol.subscription import Subscription
 
 EXCLUSIVE: Final = "subscribe() and assign() exclude each other in one consumer"
 
@@ -103,8 +102,8 @@ class LitePullEngine(GroupEngine[PolledQueue]):
     ) -> None:
         self._check_mode("queues", queues, manual=True)
         chosen = _checked_queues(queues)
-        version = time_ns() // 1_000_000
-        wanted = [subscription(t, selector, version) for t in {q.topic for q in chosen}]
+        topics = {queue.topic for queue in chosen}
+        wanted = [self.context.new_subscription(topic, selector) for topic in topics]
         if not self._running:
             self._assign(chosen, wanted)
             return

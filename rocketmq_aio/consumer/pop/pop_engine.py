@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from time import time_ns
 from typing import Final
 from weakref import WeakSet
 
@@ -26,7 +25,7 @@ from rocketmq_aio.instance.heartbeats import check_accepted
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo, PopProcessQueueInfo
-from rocketmq_aio.protocol.subscription import Subscription, subscription
+from rocketmq_aio.protocol.subscription import Subscription
 
 logger = get_logger(__name__)
 
@@ -108,7 +107,7 @@ class PopEngine:
         self._buffer.notify()
 
     async def subscribe(self, topic: str, selector: str | MessageSelector) -> None:
-        wanted = subscription(topic, selector, time_ns() // 1_000_000)
+        wanted = self.context.new_subscription(topic, selector)
         if not self.running:
             self.subscriptions[topic] = wanted
             return

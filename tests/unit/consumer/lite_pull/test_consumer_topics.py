@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rocketmq_aio.consumer.common import context as context_module
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ClosedError, ConfigError, PermissionDeniedError, SubscriptionError
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
@@ -132,6 +133,18 @@ async def test_a_refused_heartbeat_is_raised(cluster: FakeCluster) -> None:
         with pytest.raises(SubscriptionError, match="no such group"):
             await consumer.subscribe(TOPIC)
         cluster.broker.off(RequestCode.HEART_BEAT)
+
+
+async def test_a_later_expression_replaces_the_former_one_after_the_clock_was_set_back(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with consuming(cluster, "a") as consumer:
+        monkeypatch.setattr(context_module, "time_ns", lambda: 0)
+        for expression in "b", "c":
+            await consumer.subscribe(TOPIC, expression)
+
+            group = cluster.broker.members.groups[GROUP]
+            assert group.subscriptions[TOPIC].sub_string == expression
 
 
 async def test_a_refused_subscription_is_not_kept(cluster: FakeCluster) -> None:
