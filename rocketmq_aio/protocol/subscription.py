@@ -42,6 +42,10 @@ class Subscription(msgspec.Struct, frozen=True, gc=False):
         """Whether *other* has the same expression."""
         return (self.kind, self.expression) == (other.kind, other.expression)
 
+    def after(self, other: Subscription) -> Subscription:
+        """Return this subscription with a version that replaces *other* at brokers."""
+        return msgspec.structs.replace(self, version=other.version + 1)
+
     def to_body(self) -> SubscriptionData:
         """Return it as sent in heartbeats."""
         tags = sorted(self.tags)

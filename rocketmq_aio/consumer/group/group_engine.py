@@ -200,7 +200,7 @@ class GroupEngine(Generic[Q]):
         if before is None:
             await self._assignments.change({topic}, wanted)
         elif self._subscriptions.get(topic) is refused:
-            self._choose(before)
+            self._choose(before.after(refused))  # some brokers may have accepted that
 
     async def unsubscribe(self, topic: str, *, drain_seconds: float = 0.0) -> None:
         """Stop reading *topic*; messages in flight may finish within *drain_seconds*."""

@@ -122,7 +122,7 @@ class PopEngine:
                 if before is None:
                     del self.subscriptions[topic]
                 else:
-                    self.subscriptions[topic] = before
+                    self.subscriptions[topic] = before.after(wanted)
             raise
         if before is not None and not before.selects_same(wanted):
             self._intake.give_back(self._remove_cached(topic))

@@ -161,7 +161,21 @@ async def test_a_refused_subscription_is_not_kept(cluster: FakeCluster) -> None:
             await consumer.client.heartbeats.send_all(anew=True)
 
             assert subscribed(cluster.broker) == {TOPIC: "a"}
+            subscriptions = cluster.broker.members.groups[GROUP].subscriptions
+            assert {t: each.sub_string for t, each in subscriptions.items()} == {TOPIC: "a"}
             assert {queue.topic for queue in consumer.assignment()} == {TOPIC}
+
+
+async def test_the_former_expression_returns_to_brokers_that_accepted_a_refused_one() -> None:
+    async with FakeCluster(topics={TOPIC: 2}, brokers=2) as cluster, consuming(cluster, "a") as it:
+        accepting, refusing = cluster.brokers
+        refusing.on(RequestCode.HEART_BEAT, Response(ResponseCode.NO_PERMISSION), times=None)
+        with pytest.raises(PermissionDeniedError):
+            await it.subscribe(TOPIC, "b")
+        refusing.off(RequestCode.HEART_BEAT)
+        await it.client.heartbeats.send_all(anew=True)
+
+        assert accepting.members.groups[GROUP].subscriptions[TOPIC].sub_string == "a"
 
 
 async def test_unsubscribing_commits_and_revokes(cluster: FakeCluster) -> None:
