@@ -3,7 +3,7 @@
  * Every function handles only the usual, valid case and leaves the rest to its Python version, which
  * is the reference: so errors, their order and their positions exist once, in Python.  Lengths are
  * compared with what is left of the input before they are used, always by subtraction.  Nothing
- * recurses, and nothing is allocated by a length that was not checked.  There is no global state.
+ * recurses, and nothing is allocated by a length that was not checked.  State is per module.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -129,14 +129,293 @@ decode_plain(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return PyLong_FromSsize_t(at);
 }
 
+typedef struct {
+    PyObject *topic, *body, *flag, *properties, *encoded_properties, *timed, *wait, *delay;
+} Names;
+
+static int
+intern_names(Names *names)
+{
+    return (names->topic = PyUnicode_InternFromString("topic")) == NULL ||
+           (names->body = PyUnicode_InternFromString("body")) == NULL ||
+           (names->flag = PyUnicode_InternFromString("flag")) == NULL ||
+           (names->properties = PyUnicode_InternFromString("properties")) == NULL ||
+           (names->encoded_properties = PyUnicode_InternFromString("encoded_properties")) == NULL ||
+           (names->timed = PyUnicode_InternFromString("timed")) == NULL ||
+           (names->wait = PyUnicode_InternFromString("WAIT")) == NULL ||
+           (names->delay = PyUnicode_InternFromString("DELAY")) == NULL;
+}
+
+static void
+free_names(void *module)
+{
+    Names *names = PyModule_GetState((PyObject *)module);
+    if (names != NULL) {
+        Py_CLEAR(names->topic);
+        Py_CLEAR(names->body);
+        Py_CLEAR(names->flag);
+        Py_CLEAR(names->properties);
+        Py_CLEAR(names->encoded_properties);
+        Py_CLEAR(names->timed);
+        Py_CLEAR(names->wait);
+        Py_CLEAR(names->delay);
+    }
+}
+
+enum {
+    ENTRY_HEAD = 20,      /* size, magic, checksum, flag, body length */
+    ENTRY_LENGTHS = 20 + 2,
+    COUNTER_DIGITS = 4,
+    MAX_ID = 64,
+};
+
+static const char ID_NAME[] = "UNIQ_KEY\x01";
+
+/* What an entry of a batch is made of; the references are owned. */
+typedef struct {
+    PyObject *topic, *body, *properties, *wait;
+    const char *encoded; /* of properties */
+    Py_ssize_t encoded_length;
+    int32_t flag;
+} Entry;
+
+static void
+free_entries(Entry *entries, Py_ssize_t count)
+{
+    for (Py_ssize_t index = 0; index < count; index++) {
+        Py_XDECREF(entries[index].topic);
+        Py_XDECREF(entries[index].body);
+        Py_XDECREF(entries[index].properties);
+        Py_XDECREF(entries[index].wait);
+    }
+    PyMem_Free(entries);
+}
+
+static int
+same_text(PyObject *one, PyObject *other)
+{
+    return one == other || (PyUnicode_GET_LENGTH(one) == PyUnicode_GET_LENGTH(other) &&
+                            PyUnicode_Compare(one, other) == 0);
+}
+
+static int
+read_flag(const Names *names, PyObject *message, int32_t *flag)
+{
+    PyObject *value = PyObject_GetAttr(message, names->flag);
+    int overflow = 1;
+    long number = 0;
+    if (value != NULL && PyLong_CheckExact(value)) {
+        number = PyLong_AsLongAndOverflow(value, &overflow);
+    }
+    Py_XDECREF(value);
+    *flag = (int32_t)number;
+    return !overflow && number == (long)*flag;
+}
+
+/* Whether *message* may be in a batch by its delivery time; sets *wait. */
+static int
+read_wait(const Names *names, PyObject *message, PyObject **wait)
+{
+    PyObject *timed = PyObject_GetAttr(message, names->timed);
+    int batchable = timed == Py_False;
+    Py_XDECREF(timed);
+    if (!batchable) {
+        return 0;
+    }
+    PyObject *properties = PyObject_GetAttr(message, names->properties);
+    if (properties != NULL && PyDict_CheckExact(properties) &&
+        PyDict_Contains(properties, names->delay) == 0) {
+#if PY_VERSION_HEX >= 0x030D0000
+        (void)PyDict_GetItemRef(properties, names->wait, wait);
+#else
+        *wait = Py_XNewRef(PyDict_GetItemWithError(properties, names->wait));
+#endif
+    }
+    Py_XDECREF(properties);
+    return *wait != NULL && PyUnicode_CheckExact(*wait);
+}
+
+/* Fill in *entry from *message; false if the message is unusual, perhaps with an exception. */
+static int
+read_entry(const Names *names, PyObject *message, Entry *entry)
+{
+    return read_wait(names, message, &entry->wait) &&
+           (entry->topic = PyObject_GetAttr(message, names->topic)) != NULL &&
+           PyUnicode_CheckExact(entry->topic) &&
+           (entry->body = PyObject_GetAttr(message, names->body)) != NULL &&
+           PyBytes_CheckExact(entry->body) &&
+           (entry->properties = PyObject_GetAttr(message, names->encoded_properties)) != NULL &&
+           PyUnicode_CheckExact(entry->properties) &&
+           (entry->encoded = PyUnicode_AsUTF8AndSize(entry->properties,
+                                                     &entry->encoded_length)) != NULL &&
+           read_flag(names, message, &entry->flag);
+}
+
+static inline unsigned char *
+write_32(unsigned char *at, uint32_t value)
+{
+    at[0] = (unsigned char)(value >> 24);
+    at[1] = (unsigned char)(value >> 16);
+    at[2] = (unsigned char)(value >> 8);
+    at[3] = (unsigned char)value;
+    return at + 4;
+}
+
+static inline unsigned char *
+write_text(unsigned char *at, const char *text, Py_ssize_t length)
+{
+    memcpy(at, text, (size_t)length);
+    return at + length;
+}
+
+static unsigned char *
+write_entry(unsigned char *at, const Entry *entry, const char *id, Py_ssize_t id_length)
+{
+    Py_ssize_t body = PyBytes_GET_SIZE(entry->body);
+    Py_ssize_t properties = entry->encoded_length + (Py_ssize_t)sizeof(ID_NAME) - 1 + id_length + 1;
+    at = write_32(at, (uint32_t)(ENTRY_LENGTHS + body + properties));
+    at = write_32(at, 0); /* brokers fill in magic and checksum */
+    at = write_32(at, 0);
+    at = write_32(at, (uint32_t)entry->flag);
+    at = write_32(at, (uint32_t)body);
+    at = write_text(at, PyBytes_AS_STRING(entry->body), body);
+    *at++ = (unsigned char)(properties >> 8);
+    *at++ = (unsigned char)properties;
+    at = write_text(at, entry->encoded, entry->encoded_length);
+    at = write_text(at, ID_NAME, (Py_ssize_t)sizeof(ID_NAME) - 1);
+    at = write_text(at, id, id_length);
+    *at++ = 2;
+    return at;
+}
+
+/* Read the entries of *messages*, a tuple; return the size of their batch, 0 if one is unusual. */
+static Py_ssize_t
+measure_batch(const Names *names, PyObject *class, PyObject *messages, Entry *entries,
+              Py_ssize_t id_length, Py_ssize_t max_bytes, Py_ssize_t max_properties)
+{
+    const Py_ssize_t fixed = (Py_ssize_t)sizeof(ID_NAME) - 1 + id_length + 1;
+    Py_ssize_t total = 0;
+    for (Py_ssize_t index = 0; index < PyTuple_GET_SIZE(messages); index++) {
+        PyObject *message = PyTuple_GET_ITEM(messages, index);
+        Entry *entry = &entries[index];
+        if (!Py_IS_TYPE(message, (PyTypeObject *)class) || !read_entry(names, message, entry) ||
+            !same_text(entry->topic, entries->topic) || !same_text(entry->wait, entries->wait)) {
+            return 0;
+        }
+        Py_ssize_t body = PyBytes_GET_SIZE(entry->body);
+        if (entry->encoded_length > max_properties - fixed || body > max_bytes - total) {
+            return 0;
+        }
+        total += body;
+        if (ENTRY_LENGTHS + entry->encoded_length + fixed > max_bytes - total) {
+            return 0;
+        }
+        total += ENTRY_LENGTHS + entry->encoded_length + fixed;
+    }
+    return total;
+}
+
+/* Return (topic, wait, ids, body) of measured *entries*. */
+static PyObject *
+write_batch(const Entry *entries, Py_ssize_t count, Py_ssize_t size, const char *stamp,
+            Py_ssize_t stamp_length, unsigned long number)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    char id[MAX_ID];
+    Py_ssize_t id_length = stamp_length + COUNTER_DIGITS;
+    PyObject *ids = PyList_New(count), *body = PyBytes_FromStringAndSize(NULL, size);
+    if (ids == NULL || body == NULL) {
+        goto failed;
+    }
+    unsigned char *at = (unsigned char *)PyBytes_AS_STRING(body);
+    memcpy(id, stamp, (size_t)stamp_length);
+    for (Py_ssize_t index = 0; index < count; index++) {
+        number = (number + 1) & 0xFFFF;
+        for (int digit = 0; digit < COUNTER_DIGITS; digit++) {
+            id[stamp_length + digit] = digits[number >> (12 - 4 * digit) & 15];
+        }
+        PyObject *text = PyUnicode_FromStringAndSize(id, id_length);
+        if (text == NULL) {
+            goto failed;
+        }
+        PyList_SET_ITEM(ids, index, text);
+        at = write_entry(at, &entries[index], id, id_length);
+    }
+    return Py_BuildValue("(OONN)", entries->topic, entries->wait, ids, body);
+failed:
+    Py_XDECREF(ids);
+    Py_XDECREF(body);
+    return NULL;
+}
+
+static inline Py_ssize_t
+between(Py_ssize_t least, Py_ssize_t value, Py_ssize_t most)
+{
+    return value < least ? least : value > most ? most : value;
+}
+
+PyDoc_STRVAR(pack_batch_doc,
+             "pack_batch(kind, messages, stamp, number, max_bytes, max_properties, /)\n--\n\n"
+             "Return (topic, wait, ids, body) of a batch of *messages*; None if one is unusual, or\n"
+             "if they do not fit into one batch.");
+
+static PyObject *
+pack_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 6 || !PyType_Check(args[0]) || !PyList_Check(args[1]) ||
+        !PyUnicode_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "pack_batch: a class, a list and a string are expected");
+        return NULL;
+    }
+    Py_ssize_t stamp_length, size = 0;
+    const char *stamp = PyUnicode_AsUTF8AndSize(args[2], &stamp_length);
+    unsigned long number = PyLong_AsUnsignedLongMask(args[3]);
+    Py_ssize_t max_bytes = PyLong_AsSsize_t(args[4]), max_properties = PyLong_AsSsize_t(args[5]);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    max_bytes = between(0, max_bytes, INT32_MAX);
+    max_properties = between(0, max_properties, INT16_MAX);
+    PyObject *messages = PyList_AsTuple(args[1]); /* stays as it is */
+    if (messages == NULL) {
+        return NULL;
+    }
+    PyObject *packed = NULL;
+    Py_ssize_t length = PyTuple_GET_SIZE(messages);
+    Entry *entries = PyMem_Calloc((size_t)length, sizeof(Entry));
+    if (entries == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    if (length > 0 && stamp_length <= MAX_ID - COUNTER_DIGITS) {
+        size = measure_batch(PyModule_GetState(module), args[0], messages, entries,
+                             stamp_length + COUNTER_DIGITS, max_bytes, max_properties);
+    }
+    if (size > 0) {
+        packed = write_batch(entries, length, size, stamp, stamp_length, number);
+    }
+    else {
+        PyErr_Clear(); /* the Python version raises it */
+        packed = Py_NewRef(Py_None);
+    }
+    free_entries(entries, length);
+done:
+    Py_DECREF(messages);
+    return packed;
+}
+
 static PyMethodDef functions[] = {
     {"decode_plain", (PyCFunction)(void (*)(void))decode_plain, METH_FASTCALL, decode_plain_doc},
+    {"pack_batch", (PyCFunction)(void (*)(void))pack_batch, METH_FASTCALL, pack_batch_doc},
     {NULL, NULL, 0, NULL},
 };
 
 static int
-add_constants(PyObject *module)
+set_up(PyObject *module)
 {
+    if (intern_names(PyModule_GetState(module))) {
+        return -1;
+    }
     PyObject *checksum = PyLong_FromUnsignedLong(SOURCE_CHECKSUM);
     if (checksum == NULL) {
         return -1;
@@ -147,7 +426,7 @@ add_constants(PyObject *module)
 }
 
 static PyModuleDef_Slot slots[] = {
-    {Py_mod_exec, (void *)add_constants},
+    {Py_mod_exec, (void *)set_up},
 #ifdef Py_MOD_PER_INTERPRETER_GIL_SUPPORTED
     {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
 #endif
@@ -161,8 +440,10 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_core",
     .m_doc = "Compiled versions of hot functions; see rocketmq_aio.core.",
+    .m_size = sizeof(Names),
     .m_methods = functions,
     .m_slots = slots,
+    .m_free = free_names,
 };
 
 PyMODINIT_FUNC

@@ -34,6 +34,17 @@ class Core(Protocol):
         /,
     ) -> int: ...
 
+    def pack_batch(
+        self,
+        kind: type,
+        messages: list[Any],
+        stamp: str,
+        number: int,
+        max_bytes: int,
+        max_properties: int,
+        /,
+    ) -> tuple[str, str, list[str], bytes] | None: ...
+
 
 def _is_stale(module: Core) -> bool:
     """Whether *module* was not built from the source next to it; wheels have no source."""

@@ -20,6 +20,7 @@ from rocketmq_aio.remoting.response_errors import broker_error
 
 # The broker adds properties: its cluster name, and from 5.x region and trace flag.
 PROPERTIES_SPARE = 160
+MAX_OWN_PROPERTIES = MAX_PROPERTIES - PROPERTIES_SPARE
 STATUSES = {
     int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
     int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
@@ -178,8 +179,9 @@ def encode_with_id(message: Message, message_id: str, extra: str = "") -> bytes:
     :raises InvalidMessageError: they are too long for the stored record
     """
     encoded = f"{message.encoded_properties}UNIQ_KEY\x01{message_id}\x02{extra}".encode()
-    if len(encoded) > MAX_PROPERTIES - PROPERTIES_SPARE:
-        most = MAX_PROPERTIES - PROPERTIES_SPARE
-        reason = f"keys, tags and properties take {len(encoded)} bytes, at most {most} fit"
+    if len(encoded) > MAX_OWN_PROPERTIES:
+        reason = (
+            f"keys, tags and properties take {len(encoded)} bytes, at most {MAX_OWN_PROPERTIES} fit"
+        )
         raise InvalidMessageError(message.topic, reason)
     return encoded

@@ -47,6 +47,16 @@ class MessageIdGenerator:
         self._number = number = (self._number + 1) & MASK16
         return "%s%04X" % (self._stamp, number)  # noqa: UP031 - measured: half the time
 
+    def counter(self, now_ms: int) -> tuple[str, int]:
+        """Return what ids have in common now, and the number of the last one; see `skip`."""
+        if now_ms != self._now_ms:
+            self._set_time(now_ms)
+        return self._stamp, self._number
+
+    def skip(self, ids: int) -> None:
+        """Count *ids* ids that the caller has made from `counter`."""
+        self._number = (self._number + ids) & MASK16
+
     def _set_time(self, now_ms: int) -> None:
         if not self._month_start <= now_ms < self._month_end:
             self._month_start, self._month_end = _month_around(now_ms)

@@ -1,18 +1,27 @@
-"""Fuzzes a core compiled with sanitizers: ``python -m tests.core.sanitized FILE INPUTS``."""
+"""Tests and fuzzes a core compiled with sanitizers: ``python -m tests.core.sanitized FILE``."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+from typing import Final
 
-from tests.core.conftest import load
+import pytest
+
+from tests.core.conftest import SANITIZED, load
+
+INPUTS: Final = 15_000
 
 
-def main(file: str, inputs: str) -> int:
+def main(file: str) -> int:
     module = load(Path(file))
     sys.modules["rocketmq_aio._core"] = module
+    os.environ[SANITIZED] = "1"
 
-    # After the core is in place.
+    # Before any import of the package, whose plugin pytest loads itself.
+    if failed := pytest.main(["tests/core/test_agreement.py", "-q", "-p", "no:cacheprovider"]):
+        return failed
     from rocketmq_aio.core import core
     from tests.fuzz.runner import Fuzzer
     from tests.fuzz.targets import TARGETS
@@ -20,10 +29,10 @@ def main(file: str, inputs: str) -> int:
     assert core is module
     assert "libasan" in Path("/proc/self/maps").read_text()
     for target in TARGETS:
-        if target.name in ("records",):
+        if target.name == "records":
             fuzzer = Fuzzer(target, seed=1)
-            fuzzer.run(int(inputs))
-            sys.stdout.write(f"{target.name} {fuzzer.count} inputs\n")
+            fuzzer.run(INPUTS)
+            sys.stdout.write(f"{target.name}: {fuzzer.count} inputs\n")
     return 0
 
 

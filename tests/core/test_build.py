@@ -59,7 +59,7 @@ def test_a_wheel_has_the_core_and_the_tag_of_the_interpreter(source: Path, tmp_p
 def test_a_wheel_without_the_core_is_pure(
     source: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    build(source, tmp_path, **environment)
+    build(source, tmp_path, check=True, **environment)
 
     tag, names, metadata = contents(tmp_path)
     assert tag == "py3-none-any"

@@ -12,7 +12,10 @@ import msgspec
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.message import MessageExt
 
-USERS: Final = ("rocketmq_aio.protocol.record",)  # modules that use the core
+USERS: Final = (
+    "rocketmq_aio.producer.batching.explicit_batch",
+    "rocketmq_aio.protocol.record",
+)  # modules that use the core
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from rocketmq_aio.config.producer import MAX_BATCH_MESSAGES, ProducerConfig
+from rocketmq_aio.core import core
 from rocketmq_aio.errors import (
     BatchError,
     ConfigError,
@@ -22,7 +23,12 @@ from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import WAIT
 from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.retry import never_sent
-from rocketmq_aio.producer.send_request import SendRequest, encode_with_id, not_a_message
+from rocketmq_aio.producer.send_request import (
+    MAX_OWN_PROPERTIES,
+    SendRequest,
+    encode_with_id,
+    not_a_message,
+)
 from rocketmq_aio.producer.sender import Sender
 from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
@@ -145,6 +151,8 @@ def batches(
     :param in_order: the batches, sent one after another, keep the order of all messages
     :raises InvalidMessageError: one of them may not be part of a batch
     """
+    if (packed := _packed(messages, ids, born_ms, config)) is not None:
+        return [packed]
     made: list[Batch] = []
     growing: dict[tuple[str, str], Batch] = {}
     for position, message in enumerate(messages):
@@ -171,6 +179,24 @@ def batches(
         batch.parts += encode_batch_entry(message.body, properties, message.flag)
         batch.size += size
     return made
+
+
+def _packed(
+    messages: Iterable[Message], ids: MessageIdGenerator, born_ms: int, config: ProducerConfig
+) -> Batch | None:
+    """Return *messages* as a single batch of the compiled core; None: only Python makes batches."""
+    if core is None or type(messages) is not list or len(messages) > MAX_BATCH_MESSAGES:
+        return None
+    stamp, number = ids.counter(born_ms)
+    packed = core.pack_batch(
+        Message, messages, stamp, number, config.max_message_bytes, MAX_OWN_PROPERTIES
+    )
+    if packed is None or packed[0].startswith(RETRY_PREFIX):
+        return None
+    topic, wait, message_ids, body = packed
+    ids.skip(len(message_ids))
+    positions = list(range(len(message_ids)))
+    return Batch(topic, wait, positions, message_ids, [body], len(body))
 
 
 def message_list(messages: object) -> list[Message]:

@@ -27,6 +27,8 @@ from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import SendMessage
 from tests.unit.producer.producer_env import ORDER, SEND_BATCH, ProducerEnv, open_producer
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 STEPS = 200  # turns of the loop, far more than a send takes to leave
 ONCE = ProducerConfig(retries=0)
 

@@ -13,6 +13,8 @@ from rocketmq_aio.producer.batching.explicit_batch import Batch, batches
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.record import decode_batch
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 QUEUE = MessageQueue("orders", "broker-a", 1)
 
 
