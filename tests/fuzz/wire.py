@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from rocketmq_aio.admin.messages import read_offset_id, records
-from rocketmq_aio.admin.offset_search import store_times
+from rocketmq_aio.admin.messages import read_offset_id
+from rocketmq_aio.admin.offset_search import records, store_times
 from rocketmq_aio.admin.results import describe_message
 from rocketmq_aio.consumer.offsets.local_file import decode_offsets, encode_offsets
 from rocketmq_aio.core import core
