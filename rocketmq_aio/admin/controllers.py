@@ -84,16 +84,17 @@ class ControllerAdmin:
     async def clean(
         self,
         address: str,
+        cluster: str,
         broker: str,
         *,
-        cluster: str | None = None,
         broker_ids: Iterable[int] = (),
         living: bool = False,
     ) -> None:
         """Forget replicas of *broker* that are not alive.
 
         :param broker_ids: the replicas; default all
-        :param living: also those that are alive; *cluster* is required then
+        :param living: also those that are alive
+        :raises BrokerError: one is alive, or the broker is not known
         """
         header = operations.CleanBrokerData(
             cluster_name=cluster,

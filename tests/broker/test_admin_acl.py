@@ -73,6 +73,10 @@ async def test_requests_without_credentials_are_rejected(
             admin.create_group("never-made"),
             admin.group_progress("guarded-group"),
             admin.broker_stats(),
+            admin.brokers.config(),
+            admin.brokers.clean_expired_queues(),
+            admin.acl.delete_user("shop-account"),
+            admin.acl.delete_account("shop-account"),
         ):
             with pytest.raises(AuthError) as caught:
                 await refused

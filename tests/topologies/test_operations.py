@@ -59,7 +59,11 @@ async def test_controllers_are_described_and_elect_masters(
         with pytest.raises(BrokerError):  # no replica of that name
             await admin.controllers.elect_master(controller, "DefaultCluster", "elsewhere", 1)
         with pytest.raises(BrokerError):  # they are alive
-            await admin.controllers.clean(controller, broker.name, broker_ids=[chosen])
+            await admin.controllers.clean(
+                controller, "DefaultCluster", broker.name, broker_ids=[chosen]
+            )
+        still = (await admin.controllers.in_sync_sets(controller, [broker.name]))[broker.name]
+        assert len(still.in_sync) + len(still.not_in_sync) == 3
         await admin.controllers.update_config([controller], {"notifyBrokerRoleChanged": "true"})
 
         async def follows() -> bool:
@@ -79,8 +83,13 @@ async def test_the_replication_of_a_master_and_its_slave_is_shown(replicated: Cl
             with pytest.raises(RocketMQError, match=r"5\.0"):
                 await admin.brokers.ha_status()
             return
-        status = await admin.brokers.ha_status()
         name = overviews[0].broker_name
+
+        async def connected() -> bool:
+            return bool((await admin.brokers.ha_status())[name].slaves)
+
+        await until_done(connected, "the slave", 60)
+        status = await admin.brokers.ha_status()
 
         assert sorted(status) == [name, f"{name}:1"]
         assert (status[name].master, status[f"{name}:1"].master) == (True, False)
