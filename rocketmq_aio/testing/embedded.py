@@ -167,6 +167,7 @@ PROPERTIES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "autoCreateTopicEnable": ("state.auto_create_topics", "true".__eq__),
     "autoCreateSubscriptionGroup": ("state.auto_create_groups", "true".__eq__),
     "messageDelayLevel": ("delays.seconds", _delay_levels),
+    "recallMessageEnable": ("timers.recall_enabled", "true".__eq__),
     "transactionTimeOut": ("transactions.first_check_seconds", _seconds),
     "transactionCheckInterval": ("transactions.check_interval_seconds", _seconds),
     "transactionCheckMax": ("transactions.max_checks", int),

@@ -67,8 +67,14 @@ TOPOLOGIES: Final = {
 }
 
 
-def draw_cluster_plan(seed: int, topology: Topology, version: str, servers: Sequence[str]) -> Plan:
-    """Return the plan of *seed*: names of topics and groups contain it."""
+def draw_cluster_plan(
+    seed: int,
+    topology: Topology,
+    version: str,
+    servers: Sequence[str],
+    seconds: float = FAULT_SECONDS,
+) -> Plan:
+    """Return the plan of *seed*, with faults for *seconds*; topics and groups are named by it."""
     draw = random.Random(f"cluster {seed}")
     kinds = [k for k in topology.kinds if version.startswith("5.") or k not in NEED_5]
     clients = [
@@ -78,12 +84,12 @@ def draw_cluster_plan(seed: int, topology: Topology, version: str, servers: Sequ
             topic=f"{client.topic}-{seed}",
             options=_options(draw, client),
         )
-        for client in draw_clients(draw, kinds, FAULT_SECONDS, MOST_GROUPS)
+        for client in draw_clients(draw, kinds, seconds, MOST_GROUPS)
     ]
     brokers, slaves = topology.options.get("brokers", 1), topology.options.get("slaves", 0)
     queues = draw.randint(1, 4)
     namesrvs = topology.options.get("namesrvs", 1)
-    plan = Plan(seed, version, brokers, namesrvs, slaves, queues, FAULT_SECONDS, tuple(clients))
+    plan = Plan(seed, version, brokers, namesrvs, slaves, queues, seconds, tuple(clients))
     count = draw.randint(1, MOST_FAULTS)
     faults = [_draw_fault(draw, plan, servers) for _ in range(count)]
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
