@@ -62,6 +62,8 @@ def reads(
 ) -> Callable[[Callable[[S, T], R]], Callable[[S, T], R]]:
     """Register a method that takes the header of the request as *kind*, or its JSON body.
 
+    With `Command` as *kind* it takes the request as it is.
+
     A `Header` that it returns becomes the ext fields of the response, None an empty response; an
     outcome, or an awaitable of one, stays what it is, and anything else becomes the JSON body.
 
@@ -76,6 +78,8 @@ def reads(
     def arguments(command: Command) -> tuple[object, ...]:
         if header is not None:
             return (read_header(command, header),)
+        if kind is Command:
+            return (command,)
         return (read_body(command.body, kind),)
 
     def register(method: Callable[[S, T], R]) -> Callable[[S, T], R]:

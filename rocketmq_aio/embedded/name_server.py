@@ -138,8 +138,10 @@ class EmbeddedNameServer(EmbeddedServer):
         body = msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": clusters})
         return Response(body=_with_numbers(body))
 
-    @handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, RequestCode.GET_TOPICS_BY_CLUSTER)
-    def topics(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(
+        Command, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, RequestCode.GET_TOPICS_BY_CLUSTER
+    )
+    def topics(self, command: Command) -> TopicList:
         """List the topics of all clusters, or of one."""
         cluster = command.ext_fields().get("cluster")
         chosen = [each for each in self.brokers if cluster in (None, each.state.cluster)]
@@ -150,8 +152,8 @@ class EmbeddedNameServer(EmbeddedServer):
         own = {each for broker in self.brokers for each in (broker.state.cluster, broker.name)}
         return _listed(sorted(own))
 
-    @handles(*UNIT_FLAGS)
-    def unit_topics(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(Command, *UNIT_FLAGS)
+    def unit_topics(self, command: Command) -> TopicList:
         """List the topics with the flags of units that the request code is for."""
         mask, flags = UNIT_FLAGS[command.code]
         return _listed(
@@ -161,8 +163,8 @@ class EmbeddedNameServer(EmbeddedServer):
             if topic.sys_flag & mask == flags
         )
 
-    @handles(AdminCode.WIPE_WRITE_PERM_OF_BROKER, AdminCode.ADD_WRITE_PERM_OF_BROKER)
-    def write_permission(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(Command, AdminCode.WIPE_WRITE_PERM_OF_BROKER, AdminCode.ADD_WRITE_PERM_OF_BROKER)
+    def write_permission(self, command: Command) -> Response:
         """Take the write permission of a broker, or give it back; count its topics."""
         name = command.ext_fields().get("brokerName", "")
         wiped = command.code == AdminCode.WIPE_WRITE_PERM_OF_BROKER
@@ -186,14 +188,14 @@ class EmbeddedNameServer(EmbeddedServer):
     def delete_config(self, header: DeleteKVConfig) -> None:
         self.configs.get(header.namespace, {}).pop(header.key, None)
 
-    @handles(AdminCode.GET_KVLIST_BY_NAMESPACE)
-    def list_configs(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(Command, AdminCode.GET_KVLIST_BY_NAMESPACE)
+    def list_configs(self, command: Command) -> object:
         namespace = command.ext_fields().get("namespace", "")
         table = self.configs.get(namespace)
         if table is None:
             remark = f"No config item, Namespace: {namespace}"
             return Response(ResponseCode.QUERY_NOT_FOUND, remark=remark)
-        return Response(body=msgspec.json.encode({"table": table}))
+        return {"table": table}
 
     @answers(AdminCode.GET_NAMESRV_CONFIG)
     def config(self) -> object:
@@ -262,8 +264,8 @@ class EmbeddedNameServer(EmbeddedServer):
         }
 
 
-def _listed(names: Iterable[str]) -> Response:
-    return Response(body=msgspec.json.encode(TopicList(topic_list=list(dict.fromkeys(names)))))
+def _listed(names: Iterable[str]) -> TopicList:
+    return TopicList(topic_list=list(dict.fromkeys(names)))
 
 
 def _with_numbers(body: bytes) -> bytes:

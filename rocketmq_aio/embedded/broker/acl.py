@@ -10,8 +10,7 @@ from rocketmq_aio.embedded.broker.state import ErrorResponse
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.faults import names_of
-from rocketmq_aio.embedded.handlers import handles, reads
-from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.server import Version
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.bodies import HeartbeatData
@@ -190,8 +189,8 @@ class AccessControl:
             user.allow(kind, {name.strip(): rights for name, _, rights in pairs})
         self.users[user.name] = user
 
-    @handles(AdminCode.AUTH_CREATE_USER, AdminCode.AUTH_UPDATE_USER, version=5)
-    def put_user(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(Command, AdminCode.AUTH_CREATE_USER, AdminCode.AUTH_UPDATE_USER, version=5)
+    def put_user(self, command: Command) -> None:
         self._check_enabled()
         body = read_body(command.body, dict)
         name = command.ext_fields().get("username") or body["username"]
@@ -203,7 +202,6 @@ class AccessControl:
         user.secret = body.get("password") or user.secret
         user.admin = body.get("userType", "Super" if user.admin else "Normal") == "Super"
         user.enabled = body.get("userStatus", "enable") == "enable"
-        return Response()
 
     @reads(OfUser, AdminCode.AUTH_DELETE_USER, version=5)
     def delete_user(self, header: OfUser) -> None:
@@ -221,8 +219,8 @@ class AccessControl:
         self._check_enabled()
         return [_user_info(user) for user in self.users.values() if header.filter in user.name]
 
-    @handles(AdminCode.AUTH_CREATE_ACL, AdminCode.AUTH_UPDATE_ACL, version=5)
-    def put_acl(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(Command, AdminCode.AUTH_CREATE_ACL, AdminCode.AUTH_UPDATE_ACL, version=5)
+    def put_acl(self, command: Command) -> None:
         self._check_enabled()
         body = read_body(command.body, dict)
         user = self._subject(command.ext_fields().get("subject") or body["subject"])
@@ -230,7 +228,6 @@ class AccessControl:
             for entry in policy.get("entries") or ():
                 actions = frozenset(each.capitalize() for each in entry["actions"])
                 user.policies[entry["resource"]] = (entry.get("decision", "Allow"), actions)
-        return Response()
 
     @reads(OfSubject, AdminCode.AUTH_DELETE_ACL, version=5)
     def delete_acl(self, header: OfSubject) -> None:

@@ -8,8 +8,7 @@ import msgspec
 
 from rocketmq_aio.embedded.broker.state import BrokerState
 from rocketmq_aio.embedded.codes import AdminCode
-from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.handlers import answers, handles
+from rocketmq_aio.embedded.handlers import answers, reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
@@ -44,8 +43,8 @@ class AdminProcessor:
         version = msgspec.json.encode(state.data_version()).decode()
         return Response(ext={"version": version}, body=text.encode())
 
-    @handles(AdminCode.UPDATE_BROKER_CONFIG)
-    def update_config(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(Command, AdminCode.UPDATE_BROKER_CONFIG)
+    def update_config(self, command: Command) -> None:
         """Store settings; those that this broker does not know have no effect."""
         for line in command.body.decode().splitlines():
             name, is_setting, value = line.partition("=")
@@ -54,7 +53,6 @@ class AdminProcessor:
         state = self._state
         state.auto_create_topics = state.enabled(AUTO_CREATE_TOPICS, state.auto_create_topics)
         state.auto_create_groups = state.enabled(AUTO_CREATE_GROUPS, state.auto_create_groups)
-        return Response()
 
     @answers(RequestCode.GET_BROKER_RUNTIME_INFO)
     def runtime_info(self) -> object:

@@ -11,8 +11,7 @@ from rocketmq_aio.embedded.broker.clients import ClientProcessor, Group
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import QueueLog, Topic
 from rocketmq_aio.embedded.codes import AdminCode
-from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.handlers import handles, reads
+from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import Body, queue_key, queue_table
@@ -71,12 +70,12 @@ class ForwardingProcessor:
         self._clients = clients
         self._push = push
 
-    @handles(RequestCode.GET_CONSUMER_RUNNING_INFO)
-    async def running_info(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(Command, RequestCode.GET_CONSUMER_RUNNING_INFO)
+    async def running_info(self, command: Command) -> Response:
         return await self._forward(command, b"")
 
-    @handles(RequestCode.CONSUME_MESSAGE_DIRECTLY)
-    async def consume_directly(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(Command, RequestCode.CONSUME_MESSAGE_DIRECTLY)
+    async def consume_directly(self, command: Command) -> Response:
         """Forward the request with the message that it names by its offset message id."""
         message_id = read_header(command, ConsumerHeader).msg_id or ""
         try:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import QueueLog
-from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.handlers import handles, reads
+from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -54,8 +53,8 @@ class OffsetProcessor:
         if key not in self._state.reset_offsets:
             self._state.commit(*key, header.commit_offset)
 
-    @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
-    def search(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(Command, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
+    def search(self, command: Command) -> Response:
         header = read_header(command, SearchOffset)
         log = self._state.store.queue(header.topic, header.queue_id)
         if log is None or not log.messages:

@@ -16,8 +16,7 @@ from rocketmq_aio.embedded.broker.pop_order import PopOrder
 from rocketmq_aio.embedded.broker.pull import PARSE_FAILED, select
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import QueueLog, StoredMessage
-from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.handlers import handles, reads
+from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.bodies import BatchAckRequest
@@ -242,8 +241,8 @@ class PopProcessor:
     def ack(self, header: AckMessage) -> None:
         self._ack(self._delivery(header), parse_receipt(header.extra_info))
 
-    @handles(RequestCode.BATCH_ACK_MESSAGE, version=5)
-    def ack_batch(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(Command, RequestCode.BATCH_ACK_MESSAGE, version=5)
+    def ack_batch(self, command: Command) -> Response:
         if not command.body:
             return Response(ResponseCode.NO_MESSAGE)
         for each in read_body(command.body, BatchAckRequest).acks:

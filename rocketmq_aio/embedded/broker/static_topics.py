@@ -13,9 +13,7 @@ from msgspec.structs import replace
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.topics import TopicProcessor
 from rocketmq_aio.embedded.codes import AdminCode
-from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.handlers import handles, reads
-from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
@@ -51,15 +49,14 @@ class StaticTopics:
         self._state = state
         self._topics = topics
 
-    @handles(AdminCode.UPDATE_AND_CREATE_STATIC_TOPIC, version=5)
-    def create(self, command: Command, _connection: ServerConnection) -> Response:
+    @reads(Command, AdminCode.UPDATE_AND_CREATE_STATIC_TOPIC, version=5)
+    def create(self, command: Command) -> None:
         detail = read_body(command.body, dict)
         if any(len(items) > 1 for items in (detail.get("hostedQueues") or {}).values()):
             remark = "the embedded broker cannot move queues of static topics"
             raise ErrorResponse(remark, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         self._topics.create(read_header(command, CreateTopic))
         self.mappings[detail["topic"]] = detail
-        return Response()
 
     @reads(GetMappedTopic, version=5)
     def config(self, header: GetMappedTopic) -> dict[str, Any]:
