@@ -288,6 +288,8 @@ class AccessControl:
             return
         kinds, actions = self._rules.get(command.code, ("", ""))
         topics, groups = names_of(command)
+        ext = command.ext_fields()
+        groups -= {ext.get("producerGroup", "")} - {ext.get("consumerGroup", "")}
         names = {"Cluster": {self._cluster}, "Group": groups, "Topic": topics}
         for kind in kinds.split():
             for name in sorted(names[kind] - {""}):

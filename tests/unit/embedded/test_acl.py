@@ -88,6 +88,21 @@ async def test_an_account_needs_a_permission_for_each_resource(broker: EmbeddedB
         assert resource in (answer.remark or "")
 
 
+async def test_groups_of_producers_need_no_permission(broker: EmbeddedBroker) -> None:
+    async with broker, RawClient(broker.address) as client:
+        answers = [
+            await response(client, READER, RequestCode.UNREGISTER_CLIENT, {"clientID": "c", **ext})
+            for ext in (
+                {"producerGroup": "other"},
+                {"producerGroup": "other", "consumerGroup": "g"},
+                {"consumerGroup": "other"},
+                {"producerGroup": "other", "consumerGroup": "other"},
+            )
+        ]
+
+    assert [each.code == 0 for each in answers] == [True, True, False, False]
+
+
 async def test_only_administrators_create_topics(broker: EmbeddedBroker) -> None:
     ext = {"topic": "new", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1"}
     ext |= {"perm": "6", "topicFilterType": "SINGLE_TAG", "order": "false"}
