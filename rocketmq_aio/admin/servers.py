@@ -26,7 +26,7 @@ from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.namespaces import names_inside
 from rocketmq_aio.protocol.requests.admin import ClusterInfoBody, GetClusterInfo
-from rocketmq_aio.protocol.requests.operations import first_release
+from rocketmq_aio.protocol.requests.operations import first_release, server_kind
 from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.remoting.remoting_client import SUCCESS
 
@@ -82,7 +82,8 @@ class Servers:
         except NotSupportedError as error:
             if (since := first_release(header.code)) is None:
                 raise
-            remark = f"this needs a broker of {since} or newer ({(error.remark or '').strip()})"
+            kind, said = server_kind(header.code), (error.remark or "").strip()
+            remark = f"this needs a {kind} of {since} or newer ({said})"
             raise NotSupportedError(error.code, remark, error.address) from error
 
     async def request_name_server(self, header: RequestHeader) -> Command:

@@ -482,6 +482,18 @@ async def test_requests_of_5_name_the_release_that_has_them(
     assert list(checks) == [BROKER]
     with pytest.raises(RocketMQError):  # RocksDB is not enabled for delayed messages
         await brokers.switch_timer_engine("ROCKSDB_TIMELINE")
+    with pytest.raises(BrokerError, match="controllerMode"):
+        await brokers.epochs()
+    await brokers.export_rocksdb_config("topics", "subscriptionGroups")
+    await brokers.roll_back_pops()
+    for refused in (
+        brokers.add(rocketmq_cluster.brokers[0].address, "/broker.conf"),
+        brokers.remove(rocketmq_cluster.brokers[0].address, "DefaultCluster", "other", 0),
+    ):
+        with pytest.raises(NotSupportedError, match="needs a broker container of 5"):
+            await refused
+    with pytest.raises(NotSupportedError, match="needs a controller of 5"):
+        await admin.controllers.metadata(rocketmq_cluster.brokers[0].address)
 
 
 async def test_lite_topics_are_described(
@@ -502,6 +514,14 @@ async def test_lite_topics_are_described(
     assert str(brokers[BROKER].max_lmq_num) in printed
     assert parent in told
     assert (await admin.lite.topic(parent, "none"))[BROKER].subscribers == ()
+    await admin.groups.create(group, attributes={"lite.bind.topic": parent})
+    lag = (await admin.lite.group(parent, group))[BROKER]
+    assert (lag.group, lag.parent_topic, lag.total_lag_count) == (group, parent, 0)
+    nobody = (await admin.lite.client(parent, group, "nobody"))[BROKER]
+    assert (nobody.client_id, nobody.lite_topics) == ("nobody", ())
+    await admin.lite.dispatch(parent, group)
+    told = await mqadmin(rocketmq_cluster, "triggerLiteDispatch", "-p", parent, "-g", group)
+    assert re.search(rf"{BROKER}\s+dispatched", told)
 
 
 # --- name servers ---------------------------------------------------------------------------------

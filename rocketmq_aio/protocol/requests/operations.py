@@ -375,6 +375,17 @@ SINCE: Final = {  # releases; all others are in 4.9
 }
 
 
+CONTAINER_REQUESTS: Final = (RequestCode.ADD_BROKER, RequestCode.REMOVE_BROKER)
+CONTROLLER_REQUESTS: Final = (*(1002, 1005, 1006), *range(1009, 1012))
+
+
+def server_kind(code: int) -> str:
+    """Return the kind of server that request *code* is for."""
+    if code in CONTAINER_REQUESTS:
+        return "broker container"
+    return "controller" if code in CONTROLLER_REQUESTS else "broker"
+
+
 def first_release(code: int) -> str | None:
     """Return the first release of brokers with request *code*, None if it is older than 5.0."""
     return next((release for release, codes in SINCE.items() if code in codes), None)
