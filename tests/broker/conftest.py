@@ -18,8 +18,8 @@ from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.testing import Cluster
 from rocketmq_aio.testing.plugin import backend_of
+from tests.collecting import limit_tests, run_first
 
-HERE: Final = Path(__file__).parent
 LONG_TIMEOUT_SECONDS: Final = 15.0
 LONG_TIMEOUTS: Final = (
     (ClientConfig, "request_timeout_seconds"),
@@ -27,6 +27,12 @@ LONG_TIMEOUTS: Final = (
     (ProducerConfig, "send_timeout_seconds"),
 )
 FREEZING_MODULES: Final = ("test_fault_isolation", "test_producer_faults", "test_restarts")
+# They restart brokers and take minutes, so that parallel runs begin with them.
+SLOW_MODULES: Final = (
+    *("test_producer_faults", "test_restarts", "test_mqadmin", "test_push_faults"),
+    *("test_transactions", "test_testing", "test_pop", "test_ordered_sends", "test_admin"),
+    *("test_requests_java", "test_static_topics", "test_locks"),
+)
 REASONS: Final = pytest.StashKey[Counter[str]]()
 TEST_SECONDS: Final = 400  # reached only by a hanging test
 
@@ -38,10 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Set timeouts for tests only: a fixture may download RocketMQ and has its own deadlines."""
-    for item in items:
-        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
+    """Set timeouts and the order of modules, and deselect what the embedded broker cannot do."""
+    limit_tests(items, Path(__file__).parent, TEST_SECONDS)
+    run_first(items, SLOW_MODULES)
     if backend_of(config) == "embedded":
         _deselect_for_real_brokers(config, items)
 

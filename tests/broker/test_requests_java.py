@@ -14,6 +14,7 @@ import pytest
 from rocketmq_aio import ClientConfig, Message, Producer
 from rocketmq_aio.testing import Cluster
 from rocketmq_aio.testing.jars import fetch_jars
+from rocketmq_aio.testing.jvm import SMALL
 from tests.broker.test_requests_replies import answering, namespaced
 
 SOURCE = Path(__file__).parent / "java" / "RequestReply.java"
@@ -26,7 +27,7 @@ async def java(
 ) -> AsyncIterator[Process]:
     """Run the official client in *role*; its output can be read."""
     jars = await asyncio.to_thread(fetch_jars, cluster.version)
-    command = ("java", "-Xmx128m", "-cp", f"{jars}{os.sep}*", str(SOURCE))
+    command = ("java", *SMALL, "-cp", f"{jars}{os.sep}*", str(SOURCE))
     arguments = (role, cluster.namesrv, topic, group, *namespace)
     process = await asyncio.create_subprocess_exec(
         *command, *arguments, stdout=PIPE, stderr=DEVNULL

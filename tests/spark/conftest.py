@@ -15,23 +15,26 @@ from pyspark.sql import SparkSession
 
 from rocketmq_aio.spark import register
 from rocketmq_aio.spark.options.source_options import Connection
+from tests.collecting import limit_tests, run_first
 from tests.spark.servers import SparkCluster
 from tests.spark.support import end_jvm, running_session
 
 HERE: Final = Path(__file__).parent
 TEST_SECONDS: Final = 900  # for hanging tests only: a busy machine may be ten times slower
+SLOW_MODULES: Final = (
+    *("test_example", "test_pipelines", "test_stream", "test_executor_loss", "test_cluster"),
+    *("test_connect", "test_shipping", "test_write"),
+)
 # pyspark 4.3 warns of any pandas 3.
 NOISE: Final = "ignore:PySpark does not yet fully support pandas:FutureWarning"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Time tests alone: a fixture starts JVMs, and has deadlines of its own."""
+    limit_tests(items, HERE, TEST_SECONDS)
+    run_first(items, SLOW_MODULES)
     for item in items:
-        if HERE not in item.path.parents:
-            continue
-        item.add_marker(pytest.mark.filterwarnings(NOISE))
-        if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings(NOISE))
 
 
 @pytest.fixture(scope="session")

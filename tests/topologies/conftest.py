@@ -9,16 +9,13 @@ from typing import Final
 import pytest
 
 from rocketmq_aio.testing import Cluster
+from tests.collecting import limit_tests
 
-HERE: Final = Path(__file__).parent
 TEST_SECONDS: Final = 400  # reached only by a hanging test
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Set timeouts for tests only: a fixture may download RocketMQ and has its own deadlines."""
-    for item in items:
-        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
+    limit_tests(items, Path(__file__).parent, TEST_SECONDS)
 
 
 @pytest.fixture(scope="session")
