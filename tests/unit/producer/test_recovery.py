@@ -90,7 +90,7 @@ async def test_many_failing_sends_share_route_requests(monkeypatch: pytest.Monke
         await connected(env)
         await stopped(env, env.broker)
         asked = len(env.cluster.name_server.requests)
-        sends = (succeeds(env.producer.send(ORDER)) for _ in range(500))
+        sends = (succeeds(env.producer.send(ORDER, timeout_seconds=3)) for _ in range(500))
         assert not any(await asyncio.gather(*sends))
 
         assert len(env.cluster.name_server.requests) - asked <= 1

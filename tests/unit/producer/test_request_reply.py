@@ -254,9 +254,10 @@ async def test_a_reply_replaces_a_lost_response() -> None:
         await held.wait(1)
         (request,) = await asked(env)
         await answers.reply(request, b"pong")
+        await until(lambda: len(env.producer.client.replies) == 0)
+        env.broker.kill()
 
         assert (await asking).body == b"pong"
-        held.release()
 
 
 async def test_a_lost_response_without_a_reply_raises_send_unknown() -> None:

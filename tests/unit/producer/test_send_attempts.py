@@ -196,7 +196,8 @@ async def test_a_chosen_queue_on_a_dead_broker_fails(two_brokers: ProducerEnv) -
     await stopped(two_brokers, two_brokers.brokers[0])
     before = len(two_brokers.bodies())
     with pytest.raises(SendError) as caught:
-        await two_brokers.producer.send(ORDER, queue=two_brokers.queue(0, "broker-a"))
+        queue = two_brokers.queue(0, "broker-a")
+        await two_brokers.producer.send(ORDER, queue=queue, timeout_seconds=1)
 
     assert type(caught.value) is SendError
     assert len(two_brokers.bodies()) == before
@@ -209,7 +210,7 @@ async def test_without_any_broker_a_send_raises_send_error(two_brokers: Producer
     await connected(two_brokers)
     await stopped(two_brokers, *two_brokers.brokers)
     with pytest.raises(SendError) as caught:
-        await two_brokers.producer.send(ORDER)
+        await two_brokers.producer.send(ORDER, timeout_seconds=3)
 
     assert type(caught.value) is SendError
     assert all(issubclass(each, NotConnectedError) for each in causes(caught.value))

@@ -253,6 +253,7 @@ async def test_a_correction_by_a_replica_is_applied_without_a_master(env: Puller
     del env.wire.addresses[0]
     env.usual()
     env.respond(moved(0), times=2)
+    env.put("b")  # ends the long poll
     await until(lambda: env.corrected, "the correction")
 
     assert env.corrected == [0]
