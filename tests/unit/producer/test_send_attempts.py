@@ -195,8 +195,8 @@ async def test_a_chosen_queue_on_a_dead_broker_fails(two_brokers: ProducerEnv) -
     await connected(two_brokers)
     await stopped(two_brokers, two_brokers.brokers[0])
     before = len(two_brokers.bodies())
+    queue = two_brokers.queue(0, "broker-a")
     with pytest.raises(SendError) as caught:
-        queue = two_brokers.queue(0, "broker-a")
         await two_brokers.producer.send(ORDER, queue=queue, timeout_seconds=1)
 
     assert type(caught.value) is SendError
