@@ -17,6 +17,7 @@ PANELS: Final = {  # commands of each panel of the help: name, module, help
     "Messages": (
         ("produce", "produce", "Send lines of files or of standard input."),
         ("consume", "consume", "Print the messages of a topic, and follow it."),
+        ("trace", "nouns", "Show the way of a message from its trace records."),
         ("dlq", "dlq", "List, show, resend and export dead letters."),
     ),
     "Watching": (
@@ -33,6 +34,12 @@ PANELS: Final = {  # commands of each panel of the help: name, module, help
             ("offset", "Committed offsets of groups."),
             ("message", "Stored messages."),
             ("broker", "Brokers."),
+            ("cluster", "Clusters."),
+            ("namesrv", "Name servers."),
+            ("controller", "Controllers, which choose masters."),
+            ("acl", "Accounts and policies of access control."),
+            ("user", "Users of access control 2.0."),
+            ("lite", "Lite topics of 5.5."),
         )
     ),
     "Other": (
@@ -123,18 +130,7 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print_error("stopped")
         return ExitCode.STOPPED
-    except BrokenPipeError:  # the reader, such as `head`, has enough
-        _close_stdout()
-        return ExitCode.DONE
     except Exception as error:  # noqa: BLE001 - the end of the program: prints every error
         print_error(format_error(error))
         return exit_code(error)
     return result if isinstance(result, int) else ExitCode.DONE
-
-
-def _close_stdout() -> None:
-    """Redirect standard output, which Python flushes at the end, away from the closed pipe."""
-    import os
-    import sys
-
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
 from importlib import import_module
@@ -56,6 +58,10 @@ def command(
                 return function(kind(**given))
             except KeyboardInterrupt:  # typer would end without a message
                 raise typer.Abort from None
+            except BrokenPipeError:  # the reader, such as `head`, has enough
+                # Python flushes standard output at the end.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                return 0
 
         hints = get_type_hints(kind)
         parameters = [_parameter(each, hints[each.name]) for each in fields(kind)]  # type: ignore[arg-type]

@@ -20,8 +20,8 @@ from rocketmq_aio.admin.client import AdminClient
 from rocketmq_aio.cli.arguments import command, option, options
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.output import FormatArguments, print_note
-from rocketmq_aio.cli.parameters import parameters
-from rocketmq_aio.cli.results import plain, show
+from rocketmq_aio.cli.parameters import SECRET, parameters
+from rocketmq_aio.cli.results import as_list, plain, show
 from rocketmq_aio.cli.running import ChangeArguments, run_async
 from rocketmq_aio.errors import AdminError
 
@@ -40,20 +40,34 @@ class Verb(NamedTuple):
     examples: str = ""
 
 
-PARTS: Final = {  # part of AdminClient by noun
-    "topic": "topics",
-    "group": "groups",
-    "offset": "offsets",
-    "message": "messages",
-    "broker": "brokers",
-    "cluster": "clusters",
-    "namesrv": "name_servers",
-    "controller": "controllers",
-    "acl": "acl",
-    "lite": "lite",
+NOUNS: Final[dict[str, tuple[str, dict[str, str]]]] = {
+    # part of AdminClient, and its methods by verb; default: all, by their names
+    "topic": ("topics", {}),
+    "group": ("groups", {}),
+    "offset": ("offsets", {}),
+    "message": ("messages", {}),
+    "broker": ("brokers", {}),
+    "cluster": ("brokers", {"list": "list", "brokers": "cluster"}),
+    "namesrv": ("name_servers", {}),
+    "controller": ("controllers", {}),
+    "acl": ("acl", {}),
+    "user": (
+        "acl",
+        {
+            "list": "list_users",
+            "show": "user",
+            "create": "create_user",
+            "update": "update_user",
+            "delete": "delete_user",
+            "copy": "copy_users",
+        },
+    ),
+    "lite": ("lite", {}),
 }
-SAFE: Final = frozenset("create send copy export".split())  # verbs that overwrite nothing
-SINGULAR: Final = {"topics": "topic", "groups": "group", "brokers": "broker"}
+TRACE: Final = "trace"  # `rmq message trace`, also without its noun
+INTERNAL: Final = frozenset({"member_tables"})
+ROWS: Final = ("list[", "tuple[", "dict[str, dict[str, str]]")
+SAFE: Final = frozenset("create send export check".split())  # they overwrite nothing
 _MESSAGES: Final = (
     "message_id queue.broker_name queue.queue_id queue_offset tags keys store_time body"
 )
@@ -107,6 +121,27 @@ VERBS: Final = {
     ),
     "message by-id": Verb(columns=_MESSAGES),
     "message read": Verb(columns=_MESSAGES),
+    "message trace": Verb(
+        columns="time kind group topic success cost_millis client_host state",
+        examples="rmq trace 7F0000010A2B18B4AAC2...",
+    ),
+    "offset skip": Verb(
+        "move group {group} to the end of topic {topic}",
+        columns=_RESETS,
+        examples="rmq offset skip billing orders",
+    ),
+    "broker config": Verb(examples="rmq broker config --brokers broker-a --match 'flush*'"),
+    "broker update-config": Verb(
+        "change settings of brokers",
+        examples="rmq broker update-config flushDiskType=SYNC_FLUSH --brokers broker-a",
+    ),
+    "namesrv wipe-write-permission": Verb("take the write permission from broker {broker}"),
+    "acl create-policy": Verb(
+        examples="rmq acl create-policy User:app Pub Sub --resources Topic:orders"
+    ),
+    "user create": Verb(examples="RMQ_NEW_SECRET=... rmq user create app"),
+    "user update": Verb("change user {username}"),
+    "user delete": Verb("delete user {username}", examples="rmq user delete app"),
     "broker cluster": Verb(columns="broker_name cluster addresses master"),
     "broker stats": Verb(examples="rmq broker stats --brokers broker-a -o yaml"),
 }
@@ -121,38 +156,41 @@ class ListArguments:
     limit: int | None = option("Rows to show at most.", min=1)
 
 
-def make_app(noun: str, part: object) -> typer.Typer:
+def make_app(noun: str, part: object, verbs: Mapping[str, str]) -> typer.Typer:
     """Return the commands of *part*, an attribute of `AdminClient`."""
-    doc = (inspect.getdoc(type(part)) or noun).partition("\n\n")[0].partition("``")[0].rstrip(": ")
-    app = typer.Typer(help=doc, no_args_is_help=True, add_completion=False)
+    doc = (inspect.getdoc(type(part)) or noun).partition("\n\n")[0].partition(": ``")[0]
+    app = typer.Typer(help=f"{doc.rstrip('.')}.", no_args_is_help=True, add_completion=False)
     app.callback()(lambda: None)  # a group, also with one command
-    for name, method in _methods(part):
-        _register(app, noun, name, method)
+    for verb, name in (verbs or {n.replace("_", "-"): n for n in methods(part)}).items():
+        register(app, noun, verb, getattr(part, name))
     return app
 
 
-def _methods(part: object) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the public methods of which every required parameter can be given as text."""
-    for name, each in sorted(inspect.getmembers(part, inspect.iscoroutinefunction)):
-        if not name.startswith("_") and parameters(each) is not None:
-            yield name, each
+def methods(part: object) -> list[str]:
+    """Return the public methods of which every required parameter can be given as text."""
+    found = inspect.getmembers(part, inspect.iscoroutinefunction)
+    return [
+        name
+        for name, each in found
+        if not name.startswith("_") and name not in INTERNAL and parameters(each) is not None
+    ]
 
 
-def changes(noun: str, name: str, method: Callable[..., Any]) -> bool:
+def changes(noun: str, verb: str, method: Callable[..., Any]) -> bool:
     """Return whether a method has to be confirmed."""
-    verb = VERBS.get(f"{noun} {name.replace('_', '-')}", Verb())
     first = (inspect.getdoc(method) or "").partition(" ")[0]
-    return bool(verb.action) or (first != "Return" and name.partition("_")[0] not in SAFE)
+    is_safe = first == "Return" or method.__name__.partition("_")[0] in SAFE
+    return bool(VERBS.get(f"{noun} {verb}", Verb()).action) or not is_safe
 
 
-def _register(app: typer.Typer, noun: str, name: str, method: Callable[..., Any]) -> None:
-    shown = name.replace("_", "-")
-    verb = VERBS.get(f"{noun} {shown}", Verb())
+def register(app: typer.Typer, noun: str, shown: str, method: Callable[..., Any]) -> None:
+    """Make the command *shown* of a method."""
+    verb, name = VERBS.get(f"{noun} {shown}", Verb()), method.__name__
     given = parameters(method)
     assert given is not None
-    is_change = changes(noun, name, method)
+    is_change = changes(noun, shown, method)
     returned = str(get_type_hints(method).get("return", ""))
-    is_list = (inspect.getdoc(method) or "").startswith("Return") and returned.startswith("list[")
+    is_list = (inspect.getdoc(method) or "").startswith("Return") and returned.startswith(ROWS)
     own: list[type] = [ChangeArguments] if is_change else [ListArguments] if is_list else []
     kind = make_dataclass(
         f"{noun}_{name}",
@@ -188,15 +226,15 @@ async def _call(
     given = {key: each for key, each in values.items() if each is not None}
     columns = tuple(verb.columns.split())
     async with arguments.admin() as admin:
-        part = getattr(admin, PARTS[noun])
+        part = getattr(admin, NOUNS[noun][0])
         if is_change:
             if verb.preview and not arguments.yes:
                 subject = next(iter(given.values()))
                 found = plain(await getattr(part, verb.preview)(subject))
                 kind = VERBS.get(f"{noun} {verb.preview}", Verb())
                 show(found, arguments.output, tuple(kind.columns.split()))
-            names = " ".join(str(each) for each in given.values())
-            action = verb.action or f"{noun} {name.replace('_', ' ')} {names}".strip()
+            names = " ".join(str(v) for key, v in given.items() if key not in SECRET)
+            action = verb.action or f"{name.replace('_', ' ')} {names}".strip()
             if not arguments.confirm(action.format_map({**values})):
                 return 0
         try:
@@ -205,8 +243,8 @@ async def _call(
             if done := [plain(each) for each in error.done.values() if each is not None]:
                 show(done, arguments.output)
             raise
-    if isinstance(result, list) and isinstance(arguments, ListArguments):
-        result = _page(result, arguments)
+    if isinstance(arguments, ListArguments):
+        result = _page(as_list(result), arguments)
     if result is None:
         print_note("done")
     else:
@@ -241,19 +279,24 @@ def _matches(row: object, pattern: str) -> bool:
 
 
 class _Apps(Mapping[str, typer.Typer]):
-    """The nouns that this `AdminClient` has."""
+    """The commands by noun."""
 
     def __init__(self) -> None:
         self._admin = AdminClient(namesrv="127.0.0.1:1")  # not started: only its methods are read
 
     def __getitem__(self, noun: str) -> typer.Typer:
-        return make_app(noun, getattr(self._admin, PARTS[noun]))
+        if noun == TRACE:
+            app = typer.Typer(add_completion=False)
+            register(app, "message", TRACE, self._admin.messages.trace)
+            return app
+        part, verbs = NOUNS[noun]
+        return make_app(noun, getattr(self._admin, part), verbs)
 
     def __iter__(self) -> Iterator[str]:
-        return (noun for noun, part in PARTS.items() if hasattr(self._admin, part))
+        return iter((*NOUNS, TRACE))
 
     def __len__(self) -> int:
-        return len([*self])
+        return len(NOUNS) + 1
 
 
 apps: Final = _Apps()

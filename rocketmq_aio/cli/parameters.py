@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import getpass
 import inspect
+import os
 import re
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final, Literal, Union, Unpack, get_args, get_origin, get_type_hints
 
 from rocketmq_aio.cli.arguments import argument, option
@@ -17,7 +21,9 @@ from rocketmq_aio.model.values import MessageQueue
 SIMPLE: Final = (str, int, float, bool)
 COMPLETED: Final = {"topic": "topics", "group": "groups", "brokers": "brokers", "broker": "brokers",
                     "source": "groups", "target": "groups", "broker_name": "brokers"}  # fmt: skip
-TIMES: Final = "earliest, latest or a time with zone such as 2026-03-01T00:00:00Z"
+SECRET: Final = frozenset({"password", "secret_key"})
+SECRET_VARIABLE: Final = "RMQ_NEW_SECRET"
+SECRET_HELP: Final = f"File with it; default: {SECRET_VARIABLE}, or a prompt if it is needed."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +43,9 @@ class Parameter:
         if self.positional:
             return argument(self.help, self.name.upper(), self.default, **about)
         names = f"--{self.name.replace('_', '-')}"
-        if self.kind == bool | None:
+        if self.name in SECRET:
+            names = f"{names}-file"
+        elif self.kind == bool | None:
             names = f"{names}/--no-{names[2:]}"
         return option(self.help, names, default=self.default, **about)
 
@@ -53,6 +61,9 @@ def parameters(method: Callable[..., Any]) -> list[Parameter] | None:
             continue
         is_required = each.default is inspect.Parameter.empty
         is_positional = each.kind is not inspect.Parameter.KEYWORD_ONLY
+        if each.name in SECRET:
+            made.append(_secret(each.name, is_required=is_required))
+            continue
         converter = _converter(hint)
         if converter is None:
             if is_required:
@@ -76,7 +87,50 @@ def parameters(method: Callable[..., Any]) -> list[Parameter] | None:
                 default=default,
             )
         )
-    return made
+    return _one_list(made)
+
+
+def _one_list(made: list[Parameter]) -> list[Parameter]:
+    """Make options of lists that are positional, except the last parameter."""
+    last = [each for each in made if each.positional][-1:]
+    return [
+        replace(each, positional=False)
+        if each.positional and each.kind == list[str] and each not in last
+        else each
+        for each in made
+    ]
+
+
+def _secret(name: str, *, is_required: bool) -> Parameter:
+    """Return the option of a file: other users of the machine can see command lines."""
+    return Parameter(
+        name=name,
+        kind=str | None,
+        value=lambda file: read_secret(name, file, is_required=is_required),
+        help=SECRET_HELP,
+        positional=False,
+        default=None,
+    )
+
+
+def read_secret(name: str, file: str | None, *, is_required: bool) -> str | None:
+    """Return the secret of *file*, ``RMQ_NEW_SECRET`` or a prompt; None: it is not needed.
+
+    :raises ConfigError: it is needed, and nowhere
+    """
+    if file is not None:
+        try:
+            return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeError) as error:
+            raise ConfigError(name, file, f"cannot be read ({type(error).__name__})") from None
+    if secret := os.environ.get(SECRET_VARIABLE):
+        return secret
+    if not is_required:
+        return None
+    if not sys.stdin.isatty():
+        option_name = f"--{name.replace('_', '-')}-file"
+        raise ConfigError(option_name, None, f"is needed, or {SECRET_VARIABLE}")
+    return getpass.getpass(f"New {name.replace('_', ' ')}: ")
 
 
 def _settings(hint: Any) -> list[Parameter]:  # noqa: ANN401
@@ -134,7 +188,7 @@ def _converter(hint: Any) -> tuple[Any, Callable[[Any], Any]] | None:  # noqa: A
     if hint is MessageQueue:
         return str, parse_queue
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return (list[str], parse_pairs) if str in inner[:1] else None
+        return _mapping_converter(*inner) if str in inner[:1] else None
     if isinstance(origin, type) and issubclass(origin, Iterable):
         values = _converter(inner[0]) if inner else (str, _same)
         if values is None or values[0] not in (str, int):
@@ -142,6 +196,25 @@ def _converter(hint: Any) -> tuple[Any, Callable[[Any], Any]] | None:  # noqa: A
         make = values[1] if values[0] is str else int
         return list[str], lambda texts: [make(each) for each in texts] or None
     return None
+
+
+def _mapping_converter(_: Any, value: Any) -> tuple[Any, Callable[[Any], Any]] | None:  # noqa: ANN401
+    """Return the converter of pairs; without a value a pair removes a name, if None can."""
+    if value is str:
+        return list[str], lambda texts: {k: v or "" for k, v in _pairs(texts).items()} or None
+    if value is int:
+        return list[str], lambda texts: {k: _number(k, v) for k, v in _pairs(texts).items()} or None
+    return list[str], parse_pairs
+
+
+def _pairs(texts: Sequence[str]) -> Mapping[str, str | None]:
+    return parse_pairs(texts) or {}
+
+
+def _number(name: str, text: str | None) -> int:
+    if text is None or not text.isdecimal():
+        raise ConfigError(name, text, "expected a number")
+    return int(text)
 
 
 def _same(value: Any) -> Any:  # noqa: ANN401

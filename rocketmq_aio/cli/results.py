@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -13,17 +14,19 @@ from rocketmq_aio.admin.results import Result, describe_message
 from rocketmq_aio.cli.output import Format, format_cell, print_line, show_result
 from rocketmq_aio.model.message import MessageExt
 
+SECRETS: Final = re.compile(r"(?i)password|secret|credential")
+
 
 def plain(value: object) -> Any:  # noqa: ANN401 - JSON values
     """Return a result as JSON values."""
     if isinstance(value, Result):
-        return value.to_dict()
+        return _without_secrets(value.to_dict())
     if isinstance(value, MessageExt):
         return describe_message(value)
     if isinstance(value, Mapping):
         if value and all(isinstance(each, Result) for each in value.values()):
             return [{"server": str(key), **plain(each)} for key, each in value.items()]
-        return {str(key): plain(each) for key, each in value.items()}
+        return _without_secrets({str(key): plain(each) for key, each in value.items()})
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(each) for each in value]
     if isinstance(value, datetime):
@@ -31,6 +34,22 @@ def plain(value: object) -> Any:  # noqa: ANN401 - JSON values
     if isinstance(value, Enum):
         return value.name
     return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
+
+
+def _without_secrets(values: dict[str, Any]) -> dict[str, Any]:
+    """Return *values* without passwords, which brokers send with users and settings."""
+    return {k: "***" if each and SECRETS.search(k) else each for k, each in values.items()}
+
+
+def as_list(value: object) -> list[Any]:
+    """Return the rows of a list, or of tables of names and values by server."""
+    if not isinstance(value, Mapping):
+        return list(value) if isinstance(value, list | tuple) else [value]
+    return [
+        {"server": server, "name": name, "value": each}
+        for server, table in value.items()
+        for name, each in sorted(table.items())
+    ]
 
 
 def show(value: object, kind: Format, columns: Sequence[str] = ()) -> None:

@@ -174,7 +174,6 @@ class RouteTable:
         self._misses: dict[str, int] = {}
         self._pinned: Counter[str] = Counter()  # number of `pin` blocks by topic
         self._unused: set[str] = set()  # at the last refresh; dropped if unused at the next
-        self._shrunk: set[str] = set()  # lacked a broker at the last regular refresh
         self._invalid: set[str] = set()
         self._suspects: dict[str, _Suspect] = {}  # by address
 
@@ -194,13 +193,13 @@ class RouteTable:
         """
         return self._routes.get(topic) or await self.fetch(topic)
 
-    async def fetch(self, topic: str, *, regular: bool | None = None) -> TopicRoute:
+    async def fetch(self, topic: str, *, may_lose_brokers: bool = True) -> TopicRoute:
         """Fetch the route from a name server; errors as `get`, which keep the cached route.
 
         Only the regular refresh drops a topic: a restarting broker is missing for a moment.
 
-        :param regular: of `refresh`, which keeps a cached route if the new one lacks a broker:
-            True until the next regular refresh confirms it, False in any case
+        :param may_lose_brokers: False keeps the cached route if the new one lacks one of its
+            brokers
         """
         while (fetching := self._fetching.get(topic)) is not None:
             # Concurrent callers share one request; None if its caller was cancelled.
@@ -209,7 +208,7 @@ class RouteTable:
                 raise outcome.with_traceback(None)
             if outcome is not None:
                 return outcome
-        return await self._fetch(topic, regular)
+        return await self._fetch(topic, may_lose_brokers)
 
     async def wait_for_newer(self, known: TopicRoute) -> TopicRoute:
         """Return the route as soon as it may differ from *known*; errors as `get`.
@@ -224,12 +223,12 @@ class RouteTable:
             await asyncio.sleep(pause)
         return await self.get(topic)
 
-    async def _fetch(self, topic: str, regular: bool | None) -> TopicRoute:
+    async def _fetch(self, topic: str, may_lose_brokers: bool) -> TopicRoute:
         fetching: asyncio.Future[TopicRoute | RocketMQError | None]
         fetching = self._fetching[topic] = asyncio.get_running_loop().create_future()
         outcome: TopicRoute | RocketMQError | None = None
         try:
-            outcome = self._store(topic, await self._request(topic), regular)
+            outcome = self._store(topic, await self._request(topic), may_lose_brokers)
             return outcome
         except RocketMQError as error:
             outcome = error
@@ -245,15 +244,10 @@ class RouteTable:
         self._misses.pop(topic, None)
         return read_route(topic, data)
 
-    def _store(self, topic: str, route: TopicRoute, regular: bool | None) -> TopicRoute:
+    def _store(self, topic: str, route: TopicRoute, may_lose_brokers: bool) -> TopicRoute:
         known = self._routes.get(topic)
         if known is not None:
-            if known.brokers.keys() <= route.brokers.keys():
-                self._shrunk.discard(topic)
-            elif regular is False:
-                return known
-            elif regular and topic not in self._shrunk:
-                self._shrunk.add(topic)
+            if not may_lose_brokers and known.brokers.keys() - route.brokers.keys():
                 return known
             del self._routes[topic]
             if route == known:
@@ -405,14 +399,12 @@ class RouteTable:
         """Fetch the routes of *topics*; failures are logged.
 
         :param regular: False for invalidated routes: drops neither topics nor brokers, since a
-            restarting broker is missing for a moment and would lose its consumers.  The regular
-            refresh drops a broker at the second time: a name server that has just started knows
-            those only that have registered since
+            restarting broker is missing for a moment and would lose its consumers
         """
 
         async def refresh_one(topic: str) -> None:
             try:
-                await self.fetch(topic, regular=regular)
+                await self.fetch(topic, may_lose_brokers=regular)
             except RouteNotFoundError:
                 if regular:
                     self._count_miss(topic)
@@ -429,6 +421,5 @@ class RouteTable:
             del self._routes[topic]
         self._fetched_at = {t: at for t, at in self._fetched_at.items() if t in self._routes}
         self._unused = unused
-        self._shrunk &= self._routes.keys()
         for topic in set(self._misses) - wanted:
             del self._misses[topic]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.config.consumer import PushConfig
-from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.embedded.faults import GARBAGE, Fault
 from rocketmq_aio.embedded.responses import Close, Outcome, Raw, Response
 from rocketmq_aio.errors import (
@@ -21,8 +18,7 @@ from rocketmq_aio.errors import (
     RocketMQError,
     RouteNotFoundError,
 )
-from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
-from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.broker import FakeBroker
@@ -35,7 +31,6 @@ from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import succeeds, until, until_done
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
-MEMBERS = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 ORDER = Message("orders", b"hello")
 
 
@@ -244,50 +239,6 @@ async def test_a_restarted_name_server_without_routes_removes_no_route() -> None
             await until(lambda: len(cluster.name_server.requests) > asked + 4)
 
             assert (await producer.send(ORDER)).ok
-
-
-@pytest.mark.parametrize("orderly", [False, True])
-async def test_a_restarted_name_server_that_lacks_a_broker_causes_no_redelivery(
-    orderly: bool,
-) -> None:
-    bodies: Counter[bytes] = Counter()
-
-    async def note(message: MessageExt) -> None:
-        bodies[message.body] += 1
-
-    async def send(producer: Producer, first: int) -> None:
-        for number in range(first, first + 40):
-            await producer.send(Message("orders", b"%d" % number))
-        await until(lambda: len(bodies) == first + 40, "all messages")
-
-    async with nothing_left(), FakeCluster(2, topics={"orders": 4}) as cluster:
-        config = ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=3600)
-        push = PushConfig(
-            start_from="earliest", commit_interval_seconds=60, rebalance_interval_seconds=0.05
-        )
-        consumer = PushConsumer(
-            "billing", on_message=note, orderly=orderly, client=config, config=push
-        )
-
-        def rebalances() -> int:
-            return sum(len(each.requests_of(MEMBERS)) for each in cluster.brokers)
-
-        async with Producer("shop", namesrv=cluster.namesrv) as producer, consumer:
-            await consumer.subscribe("orders")
-            await consumer.ready()
-            await send(producer, 0)
-            routes = consumer.client.routes
-            await until(lambda: routes.known(TEMPLATE_TOPIC) is None, "the unused route to go")
-            late = cluster.brokers[1]
-            cluster.name_server.unregister(late)
-            await routes.refresh(consumer.client._topics())
-            before = rebalances()
-            await until(lambda: rebalances() >= before + 3, "rebalances by that route")
-            cluster.name_server.register(late)
-            await routes.refresh(consumer.client._topics())
-            await send(producer, 40)
-
-    assert {body: n for body, n in bodies.items() if n > 1} == {}
 
 
 @pytest.mark.parametrize("kind", ["closed", "reset", "half", "wrong opaque", "garbage"])

@@ -1,0 +1,107 @@
+"""`rmq` on real brokers: its answers are those of mqadmin, its effects are seen by clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+from rocketmq_aio.admin.client import AdminClient
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.testing import Cluster
+from tests.unit.remoting.until import until_done
+
+COMMAND = [sys.executable, "-c", "from rocketmq_aio.cli import main; main()"]
+
+
+async def rmq(cluster: Cluster, *arguments: str, stdin: bytes = b"", code: int = 0) -> str:
+    """Run a command as a process and return its output."""
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *arguments, "--namesrv", cluster.namesrv,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, error = await process.communicate(stdin)
+    assert process.returncode == code, error.decode()
+    return out.decode()
+
+
+async def rows(cluster: Cluster, *arguments: str) -> Any:  # noqa: ANN401 - JSON
+    return json.loads(await rmq(cluster, *arguments, "-o", "json"))
+
+
+async def mqadmin(cluster: Cluster, *arguments: str) -> str:
+    return await asyncio.to_thread(cluster.mqadmin, *arguments)
+
+
+async def test_topics_are_those_of_mqadmin(rocketmq_cluster: Cluster, rocketmq_topic: str) -> None:
+    name = f"{rocketmq_topic}-made"
+    await rmq(rocketmq_cluster, "topic", "create", name, "--queues", "3")
+
+    printed = (await mqadmin(rocketmq_cluster, "topicList")).split()
+    listed = await rows(rocketmq_cluster, "topic", "list")
+    route = await rows(rocketmq_cluster, "topic", "route", name)
+    assert name in printed
+    assert set(listed) <= set(printed)
+    assert {each["read_queues"] for each in route["queues"]} == {3}
+
+    await rmq(rocketmq_cluster, "topic", "delete", name, "--yes")
+    assert name not in (await mqadmin(rocketmq_cluster, "topicList")).split()
+
+
+async def test_sent_lines_are_consumed_committed_and_reset(
+    rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
+) -> None:
+    topic, group = rocketmq_topic, rocketmq_group
+    await rmq(rocketmq_cluster, "group", "create", group)
+    await rmq(rocketmq_cluster, "produce", topic, "--tag", "a", "--key", "42", stdin=b"1\n2\n3\n")
+    begin = ("consume", topic, "--from", "beginning", "--exit-at-end", "--bodies")
+
+    watched = await rmq(rocketmq_cluster, *begin)
+    member = await rmq(rocketmq_cluster, *begin, "--group", group)
+    lag = await rows(rocketmq_cluster, "lag", group, "--topic", topic)
+    progress = await mqadmin(rocketmq_cluster, "consumerProgress", "-g", group)
+    await rmq(rocketmq_cluster, "offset", "reset", group, topic, "earliest", "--yes")
+    again = await rmq(rocketmq_cluster, *begin, "--group", group)
+
+    assert sorted(watched.split()) == sorted(member.split()) == ["1", "2", "3"]
+    assert [row["lag"] for row in lag] == [0]
+    assert "Diff Total: 0" in progress
+    assert sorted(again.split()) == ["1", "2", "3"]
+
+
+async def test_a_message_is_found_by_its_key_and_id(
+    rocketmq_cluster: Cluster, rocketmq_topic: str
+) -> None:
+    async with Producer("p", namesrv=rocketmq_cluster.namesrv) as producer:
+        sent = await producer.send(Message(rocketmq_topic, b"hello", keys="42"))
+    async with AdminClient(namesrv=rocketmq_cluster.namesrv) as admin:
+
+        async def is_indexed() -> bool:
+            return bool(await admin.messages.by_key(rocketmq_topic, "42"))
+
+        await until_done(is_indexed)
+
+    by_key = await rows(rocketmq_cluster, "message", "by-key", rocketmq_topic, "42")
+    by_id = await rows(rocketmq_cluster, "message", "by-id", rocketmq_topic, sent.message_id)
+
+    assert [each["body"] for each in by_key] == [each["body"] for each in by_id] == ["hello"]
+    assert by_key[0]["message_id"] == sent.message_id
+
+
+async def test_brokers_and_their_settings_are_those_of_mqadmin(rocketmq_cluster: Cluster) -> None:
+    brokers = await rows(rocketmq_cluster, "cluster", "list")
+    settings = await rows(rocketmq_cluster, "broker", "config", "--match", "brokerName")
+    printed = await mqadmin(rocketmq_cluster, "clusterList")
+    checks = await rows(rocketmq_cluster, "doctor")
+
+    assert {each["broker_name"] for each in brokers} == {b.name for b in rocketmq_cluster.brokers}
+    assert all(each["address"] in printed for each in brokers)
+    assert {each["value"] for each in settings} == {b.name for b in rocketmq_cluster.brokers}
+    assert all(each["ok"] for each in checks)
+
+
+async def test_an_unknown_topic_ends_with_3(rocketmq_cluster: Cluster) -> None:
+    await rmq(rocketmq_cluster, "topic", "stats", "no-such-topic", code=3)

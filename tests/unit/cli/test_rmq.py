@@ -1,0 +1,427 @@
+"""Commands of ``rmq`` on the embedded cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import inspect
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from rocketmq_aio.admin.servers import Servers
+from rocketmq_aio.cli import nouns
+from rocketmq_aio.cli.app import MODULES, load, run
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
+from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.producer.producer import Producer
+
+Rmq = Callable[..., str]
+DESTROYING = {
+    "topic update", "topic delete", "group update", "group delete", "group set-mode",
+    "offset reset", "offset skip", "offset clone", "message consume-directly",
+    "broker update-config", "broker delete-expired-logs", "broker clean-unused-topics",
+    "broker clean-expired-queues", "broker remove", "broker reset-master-flush-offset",
+    "namesrv wipe-write-permission", "namesrv update-config", "namesrv delete-value",
+    "controller clean", "controller elect-master", "controller update-config",
+    "acl delete-user", "acl delete-policy", "acl update-policy", "acl delete-account",
+    "acl copy-users", "user delete", "user update", "lite dispatch",
+}  # fmt: skip
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedCluster]:
+    monkeypatch.setenv("RMQ_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with EmbeddedCluster(2, topics={"orders": 2}) as cluster:
+        monkeypatch.setenv("ROCKETMQ_NAMESRV", cluster.namesrv)
+        yield cluster
+
+
+@pytest.fixture
+def rmq(cluster: EmbeddedCluster, capfd: pytest.CaptureFixture[str]) -> Rmq:
+    """Run a command and return what it prints; *code* is the expected exit code."""
+
+    def call(*arguments: str, code: int = 0, stderr: bool = False) -> str:
+        capfd.readouterr()
+        ended = run(arguments)
+        captured = capfd.readouterr()
+        assert ended == code, captured
+        return captured.err if stderr else captured.out
+
+    return call
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_every_format_has_the_same_rows(rmq: Rmq) -> None:
+    rmq("topic", "create", "odd", "--queues", "3", "--attributes", "message.type=FIFO")
+    as_json = json.loads(rmq("topic", "config", "odd", "-o", "json"))
+
+    as_yaml = yaml.safe_load(rmq("topic", "config", "odd", "-o", "yaml"))
+    rows = list(csv.DictReader(io.StringIO(rmq("topic", "config", "odd", "-o", "csv"))))
+    table = rmq("topic", "config", "odd").splitlines()
+
+    assert as_yaml == as_json
+    assert [row["broker_name"] for row in rows] == ["broker-a", "broker-b"]
+    assert json.loads(rows[0]["attributes"]) == as_json[0]["attributes"] != {}
+    assert table[0].split()[:3] == ["TOPIC", "BROKER_NAME", "READ_QUEUES"]
+    assert [line.split()[:3] for line in table[1:]] == [
+        ["odd", "broker-a", "3"],
+        ["odd", "broker-b", "3"],
+    ]
+
+
+def test_a_change_needs_a_confirmation(rmq: Rmq) -> None:
+    dry = rmq("topic", "delete", "orders", "--dry-run", stderr=True)
+    refused = rmq("topic", "delete", "orders", code=2, stderr=True)
+    assert "orders" in rmq("topic", "list")
+    rmq("topic", "delete", "orders", "--yes")
+
+    assert dry == "dry run: would delete topic orders with its messages\n"
+    assert refused.startswith("rmq: --yes: is needed, because nobody can be asked")
+    assert "orders" not in rmq("topic", "list")
+
+
+def test_messages_survive_consume_and_produce(rmq: Rmq, tmp_path: Path) -> None:
+    rows = [
+        {"body": "ä\n", "tag": "new", "key": "1", "properties": {"price": "7"}},
+        {"body_base64": "/wA=", "keys": ["2", "3"], "sharding_key": "s"},
+        {"body": {"id": 4}},
+    ]
+    file = tmp_path / "in.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rmq("produce", "orders", str(file), "--json")
+    file.write_text(rmq("consume", "orders", "--from", "beginning", "--exit-at-end", "-o", "json"))
+    rmq("produce", "copy", str(file), "--json")
+
+    copies = lines(rmq("consume", "copy", "--from", "beginning", "--exit-at-end", "-o", "json"))
+
+    by_body = {each["body"]: each for each in copies}
+    assert by_body.keys() == {"ä\n", None, '{"id":4}'}
+    assert by_body["ä\n"]["tags"] == "new"
+    assert by_body["ä\n"]["keys"] == ["1"]
+    assert by_body["ä\n"]["properties"]["price"] == "7"
+    assert (by_body[None]["body_base64"], by_body[None]["keys"]) == ("/wA=", ["2", "3"])
+
+
+def test_consume_filters_counts_and_prints_bodies(rmq: Rmq, tmp_path: Path) -> None:
+    file = tmp_path / "in"
+    file.write_text("1\n2\n\n3\n")
+    rmq("produce", "orders", str(file), "--tag", "a", "--count", "2")
+    rmq("produce", "orders", str(file), "--tag", "b", "-v")
+    begin = ("consume", "orders", "--from", "beginning", "--exit-at-end", "--bodies")
+
+    assert sorted(rmq(*begin, "--filter", "a").split()) == ["1", "2"]
+    assert sorted(rmq(*begin, "--sql", "TAGS = 'b'").split()) == ["1", "2", "3"]
+    assert len(rmq(*begin, "--count", "4").split()) == 4
+    assert rmq("consume", "orders", "--exit-at-end") == ""
+
+
+def test_a_member_commits_and_lag_shows_it(rmq: Rmq, tmp_path: Path) -> None:
+    file = tmp_path / "in"
+    file.write_text("1\n2\n3\n")
+    rmq("produce", "orders", str(file))
+    begin = ("consume", "orders", "--from", "beginning", "--group", "billing", "--bodies")
+
+    first = rmq(*begin, "--count", "2").split()
+    lag = json.loads(rmq("lag", "billing", "-o", "json"))
+    rest = rmq(*begin, "--exit-at-end").split()
+
+    assert len(first) == 2
+    assert [(row["topic"], row["lag"]) for row in lag if row["topic"] == "orders"] == [
+        ("orders", 1)
+    ]
+    assert sorted(first + rest) == ["1", "2", "3"]
+    assert json.loads(rmq("lag", "--above", "0", "-o", "json")) == []
+
+
+def test_dead_letters_are_listed_shown_exported_and_resent(
+    rmq: Rmq, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    async def bury() -> None:
+        async with (
+            Producer("p", namesrv=cluster.namesrv) as producer,
+            PullConsumer("billing", namesrv=cluster.namesrv) as consumer,
+        ):
+            message = Message("orders", b"bad", tags="t", keys="42", properties={"own": "1"})
+            result = await producer.send(message)
+            found = (await consumer.pull(result.queue, result.queue_offset)).messages
+            await consumer.send_back(found[0], -1)
+
+    cluster.create_group("billing")
+    asyncio.run(bury())
+    file = tmp_path / "letters.jsonl"
+    again = ("consume", "orders", "--from", "beginning", "--exit-at-end", "-o", "json")
+
+    listed = json.loads(rmq("dlq", "list", "-o", "json"))
+    shown = lines(rmq("dlq", "show", "billing", "--key", "42", "-o", "json"))
+    rmq("dlq", "export", "billing", "--file", str(file))
+    dry = rmq("dlq", "resend", "billing", "--dry-run", stderr=True)
+    assert len(lines(rmq(*again))) == 1
+    rmq("dlq", "resend", "billing", "--yes")
+    rmq("dlq", "resend", "billing", "--key", "other", "--yes")
+
+    assert [(row["group"], row["letters"]) for row in listed] == [("billing", 1)]
+    assert [each["body"] for each in shown] == ["bad"]
+    assert lines(file.read_text())[0]["body_base64"] == "YmFk"
+    assert dry.splitlines()[-1] == "1 dead letters of billing would be sent"
+    original, copy = lines(rmq(*again))
+    assert (copy["body"], copy["tags"], copy["keys"]) == ("bad", "t", ["42"])
+    assert copy["properties"]["own"] == "1"
+    assert copy["properties"]["COPIED_ID"] == original["message_id"]
+    assert "no dead letters" in rmq("dlq", "show", "nobody", stderr=True)
+
+
+def test_doctor_names_the_server_that_is_down(rmq: Rmq, cluster: EmbeddedCluster) -> None:
+    good = json.loads(rmq("doctor", "-o", "json"))
+    cluster.brokers[1].freeze()
+    bad = rmq(
+        "doctor", "--timeout", "0.5", "-n", f"{cluster.namesrv};127.0.0.1:1", "-o", "json", code=1
+    )
+
+    assert all(row["ok"] for row in good)
+    failed = {row["check"] for row in json.loads(bad) if not row["ok"]}
+    assert {"name server 127.0.0.1:1", "broker broker-b"} <= failed
+    assert "broker broker-a" not in failed
+
+
+def test_a_dead_broker_among_several_is_named_and_the_others_are_shown(
+    rmq: Rmq, cluster: EmbeddedCluster
+) -> None:
+    cluster.brokers[1].freeze()
+
+    out = rmq("broker", "stats", "--timeout", "0.5", "-o", "json", code=1)
+    error = rmq("broker", "stats", "--timeout", "0.5", code=1, stderr=True)
+
+    assert len(json.loads(out)) == 1
+    assert error.count("\n") == 1
+    assert "broker-b" in error
+    assert "done on broker-a" in error
+
+
+def test_bench_and_top_show_figures(rmq: Rmq) -> None:
+    measured = json.loads(rmq("bench", "orders", "--count", "50", "--yes", "-o", "json"))
+    screen = rmq("top", "--count", "1")
+
+    assert (measured["sent"], measured["received"]) == (50, 50)
+    assert re.search(r"^orders +50 ", screen, re.MULTILINE)
+
+
+def test_many_topics_and_groups_are_listed_with_few_requests(
+    rmq: Rmq, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5000):
+        cluster.create_topic(f"topic-{number:04}", 1)
+    for number in range(500):
+        cluster.create_group(f"group-{number:03}")
+    sent: list[str] = []
+    request = Servers.request
+
+    def counted(*given: Any, **more: Any) -> Any:  # noqa: ANN401
+        sent.append(type(given[2]).__name__)
+        return request(*given, **more)
+
+    monkeypatch.setattr(Servers, "request", counted)
+
+    topics = rmq(
+        "topic", "list", "--match", "topic-*", "--skip", "4990", "--limit", "5", "-o", "csv"
+    )
+    note = rmq("topic", "list", "--limit", "5", stderr=True)
+    groups = json.loads(rmq("group", "list", "-o", "json"))
+
+    assert topics.split() == ["name", *(f"topic-{n}" for n in range(4990, 4995))]
+    assert note == "5 of 5001 rows, after the first 0\n"
+    assert len(groups) == 500
+    assert len(sent) <= 10
+    rmq("lag", "--match", "group-*")
+    assert len(sent) <= 10 + 2 * 500 + 2  # one request per group and broker
+    rmq("top", "--count", "1", "--most", "20")
+    assert len(sent) <= 1100 + 100
+
+
+# --- conventions ----------------------------------------------------------------------------------
+
+
+def commands() -> dict[str, Any]:
+    """Return every command by its full name."""
+    found = {}
+    for name in MODULES:
+        made = load(name)
+        for verb, each in getattr(made, "commands", {"": made}).items():
+            found[f"{name} {verb}".strip()] = each
+    return found
+
+
+def test_every_command_has_help_and_no_option_for_secrets() -> None:
+    names = {name: {o for p in each.params for o in p.opts} for name, each in commands().items()}
+
+    assert len(names) > 100
+    assert all(each.help for name, each in commands().items() if name != "dev")
+    secrets = {"--password", "--secret-key", "--secret", "--security-token"}
+    assert not {name for name, options in names.items() if options & secrets}
+
+
+def test_what_destroys_asks_and_has_a_dry_run() -> None:
+    asking = {
+        name
+        for name, each in commands().items()
+        if {"--yes", "--dry-run"} <= {o for p in each.params for o in p.opts}
+    }
+
+    assert asking >= DESTROYING
+    reading = {name for name in asking if re.search(r" (list|config|stats|progress|by-key)$", name)}
+    assert not reading
+
+
+def test_every_public_method_of_the_parts_is_a_verb() -> None:
+    known = commands().keys()
+    missing = {
+        f"{noun} {name}"
+        for noun, (part, verbs) in nouns.NOUNS.items()
+        for name, _ in inspect.getmembers(
+            getattr(nouns.apps._admin, part), inspect.iscoroutinefunction
+        )
+        if not verbs and not name.startswith("_") and name not in nouns.INTERNAL
+        if f"{noun} {name.replace('_', '-')}" not in known
+    }
+
+    # They take the objects that `config` returns; `create` and `update` take options.
+    assert missing == {"topic put", "group put"}
+
+
+def test_help_imports_no_client() -> None:
+    code = (
+        "import sys; from rocketmq_aio.cli.app import run; run(['--help']); "
+        "print([n for n in sys.modules if n.startswith(('rocketmq_aio.admin', 'rocketmq_aio.spark',"
+        " 'rocketmq_aio.embedded', 'rocketmq_aio.consumer.', 'asyncio'))])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def start(*arguments: str) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    code = "from rocketmq_aio.cli import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdin=pipe, stdout=pipe, stderr=pipe
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "error"), [((), 0, b""), (("--count", "5"), 130, b"rmq: stopped\n")]
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_consume(
+    rmq: Rmq, tmp_path: Path, number: int, options: tuple[str, ...], code: int, error: bytes
+) -> None:
+    (tmp_path / "in").write_text("one\n")
+    rmq("produce", "orders", str(tmp_path / "in"))
+    with start("consume", "orders", "--from", "beginning", "--bodies", *options) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"one\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+
+    assert (process.returncode, out, err) == (code, b"", error)
+
+
+def test_a_signal_ends_produce_while_it_waits_for_input(cluster: EmbeddedCluster) -> None:
+    with start("produce", "orders", "--verbose") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["status"] == "SEND_OK"
+        process.send_signal(signal.SIGINT)
+        err = process.stderr.read() if process.stderr is not None else b""
+        process.wait(timeout=60)
+
+    assert process.returncode == 130
+    assert err == b"1 messages sent to orders\nrmq: stopped\n"
+
+
+def test_a_reader_that_has_enough_ends_the_command(cluster: EmbeddedCluster) -> None:
+    with start("topic", "list") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        err = process.stderr.read() if process.stderr is not None else b""
+        process.wait(timeout=60)
+
+    assert (process.returncode, err) == (0, b"")
+
+
+BASH = """
+rmq() {{ {python} -c 'from rocketmq_aio.cli import main; main()' "$@"; }}
+export -f rmq
+eval "$(rmq completion bash | sed 's/env \\(.*\\) \\$1/\\1 rmq/')"
+COMP_WORDS=({words}) COMP_CWORD={last}
+_rmq_completion rmq
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("rmq top", ["top", "topic"]),
+        ("rmq topic stats ord", ["orders"]),
+        ("rmq lag bil", ["billing"]),
+        ("rmq topic update orders --brokers broker-", ["broker-a", "broker-b"]),
+        ("rmq consume orders --exit", ["--exit-at-end"]),
+    ],
+)
+def test_bash_completes_commands_options_and_names(
+    cluster: EmbeddedCluster, words: str, expected: list[str]
+) -> None:
+    cluster.create_group("billing")
+    code = BASH.format(python=sys.executable, words=words, last=len(words.split()) - 1)
+
+    ended = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=False)
+
+    assert sorted(ended.stdout.split()) == expected, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("shell", "more"), [("zsh", {}), ("fish", {"_TYPER_COMPLETE_FISH_ACTION": "get-args"})]
+)
+def test_zsh_and_fish_get_topics(
+    cluster: EmbeddedCluster, shell: str, more: dict[str, str]
+) -> None:
+    command = [sys.executable, "-c", "from rocketmq_aio.cli import main; main()"]
+    own = {"_RMQ_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "rmq topic stats ord"}
+
+    ended = subprocess.run(
+        command, env={**os.environ, **own, **more}, capture_output=True, text=True, check=False
+    )
+
+    assert "orders" in ended.stdout
+    assert ended.stderr == ""
+
+
+def test_completion_of_an_unreachable_cluster_is_empty_and_silent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    code = BASH.format(python=sys.executable, words="rmq topic stats o -n 127.0.0.1:1", last=3)
+
+    ended = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=False)
+
+    assert (ended.stdout.strip(), ended.stderr) == ("", "")
