@@ -11,7 +11,7 @@ import pytest
 
 from tests.core.conftest import SANITIZED, load
 
-INPUTS: Final = 15_000
+INPUTS: Final = 10_000
 
 
 def main(file: str) -> int:

@@ -6,6 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.core.building import compile_core, python
 
 FLAGS: Final = (
@@ -26,6 +28,7 @@ def library(name: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.timeout(400)  # half a minute on an idle machine
 def test_no_input_makes_the_core_leave_its_bounds(tmp_path: Path) -> None:
     file = compile_core(tmp_path, *FLAGS)
 
