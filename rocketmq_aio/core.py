@@ -10,7 +10,7 @@ import os
 import warnings
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 from zlib import crc32
 
 PURE: Final = "ROCKETMQ_AIO_PURE"
@@ -59,7 +59,7 @@ def _load(pure: str) -> Core | None:
     if pure not in ("", "0"):
         return None
     try:
-        module: Core = import_module("rocketmq_aio._core")
+        module = cast("Core", import_module("rocketmq_aio._core"))
     except ImportError:
         if pure:
             raise
