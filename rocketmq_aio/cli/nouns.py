@@ -243,7 +243,7 @@ async def _call(
             if done := [plain(each) for each in error.done.values() if each is not None]:
                 show(done, arguments.output)
             raise
-    if isinstance(arguments, ListArguments):
+    if hasattr(arguments, "match"):  # ListArguments
         result = _page(as_list(result), arguments)
     if result is None:
         print_note("done")
