@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import get_args
 
 import rocketmq_aio
-from rocketmq_aio import ConsumerEvent, errors
+from rocketmq_aio import AdminClient, ConsumerEvent, errors
+from rocketmq_aio.cli.nouns import NOUNS, apps
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -39,3 +40,18 @@ def test_both_readmes_show_the_same_code() -> None:
 
     assert len(english) > 1
     assert chinese == english
+
+
+def test_the_table_of_mqadmin_names_methods_and_commands_that_exist() -> None:
+    page = (ROOT / "docs" / "guide" / "admin.md").read_text()
+    rows = [line.split(" | ") for line in page.partition("| mqadmin |")[2].splitlines()[2:]]
+    admin = AdminClient(namesrv="127.0.0.1:1")
+    commands = {
+        f"rmq {noun} {command.name}" for noun in NOUNS for command in apps[noun].registered_commands
+    }
+    shown = re.findall(r"`(rmq \w+ [a-z][\w-]*)", "".join(row[2] for row in rows))
+    methods = re.findall(r"`([a-z_]+)\.(\w+)", "".join(row[1] for row in rows))
+
+    assert len(rows) > 50
+    assert set(shown) <= commands
+    assert [name for part, name in methods if not hasattr(getattr(admin, part), name)] == []
