@@ -135,12 +135,15 @@ lock:
 clean:
 	rm -rf .venv .venv-demo site .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/results
 
-$(READY): requirements/dev.lock pyproject.toml
+$(READY): .venv/.installed rocketmq_aio/_core.c tools/build_hook.py
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(READY)
+
+.venv/.installed: requirements/dev.lock pyproject.toml
 	$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	touch $(READY)
+	touch $@
 
 .venv-demo/.ready: requirements/run.lock
 	$(CHECK_PYTHON)
