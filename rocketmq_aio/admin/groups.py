@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, Unpack
 
@@ -35,6 +36,7 @@ from rocketmq_aio.errors import (
     BrokerError,
     ConfigError,
     NotSupportedError,
+    RouteNotFoundError,
     SubscriptionError,
     shown,
 )
@@ -256,12 +258,12 @@ class GroupAdmin:
         :param owners: also ask each member for its queues; ``silent`` has the failures
         """
         check_group(group)
-        servers, header = self._servers, GetConsumeStats(consumer_group=group, topic=topic)
-        masters = await (
-            servers.masters() if topic is None else servers.masters_of(check_topic(topic))
-        )
-        action = f"reading the offsets of group {group}"
-        tables = (await servers.read_each(action, masters, header, ConsumeStats)).values()
+        if topic is None:
+            tables = await self._consume_stats(group, None, await self._servers.masters())
+            tables += await self._without_commits(group, tables)
+        else:
+            masters = await self._servers.masters_of(check_topic(topic))
+            tables = await self._consume_stats(group, topic, masters)
         readers, silent = await self._readers(group) if owners else ({}, {})
         queues = [
             QueueProgress(
@@ -271,15 +273,47 @@ class GroupAdmin:
                 last_time=time_of(each.last_timestamp),
                 client_id=readers.get(queue),
             )
-            for table in tables
+            for _, table in tables
             for key, each in table.offset_table.items()
         ]
         return GroupProgress(
             group=group,
             queues=tuple(sorted(queues, key=lambda each: each.queue)),
-            consume_tps=sum(table.consume_tps for table in tables),
+            consume_tps=sum(table.consume_tps for _, table in tables),
             silent=silent,
         )
+
+    async def _consume_stats(
+        self, group: str, topic: str | None, masters: Masters
+    ) -> builtins.list[tuple[str, ConsumeStats]]:
+        header = GetConsumeStats(consumer_group=group, topic=topic)
+        action = f"reading the offsets of group {group}"
+        return [*(await self._servers.read_each(action, masters, header, ConsumeStats)).items()]
+
+    async def _without_commits(
+        self, group: str, tables: Iterable[tuple[str, ConsumeStats]]
+    ) -> builtins.list[tuple[str, ConsumeStats]]:
+        """Return the tables of brokers that have a topic of *tables* but no commit of the group.
+
+        Without a topic in the request a broker returns what has commits, but the rest lags, too.
+        """
+        known = defaultdict(set)
+        for name, table in tables:
+            for key in table.offset_table:
+                known[queue_key(key).topic].add(name)
+
+        async def read(topic: str) -> builtins.list[tuple[str, ConsumeStats]]:
+            try:
+                masters = await self._servers.masters_of(topic)
+            except RouteNotFoundError:  # deleted, and its commits are left
+                return []
+            rest = {name: each for name, each in masters.items() if name not in known[topic]}
+            return await self._consume_stats(group, topic, rest)
+
+        found, failed = await gather_limited(read, known, AT_ONCE, fail_fast=True)
+        for error in failed.values():
+            raise error
+        return [each for tables in found.values() for each in tables]
 
     async def put(self, configs: Iterable[GroupConfig]) -> None:
         """Create or change groups as in *configs*, each on its broker.

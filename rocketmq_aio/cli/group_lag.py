@@ -8,7 +8,6 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import typer
 
 from rocketmq_aio.cli.arguments import argument, command, option, options
@@ -16,12 +15,11 @@ from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.output import FormatArguments, print_error, print_line, show_result
 from rocketmq_aio.cli.running import run_async
-from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.remoting.gather import gather_limited
 
 if TYPE_CHECKING:
     from rocketmq_aio.admin.client import AdminClient
-    from rocketmq_aio.admin.results import GroupProgress, QueueProgress
+    from rocketmq_aio.admin.results import GroupProgress
 
 app = typer.Typer(add_completion=False)
 AT_ONCE: Final = 16
@@ -76,8 +74,7 @@ async def read_lag(
     """Return the rows of *groups*; the errors of those that cannot be read are printed."""
 
     async def read(group: str) -> GroupProgress:
-        progress = await admin.groups.progress(group, topic)
-        return progress if topic is not None else await _of_all_brokers(admin, progress)
+        return await admin.groups.progress(group, topic)
 
     found, failed = await gather_limited(read, groups, AT_ONCE)
     if failed and not found:
@@ -87,17 +84,6 @@ async def read_lag(
     make = _queue_rows if by_queue else _topic_rows
     rows = [row for each in found.values() for row in make(each)]
     return ExitCode.INCOMPLETE if failed else ExitCode.DONE, rows
-
-
-async def _of_all_brokers(admin: AdminClient, progress: GroupProgress) -> GroupProgress:
-    """Add the queues of brokers on which the group has committed nothing: they lag, too."""
-    queues: list[QueueProgress] = []
-    for topic in sorted({each.queue.topic for each in progress.queues}):
-        try:
-            queues += (await admin.groups.progress(progress.group, topic)).queues
-        except RouteNotFoundError:  # deleted, and the offsets are left
-            queues += [each for each in progress.queues if each.queue.topic == topic]
-    return msgspec.structs.replace(progress, queues=tuple(queues))
 
 
 def _columns(*, by_queue: bool) -> tuple[str, ...]:

@@ -511,3 +511,27 @@ async def test_a_topic_can_be_created_on_one_of_two_brokers(
 
         assert {each.broker_name for each in await admin.topic_config(topic)} == {name, other}
         await admin.delete_topic(topic)
+
+
+async def test_progress_includes_brokers_where_nothing_is_committed(
+    two_broker_cluster: Cluster, group: str
+) -> None:
+    topic = f"{group}-topic"
+    async with (
+        AdminClient(namesrv=two_broker_cluster.namesrv) as admin,
+        Producer(f"{group}-producer", namesrv=two_broker_cluster.namesrv) as producer,
+    ):
+        await admin.create_topic(topic, queues=1)
+        await admin.create_group(group)
+        committed, other = (
+            MessageQueue(topic, broker.name, 0) for broker in two_broker_cluster.brokers
+        )
+        for queue in (committed, other):
+            await producer.send(Message(topic, b"x"), queue=queue)
+        await commit(two_broker_cluster.namesrv, group, {committed: 1})
+
+        progress = await admin.group_progress(group)
+
+        lags = {each.queue: each.lag for each in progress.queues if each.queue.topic == topic}
+        assert lags == {committed: 0, other: 1}
+        await admin.delete_topic(topic)
