@@ -144,8 +144,9 @@ async def test_an_idle_producer_is_checked_soon_after_a_restart_of_the_broker(
         for body in bodies:
             async with producer.transaction(Message(topic, body.encode())) as tx:
                 tx.unknown()
-        await asyncio.to_thread(cluster.brokers[0].restart)
+        await asyncio.to_thread(cluster.brokers[0].kill)
         ledger.ended = dict.fromkeys(bodies, TransactionState.COMMIT)
+        await asyncio.to_thread(cluster.brokers[0].start)
 
         await becomes_visible(cluster, topic, bodies)
 

@@ -11,7 +11,16 @@ from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue
 from tests.history.events import Acked, Commit, Delivered, Fault, Handled, Hidden, Outcome, Sent
 from tests.history.history import History
-from tests.history.rules import Epochs, Finding, GroupQueue, by_queue, copies, receptions, scope
+from tests.history.rules import (
+    Epochs,
+    Finding,
+    GroupQueue,
+    by_queue,
+    copies,
+    copies_of_timers,
+    receptions,
+    scope,
+)
 
 Reception = Delivered | Handled
 
@@ -105,7 +114,10 @@ class _Reasons:
             return "sent twice" if not self._history.sends else ""
         attempts = sum(max(1, sent.attempts) for sent in sends)
         unknown = any(sent.outcome is Outcome.UNKNOWN or sent.transaction for sent in sends)
-        return "sent twice" if unknown or attempts > copies else ""
+        if unknown or attempts > copies:
+            return "sent twice"
+        timers = sum(copies_of_timers(self._history, sent) for sent in sends)
+        return "broker" if attempts + timers > copies else ""
 
     def _of_copy(self, before: Reception, each: Reception) -> str:
         """Return why the same stored copy was delivered again."""

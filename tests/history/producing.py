@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 from rocketmq_aio.model.values import MessageQueue
 from tests.history.events import Delivered, Handled, LogEntry, Outcome, Sent
 from tests.history.history import History
-from tests.history.rules import Finding, copies, receptions
+from tests.history.rules import Finding, copies, copies_of_timers, receptions
 
 TIMER_SECONDS = 1.0  # precision of the delays of brokers
 
@@ -69,7 +69,7 @@ def i3_what_failed_is_absent(history: History) -> Iterator[Finding]:
 
 
 def i4_copies_have_one_id_and_an_attempt_each(history: History) -> Iterator[Finding]:
-    """A send has at most one copy per attempt on the wire, all with one id."""
+    """A send has at most one copy per attempt on the wire, all with one id; timers may add some."""
     sends: dict[str, list[Sent]] = defaultdict(list)
     for sent in history.sends:
         sends[sent.identity].append(sent)
@@ -81,7 +81,8 @@ def i4_copies_have_one_id_and_an_attempt_each(history: History) -> Iterator[Find
                 f"{len(entries)} copies of {identity} with ids {sorted(ids)}", (*entries,)
             )
         attempts = sum(sent.attempts for sent in calls)
-        if attempts and len(entries) > attempts and not any(sent.transaction for sent in calls):
+        allowed = attempts + sum(copies_of_timers(history, sent) for sent in calls)
+        if attempts and len(entries) > allowed and not any(sent.transaction for sent in calls):
             what = f"{len(entries)} copies of {identity} from {attempts} attempts"
             yield Finding(what, (*calls, *entries))
     if history.attempts is None:

@@ -28,11 +28,44 @@ from rocketmq_aio import (
     select_by_hash,
 )
 from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.testing import Cluster, ControlledBroker, probe
 from tests.unit.remoting.until import until
 
 SEND_SECONDS: Final = 40.0  # longer than a failover takes on a busy machine
 KEYS: Final = 4
 WAIT_SECONDS: Final = 90.0
+
+
+def start_controlled(version: str, backend: str) -> Cluster:
+    """Start three replicas; a message is confirmed when all that are in sync have it."""
+    return Cluster.start(
+        version,
+        backend=backend,
+        slaves=2,
+        controller=True,
+        sync_replication=True,
+        # On a slow machine a slave may be behind for long, and still become the master.
+        broker_properties={"haMaxTimeSlaveNotCatchup": "120000"},
+    )
+
+
+def create_topic(cluster: Cluster, name: str, queues: int = 2) -> str:
+    """Create a topic that all replicas have."""
+    (broker,) = cluster.brokers
+    cluster.create_topic(name, queues=queues)
+    wanted = [each for each in broker.replicas if each.pid is not None]
+    probe.wait_until(
+        lambda: [probe.queues(each.address, name) for each in wanted],
+        seconds=60,
+        what=f"{name} not copied",
+    )
+    return name
+
+
+def rejoin(broker: ControlledBroker, number: int) -> None:
+    """Start a replica again, and wait until it is in sync."""
+    broker.replicas[number].start()
+    broker.wait_in_sync()
 
 
 class Received:
@@ -43,6 +76,16 @@ class Received:
         self.bodies: Counter[bytes] = Counter()
         self.at: list[float] = []
         self.order: list[tuple[MessageQueue, bytes]] = []
+
+    def first_after(self, number: int, begin: int) -> float | None:
+        """Return the time of the first message that was sent after the one with *number*.
+
+        :param begin: count of messages that were received before
+        """
+        found = (
+            n for n in range(begin, len(self.at)) if int(self.order[n][1].split()[-1]) > number
+        )
+        return next((self.at[n] for n in found), None)
 
     async def note(self, message: MessageExt) -> None:
         self.bodies[message.body] += 1
@@ -68,6 +111,11 @@ class Load:
         kinds = ("concurrent", "orderly", "pop", "lite pull", "pull")
         self.received = {kind: Received(kind) for kind in kinds}
         self._sent = 0
+
+    @property
+    def sent(self) -> int:
+        """Number of the last message of which the send has begun."""
+        return self._sent
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -8,23 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from rocketmq_aio import OffsetCorrected
-from rocketmq_aio.testing import Cluster, ControlledBroker, probe
-from tests.topologies.controlled import WAIT_SECONDS, Load
+from rocketmq_aio.testing import Cluster, ControlledBroker
+from tests.topologies.controlled import WAIT_SECONDS, Load, create_topic, rejoin, start_controlled
 from tests.unit.remoting.until import until
 
 
 @pytest.fixture(scope="module")
 def controlled(rocketmq_backend: str, rocketmq_version: str) -> Iterator[Cluster]:
-    """Three replicas; a message is confirmed when all that are in sync have it."""
-    with Cluster.start(
-        rocketmq_version,
-        backend=rocketmq_backend,
-        slaves=2,
-        controller=True,
-        sync_replication=True,
-        # On a slow machine a slave may be behind for long, and still become the master.
-        broker_properties={"haMaxTimeSlaveNotCatchup": "120000"},
-    ) as cluster:
+    with start_controlled(rocketmq_version, rocketmq_backend) as cluster:
         yield cluster
 
 
@@ -35,25 +26,6 @@ def broker(controlled: Cluster) -> ControlledBroker:
     assert isinstance(broker, ControlledBroker)
     broker.wait_in_sync()
     return broker
-
-
-def create_topic(cluster: Cluster, name: str, queues: int = 2) -> str:
-    """Create a topic that all replicas have."""
-    (broker,) = cluster.brokers
-    cluster.create_topic(name, queues=queues)
-    wanted = [each for each in broker.replicas if each.pid is not None]
-    probe.wait_until(
-        lambda: [probe.queues(each.address, name) for each in wanted],
-        seconds=60,
-        what=f"{name} not copied",
-    )
-    return name
-
-
-def rejoin(broker: ControlledBroker, number: int) -> None:
-    """Start a replica again, and wait until it is in sync."""
-    broker.replicas[number].start()
-    broker.wait_in_sync()
 
 
 async def test_nothing_confirmed_is_lost_in_two_failovers(

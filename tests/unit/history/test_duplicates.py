@@ -124,6 +124,12 @@ EXPLAINED: dict[str, tuple[str, History]] = {
         "sent twice",
         again(handled(20, offset=1), sends=[sent(outcome=Outcome.UNKNOWN)]),
     ),
+    "a delayed send before a kill of the broker": (
+        "broker",
+        again(
+            handled(20, offset=1), sends=[sent(delayed=True)], faults=fault("broker", "broker-a")
+        ),
+    ),
     "a repeated send": ("sent twice", again(handled(20, offset=1), sends=[sent(attempts=2)])),
 }
 
@@ -139,6 +145,12 @@ UNEXPLAINED: dict[str, History] = {
         handled=[handled(10, ended=25.0, outcome=Outcome.FAIL), handled(20)]
     ),
     "a retry topic without a failure": again(handled(20, queue=RETRIES)),
+    "a delayed send after a kill of the broker": again(
+        handled(20, offset=1), sends=[sent(delayed=True)], faults=fault("broker", "broker-a", -5)
+    ),
+    "a send without delay before a kill of the broker": again(
+        handled(20, offset=1), sends=[sent()], faults=fault("broker", "broker-a")
+    ),
     "a send of one attempt": again(handled(20, offset=1), sends=[sent()]),
 }
 

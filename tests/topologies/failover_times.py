@@ -1,0 +1,87 @@
+"""Measures how soon clients follow a new master; see ``--help``.
+
+Times begin when the name server names the new master, and end with the first acknowledged send,
+and with the first delivery to each kind of consumer of a message that was sent after the kill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from statistics import median
+from time import monotonic
+
+from rocketmq_aio.testing import Cluster, ControlledBroker, probe
+from tests.topologies.controlled import Load, create_topic, rejoin, start_controlled
+from tests.unit.remoting.until import until
+
+WAIT_SECONDS = 120.0
+POLL_SECONDS = 0.02
+
+
+async def named_at(cluster: Cluster, topic: str, former: str) -> float:
+    """Return the time at which the name server names another master than *former*."""
+    namesrv = cluster.namesrvs[0].address
+    end = monotonic() + WAIT_SECONDS
+    while monotonic() < end:
+        addresses = await asyncio.to_thread(probe.masters, namesrv, topic)
+        if addresses and former not in addresses.values():
+            return monotonic()
+        await asyncio.sleep(POLL_SECONDS)
+    raise TimeoutError(f"{former} is still the master")
+
+
+async def measure_kill(cluster: Cluster, broker: ControlledBroker, load: Load) -> dict[str, float]:
+    """Kill the master, wait for every kind of client, and start the replica again."""
+    await load.progress()
+    master = broker.find_master()
+    before = load.sent
+    begin = {kind: len(each.at) for kind, each in load.received.items()}
+    killed = monotonic()
+    master.kill()
+    named = await named_at(cluster, load.topic, master.address)
+    await until(
+        lambda: all(each.first_after(before, begin[k]) for k, each in load.received.items()),
+        "a delivery to each kind of consumer",
+        WAIT_SECONDS,
+    )
+    times = {"named after the kill": named - killed}
+    times["acknowledged"] = min(at for at in load.acknowledged_at if at > named) - named
+    for kind, received in load.received.items():
+        first = received.first_after(before, begin[kind])
+        assert first is not None
+        times[kind] = first - named
+    await asyncio.to_thread(rejoin, broker, broker.replicas.index(master))
+    return times
+
+
+async def measure(version: str, kills: int) -> None:
+    with start_controlled(version, "jvm") as cluster:
+        (broker,) = cluster.brokers
+        assert isinstance(broker, ControlledBroker)
+        broker.wait_in_sync()
+        load = Load(
+            cluster.namesrv, create_topic(cluster, "sales"), create_topic(cluster, "ordered")
+        )
+        rows: list[dict[str, float]] = []
+        async with load.running():
+            for number in range(kills):
+                rows.append(await measure_kill(cluster, broker, load))
+                print(number + 1, " ".join(f"{k}: {v:.2f} s" for k, v in rows[-1].items()))
+            await until(lambda: not load.missing(), "every confirmed message", WAIT_SECONDS)
+    print(f"{len(load.acknowledged)} acknowledged, 0 lost, {len(load.failed)} failed sends")
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        print(f"{name:20} median {median(values):5.2f} s, largest {max(values):5.2f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--version", default="5.5.0")
+    arguments = parser.parse_args()
+    asyncio.run(measure(arguments.version, arguments.kills))
+
+
+if __name__ == "__main__":
+    main()
