@@ -17,7 +17,7 @@ from tests.history.rules import (
     GroupQueue,
     by_queue,
     copies,
-    copies_of_timers,
+    is_copied_by_timers,
     receptions,
     scope,
 )
@@ -116,8 +116,7 @@ class _Reasons:
         unknown = any(sent.outcome is Outcome.UNKNOWN or sent.transaction for sent in sends)
         if unknown or attempts > copies:
             return "sent twice"
-        timers = sum(copies_of_timers(self._history, sent) for sent in sends)
-        return "broker" if attempts + timers > copies else ""
+        return "broker" if any(is_copied_by_timers(self._history, sent) for sent in sends) else ""
 
     def _of_copy(self, before: Reception, each: Reception) -> str:
         """Return why the same stored copy was delivered again."""

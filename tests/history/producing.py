@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 from rocketmq_aio.model.values import MessageQueue
 from tests.history.events import Delivered, Handled, LogEntry, Outcome, Sent
 from tests.history.history import History
-from tests.history.rules import Finding, copies, copies_of_timers, receptions
+from tests.history.rules import Finding, copies, is_copied_by_timers, receptions
 
 TIMER_SECONDS = 1.0  # precision of the delays of brokers
 
@@ -81,8 +81,8 @@ def i4_copies_have_one_id_and_an_attempt_each(history: History) -> Iterator[Find
                 f"{len(entries)} copies of {identity} with ids {sorted(ids)}", (*entries,)
             )
         attempts = sum(sent.attempts for sent in calls)
-        allowed = attempts + sum(copies_of_timers(history, sent) for sent in calls)
-        if attempts and len(entries) > allowed and not any(sent.transaction for sent in calls):
+        is_made_later = any(s.transaction or is_copied_by_timers(history, s) for s in calls)
+        if attempts and len(entries) > attempts and not is_made_later:
             what = f"{len(entries)} copies of {identity} from {attempts} attempts"
             yield Finding(what, (*calls, *entries))
     if history.attempts is None:
