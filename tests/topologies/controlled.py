@@ -77,15 +77,13 @@ class Received:
         self.at: list[float] = []
         self.order: list[tuple[MessageQueue, bytes]] = []
 
-    def first_after(self, number: int, begin: int) -> float | None:
-        """Return the time of the first message that was sent after the one with *number*.
+    def first_after(self, number: int, begin: int) -> int | None:
+        """Return the index of the first message that was sent after the one with *number*.
 
         :param begin: count of messages that were received before
         """
-        found = (
-            n for n in range(begin, len(self.at)) if int(self.order[n][1].split()[-1]) > number
-        )
-        return next((self.at[n] for n in found), None)
+        indices = range(begin, len(self.order))
+        return next((n for n in indices if int(self.order[n][1].split()[-1]) > number), None)
 
     async def note(self, message: MessageExt) -> None:
         self.bodies[message.body] += 1
