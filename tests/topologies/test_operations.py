@@ -71,7 +71,6 @@ async def test_controllers_are_described_and_elect_masters(
             return any(each.broker_id == 0 and not each.problem for each in overviews)
 
         await until_done(follows, "the new master", 60)
-    broker.wait_in_sync()
 
 
 async def test_the_replication_of_a_master_and_its_slave_is_shown(replicated: Cluster) -> None:
