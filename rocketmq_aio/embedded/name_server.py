@@ -163,11 +163,11 @@ class EmbeddedNameServer(EmbeddedServer):
             if topic.sys_flag & mask == flags
         )
 
-    @reads(Command, AdminCode.WIPE_WRITE_PERM_OF_BROKER, AdminCode.ADD_WRITE_PERM_OF_BROKER)
+    @reads(Command, RequestCode.WIPE_WRITE_PERM_OF_BROKER, RequestCode.ADD_WRITE_PERM_OF_BROKER)
     def write_permission(self, command: Command) -> Response:
         """Take the write permission of a broker, or give it back; count its topics."""
         name = command.ext_fields().get("brokerName", "")
-        wiped = command.code == AdminCode.WIPE_WRITE_PERM_OF_BROKER
+        wiped = command.code == RequestCode.WIPE_WRITE_PERM_OF_BROKER
         (self.wiped.add if wiped else self.wiped.discard)(name)
         topics = sum(len(broker.topics) for broker in self.brokers if broker.name == name)
         return Response(ext={"wipeTopicCount" if wiped else "addTopicCount": str(topics)})
@@ -188,7 +188,7 @@ class EmbeddedNameServer(EmbeddedServer):
     def delete_config(self, header: DeleteKVConfig) -> None:
         self.configs.get(header.namespace, {}).pop(header.key, None)
 
-    @reads(Command, AdminCode.GET_KVLIST_BY_NAMESPACE)
+    @reads(Command, RequestCode.GET_KVLIST_BY_NAMESPACE)
     def list_configs(self, command: Command) -> object:
         namespace = command.ext_fields().get("namespace", "")
         table = self.configs.get(namespace)
@@ -197,7 +197,7 @@ class EmbeddedNameServer(EmbeddedServer):
             return Response(ResponseCode.QUERY_NOT_FOUND, remark=remark)
         return {"table": table}
 
-    @answers(AdminCode.GET_NAMESRV_CONFIG)
+    @answers(RequestCode.GET_NAMESRV_CONFIG)
     def config(self) -> object:
         return Response(body=f"listenPort={self.port}\norderMessageEnable=false\n".encode())
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from rocketmq_aio.config.client import Credentials
-from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import probe
 from rocketmq_aio.testing.errors import ClusterError, NotSupportedError
 
@@ -235,7 +235,7 @@ def _create(broker: str, account: Account, access: probe.Access) -> None:
         "userStatus": "enable",
     }
     named = {"username": account.access_key}
-    probe.ask(broker, AdminCode.AUTH_CREATE_USER, named, json.dumps(user).encode(), access)
+    probe.ask(broker, RequestCode.AUTH_CREATE_USER, named, json.dumps(user).encode(), access)
     rights = [
         *((f"Topic:{name}", text) for name, text in account.topics.items()),
         *((f"Group:{name}", text) for name, text in account.groups.items()),
@@ -244,7 +244,7 @@ def _create(broker: str, account: Account, access: probe.Access) -> None:
         subject = f"User:{account.access_key}"
         acl = {"subject": subject, "policies": [{"entries": [_entry(*each) for each in rights]}]}
         body = json.dumps(acl).encode()
-        probe.ask(broker, AdminCode.AUTH_CREATE_ACL, {"subject": subject}, body, access)
+        probe.ask(broker, RequestCode.AUTH_CREATE_ACL, {"subject": subject}, body, access)
 
 
 def _entry(resource: str, rights: str) -> dict[str, object]:

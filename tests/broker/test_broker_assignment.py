@@ -18,7 +18,7 @@ from rocketmq_aio import (
     NotSupportedError,
 )
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
-from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 from rocketmq_aio.testing import Cluster, probe
 
@@ -66,7 +66,7 @@ async def test_broker_can_assign_a_group_to_pop(
     mode = {"topic": rocketmq_topic, "consumerGroup": rocketmq_group, "mode": "POP"}
     body = json.dumps({**mode, "popShareQueueNum": 0}).encode()
     reply = await asyncio.to_thread(
-        probe.request, broker.address, AdminCode.SET_MESSAGE_REQUEST_MODE, None, body
+        probe.request, broker.address, RequestCode.SET_MESSAGE_REQUEST_MODE, None, body
     )
     async with member(rocketmq_cluster, rocketmq_topic, rocketmq_group) as (_, assignment):
         if rocketmq_cluster.version.startswith("4."):

@@ -17,7 +17,7 @@ from rocketmq_aio import (
     PushConsumer,
     RetryLater,
 )
-from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import Cluster, probe
 from tests.broker.reading_groups import is_5, numbers, send
 from tests.broker.test_push import Notes, dead_letter, pushing
@@ -30,7 +30,7 @@ async def set_mode(cluster: Cluster, topic: str, group: str, mode: str, share: i
     body = json.dumps(wish).encode()
     for broker in cluster.brokers:
         reply = await asyncio.to_thread(
-            probe.request, broker.address, AdminCode.SET_MESSAGE_REQUEST_MODE, None, body
+            probe.request, broker.address, RequestCode.SET_MESSAGE_REQUEST_MODE, None, body
         )
         assert reply.code == (0 if is_5(cluster) else 3)
 

@@ -18,9 +18,9 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import Cluster, probe
 from rocketmq_aio.testing.nodes import Node
 from tests.chaos.plan import Client, Fault, Plan
@@ -158,7 +158,7 @@ class ClusterRun:
             wish = {"topic": topic, "consumerGroup": group, "mode": "POP", "popShareQueueNum": 0}
             for broker in self._cluster.brokers:
                 address, body = broker.find_master().address, json.dumps(wish).encode()
-                probe.ask(address, AdminCode.SET_MESSAGE_REQUEST_MODE, body=body)
+                probe.ask(address, RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
 
     async def _open_links(self, stack: AsyncExitStack) -> None:
         """Start a proxy for each client and server between which there is a fault."""

@@ -29,11 +29,11 @@ ADMIN_CODES_4: Final = frozenset(
         RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
-        AdminCode.UPDATE_BROKER_CONFIG,
-        AdminCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
     }
 )
-AUTH_CODES: Final = " ".join(code.name for code in AdminCode if code.name.startswith("AUTH_"))
+AUTH_CODES: Final = " ".join(code.name for code in RequestCode if code.name.startswith("AUTH_"))
 
 # Codes by the kinds of the resources that they name, and the actions of which one is needed.
 Rules = Mapping[tuple[str, str], str]
@@ -177,7 +177,7 @@ class AccessControl:
 
     # --- requests of administrators -------------------------------------------------------------
 
-    @reads(AclConfig, AdminCode.UPDATE_AND_CREATE_ACL_CONFIG, version=4)
+    @reads(AclConfig, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, version=4)
     def update_config(self, header: AclConfig) -> None:
         """Create or change an account of a 4.9 broker."""
         before = self.users.get(header.access_key)
@@ -189,37 +189,37 @@ class AccessControl:
             user.allow(kind, {name.strip(): rights for name, _, rights in pairs})
         self.users[user.name] = user
 
-    @reads(Command, AdminCode.AUTH_CREATE_USER, AdminCode.AUTH_UPDATE_USER, version=5)
+    @reads(Command, RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_UPDATE_USER, version=5)
     def put_user(self, command: Command) -> None:
         self._check_enabled()
         body = read_body(command.body, dict)
         name = command.ext_fields().get("username") or body["username"]
         user = self.users.get(name)
         if user is None:
-            if command.code == AdminCode.AUTH_UPDATE_USER:
+            if command.code == RequestCode.AUTH_UPDATE_USER:
                 raise _not_found(f"User:{name}")
             user = self.users[name] = User(name, "")
         user.secret = body.get("password") or user.secret
         user.admin = body.get("userType", "Super" if user.admin else "Normal") == "Super"
         user.enabled = body.get("userStatus", "enable") == "enable"
 
-    @reads(OfUser, AdminCode.AUTH_DELETE_USER, version=5)
+    @reads(OfUser, RequestCode.AUTH_DELETE_USER, version=5)
     def delete_user(self, header: OfUser) -> None:
         self._check_enabled()
         self.users.pop(header.username, None)
 
-    @reads(OfUser, AdminCode.AUTH_GET_USER, version=5)
+    @reads(OfUser, RequestCode.AUTH_GET_USER, version=5)
     def get_user(self, header: OfUser) -> object:
         self._check_enabled()
         user = self.users.get(header.username)
         return None if user is None else _user_info(user)
 
-    @reads(OfUser, AdminCode.AUTH_LIST_USER, version=5)
+    @reads(OfUser, RequestCode.AUTH_LIST_USER, version=5)
     def list_users(self, header: OfUser) -> object:
         self._check_enabled()
         return [_user_info(user) for user in self.users.values() if header.filter in user.name]
 
-    @reads(Command, AdminCode.AUTH_CREATE_ACL, AdminCode.AUTH_UPDATE_ACL, version=5)
+    @reads(Command, RequestCode.AUTH_CREATE_ACL, RequestCode.AUTH_UPDATE_ACL, version=5)
     def put_acl(self, command: Command) -> None:
         self._check_enabled()
         body = read_body(command.body, dict)
@@ -229,7 +229,7 @@ class AccessControl:
                 actions = frozenset(each.capitalize() for each in entry["actions"])
                 user.policies[entry["resource"]] = (entry.get("decision", "Allow"), actions)
 
-    @reads(OfSubject, AdminCode.AUTH_DELETE_ACL, version=5)
+    @reads(OfSubject, RequestCode.AUTH_DELETE_ACL, version=5)
     def delete_acl(self, header: OfSubject) -> None:
         self._check_enabled()
         user = self._subject(header.subject)
@@ -238,13 +238,13 @@ class AccessControl:
         else:
             user.policies.clear()
 
-    @reads(OfSubject, AdminCode.AUTH_GET_ACL, version=5)
+    @reads(OfSubject, RequestCode.AUTH_GET_ACL, version=5)
     def get_acl(self, header: OfSubject) -> object:
         self._check_enabled()
         user = self._subject(header.subject)
         return _acl_info(user) if user.policies else None
 
-    @reads(OfSubject, AdminCode.AUTH_LIST_ACL, version=5)
+    @reads(OfSubject, RequestCode.AUTH_LIST_ACL, version=5)
     def list_acls(self, header: OfSubject) -> object:
         self._check_enabled()
         users = [user for user in self.users.values() if user.policies]

@@ -7,7 +7,6 @@ from typing import Final
 import msgspec
 
 from rocketmq_aio.embedded.broker.state import BrokerState
-from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.handlers import answers, reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode
@@ -26,7 +25,7 @@ class AdminProcessor:
         self._state = state
         self._started_ms = state.clock.now_ms()
 
-    @answers(AdminCode.GET_BROKER_CONFIG)
+    @answers(RequestCode.GET_BROKER_CONFIG)
     def config(self) -> object:
         state = self._state
         table = {
@@ -43,7 +42,7 @@ class AdminProcessor:
         version = msgspec.json.encode(state.data_version()).decode()
         return Response(ext={"version": version}, body=text.encode())
 
-    @reads(Command, AdminCode.UPDATE_BROKER_CONFIG)
+    @reads(Command, RequestCode.UPDATE_BROKER_CONFIG)
     def update_config(self, command: Command) -> None:
         """Store settings; those that this broker does not know have no effect."""
         for line in command.body.decode().splitlines():
@@ -95,7 +94,7 @@ class AdminProcessor:
             table |= {"timerCongestNum": "0", "timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
         return {"table": table}
 
-    @answers(AdminCode.GET_BROKER_HA_STATUS, version=5)
+    @answers(RequestCode.GET_BROKER_HA_STATUS, version=5)
     def ha_status(self) -> object:
         return {
             "master": True,
@@ -104,7 +103,7 @@ class AdminProcessor:
             "haConnectionInfo": [],
         }
 
-    @answers(AdminCode.CLEAN_EXPIRED_CONSUMEQUEUE, AdminCode.CLEAN_UNUSED_TOPIC)
+    @answers(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC)
     def nothing_to_clean(self) -> None:
         """Respond like a broker without unused queues or topics."""
 

@@ -15,7 +15,6 @@ from rocketmq_aio.consumer.rebalance.strategies.averagely import (
 )
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
-from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageModel, MessageQueue
@@ -70,7 +69,7 @@ class AssignmentProcessor:
         assigned = [_assignment(queue, mode) for queue in shared]
         return AssignmentResponse(message_queue_assignments=assigned)
 
-    @reads(SetMessageRequestMode, AdminCode.SET_MESSAGE_REQUEST_MODE, version=5)
+    @reads(SetMessageRequestMode, RequestCode.SET_MESSAGE_REQUEST_MODE, version=5)
     def set_mode(self, request: SetMessageRequestMode) -> None:
         if request.topic.startswith(RETRY_PREFIX):
             remark = "retry topic is not allowed to set mode"

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 
 from rocketmq_aio.embedded.broker.filters import FilterError, compile_sql
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
-from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.handlers import answers, handles, reads
 from rocketmq_aio.embedded.responses import Response
@@ -109,7 +108,7 @@ class ClientProcessor:
             raise ErrorResponse(f"the producer group[{name}] not exist")
         return ProducerConnections(connection_set=list(members.values()))
 
-    @answers(AdminCode.GET_ALL_PRODUCER_INFO)
+    @answers(RequestCode.GET_ALL_PRODUCER_INFO)
     def all_producers(self) -> object:
         now_ms = self._state.clock.now_ms()
         data = {

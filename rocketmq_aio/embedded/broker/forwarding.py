@@ -86,7 +86,7 @@ class ForwardingProcessor:
         body = b"" if found is None else found.record
         return await self._forward(command, body)
 
-    @reads(StatusHeader, AdminCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
+    @reads(StatusHeader, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     async def status(self, header: StatusHeader) -> object:
         members = self._members(header.group).members
         if not members:

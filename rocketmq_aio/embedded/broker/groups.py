@@ -60,7 +60,7 @@ class GroupProcessor:
     def create(self, body: dict[str, Any]) -> None:
         self._put(body)
 
-    @reads(GroupConfigList, AdminCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, version=5)
+    @reads(GroupConfigList, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, version=5)
     def create_all(self, body: GroupConfigList) -> None:
         for config in body.group_config_list:
             self._put(config)

@@ -13,7 +13,7 @@ from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import MessageQueueBody, queue_table
-from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.header import Header
 from rocketmq_aio.protocol.requests.admin import (
     GetConsumeStats,
@@ -96,7 +96,7 @@ class StatisticsProcessor:
         topics = [header.topic] if header.topic else self._topics_of(group)
         return self._progress(group, topics)
 
-    @reads(AllConsumeStats, AdminCode.GET_BROKER_CONSUME_STATS)
+    @reads(AllConsumeStats, RequestCode.GET_BROKER_CONSUME_STATS)
     def all_consume_stats(self, header: AllConsumeStats) -> object:
         is_order = header.is_order
         found, lag = [], 0
@@ -137,7 +137,7 @@ class StatisticsProcessor:
             body["subscriptionData"] = group.subscriptions[header.topic]
         return body
 
-    @reads(OfGroup, AdminCode.QUERY_CONSUME_TIME_SPAN)
+    @reads(OfGroup, RequestCode.QUERY_CONSUME_TIME_SPAN)
     def time_span(self, header: OfGroup) -> object:
         topic = self._topic(header.topic)
         spans = [
@@ -160,7 +160,7 @@ class StatisticsProcessor:
                 least[number] = MAX_OFFSET
         return {"correctionOffsets": least}
 
-    @reads(StatsHeader, AdminCode.VIEW_BROKER_STATS_DATA)
+    @reads(StatsHeader, RequestCode.VIEW_BROKER_STATS_DATA)
     def stats_data(self, header: StatsHeader) -> object:
         name, key = header.stats_name, header.stats_key
         if name not in TOPIC_STATS | OTHER_STATS:

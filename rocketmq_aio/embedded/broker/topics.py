@@ -94,7 +94,7 @@ class TopicProcessor:
         )
         self._put(config, {name: value for name, _, value in signed})
 
-    @reads(TopicConfigList, AdminCode.UPDATE_AND_CREATE_TOPIC_LIST, version=5)
+    @reads(TopicConfigList, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, version=5)
     def create_all(self, body: TopicConfigList) -> None:
         for config in body.topic_config_list:
             self._put(config, config.attributes or {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.groups import (
     AssignmentRequest,
@@ -40,7 +40,9 @@ async def ask(client: RawClient, env: CaseEnv, client_id: str, **changes: str) -
 async def set_mode(client: RawClient, env: CaseEnv, topic: str, mode: str) -> int:
     """Set the request mode of the group for *topic*; return the response code."""
     wanted = {"topic": topic, "consumerGroup": env.group, "mode": mode, "popShareQueueNum": 0}
-    opaque = client.send_fields(AdminCode.SET_MESSAGE_REQUEST_MODE, {}, msgspec.json.encode(wanted))
+    opaque = client.send_fields(
+        RequestCode.SET_MESSAGE_REQUEST_MODE, {}, msgspec.json.encode(wanted)
+    )
     return (await client.answer(opaque)).code
 
 

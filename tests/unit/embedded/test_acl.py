@@ -10,7 +10,6 @@ import pytest
 
 from rocketmq_aio.config.client import Credentials
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
-from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.remoting.acl import sign
@@ -125,15 +124,15 @@ async def test_users_and_permissions_are_administered() -> None:
     query = {"topic": "orders", "queueId": "0"}
     async with broker, RawClient(broker.address) as client:
         for code, ext, body in (
-            (AdminCode.AUTH_CREATE_USER, named, user),
-            (AdminCode.AUTH_CREATE_ACL, subject, acl),
+            (RequestCode.AUTH_CREATE_USER, named, user),
+            (RequestCode.AUTH_CREATE_ACL, subject, acl),
         ):
             assert (await response(client, ADMIN, code, ext, body.encode())).code == 0
         allowed = await response(client, writer, RequestCode.GET_MAX_OFFSET, query)
-        shown = await response(client, ADMIN, AdminCode.AUTH_GET_ACL, subject)
-        await response(client, ADMIN, AdminCode.AUTH_DELETE_ACL, subject)
+        shown = await response(client, ADMIN, RequestCode.AUTH_GET_ACL, subject)
+        await response(client, ADMIN, RequestCode.AUTH_DELETE_ACL, subject)
         denied = await response(client, writer, RequestCode.GET_MAX_OFFSET, query)
-        await response(client, ADMIN, AdminCode.AUTH_DELETE_USER, named)
+        await response(client, ADMIN, RequestCode.AUTH_DELETE_USER, named)
         unknown = await response(client, writer, RequestCode.GET_MAX_OFFSET, query)
 
     assert allowed.code == 0
@@ -145,6 +144,6 @@ async def test_users_and_permissions_are_administered() -> None:
 
 async def test_requests_about_users_need_access_control() -> None:
     async with EmbeddedBroker() as broker, RawClient(broker.address) as client:
-        answer = await response(client, None, AdminCode.AUTH_LIST_USER)
+        answer = await response(client, None, RequestCode.AUTH_LIST_USER)
 
     assert (answer.code, answer.remark) == (1, "An system error occurred, please try again later.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import Account, Cluster, ClusterError, NotSupportedError, ServerTLS
 from rocketmq_aio.testing.backends import open_backend
 from rocketmq_aio.testing.jvm import prepare_home
@@ -66,8 +66,8 @@ def test_a_5_x_broker_gets_its_first_account_from_its_settings() -> None:
 
 def test_a_5_x_broker_gets_other_accounts_by_requests() -> None:
     answers: dict[int, Answer] = {
-        AdminCode.AUTH_CREATE_USER: Answer(),
-        AdminCode.AUTH_CREATE_ACL: Answer(),
+        RequestCode.AUTH_CREATE_USER: Answer(),
+        RequestCode.AUTH_CREATE_ACL: Answer(),
     }
     with answering(answers) as server:
         BOTH.create_accounts("4.9.7", server.address)
