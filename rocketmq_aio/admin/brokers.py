@@ -10,13 +10,7 @@ from uuid import uuid4
 
 import msgspec
 
-from rocketmq_aio.admin.results import (
-    BrokerRuntime,
-    ClusterInfo,
-    GroupProgress,
-    QueueProgress,
-    time_of,
-)
+from rocketmq_aio.admin.results import BrokerRuntime, ClusterInfo, GroupProgress, progress_of
 from rocketmq_aio.admin.server_results import (
     BrokerOverview,
     BrokerStatistics,
@@ -33,7 +27,6 @@ from rocketmq_aio.admin.servers import AT_ONCE, Servers
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import BrokerError, ConfigError, shown
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.bodies import queue_key
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
@@ -130,7 +123,7 @@ class BrokerAdmin:
         lists = await self._read("reading progress", header, _ConsumeStatsList, cluster, brokers)
         return {
             name: {
-                group: _progress(group, tables)
+                group: progress_of(group, tables)
                 for entry in each.consume_stats_list
                 for group, tables in entry.items()
             }
@@ -436,24 +429,6 @@ def _first(text: str) -> float:
         return float(text.split()[0])
     except (IndexError, ValueError):
         return 0.0
-
-
-def _progress(group: str, tables: Iterable[ConsumeStats]) -> GroupProgress:
-    queues = [
-        QueueProgress(
-            queue=queue_key(key),
-            broker_offset=each.broker_offset,
-            consumer_offset=each.consumer_offset,
-            last_time=time_of(each.last_timestamp),
-        )
-        for table in tables
-        for key, each in table.offset_table.items()
-    ]
-    return GroupProgress(
-        group=group,
-        queues=tuple(sorted(queues, key=lambda each: each.queue)),
-        consume_tps=sum(table.consume_tps for table in tables),
-    )
 
 
 def _test_message(broker_name: str) -> SendMessage:

@@ -24,9 +24,8 @@ from rocketmq_aio.admin.results import (
     GroupConfig,
     GroupConnections,
     GroupProgress,
-    QueueProgress,
     SubscriptionInfo,
-    time_of,
+    progress_of,
 )
 from rocketmq_aio.admin.server_results import MemberStatus
 from rocketmq_aio.admin.servers import AT_ONCE, Held, Masters, Servers, bodies
@@ -265,23 +264,7 @@ class GroupAdmin:
             masters = await self._servers.masters_of(check_topic(topic))
             tables = await self._consume_stats(group, topic, masters)
         readers, silent = await self._readers(group) if owners else ({}, {})
-        queues = [
-            QueueProgress(
-                queue=(queue := queue_key(key)),
-                broker_offset=each.broker_offset,
-                consumer_offset=each.consumer_offset,
-                last_time=time_of(each.last_timestamp),
-                client_id=readers.get(queue),
-            )
-            for _, table in tables
-            for key, each in table.offset_table.items()
-        ]
-        return GroupProgress(
-            group=group,
-            queues=tuple(sorted(queues, key=lambda each: each.queue)),
-            consume_tps=sum(table.consume_tps for _, table in tables),
-            silent=silent,
-        )
+        return progress_of(group, [table for _, table in tables], readers, silent)
 
     async def _consume_stats(
         self, group: str, topic: str | None, masters: Masters

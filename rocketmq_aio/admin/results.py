@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -10,6 +10,8 @@ import msgspec
 
 from rocketmq_aio.model.message import EPOCH, MessageExt
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.bodies import queue_key
+from rocketmq_aio.protocol.requests.admin import ConsumeStats
 
 LAST_MILLIS: Final = 253_402_300_799_999  # the end of the year 9999
 PERMISSIONS: Final = (("R", 4), ("W", 2), ("X", 1))  # X: a template for topics that sends create
@@ -292,3 +294,30 @@ def perm_text(bits: int) -> str:
 def perm_bits(text: str) -> int:
     """Return letters as permission bits."""
     return sum(bit for letter, bit in PERMISSIONS if letter in text)
+
+
+def progress_of(
+    group: str,
+    tables: Iterable[ConsumeStats],
+    owners: Mapping[MessageQueue, str] | None = None,
+    silent: Mapping[str, str] | None = None,
+) -> GroupProgress:
+    """Return the progress in the *tables* of several brokers; *owners* has client ids by queue."""
+    tables, owners = list(tables), owners or {}
+    queues = [
+        QueueProgress(
+            queue=(queue := queue_key(key)),
+            broker_offset=each.broker_offset,
+            consumer_offset=each.consumer_offset,
+            last_time=time_of(each.last_timestamp),
+            client_id=owners.get(queue),
+        )
+        for table in tables
+        for key, each in table.offset_table.items()
+    ]
+    return GroupProgress(
+        group=group,
+        queues=tuple(sorted(queues, key=lambda each: each.queue)),
+        consume_tps=sum(table.consume_tps for table in tables),
+        silent=dict(silent or {}),
+    )
