@@ -123,9 +123,9 @@ class Puller(Generic[Q]):
         """
         if wait_seconds:
             await anyio.sleep(wait_seconds)
+        backoff = Backoff(longest=LONGEST_PAUSE_SECONDS)
+        busy = Backoff(BUSY_SECONDS, LONGEST_BUSY_SECONDS)
         while not assigned.dropped:
-            backoff = Backoff(longest=LONGEST_PAUSE_SECONDS)
-            busy = Backoff(BUSY_SECONDS, LONGEST_BUSY_SECONDS)
             with anyio.CancelScope() as assigned.scope:
                 if assigned.next_offset == UNKNOWN:
                     await self._find_start(assigned)

@@ -204,6 +204,20 @@ async def test_a_failure_is_published_once_until_pulling_works_again(env: Puller
     assert "forbidden" in reasons[0]
 
 
+@pytest.mark.usefixtures("impatient")
+async def test_an_interrupt_between_failures_does_not_hide_the_recovery(env: PullerEnv) -> None:
+    """A broker that was down may have lost commits, also if a seek came in between."""
+    env.respond(Response(ResponseCode.SYSTEM_ERROR), times=None)
+    assigned = env.begin()
+    await until(lambda: env.events, "an event")
+    env.put("a")
+    env.usual()
+    assigned.move(0)
+    await env.polled(1)
+
+    assert env.recovered == [assigned]
+
+
 def timed_out(_command: Command, _connection: ServerConnection) -> Outcome:
     raise RequestTimeoutError(REPLICA, RequestCode.LITE_PULL_MESSAGE, 30.0)
 
