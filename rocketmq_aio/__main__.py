@@ -44,8 +44,13 @@ def _version(package: str) -> str:
 
 
 def main() -> None:
-    for name, value in facts(os.environ):
-        sys.stdout.write(f"{name:16}{value}\n")
+    lines = [f"{name:16}{value}\n" for name, value in facts(os.environ)]
+    try:
+        sys.stdout.writelines(lines)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has enough
+        # Python flushes standard output again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

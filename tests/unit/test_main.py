@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -32,3 +33,14 @@ def test_settings_are_shown_without_secrets() -> None:
     assert shown["ROCKETMQ_SECRET_KEY"] == "***"
     assert "HOME" not in shown
     assert "s3cret" not in shown.values()
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    """As ``python -m rocketmq_aio | head -0``: the pipe is closed before anything is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "rocketmq_aio"]
+    with open(writing, "wb") as pipe:
+        ended = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, timeout=60)
+
+    assert (ended.returncode, ended.stderr) == (0, b"")
