@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
-from importlib import import_module
 from inspect import Parameter, Signature
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_type_hints
 
@@ -26,7 +25,7 @@ def option(text: str, *names: str, default: object = None, **about: Any) -> Any:
 
     :param names: default: the name of the field
     :param default: MISSING: the option is required
-    :param about: further arguments of `typer.Option`; ``autocompletion``: see `completion`
+    :param about: further arguments of `typer.Option`
     """
     about["help"] = text
     return field(default=default, metadata={"kind": typer.Option, "names": names, "about": about})
@@ -73,16 +72,6 @@ def command(
     return register
 
 
-def _completer(kind: str) -> Callable[[typer.Context, str], list[str]]:
-    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        # Imported for a TAB only; it needs the options of connections, which this module makes.
-        completion = import_module("rocketmq_aio.cli.completion")
-        names: list[str] = completion.complete(kind, ctx.params, incomplete)
-        return names
-
-    return complete
-
-
 def _epilog(examples: str) -> str | None:
     """Return the examples for rich, which needs an empty line between lines."""
     lines = [line.strip().replace("[", "\\[") for line in examples.strip().splitlines()]
@@ -93,10 +82,7 @@ def _parameter(each: Field[Any], hint: object) -> Parameter:
     names = each.metadata.get("names", ())
     if each.metadata["kind"] is typer.Option and not names:
         names = (f"--{each.name.replace('_', '-')}",)
-    about = dict(each.metadata["about"])
-    if completer := about.get("autocompletion"):
-        about["autocompletion"] = _completer(completer)
-    info = each.metadata["kind"](*names, **about)
+    info = each.metadata["kind"](*names, **each.metadata["about"])
     default = Parameter.empty if each.default is MISSING else each.default
     return Parameter(
         each.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, info]

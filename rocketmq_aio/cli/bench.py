@@ -9,6 +9,7 @@ from typing import Final
 import typer
 
 from rocketmq_aio.cli.arguments import argument, command, option, options
+from rocketmq_aio.cli.completion import complete_topics
 from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.output import FormatArguments, show_result
@@ -29,7 +30,7 @@ class BenchArguments(ChangeArguments, FormatArguments, ClientArguments):
     """Options of `bench`."""
 
     topic: str = argument(
-        "Topic to send to, best one of its own.", "TOPIC", autocompletion="topics"
+        "Topic to send to, best one of its own.", "TOPIC", autocompletion=complete_topics
     )
     count: int = option("Messages.", "--count", "-c", default=10_000, min=1)
     size: int = option("Bytes of a body.", default=1024, min=1)

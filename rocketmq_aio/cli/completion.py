@@ -1,4 +1,4 @@
-"""Shell completion of the names of topics, groups and contexts.
+"""Shell completion of the names of topics, groups and brokers.
 
 Names are asked for with a short deadline and cached in a file, so that a TAB never hangs.
 """
@@ -16,28 +16,30 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
+import typer
+
 from rocketmq_aio.cli.connection import ClientArguments
-from rocketmq_aio.cli.contexts import load_contexts
-from rocketmq_aio.errors import ConfigError, RocketMQError
+from rocketmq_aio.errors import RocketMQError
 
 DEADLINE_SECONDS: Final = 1.0
 CACHE_SECONDS: Final = 30.0
 SHELLS: Final = ("bash", "zsh", "fish")
 
 
-def complete(kind: str, given: Mapping[str, Any], incomplete: str) -> list[str]:
-    """Return the topics, groups, brokers or contexts that begin with *incomplete*.
-
-    :param given: the options of the command, by name
-    """
-    names = _contexts() if kind == "contexts" else _names(kind, given)
-    return [name for name in names if name.startswith(incomplete)]
+def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    return _complete("topics", ctx, incomplete)
 
 
-def _contexts() -> list[str]:
-    with suppress(ConfigError):
-        return sorted(load_contexts().contexts)
-    return []
+def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
+    return _complete("groups", ctx, incomplete)
+
+
+def complete_brokers(ctx: typer.Context, incomplete: str) -> list[str]:
+    return _complete("brokers", ctx, incomplete)
+
+
+def _complete(kind: str, ctx: typer.Context, incomplete: str) -> list[str]:
+    return [name for name in _names(kind, ctx.params) if name.startswith(incomplete)]
 
 
 def _names(kind: str, given: Mapping[str, Any]) -> list[str]:

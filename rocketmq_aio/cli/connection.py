@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketmq_aio.cli.arguments import option, options
-from rocketmq_aio.cli.contexts import Context, find_context
+from rocketmq_aio.cli.contexts import Context, complete_contexts, find_context
 from rocketmq_aio.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class ClientArguments:
     )
     context: str | None = _option(
         "Profile of the connection, see `rmq context`; default: the current one.",
-        autocompletion="contexts",
+        autocompletion=complete_contexts,
     )
     credentials_file: Path | None = _option(
         "File with accessKey=, secretKey=, securityToken= lines; default: ROCKETMQ_ACCESS_KEY, "

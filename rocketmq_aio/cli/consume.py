@@ -9,6 +9,7 @@ from typing import Final
 import typer
 
 from rocketmq_aio.cli.arguments import argument, command, option, options
+from rocketmq_aio.cli.completion import complete_groups, complete_topics
 from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.output import FormatArguments
@@ -35,7 +36,7 @@ rmq consume orders --group billing
 class ConsumeArguments(FormatArguments, ClientArguments):
     """Options of `consume`."""
 
-    topic: str = argument("Topic to read.", "TOPIC", autocompletion="topics")
+    topic: str = argument("Topic to read.", "TOPIC", autocompletion=complete_topics)
     start: str = option(
         "beginning, end, or a time with zone; with --group, where a new group begins.",
         "--from",
@@ -50,7 +51,7 @@ class ConsumeArguments(FormatArguments, ClientArguments):
     group: str | None = option(
         "Join this group: its members share the messages, and offsets are committed.",
         *("--group", "-g"),
-        autocompletion="groups",
+        autocompletion=complete_groups,
     )
 
     def selector(self) -> str | MessageSelector:

@@ -10,7 +10,13 @@ import typer
 
 from rocketmq_aio.cli.arguments import argument, command, option, options
 from rocketmq_aio.cli.completion import SHELLS, script
-from rocketmq_aio.cli.contexts import Context, config_file, load_contexts, save_contexts
+from rocketmq_aio.cli.contexts import (
+    Context,
+    complete_contexts,
+    config_file,
+    load_contexts,
+    save_contexts,
+)
 from rocketmq_aio.cli.output import FormatArguments, print_line, print_note, show_result
 from rocketmq_aio.cli.running import ChangeArguments
 from rocketmq_aio.errors import ConfigError
@@ -19,7 +25,7 @@ app = typer.Typer(help="Profiles of connections.", no_args_is_help=True, add_com
 completion = typer.Typer(add_completion=False)
 apps: Final = {"context": app, "completion": completion}
 COLUMNS: Final = ("current", "name", "namesrv", "access_key", "tls", "namespace")
-_NAME: Final = {"metavar": "NAME", "autocompletion": "contexts"}
+_NAME: Final = {"metavar": "NAME", "autocompletion": complete_contexts}
 
 
 @options

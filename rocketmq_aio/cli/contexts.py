@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,6 +76,13 @@ def load_contexts(environ: Mapping[str, str] = os.environ) -> Contexts:
         # Not its message: it could contain a secret that somebody wrote into the file.
         where = str(error) if isinstance(error, msgspec.ValidationError) else type(error).__name__
         raise ConfigError(FILE, str(file), f"cannot be used: {where}") from None
+
+
+def complete_contexts(incomplete: str) -> list[str]:
+    """Return the contexts that begin with *incomplete*, for the shell."""
+    with suppress(ConfigError):
+        return sorted(name for name in load_contexts().contexts if name.startswith(incomplete))
+    return []
 
 
 def save_contexts(contexts: Contexts, environ: Mapping[str, str] = os.environ) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import typer
 
 from rocketmq_aio.cli.arguments import argument, command, option, options
+from rocketmq_aio.cli.completion import complete_groups
 from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
 from rocketmq_aio.cli.output import FormatArguments, json_line, print_note, show_result
 from rocketmq_aio.cli.reading import describe, parse_start, printer, read_topic
@@ -33,7 +34,7 @@ AT_ONCE: Final = 16
 class GroupArguments(ClientArguments):
     """A group, and which of its letters."""
 
-    group: str = argument("Consumer group.", "GROUP", autocompletion="groups")
+    group: str = argument("Consumer group.", "GROUP", autocompletion=complete_groups)
     start: str = option("beginning, or a time with zone.", "--from", default="beginning")
     count: int | None = option("Letters at most.", "--count", "-c", min=1)
     key: str | None = option("Only letters with this key.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from rocketmq_aio.cli.arguments import argument, command, option, options
+from rocketmq_aio.cli.completion import complete_groups, complete_topics
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.output import FormatArguments, print_error, print_line, show_result
@@ -36,9 +37,9 @@ class LagArguments(FormatArguments, ClientArguments):
     """Options of `lag`."""
 
     groups: list[str] | None = argument(
-        "Groups; default: all.", "GROUPS...", None, autocompletion="groups"
+        "Groups; default: all.", "GROUPS...", None, autocompletion=complete_groups
     )
-    topic: str | None = option("Only this topic.", autocompletion="topics")
+    topic: str | None = option("Only this topic.", autocompletion=complete_topics)
     match: str | None = option("Only groups whose names match, such as 'shop-*'.")
     above: int = option("Only rows with a larger lag.", default=-1)
     queues: bool = option("A row for each queue.", default=False)

@@ -15,12 +15,16 @@ from pathlib import Path
 from typing import Any, Final, Literal, Union, Unpack, get_args, get_origin, get_type_hints
 
 from rocketmq_aio.cli.arguments import argument, option
+from rocketmq_aio.cli.completion import complete_brokers, complete_groups, complete_topics
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue
 
 SIMPLE: Final = (str, int, float, bool)
-COMPLETED: Final = {"topic": "topics", "group": "groups", "brokers": "brokers", "broker": "brokers",
-                    "source": "groups", "target": "groups", "broker_name": "brokers"}  # fmt: skip
+COMPLETED: Final = {
+    "topic": complete_topics,
+    **dict.fromkeys(("group", "source", "target"), complete_groups),
+    **dict.fromkeys(("broker", "brokers", "broker_name"), complete_brokers),
+}
 SECRET: Final = frozenset({"password", "secret_key"})
 SECRET_VARIABLE: Final = "RMQ_NEW_SECRET"
 SECRET_HELP: Final = f"File with it; default: {SECRET_VARIABLE}, or a prompt if it is needed."

@@ -14,6 +14,7 @@ import msgspec
 import typer
 
 from rocketmq_aio.cli.arguments import argument, command, option, options
+from rocketmq_aio.cli.completion import complete_topics
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.input import read_lines
 from rocketmq_aio.cli.output import print_line, print_note, show_json
@@ -54,7 +55,7 @@ class Line(msgspec.Struct):
 class ProduceArguments(ClientArguments):
     """Options of `produce`."""
 
-    topic: str = argument("Topic to send to.", "TOPIC", autocompletion="topics")
+    topic: str = argument("Topic to send to.", "TOPIC", autocompletion=complete_topics)
     files: list[Path] | None = argument("Files; default: standard input.", "FILES...", None)
     json: bool = option(
         "Lines are JSON objects: body or body_base64, key or keys, tag, properties, sharding_key, "
