@@ -14,6 +14,7 @@ from rocketmq_aio.admin.metadata import MetadataAdmin
 from rocketmq_aio.admin.name_servers import NameServerAdmin
 from rocketmq_aio.admin.offsets import OffsetAdmin
 from rocketmq_aio.admin.servers import Servers
+from rocketmq_aio.admin.static_topics import StaticTopicAdmin
 from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.instance.client_base import ClientBase
@@ -46,6 +47,7 @@ class AdminClient(ClientBase):
         super().__init__(NO_GROUP, namesrv=namesrv, client=client)
         self._servers = servers = Servers(self._instance, self._check_running)
         self.topics: Final = TopicAdmin(servers)
+        self.static_topics: Final = StaticTopicAdmin(servers)
         self.groups: Final = GroupAdmin(servers, self.topics)
         self.offsets: Final = OffsetAdmin(servers, self.groups)
         self.messages: Final = MessageAdmin(servers)

@@ -20,6 +20,25 @@ class ServerResult(Result, frozen=True, rename="camel"):
     """Base of results that servers send as they are."""
 
 
+# --- static topics ----------------------------------------------------------------------------
+
+
+class LogicalQueue(Result, frozen=True):
+    """A logical queue of a static topic.
+
+    :ivar queue_id: the number that clients use
+    :ivar broker_name: the owner, which stores new messages in its *physical_queue*
+    :ivar first_offset: logical offset at which the owner begins; -1: not decided yet
+    :ivar moves: how often the queue has moved
+    """
+
+    queue_id: int
+    broker_name: str
+    physical_queue: int
+    first_offset: int
+    moves: int = 0
+
+
 # --- brokers ----------------------------------------------------------------------------------
 
 

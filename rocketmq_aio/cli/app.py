@@ -40,6 +40,7 @@ PANELS: Final = {  # commands of each panel of the help: name, module, help
             ("acl", "Accounts and policies of access control."),
             ("user", "Users of access control 2.0."),
             ("lite", "Lite topics of 5.5."),
+            ("static-topic", "Topics whose queues can be moved between brokers."),
         )
     ),
     "Other": (

@@ -43,6 +43,7 @@ class Verb(NamedTuple):
 NOUNS: Final[dict[str, tuple[str, dict[str, str]]]] = {
     # part of AdminClient, and its methods by verb; default: all, by their names
     "topic": ("topics", {}),
+    "static-topic": ("static_topics", {}),
     "group": ("groups", {}),
     "offset": ("offsets", {}),
     "message": ("messages", {}),
@@ -91,6 +92,12 @@ VERBS: Final = {
     "topic stats": Verb(
         columns="queue.broker_name queue.queue_id min_offset max_offset count last_update",
         examples="rmq topic stats orders",
+    ),
+    "static-topic create": Verb(examples="rmq static-topic create orders 16"),
+    "static-topic remap": Verb(
+        "move queues of static topic {topic}",
+        preview="queues",
+        examples="rmq static-topic remap orders --brokers broker-b",
     ),
     "group create": Verb(examples="rmq group create billing --max-retries 5"),
     "group update": Verb(

@@ -13,6 +13,7 @@ from rocketmq_aio import (
     AdminClient,
     AllocateAveragely,
     ClientConfig,
+    ConfigError,
     LitePullConfig,
     LitePullConsumer,
     Message,
@@ -22,14 +23,15 @@ from rocketmq_aio import (
     NotSupportedError,
     Producer,
     PullConsumer,
+    RouteNotFoundError,
     SendResult,
 )
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.requests.groups import AssignmentRequest, MessageQueueAssignment
 from rocketmq_aio.testing import Cluster, probe
 from tests.fakes.conformance.case_env import eventually
 
-UPDATE_AND_CREATE_STATIC_TOPIC = 513
 QUEUES = 6
 LOGICAL_BROKER = "__syslo__global__"
 SETTINGS = LitePullConfig(start_from="earliest")
@@ -46,8 +48,8 @@ def knows_static_topics(cluster: Cluster) -> bool:
     """Whether the brokers support static topics; check that those before 5.0 do not."""
     if cluster.version.startswith("5."):
         return True
-    refusal = probe.request(cluster.brokers[0].address, UPDATE_AND_CREATE_STATIC_TOPIC)
-    assert refusal.code == 3
+    code = RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC
+    assert probe.request(cluster.brokers[0].address, code).code == 3
     return False
 
 
@@ -58,20 +60,18 @@ async def owners(client: MQClientInstance, topic: str) -> dict[int, str]:
 
 async def create(cluster: Cluster, client: MQClientInstance, topic: str) -> None:
     """Create a static topic with half of its queues on each broker."""
-    brokers = ",".join(broker.name for broker in cluster.brokers)
-    options = ("-t", topic, "-qn", str(QUEUES), "-b", brokers)
-    await asyncio.to_thread(cluster.mqadmin, "updateStaticTopic", *options)
-
-    async def is_known() -> bool:
-        counts = Counter((await owners(client, topic)).values())
-        return counts == {broker.name: QUEUES // 2 for broker in cluster.brokers}
-
-    assert await eventually(is_known, 30)
+    async with AdminClient(client=client) as admin:
+        queues = await admin.static_topics.create(topic, QUEUES)
+    counts = Counter(each.broker_name for each in queues)
+    assert counts == {broker.name: QUEUES // 2 for broker in cluster.brokers}
+    assert await owners(client, topic) == {each.queue_id: each.broker_name for each in queues}
 
 
-async def move_all(cluster: Cluster, topic: str, broker: str) -> None:
-    options = ("-t", topic, "-b", broker)
-    await asyncio.to_thread(cluster.mqadmin, "remappingStaticTopic", *options)
+async def move_all(client: MQClientInstance, topic: str, broker: str) -> None:
+    async with AdminClient(client=client) as admin:
+        moved = await admin.static_topics.remap(topic, brokers=[broker])
+    assert {each.broker_name for each in moved} == {broker}
+    assert all(each.first_offset >= 0 for each in moved)
 
 
 async def polled(consumer: LitePullConsumer, count: int) -> list[MessageExt]:
@@ -165,7 +165,7 @@ async def test_moving_logical_queues_loses_no_message(
 
             sending = asyncio.create_task(send_on())
             first = await polled(consumer, 5 * QUEUES)
-            await move_all(two_broker_cluster, topic, "broker-b")
+            await move_all(other, topic, "broker-b")
             moved.set()
             await sending
             found = first + await polled(consumer, len(sent) - len(first))
@@ -222,3 +222,50 @@ async def test_offsets_are_reset_and_cloned_in_a_static_topic(
         (queues[4], 1, "committed")
     ]
     assert copied == [3, 3, 3, 3, 1, 3]
+
+
+async def test_the_official_tool_and_the_client_change_a_static_topic_in_turn(
+    two_broker_cluster: Cluster,
+) -> None:
+    """Both grow and move the same topic; each describes what the other has stored."""
+    if not knows_static_topics(two_broker_cluster):
+        return
+    topic = "static-in-turn"
+
+    async def tool(command: str, *options: str) -> str:
+        arguments = ("-t", topic, *options)
+        return await asyncio.to_thread(two_broker_cluster.mqadmin, command, *arguments)
+
+    async with client_of(two_broker_cluster) as client, AdminClient(client=client) as admin:
+        await tool("updateStaticTopic", "-qn", "2", "-b", "broker-a,broker-b")
+        by_tool = await admin.static_topics.queues(topic)
+        grown = await admin.static_topics.create(topic, 4, brokers=["broker-a"])
+        with pytest.raises(ConfigError, match="cannot be removed"):
+            await admin.static_topics.create(topic, 3)
+        again = await admin.static_topics.create(topic, 4)
+        if two_broker_cluster.backend != "embedded":  # which cannot move queues
+            await tool("remappingStaticTopic", "-b", "broker-b")
+            moved = await admin.static_topics.queues(topic)
+            back = await admin.static_topics.remap(topic)
+            await tool("updateStaticTopic", "-qn", "6", "-b", "broker-a,broker-b")
+            last = await admin.static_topics.queues(topic)
+            assert {each.broker_name for each in moved} == {"broker-b"}
+            assert Counter(each.broker_name for each in back) == {"broker-a": 2, "broker-b": 2}
+            assert last[:4] == back
+            assert Counter(each.broker_name for each in last) == {"broker-a": 3, "broker-b": 3}
+
+    assert Counter(each.broker_name for each in by_tool) == {"broker-a": 1, "broker-b": 1}
+    assert grown[:2] == by_tool
+    assert [each.broker_name for each in grown[2:]] == ["broker-a"] * 2
+    assert again == grown
+
+
+async def test_an_ordinary_topic_is_no_static_topic(two_broker_cluster: Cluster) -> None:
+    if not knows_static_topics(two_broker_cluster):
+        return
+    async with client_of(two_broker_cluster) as client, AdminClient(client=client) as admin:
+        await admin.topics.create("static-ordinary", brokers=["broker-a"])
+        with pytest.raises(ConfigError, match="broker-a has it as an ordinary topic"):
+            await admin.static_topics.create("static-ordinary", 4)
+        with pytest.raises(RouteNotFoundError):
+            await admin.static_topics.remap("static-missing")

@@ -1,24 +1,23 @@
 """Static topics (5.x): logical queues, which keep their numbers on any number of brokers.
 
-Queues stay where they were created: moving them (``remappingStaticTopic``) is not supported.
+Queues stay where they were created: moving them is not supported.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.topics import TopicProcessor
-from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.admin import CreateTopic, GetTopicConfig
+from rocketmq_aio.protocol.requests.admin import GetTopicConfig
+from rocketmq_aio.protocol.requests.operations import CreateStaticTopic
 
 SEND_FIELDS: Final = ("b", "e")  # topic and queue id
 FIELDS: Final = ("topic", "queueId")
@@ -35,12 +34,6 @@ BY_QUEUE: Final = SENDS | {
 }
 
 
-class GetMappedTopic(GetTopicConfig, frozen=True):
-    """Get the settings of a topic with its mapping."""
-
-    with_mapping: bool = msgspec.field(name="lo", default=False)
-
-
 class StaticTopics:
     """Mappings of static topics, and requests for their logical queues."""
 
@@ -49,17 +42,17 @@ class StaticTopics:
         self._state = state
         self._topics = topics
 
-    @reads(Command, AdminCode.UPDATE_AND_CREATE_STATIC_TOPIC, version=5)
+    @reads(Command, RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, version=5)
     def create(self, command: Command) -> None:
         detail = read_body(command.body, dict)
         if any(len(items) > 1 for items in (detail.get("hostedQueues") or {}).values()):
             remark = "the embedded broker cannot move queues of static topics"
             raise ErrorResponse(remark, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
-        self._topics.create(read_header(command, CreateTopic))
+        self._topics.create(read_header(command, CreateStaticTopic))
         self.mappings[detail["topic"]] = detail
 
-    @reads(GetMappedTopic, version=5)
-    def config(self, header: GetMappedTopic) -> dict[str, Any]:
+    @reads(GetTopicConfig, version=5)
+    def config(self, header: GetTopicConfig) -> dict[str, Any]:
         """Return the settings of a topic, with its mapping."""
         config = self._topics.config(header)
         mapping = self.mappings.get(header.topic) if header.with_mapping else None

@@ -45,9 +45,13 @@ class DeleteTopicInNameServer(TopicRequest, frozen=True, kw_only=True):
 
 
 class GetTopicConfig(TopicRequest, frozen=True, kw_only=True):
-    """Get the settings of one topic (5.x); response 17 if it does not exist."""
+    """Get the settings of one topic (5.x); response 17 if it does not exist.
+
+    :ivar with_mapping: also its part of the mapping if the topic is static
+    """
 
     code = RequestCode.GET_TOPIC_CONFIG
+    with_mapping: bool | None = msgspec.field(name="lo", default=None)
 
 
 class GetAllTopicConfig(RequestHeader, frozen=True, kw_only=True):

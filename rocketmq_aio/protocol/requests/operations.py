@@ -9,8 +9,11 @@ from typing import Final
 
 import msgspec
 
+from rocketmq_aio.protocol.bodies import Body
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import RequestHeader, TopicRequest
+from rocketmq_aio.protocol.requests.admin import CreateTopic, TopicConfigBody
+from rocketmq_aio.protocol.static_topics import GLOBAL_SCOPE
 
 
 def _bare(code: RequestCode) -> RequestHeader:
@@ -35,6 +38,48 @@ def _bare(code: RequestCode) -> RequestHeader:
 PUT_TOPICS: Final = _bare(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
 PUT_GROUPS: Final = _bare(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
 SET_REQUEST_MODE: Final = _bare(RequestCode.SET_MESSAGE_REQUEST_MODE)
+
+
+class CreateStaticTopic(CreateTopic, frozen=True, kw_only=True):
+    """Store the mapping of a static topic on one broker; the body is a TopicMapping."""
+
+    code = RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC
+
+
+class PhysicalQueue(Body, frozen=True):
+    """A physical queue in the history of a logical one (Java: LogicQueueMappingItem).
+
+    :ivar gen: how often the logical queue had moved before
+    :ivar logic_offset: logical offset of the physical offset *start_offset*; -1: not decided yet
+    :ivar end_offset: -1: open
+    """
+
+    gen: int
+    queue_id: int
+    bname: str
+    logic_offset: int
+    start_offset: int = 0
+    end_offset: int = -1
+    time_of_start: int = -1
+    time_of_end: int = -1
+
+
+class TopicMapping(Body, frozen=True):
+    """The logical queues of a static topic that a broker has or had (TopicQueueMappingDetail)."""
+
+    topic: str = ""
+    scope: str = GLOBAL_SCOPE
+    total_queues: int = 0
+    bname: str = ""
+    epoch: int = 0
+    dirty: bool = False
+    hosted_queues: dict[int, list[PhysicalQueue]] = msgspec.field(default_factory=dict)
+
+
+class MappedTopicBody(TopicConfigBody, frozen=True):
+    """Response to GetTopicConfig with the mapping."""
+
+    mapping_detail: TopicMapping | None = None
 
 
 class GetMemberOffsets(TopicRequest, frozen=True, kw_only=True):
@@ -362,7 +407,16 @@ class TriggerLiteDispatch(RequestHeader, frozen=True, kw_only=True):
 
 
 SINCE: Final = {  # releases; all others are in 4.9
-    "5.0": (RequestCode.SET_MESSAGE_REQUEST_MODE, 902, 903, 907, 908, *range(1002, 1012)),
+    "5.0": (
+        351,
+        401,
+        RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
+        902,
+        903,
+        907,
+        908,
+        *range(1002, 1012),
+    ),
     "5.1.2": range(2001, 2005),
     "5.3.0": (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, *range(3001, 3011)),
     "5.3.1": (

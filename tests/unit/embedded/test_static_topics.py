@@ -6,7 +6,6 @@ import json
 from typing import Any, Final
 
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
-from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from tests.fakes.raw_client import RawClient
@@ -27,7 +26,7 @@ async def create(client: RawClient, items: list[dict[str, Any]]) -> Command:
     detail = {"topic": "logical", "bname": "broker-a", "totalQueues": 6, "epoch": 1}
     detail |= {"scope": "__global__", "dirty": False, "hostedQueues": {"3": items}}
     body = json.dumps(detail).encode()
-    code = AdminCode.UPDATE_AND_CREATE_STATIC_TOPIC
+    code = RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC
     return await client.answer(client.send_fields(code, CREATE, body))
 
 
