@@ -25,7 +25,6 @@ app = typer.Typer(help="Profiles of connections.", no_args_is_help=True, add_com
 completion = typer.Typer(add_completion=False)
 apps: Final = {"context": app, "completion": completion}
 COLUMNS: Final = ("current", "name", "namesrv", "access_key", "tls", "namespace")
-_NAME: Final = {"metavar": "NAME", "autocompletion": complete_contexts}
 
 
 @options
@@ -37,7 +36,7 @@ class NoArguments:
 class NameArguments:
     """A profile."""
 
-    name: str = argument("Name of the profile.", **_NAME)
+    name: str = argument("Name of the profile.", "NAME", autocompletion=complete_contexts)
 
 
 @options
