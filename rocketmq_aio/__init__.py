@@ -59,7 +59,7 @@ _NAMES: Final = {  # by module
         "CheckForbiddenHook ConsumeContext ConsumeHook EndTransactionContext EndTransactionHook "
         "FilterMessageHook RPCHook SendContext SendHook"
     ),
-    "instance.instance": "MQClientInstance",
+    "instance.client_instance": "MQClientInstance",
     "model.codec": "Codec JSONCodec MsgpackCodec RawCodec",
     "model.message": "Message MessageExt",
     "model.values": (

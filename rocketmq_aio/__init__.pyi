@@ -122,7 +122,7 @@ from rocketmq_aio.hooks import FilterMessageHook as FilterMessageHook
 from rocketmq_aio.hooks import RPCHook as RPCHook
 from rocketmq_aio.hooks import SendContext as SendContext
 from rocketmq_aio.hooks import SendHook as SendHook
-from rocketmq_aio.instance.instance import MQClientInstance as MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance as MQClientInstance
 from rocketmq_aio.model.codec import Codec as Codec
 from rocketmq_aio.model.codec import JSONCodec as JSONCodec
 from rocketmq_aio.model.codec import MsgpackCodec as MsgpackCodec

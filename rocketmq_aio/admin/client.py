@@ -18,7 +18,7 @@ from rocketmq_aio.admin.static_topics import StaticTopicAdmin
 from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.instance.client_base import ClientBase
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 
 NO_GROUP: Final = "ADMIN"  # not a group: it only names the tasks
 

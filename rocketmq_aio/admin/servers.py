@@ -16,7 +16,7 @@ from rocketmq_aio.errors import (
     NotSupportedError,
     RocketMQError,
 )
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.name_servers import AT_BROKERS
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData

@@ -15,8 +15,8 @@ import anyio
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError, RouteNotFoundError
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.hook_runner import LifecycleHook, bind_hooks
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import check_group

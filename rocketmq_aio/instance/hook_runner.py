@@ -15,7 +15,7 @@ from rocketmq_aio.hooks import (
     FilterMessageHook,
     SendHook,
 )
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.remoting.failure_log import FailureLog
 

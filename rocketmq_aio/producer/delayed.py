@@ -6,7 +6,7 @@ import asyncio
 from time import monotonic
 
 from rocketmq_aio.errors import NotConnectedError, NotSupportedError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.producer.retry import never_sent
 from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode

@@ -14,8 +14,8 @@ from rocketmq_aio.config.validation import checked_seconds
 from rocketmq_aio.errors import ClosedError, ConfigError, InvalidMessageError
 from rocketmq_aio.hooks import SendContext
 from rocketmq_aio.instance.client_base import ClientBase
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.hook_runner import AnySendHook
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.codec import V, encode_with
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import check_topic

@@ -7,7 +7,7 @@ from base64 import urlsafe_b64decode
 from typing import Final
 
 from rocketmq_aio.errors import ConfigError, NotConnectedError, RocketMQError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import RecallMessage, RecallMessageResponse

@@ -17,7 +17,7 @@ from rocketmq_aio.errors import (
     RocketMQError,
     RouteNotFoundError,
 )
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import SendResult, SendStatus
 from rocketmq_aio.producer.compression import CompressionPool
 from rocketmq_aio.producer.fault_strategy import FaultStrategy

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import NotConnectedError, NotSupportedError, RocketMQError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.name_servers import AT_BROKERS
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import SendResult

@@ -20,7 +20,7 @@ from rocketmq_aio.errors import (
     RocketMQError,
     RouteNotFoundError,
 )
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.routes import RouteTable, TopicRoute
 from rocketmq_aio.model.address import has_port, vip_address
 from rocketmq_aio.model.message import Message

@@ -25,7 +25,7 @@ from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.spark.options.source_options import Connection

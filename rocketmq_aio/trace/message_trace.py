@@ -12,7 +12,7 @@ from rocketmq_aio.config.validation import checked_count, checked_seconds
 from rocketmq_aio.consumer.push.handlers import RetryLater, SuspendQueue
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import ConsumeContext, EndTransactionContext
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.properties import KEYS

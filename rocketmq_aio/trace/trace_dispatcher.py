@@ -14,7 +14,7 @@ import anyio
 
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import NotRunningError, RocketMQError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.producer.batching.pre_encoded import Encoded
 from rocketmq_aio.producer.producer import Producer

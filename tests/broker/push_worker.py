@@ -24,7 +24,7 @@ from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, Q
 from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
 from rocketmq_aio.consumer.push import push_engine
 from rocketmq_aio.consumer.push.locks import LEASE_SECONDS, RENEW_SECONDS, QueueLocks
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 

@@ -12,7 +12,7 @@ import pytest
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.push import locks as locks_module
 from rocketmq_aio.consumer.push.locks import QueueLocks
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.testing import Cluster
 from tests.unit.instance.client_env import PlainClient

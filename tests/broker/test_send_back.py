@@ -13,7 +13,7 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack, restore_topic
 from rocketmq_aio.consumer.push.locks import QueueLocks
 from rocketmq_aio.errors import RouteNotFoundError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer

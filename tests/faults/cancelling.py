@@ -9,7 +9,7 @@ from typing import Any, Final
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.errors import ClosedError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from tests.unit.consumer.lite_pull_env import TOPIC
 
 STEPS: Final = 400  # loop iterations, far more than any call here takes

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.proxy import FaultProxy
 

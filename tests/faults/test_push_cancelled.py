@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import ClosedError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from tests.fakes.cluster import FakeCluster
 from tests.faults.cancelling import STEPS, cancelled_after, close_at_every_step_of_start, sweep

@@ -9,7 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, Protocol
 
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import parse_properties
 from rocketmq_aio.model.values import MessageQueue

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from rocketmq_aio.consumer.common.events import ConsumerEvent, EventStreams
 from rocketmq_aio.consumer.common.hooks import FilterHooks
 from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.subscription import Subscription, subscription

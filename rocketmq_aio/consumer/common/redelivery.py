@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from rocketmq_aio.errors import ConfigError, RocketMQError, RouteNotFoundError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt

@@ -24,8 +24,8 @@ from rocketmq_aio.consumer.lite_pull.lite_pull_engine import LitePullEngine
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.offsets.remote_store import check_offset
 from rocketmq_aio.errors import ConfigError, RocketMQError
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.hook_runner import AnyConsumeHook
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import check_topic

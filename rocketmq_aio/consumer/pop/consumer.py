@@ -17,8 +17,8 @@ from rocketmq_aio.consumer.pop.pop_client import PopRequest
 from rocketmq_aio.consumer.pop.pop_engine import PopEngine, Worker
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.client_base import ClientBase
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.hook_runner import AnyConsumeHook
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageSelector

@@ -18,7 +18,7 @@ from rocketmq_aio.consumer.pull.result import PullResult, PullStatus, RawPull, p
 from rocketmq_aio.consumer.pull_loop.message_decoder import MessageDecoder
 from rocketmq_aio.errors import ClosedError, ConfigError
 from rocketmq_aio.instance.client_base import ClientBase
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageQueue, MessageSelector

@@ -9,7 +9,7 @@ from rocketmq_aio.consumer.pull.result import STATUSES, RawPull, read_raw
 from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
 from rocketmq_aio.consumer.pull_loop.pull_response import HOLD_SLACK_SECONDS
 from rocketmq_aio.errors import CodecError, NotConnectedError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID, ResponseCode

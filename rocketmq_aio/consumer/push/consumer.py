@@ -25,8 +25,8 @@ from rocketmq_aio.consumer.push.handlers import (
 )
 from rocketmq_aio.consumer.push.push_engine import PushEngine
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.hook_runner import AnyPushHook
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector

@@ -19,7 +19,7 @@ from rocketmq_aio.consumer.pop.pop_client import PopRequest
 from rocketmq_aio.consumer.push.consume_service import max_reconsume_times
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlight
 from rocketmq_aio.errors import AckError, ReceiptError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue

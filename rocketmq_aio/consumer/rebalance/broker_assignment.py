@@ -7,7 +7,7 @@ from typing import Final
 from rocketmq_aio.config.consumer import AllocateStrategy
 from rocketmq_aio.consumer.rebalance.strategies.allocation import strategy_name
 from rocketmq_aio.errors import CodecError, ConfigError, NotSupportedError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageModel, MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode

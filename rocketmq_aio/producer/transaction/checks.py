@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import anyio
 
 from rocketmq_aio.config.functions import is_async
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.message import MessageExt

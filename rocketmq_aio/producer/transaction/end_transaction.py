@@ -17,7 +17,7 @@ from rocketmq_aio.errors import (
     RocketMQError,
 )
 from rocketmq_aio.hooks import EndTransactionContext
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.hooks import SendHooks

@@ -15,8 +15,8 @@ from rocketmq_aio.config.functions import check_function, is_async, name_of
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.config.validation import checked_count, checked_seconds
 from rocketmq_aio.errors import ConfigError, NameServerUnavailableError, RouteNotFoundError
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.hook_runner import AnySendHook
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.message import Message, MessageExt

@@ -13,7 +13,7 @@ from rocketmq_aio.config.validation import settings
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.result import PullStatus
 from rocketmq_aio.errors import AuthError, ConfigError, PermissionDeniedError, SubscriptionError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID
 from rocketmq_aio.remoting.gather import gather_limited

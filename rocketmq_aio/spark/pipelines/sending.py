@@ -16,7 +16,7 @@ from pyspark.sql import (
 
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.errors import RouteNotFoundError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.properties import KEYS, RESERVED, SHARDING_KEY, TAGS
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.spark.arrow.batch_entries import ID_BYTES

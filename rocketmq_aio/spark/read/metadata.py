@@ -22,7 +22,7 @@ from rocketmq_aio.errors import (
     RocketMQError,
     RouteNotFoundError,
 )
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.time_search import TimeSearch
 from rocketmq_aio.model.message import EPOCH, MessageExt
 from rocketmq_aio.model.names import is_internal_topic

@@ -10,7 +10,7 @@ from typing import Final
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.push.locks import QueueLocks
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.cluster import FakeCluster

@@ -18,7 +18,7 @@ from rocketmq_aio.consumer.push.handlers import Handler
 from rocketmq_aio.consumer.push.orderly import OrderlyService
 from rocketmq_aio.consumer.push.workers import Workers
 from rocketmq_aio.errors import NotConnectedError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from tests.unit.consumer.parts import messages, queue

@@ -10,7 +10,7 @@ import psutil  # type: ignore[import-untyped]  # it has no stubs
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.instance.client_base import ClientBase
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import (
     ConsumerData,

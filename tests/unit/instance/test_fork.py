@@ -16,7 +16,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import NotRunningError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from tests.fakes.cluster import FakeCluster
 from tests.unit.instance.forking import WORKERS
 from tests.unit.remoting.until import until

@@ -22,7 +22,7 @@ from rocketmq_aio.errors import (
     SendUnknownError,
 )
 from rocketmq_aio.instance.client_base import State
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.properties import parse_properties
 from rocketmq_aio.model.values import MessageQueue, SendResult

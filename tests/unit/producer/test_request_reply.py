@@ -19,7 +19,7 @@ from rocketmq_aio.errors import (
     SendError,
     SendUnknownError,
 )
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.producer import request_reply as requests_replies
 from rocketmq_aio.producer.producer import Producer

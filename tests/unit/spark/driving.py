@@ -9,7 +9,7 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.embedded.broker.store import NewMessage
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.spark.offsets import Queue, StreamOffset
 from rocketmq_aio.spark.options.source_options import ReadOptions, read_options
 from rocketmq_aio.spark.read.metadata import Metadata

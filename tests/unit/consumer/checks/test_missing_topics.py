@@ -16,7 +16,7 @@ from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.embedded.responses import Outcome, Response
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.requests.admin import TopicList
 from tests.fakes.cluster import FakeCluster

@@ -15,7 +15,7 @@ from rocketmq_aio.consumer.common.redelivery import COPY_ATTEMPTS, SendBack, cop
 from rocketmq_aio.embedded.broker.store import NewMessage, StoredMessage
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import BrokerError, BusyError, NotConnectedError, RouteNotFoundError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.properties import parse_properties
 from rocketmq_aio.model.values import MessageQueue

@@ -13,7 +13,7 @@ from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageSelector
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import (

@@ -12,7 +12,7 @@ from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.offsets import start_position as start_position_module
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
 from rocketmq_aio.errors import NotConnectedError, RocketMQError, RouteNotFoundError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.routes import TopicRoute
 from rocketmq_aio.model.values import MessageQueue
 from tests.unit.consumer.parts import queue

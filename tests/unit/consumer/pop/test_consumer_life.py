@@ -18,7 +18,7 @@ from rocketmq_aio.errors import (
     NotSupportedError,
     PermissionDeniedError,
 )
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster

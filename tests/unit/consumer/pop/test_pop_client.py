@@ -9,7 +9,7 @@ import pytest
 
 from rocketmq_aio.consumer.pop.pop_client import PopClient, PopRequest
 from rocketmq_aio.errors import NotConnectedError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.protocol.subscription import subscription
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, queue
 

@@ -7,7 +7,7 @@ import pytest
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.pull import raw_pulls as raw_pulls_module
 from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.subscription import subscription

@@ -12,7 +12,7 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.errors import ConfigError, SubscriptionError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.codes import RequestCode

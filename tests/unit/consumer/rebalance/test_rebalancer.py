@@ -15,7 +15,7 @@ from rocketmq_aio.consumer.rebalance import rebalancer as rebalance_module
 from rocketmq_aio.consumer.rebalance.rebalancer import Rebalancer
 from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragelyByCircle
 from rocketmq_aio.errors import NotConnectedError, RequestTimeoutError, RocketMQError
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.routes import TopicRoute
 from rocketmq_aio.model.values import MessageModel, MessageQueue
 from tests.unit.consumer.parts import queue

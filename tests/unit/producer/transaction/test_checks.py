@@ -13,7 +13,7 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.hooks import EndTransactionContext
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.codec import JSONCodec
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.values import TransactionState

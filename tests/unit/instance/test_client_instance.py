@@ -16,8 +16,8 @@ from rocketmq_aio.errors import (
     NotConnectedError,
     NotRunningError,
 )
-from rocketmq_aio.instance import instance as instance_module, routes as routes_module
-from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance import client_instance as instance_module, routes as routes_module
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.address import vip_address
 from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.codes import RequestCode
