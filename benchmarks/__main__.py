@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from benchmarks import (
     ceiling,
     embedded,
@@ -73,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("files", nargs="*", type=Path, help="default: the newest of each kind")
     table.add_argument("--markdown", action="store_true")
     table.add_argument("--reference", help="subject that ratios are to")
+    table.add_argument("--picture", type=Path, help="PNG or SVG to draw, with all files in one")
     table.set_defaults(act=print_report)
     spark = commands.add_parser("spark-read", help="the Spark connector beside bare sources")
     spark.add_argument("--rows", type=_positive, default=1_000_000)
@@ -190,6 +193,10 @@ def print_report(parsed: argparse.Namespace) -> None:
         raise ValueError(f"no results in {results.FOLDER} yet")
     for path in files:
         _print_tables(results.load(path), markdown=parsed.markdown, reference=parsed.reference)
+    if parsed.picture is not None:
+        first, *others = map(results.load, files)
+        samples = [sample for each in (first, *others) for sample in each.samples]
+        plot.draw(structs.replace(first, samples=samples), parsed.picture)
 
 
 def run_profile(parsed: argparse.Namespace) -> None:

@@ -19,10 +19,11 @@ BAR: Final = 0.8
 
 
 def draw(results: Results, path: Path) -> None:
-    """Draw the paired ratios of *results*, medians with their ranges, to a PNG at *path*."""
+    """Draw the paired ratios of *results*, medians with their ranges, to a PNG or SVG at *path*."""
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": path.name})
     from matplotlib import pyplot
 
     workloads = [
@@ -40,7 +41,7 @@ def draw(results: Results, path: Path) -> None:
     axes[0].invert_yaxis()
     axes[0].legend(loc="best")
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
     pyplot.close(figure)
 
 
