@@ -42,7 +42,7 @@ STORM_SECONDS: Final = 1.0
 GARBLED_BYTES: Final = 9  # of a frame: its lengths, and the first byte of its header
 MOST_SHOWN: Final = 8  # violations of a run
 MOST_CHARACTERS: Final = 2000  # of a violation
-OUTAGES: Final = ("kill_server", "restart_server")
+REGISTER_SECONDS: Final = 10.0  # between two registrations of a broker
 
 
 class Worker:
@@ -216,7 +216,7 @@ class ClusterRun:
     async def _judge(self, unread: list[Violation]) -> None:
         history = History.load(self._folder)
         history.log, history.drained = await self._log(), True
-        found = unread + check(history, *(set(RULES) - {"I9", *self._not_kept()}))
+        found = unread + check(history, *(set(RULES) - {"I9"}))
         self.violations += [f"{each.rule}: {each.what}; {list(each.proof)}" for each in found]
         for path in sorted(self._folder.glob("*.log")):
             lines = path.read_text(errors="replace").splitlines()
@@ -231,16 +231,6 @@ class ClusterRun:
             f"{len(history.handled) + len(history.deliveries)} received, "
             f"{len(history.epochs)} assignments; redelivered: {dict(reasons) or 'none'}"
         )
-
-    def _not_kept(self) -> set[str]:
-        """Return the rules that brokers do not let clients keep.
-
-        A broker that starts, or becomes the master, knows no locks; it gives them to the first
-        member that asks.  A producer that starts while a broker is in no route chooses another
-        queue for a key.
-        """
-        lost = OUTAGES + (("freeze_server",) if self._topology.replicated else ())
-        return {"I6", "I18", "P7"} if any(f.kind in lost for f in self._plan.faults) else set()
 
     async def _log(self) -> list[LogEntry]:
         """Return what the brokers have stored in the topics of this run."""
@@ -279,16 +269,14 @@ class ClusterRun:
         await asyncio.to_thread(server.kill)
         await asyncio.sleep(fault.seconds)
         await asyncio.to_thread(server.start)
-        self._recorder.fault(
-            "broker", fault.target, started
-        )  # commits of the last seconds are lost
+        self._note_outage(server, started)
 
     async def _restart_server(self, fault: Fault) -> None:
         server, started = self._servers[fault.target], monotonic()
         await asyncio.to_thread(server.stop)
         await asyncio.sleep(fault.seconds)
         await asyncio.to_thread(server.start)
-        self._recorder.fault("broker", fault.target, started)
+        self._note_outage(server, started)
 
     async def _freeze_server(self, fault: Fault) -> None:
         server, started = self._servers[fault.target], monotonic()
@@ -296,7 +284,20 @@ class ClusterRun:
         await asyncio.sleep(fault.seconds)
         server.resume()
         if self._topology.replicated:
-            self._recorder.fault("broker", fault.target, started)
+            self._note_outage(server, started)
+
+    def _note_outage(self, server: Node, started: float) -> None:
+        """Record what clients cannot know after *server* was away, or another became the master.
+
+        A broker has lost the commits of its last seconds and all locks, which it gives to the first
+        member that asks.  Routes are without it, or empty in a name server that starts, until
+        brokers have registered.
+        """
+        for broker in self._cluster.brokers:
+            if server in broker.replicas:
+                self._recorder.fault("broker", broker.name, started)
+                self._recorder.fault("locks", broker.name, started)
+        self._recorder.fault("routes", server.name, started, monotonic() + REGISTER_SECONDS)
 
     async def _crash(self, fault: Fault) -> None:
         worker = self._workers[fault.target]

@@ -74,18 +74,11 @@ def simulate(plan: Plan) -> Result:
 
 
 def rules_for(plan: Plan) -> list[str]:
-    """Return the rules that a run has to keep.
-
-    Brokers forget locks when they restart, and give them to the first member that asks; the owner
-    before learns it with its next request.  A producer that starts while a broker is in no route
-    chooses another queue for a key.
-    """
-    left_routes = any(f.kind in ("kill_server", "forget_brokers") for f in plan.faults)
-    forgotten = any(f.kind == "kill_server" and "broker" in f.target for f in plan.faults)
-    dropped = (("I18", "P7") if forgotten else ()) + (("I6",) if left_routes else ())
+    """Return the rules that a run has to keep."""
     if any(f.kind == "clock" and f.target.startswith("recall") for f in plan.faults):
-        dropped += ("I36", "I37")  # the producer computes the time of the delivery
-    return [rule for rule in RULES if rule not in dropped]
+        # The producer computes the time of the delivery.
+        return [rule for rule in RULES if rule not in ("I36", "I37")]
+    return [*RULES]
 
 
 class Simulation:
@@ -221,7 +214,7 @@ class Simulation:
         return [entry for topic in topics for entry in stored_log(topic, *brokers)]
 
     def _note_fault(self, kind: str, target: str, started: float) -> None:
-        """Record a fault that explains redeliveries."""
+        """Record a fault that rules ask for, after its end."""
         ended = self._loop.time()
         self._record.event(events.Fault(started=started, healed=ended, kind=kind, target=target))
 
@@ -257,10 +250,13 @@ class Simulation:
         return next(each for each in self._cluster.brokers if each.name == name)
 
     async def _kill_server(self, fault: Fault) -> None:
-        server = self._server(fault.target)
+        server, started = self._server(fault.target), self._loop.time()
         server.kill()
         await asyncio.sleep(fault.seconds)
         await server.start()
+        if isinstance(server, EmbeddedBroker):
+            for kind in ("locks", "routes"):  # locks are forgotten, routes are without the broker
+                self._note_fault(kind, server.name, started)
 
     async def _freeze_server(self, fault: Fault) -> None:
         server = self._server(fault.target)
@@ -269,10 +265,11 @@ class Simulation:
         server.resume()
 
     async def _forget_brokers(self, fault: Fault) -> None:
-        server = self._server(fault.target)
+        server, started = self._server(fault.target), self._loop.time()
         assert isinstance(server, EmbeddedNameServer)
         server.forget_brokers(fault.seconds)
         await asyncio.sleep(fault.seconds)
+        self._note_fault("routes", server.name, started)
 
     async def _crash(self, fault: Fault) -> None:
         member = self._members[fault.target]

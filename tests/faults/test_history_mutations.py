@@ -85,6 +85,16 @@ def batch_stored_in_reverse(patch: Patch) -> None:
     patch.setattr("rocketmq_aio.producer.producer.send_batch", send_batch)
 
 
+def batch_sent_in_two_requests(patch: Patch) -> None:
+
+    async def send_batch(sender: Any, messages: Any, *arguments: Any) -> Any:
+        halves = (messages[:2], messages[2:])
+        results = [await explicit_batch.send_batch(sender, half, *arguments) for half in halves]
+        return [result for half in results for result in half]
+
+    patch.setattr("rocketmq_aio.producer.producer.send_batch", send_batch)
+
+
 def keys_spread_over_queues(patch: Patch) -> None:
     patch.setattr(QueueSelection, "routing_by_key", lambda *_: ANY_QUEUE)
 
@@ -351,6 +361,7 @@ MUTATIONS: list[tuple[Callable[[Patch], None], Act, set[str]]] = [
     (retried_under_another_id, Run.send_through_faults, {"I4"}),
     (batch_stored_in_reverse, Run.send, {"I5"}),
     (keys_spread_over_queues, Run.send, {"I6"}),
+    (batch_sent_in_two_requests, Run.send, {"I7"}),
     (body_changed, Run.push, {"I2", "I8"}),
     (message_of_a_pull_dropped, Run.push, {"I9", "I10"}),
     (tags_not_compared, FILTERED, {"I16"}),

@@ -14,8 +14,9 @@ process before the call goes on, so a killed process loses none.
 
 One process, usually the one that injects the faults, adds what no client knows:
 
-- `Recorder.fault` (kinds: "kill" and "stall" of a process or consumer, "broker" for brokers that
-  may have lost commits or pops; others are free), `Recorder.reset`, `Recorder.drained`;
+- `Recorder.fault` (kinds: "kill" and "stall" of a process or consumer, "broker" for a broker that
+  may have lost commits or pops, "locks" for one that forgot its locks, "routes" for a time in which
+  routes were without a broker; others are free), `Recorder.reset`, `Recorder.drained`;
 - `Recorder.stored` with the messages of all topics after the run, retry and dead-letter topics
   included: `recording.stored_log` reads embedded brokers, `fakes.log_reader` any broker.
 

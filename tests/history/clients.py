@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rocketmq_aio.config.functions import is_async
+from rocketmq_aio.config.producer import MAX_BATCH_MESSAGES
 from rocketmq_aio.consumer.common.events import (
     ConsumerEvent,
     LeaseLost,
@@ -35,6 +36,7 @@ from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryRequest
 from rocketmq_aio.errors import BatchError, NotRunningError
 from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.properties import WAIT
 from rocketmq_aio.model.values import MessageModel, MessageQueue, SendResult, TransactionState
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
@@ -46,6 +48,7 @@ from tests.history.requests import stored_queue
 if TYPE_CHECKING:
     from tests.history.recorder import Recorder
 
+ADDED_BYTES = 256  # to a message in a batch, at most: its ids
 CONTIGUOUS = (PullStatus.FOUND, PullStatus.NO_NEW)  # the next offset follows what was returned
 
 # --- producers ------------------------------------------------------------------------------------
@@ -61,7 +64,7 @@ class RecordedProducer(Producer):
 
     async def send(self, message: Message, **options: Any) -> SendResult:  # noqa: ANN401
         key = options.get("sharding_key")
-        message, number = self._recorder.send_started(message, self._group, key=key)
+        message, number = self._recorder.send_started(message, self.client.client_id, key=key)
         sending = super().send(message, **options)
         result: SendResult = await _recorded_send(self._recorder, number, sending)
         if result.recall_handle is not None:
@@ -78,7 +81,7 @@ class RecordedProducer(Producer):
     async def request(self, message: Message, *arguments: Any, **options: Any) -> MessageExt:  # noqa: ANN401
         """Record a request; a reply has to have the body of its request."""
         key = options.get("sharding_key")
-        message, number = self._recorder.send_started(message, self._group, key=key)
+        message, number = self._recorder.send_started(message, self.client.client_id, key=key)
         try:
             reply = await super().request(message, *arguments, **options)
         except BaseException as error:
@@ -90,7 +93,7 @@ class RecordedProducer(Producer):
         return reply
 
     def send_nowait(self, message: Message, **options: Any) -> asyncio.Future[SendResult]:  # noqa: ANN401
-        message, number = self._recorder.send_started(message, self._group, alone=False)
+        message, number = self._recorder.send_started(message, self.client.client_id, alone=False)
         try:
             future = super().send_nowait(message, **options)
         except BaseException as error:
@@ -100,11 +103,14 @@ class RecordedProducer(Producer):
         return future
 
     async def send_oneway(self, message: Message, **options: Any) -> None:  # noqa: ANN401
-        message, number = self._recorder.send_started(message, self._group, alone=False)
+        message, number = self._recorder.send_started(message, self.client.client_id, alone=False)
         await _recorded_send(self._recorder, number, super().send_oneway(message, **options))
 
     async def send_batch(self, messages: Iterable[Message], **options: Any) -> list[SendResult]:  # noqa: ANN401
-        started = [self._recorder.send_started(each, self._group) for each in messages]
+        given = list(messages)
+        batch = self._recorder.number() if self._is_one_request(given) else ""
+        client_id = self.client.client_id
+        started = [self._recorder.send_started(each, client_id, batch=batch) for each in given]
         outcomes: list[Any] = [None] * len(started)
         try:
             outcomes = list(await super().send_batch([each for each, _ in started], **options))
@@ -121,6 +127,12 @@ class RecordedProducer(Producer):
                 self._recorder.send_ended(
                     number, None if failed else outcome, outcome if failed else None
                 )
+
+    def _is_one_request(self, messages: list[Message]) -> bool:
+        size = sum(len(m.body) + len(m.encoded_properties) + ADDED_BYTES for m in messages)
+        kinds = {(message.topic, message.properties.get(WAIT)) for message in messages}
+        is_short = len(messages) <= MAX_BATCH_MESSAGES
+        return len(kinds) == 1 and is_short and size <= self._config.max_message_bytes
 
 
 async def _recorded_send(recorder: Recorder, number: str, sending: Awaitable[Any]) -> Any:  # noqa: ANN401
@@ -214,7 +226,7 @@ class RecordedTransactionProducer(RecordedProducer, TransactionProducer):
     def transaction(self, message: Message, **options: Any) -> Transaction:  # noqa: ANN401
         recorded = RecordedTransaction.__new__(RecordedTransaction)
         vars(recorded).update(vars(super().transaction(message, **options)))
-        recorded._recorder, recorded._producer = self._recorder, self._group
+        recorded._recorder, recorded._producer = self._recorder, self.client.client_id
         recorded._has_function = id(message) in self._with_function
         return recorded
 

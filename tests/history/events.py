@@ -57,6 +57,8 @@ class Sent(OfMessage, kw_only=True):
     """One call of send; sends of one *task* are awaited one after another.
 
     :ivar attempts: how often it was written to a broker
+    :ivar producer: client id of the producer
+    :ivar batch: number of the call whose messages, in their order, fit into one request
     :ivar transaction: it is a half message: visible only after a commit
     :ivar delay_seconds: from its storage until consumers may get it, where it is known
     """
@@ -72,6 +74,7 @@ class Sent(OfMessage, kw_only=True):
     task: str | None = None
     ordering_key: str | None = None
     producer: str = ""
+    batch: str = ""
     transaction: bool = False
     delayed: bool = False
     delay_seconds: float = 0.0

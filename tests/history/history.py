@@ -84,7 +84,6 @@ class History:
     :ivar work: times of finished units of work
     :ivar fault: the fault that the run is about
     :ivar faults: all faults
-    :ivar stalls: number of stalls of a consumer that exceeded its lock time
     :ivar delayed: seconds in which this process was not scheduled
     :ivar owners: owner of each queue after the last rebalance
     """
@@ -130,7 +129,6 @@ class History:
     work: list[float] = field(default_factory=list)
     fault: Fault | None = None
     faults: list[Fault] = field(default_factory=list)
-    stalls: int = 0
     delayed: float = 0.0
     owners: dict[MessageQueue, list[str]] | None = None
     # Of `add`: events whose end is to come.

@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 from rocketmq_aio.model.values import MessageQueue
 from tests.history.events import Delivered, Handled, LogEntry, Outcome, Sent
 from tests.history.history import History
-from tests.history.rules import Finding, copies, is_copied_by_timers, receptions
+from tests.history.rules import NEVER, Finding, copies, is_copied_by_timers, receptions
 
 TIMER_SECONDS = 1.0  # precision of the delays of brokers
 
@@ -114,16 +114,61 @@ def i5_sends_keep_their_order(history: History) -> Iterator[Finding]:
 
 
 def i6_an_ordering_key_stays_in_one_queue(history: History) -> Iterator[Finding]:
-    """All copies of messages with one ordering key are in one queue."""
+    """All copies of messages with one ordering key are in one queue.
+
+    A producer spreads keys over the queues of its first route.  One that got it while a broker was
+    in no route may use another queue than other producers.
+    """
     places = copies(history)
+    partial_routes = _producers_with_partial_routes(history)
     queues: dict[str, dict[MessageQueue, LogEntry]] = defaultdict(dict)
     for sent in history.sends:
         if sent.ordering_key is not None:
+            key = f"{sent.topic} {sent.ordering_key}"
+            if (sent.producer, sent.topic) in partial_routes:
+                key += f" of {sent.producer}"
             for entry in places.get(sent.identity, ()):
-                queues[f"{sent.topic} {sent.ordering_key}"].setdefault(entry.queue, entry)
+                queues[key].setdefault(entry.queue, entry)
     for key, found in queues.items():
         if len(found) > 1:
             yield Finding(f"key {key} in {', '.join(map(str, sorted(found)))}", (*found.values(),))
+
+
+def _producers_with_partial_routes(history: History) -> set[tuple[str, str]]:
+    """Return producers, by topic, whose first sends fall into a time with incomplete routes."""
+    gaps = [fault for fault in history.faults if fault.kind == "routes"]
+    begun: dict[tuple[str, str], float] = {}
+    routed: dict[tuple[str, str], float] = {}  # the end of the first send that had a route
+    for sent in sorted(history.sends, key=lambda s: s.started) if gaps else ():
+        key = (sent.producer, sent.topic)
+        begun.setdefault(key, sent.started)
+        if sent.attempts or sent.outcome is Outcome.OK:
+            routed.setdefault(key, NEVER if sent.ended is None else sent.ended)
+    return {
+        key
+        for key, started in begun.items()
+        if any(g.started <= routed.get(key, NEVER) and started <= g.healed for g in gaps)
+    }
+
+
+def i7_a_batch_is_whole_or_absent(history: History) -> Iterator[Finding]:
+    """The messages of a batch of one request lie next to each other in their order, or nowhere."""
+    places = copies(history)
+    log = {(entry.queue, entry.offset): entry.identity for entry in history.log}
+    batches: dict[str, list[Sent]] = defaultdict(list)
+    for sent in history.sends:
+        if sent.batch:
+            batches[sent.batch].append(sent)
+    for name, members in batches.items():
+        uids = [sent.identity for sent in members]
+        for place, uid in enumerate(uids):
+            for entry in places.get(uid, ()):
+                begin = entry.offset - place
+                stored = [log.get((entry.queue, begin + n)) for n in range(len(uids))]
+                if stored != uids:
+                    what = f"batch {name} is not whole at {entry.queue}@{begin}: {stored}"
+                    yield Finding(what, (*members, entry))
+                    break
 
 
 def i8_an_offset_has_one_value(history: History) -> Iterator[Finding]:
@@ -174,6 +219,7 @@ PRODUCING = {
     "I4": i4_copies_have_one_id_and_an_attempt_each,
     "I5": i5_sends_keep_their_order,
     "I6": i6_an_ordering_key_stays_in_one_queue,
+    "I7": i7_a_batch_is_whole_or_absent,
     "I8": i8_an_offset_has_one_value,
     "I36": i36_delayed_messages_come_later,
     "I37": i37_recalled_messages_never_come,

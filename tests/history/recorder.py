@@ -195,11 +195,13 @@ class Recorder:
         producer: str,
         *,
         key: str | None = None,
+        batch: str = "",
         transaction: bool = False,
         alone: bool = True,
     ) -> tuple[Message, str]:
         """Record a send; return the message with the property `UID`, and the number of the send.
 
+        :param producer: its client id
         :param alone: the task awaits it before its next send
         """
         number = self.number()
@@ -218,6 +220,7 @@ class Recorder:
                 started=monotonic(),
                 topic=message.topic,
                 producer=producer,
+                batch=batch,
                 ordering_key=key or message.sharding_key,
                 task=f"{self.process}/{task.get_name()}" if task is not None and alone else None,
                 transaction=transaction,

@@ -145,6 +145,35 @@ def key_in_two_queues(history: History) -> None:
     history.drained = False
 
 
+def key_moved_by_another_producer(history: History) -> None:
+    key_in_two_queues(history)
+    history.sends[3].producer = "p2"
+
+
+def batch_of(history: History, *numbers: int) -> None:
+    for number in numbers:
+        history.sends[number].batch = "b1"
+
+
+def batch_stored_in_part(history: History) -> None:
+    batch_of(history, 1, 2, 3)
+    del history.log[3]
+
+
+def batch_in_two_queues(history: History) -> None:
+    key_in_two_queues(history)
+    batch_of(history, 2, 3)
+
+
+def batch_with_another_message_in_between(history: History) -> None:
+    batch_of(history, 1, 3)
+
+
+def batch_stored_again_in_part(history: History) -> None:
+    batch_of(history, 2, 3)
+    history.log.append(entry(2, offset=4))
+
+
 def offset_with_two_values(history: History) -> None:
     history.deliveries[1] = delivered(1, 11, 1, body=b"something else")
 
@@ -262,6 +291,11 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
     ("I5", swapped_in_the_log),
     ("I5", sent_last_but_stored_first),
     ("I6", key_in_two_queues),
+    ("I6", key_moved_by_another_producer),
+    ("I7", batch_stored_in_part),
+    ("I7", batch_in_two_queues),
+    ("I7", batch_with_another_message_in_between),
+    ("I7", batch_stored_again_in_part),
     ("I8", offset_with_two_values),
     ("I9", never_settled),
     ("I10", settled_after_the_commit),
@@ -301,6 +335,47 @@ def test_a_planted_violation_is_found(invariant: str, plant: Callable[[History],
 
 def test_every_invariant_has_a_planted_violation() -> None:
     assert {invariant for invariant, *_ in [*PLANTED, *OF_HANDLERS, *OF_OTHERS]} == set(RULES)
+
+
+@pytest.mark.parametrize("plant", [lambda _: None, lambda history: history.log.clear()])
+def test_a_batch_that_is_whole_or_absent_is_allowed(plant: Callable[[History], None]) -> None:
+    history = clean()
+    batch_of(history, 1, 2, 3)
+    plant(history)
+
+    assert check(history, "I7") == []
+
+
+def routes(started: float, healed: float) -> Fault:
+    return Fault(started=started, healed=healed, kind="routes", target="broker-a")
+
+
+def key_moved_during(fault: Fault, *others: Sent) -> set[str]:
+    """Return the violations of a producer that sends to another queue from time 3 on."""
+    history = clean()
+    key_moved_by_another_producer(history)
+    for each in history.sends:
+        each.ended = each.started + 0.1
+    history.sends += others
+    history.faults = [fault]
+    return {violation.rule for violation in check(history, "I6")}
+
+
+def test_a_producer_may_move_a_key_if_its_first_route_was_incomplete() -> None:
+    early = sent(8, started=1.5, producer="p2", outcome=Outcome.FAIL)
+
+    assert key_moved_during(routes(2.9, 3.1)) == set()
+    assert key_moved_during(routes(1, 2), early) == set()  # its first send found no route
+    assert key_moved_during(routes(1, 2)) == {"I6"}
+    assert key_moved_during(routes(4, 5)) == {"I6"}
+
+
+def test_a_producer_with_an_incomplete_route_keeps_its_queues() -> None:
+    history = clean()
+    key_in_two_queues(history)
+    history.faults = [routes(-1, 0)]
+
+    assert {violation.rule for violation in check(history, "I6")} == {"I6"}
 
 
 def test_redelivery_to_a_new_owner_is_allowed() -> None:

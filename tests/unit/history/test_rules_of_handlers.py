@@ -11,6 +11,7 @@ from rocketmq_aio.model.values import MessageQueue
 from tests.history import (
     Commit,
     Epoch,
+    Fault,
     Handled,
     History,
     LockChange,
@@ -172,15 +173,68 @@ def test_a_planted_violation_is_found(invariant: str, plant: Callable[[History],
     assert invariant in {violation.rule for violation in check(history)}
 
 
-def test_one_overlap_per_stall_is_allowed() -> None:
+def overlapping(*faults: Fault) -> set[str]:
+    """Return the violations of a run whose second owner begins while the first has a message."""
     history = handed_over()
     history.handled[1] = handled(1, 12, outcome=Outcome.UNKNOWN, ended=14.5)
-    history.locks = []
-    overlapping = {violation.rule for violation in check(history)}
-    history.stalls = 1
+    history.locks = [lock(9, True), lock(14, True, "c2")]
+    history.faults = [*faults]
+    return {violation.rule for violation in check(history)}
 
-    assert overlapping == {"I18"}
-    assert check(history) == []
+
+def stall(**changes: object) -> Fault:
+    return replace(Fault(started=-50, healed=14, kind="stall", target="c1"), **changes)
+
+
+def forgotten(**changes: object) -> Fault:
+    return replace(Fault(started=13, healed=13.5, kind="locks", target="broker-a"), **changes)
+
+
+@pytest.mark.parametrize("fault", [stall(), forgotten()], ids=["stall", "locks"])
+def test_an_overlap_is_allowed_by_its_cause(fault: Fault) -> None:
+    assert overlapping() == {"I18"}
+    assert overlapping(fault) == set()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        stall(started=0),  # shorter than brokers keep locks
+        stall(target="c3"),
+        stall(started=15, healed=80),
+        forgotten(target="broker-b"),
+        forgotten(started=15, healed=16),
+        forgotten(started=7, healed=8),  # before the lock was granted
+        forgotten(kind="broker"),
+    ],
+)
+def test_an_overlap_is_not_allowed_by_another_fault(fault: Fault) -> None:
+    assert overlapping(fault) == {"I18"}
+
+
+def test_a_stall_allows_one_overlap_per_queue() -> None:
+    history = handed_over()
+    history.handled[1] = handled(1, 12, outcome=Outcome.UNKNOWN, ended=16.5)
+    history.locks = []
+    history.faults = [stall()]
+
+    assert {violation.rule for violation in check(history)} == {"I18"}
+
+
+def under_a_forgotten_lock(*changes: LockChange, started: float = 15) -> set[str]:
+    """Return the violations of an owner that handles a message when another got the lock."""
+    history = handed_over()
+    history.handled = [handled(0, 10), handled(1, started)]
+    history.epochs = [Epoch(number=1, consumer="c1", queue=Q0, started=9, ended=30)]
+    history.locks = [lock(9, True), lock(14, True, "c2"), *changes]
+    history.faults = [forgotten()]
+    return {violation.rule for violation in check(history, "P7")}
+
+
+def test_a_forgotten_lock_counts_until_the_next_response() -> None:
+    assert under_a_forgotten_lock() == set()
+    assert under_a_forgotten_lock(lock(14.5, False)) == {"P7"}
+    assert under_a_forgotten_lock(lock(14.5, True), lock(14.7, True, "c2")) == {"P7"}
 
 
 def test_unordered_handlers_may_overlap() -> None:
