@@ -35,7 +35,9 @@ from rocketmq_aio.producer.batching import explicit_batch
 from rocketmq_aio.producer.queue_selection import ANY_QUEUE, QueueSelection
 from rocketmq_aio.producer.send_attempts import SendAttempts
 from rocketmq_aio.producer.transaction import end_transaction, producer as transaction_producer
+from rocketmq_aio.producer.transaction.half_message import TransactionLog
 from rocketmq_aio.producer.transaction.transaction import HalfMessageSender
+from rocketmq_aio.spark.read.task import ReadTask
 from tests.fakes.cluster import FakeCluster
 from tests.history import RULES, check
 from tests.history.process import PROCESS
@@ -306,6 +308,35 @@ def local_part_run_twice(patch: Patch) -> None:
     patch.setattr(transaction_producer, "_execute", execute)
 
 
+def check_function_called_during_the_local_part(patch: Patch) -> None:
+    patch.setattr(TransactionLog, "find", lambda *_: None)
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+def rows_of_a_task_changed(patch: Patch, drop: Callable[[MessageExt], bool]) -> None:
+    def check_gap(_self: object, _found: object, _end: int, messages: list[MessageExt]) -> None:
+        messages[:] = [each for each in messages if not drop(each)]
+
+    patch.setattr(ReadTask, "_check_gap", check_gap)
+
+
+def row_dropped(patch: Patch) -> None:
+    rows_of_a_task_changed(patch, lambda message: message.body == b"5")
+
+
+def row_dropped_in_the_second_read(patch: Patch) -> None:
+    seen: set[bytes] = set()
+
+    def drop(message: MessageExt) -> bool:
+        is_again = message.body in seen
+        seen.add(message.body)
+        return is_again and message.body == b"5"
+
+    rows_of_a_task_changed(patch, drop)
+
+
 # --- requests, delays, pulls ----------------------------------------------------------------------
 
 
@@ -382,6 +413,10 @@ MUTATIONS: list[tuple[Callable[[Patch], None], Act, set[str]]] = [
     (decisions_confused, Run.transactions, {"I21", "I22"}),
     (committed_though_left_open, Run.transactions, {"I22"}),
     (local_part_run_twice, Run.transactions, {"I23"}),
+    (check_function_called_during_the_local_part, Run.transaction_checked_early, {"I24"}),
+    (row_dropped, Run.stream, {"I9", "I25"}),
+    (row_dropped_in_the_second_read, Run.stream, {"I25", "I26"}),
+    (commit_too_far, Run.stream, {"I27"}),
     (message_of_a_pull_dropped, Run.broadcast, {"I9"}),
     (replies_swapped, Run.request, {"I33"}),
     (delay_forgotten, Run.delay, {"I36"}),

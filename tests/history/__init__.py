@@ -26,8 +26,9 @@ Then::
     assert check(history) == []
     print(Counter(each.reason for each in duplicates(history)))
 
-A rule that needs something that was not recorded checks nothing: I1 to I6 need the log, I9 and I21
-that the run was drained.  A group that begins elsewhere than at offset 0 needs `History.starts`.
+A rule that needs something that was not recorded checks nothing: I1 to I7 and I25 need the log, I9
+and I21 that the run was drained.  A group that begins elsewhere than at offset 0 needs
+`History.starts`.
 """
 
 from __future__ import annotations
@@ -58,9 +59,10 @@ from tests.history.history import History, Resources
 from tests.history.process import PROCESS
 from tests.history.producing import PRODUCING
 from tests.history.recorder import Recorder
+from tests.history.streaming import STREAMING
 from tests.history.transactions import TRANSACTIONS
 
-RULES = {**PRODUCING, **CONSUMING, **DUPLICATES, **HANDLING, **TRANSACTIONS, **PROCESS}
+RULES = {**PRODUCING, **CONSUMING, **DUPLICATES, **HANDLING, **TRANSACTIONS, **STREAMING, **PROCESS}
 
 
 class Violation(NamedTuple):

@@ -254,6 +254,27 @@ class Pulled(OfQueue, kw_only=True):
     offsets: list[int]
 
 
+class RangeRead(OfQueue, kw_only=True):
+    """A Spark task read the offsets from *begin* to *end* (excluded) for a micro-batch.
+
+    :ivar rows: offset and identity of each row
+    """
+
+    at: float
+    batch: int
+    begin: int
+    end: int
+    rows: list[tuple[int, str]]
+
+
+class Checkpointed(Event, kw_only=True):
+    """A micro-batch of *group* is in the sink and in the checkpoint: its last reads count."""
+
+    at: float
+    group: str
+    batch: int
+
+
 class Processed(Event, kw_only=True):
     """The application processed all messages that *consumer* returned, or those before *offset*."""
 
@@ -449,6 +470,8 @@ AnyEvent = (
     | Poll
     | Paused
     | Pulled
+    | RangeRead
+    | Checkpointed
     | Processed
     | Delivered
     | Handled

@@ -102,6 +102,8 @@ class History:
     polls: list[Poll] = field(default_factory=list)
     pauses: list[events.Paused] = field(default_factory=list)
     pulls: list[events.Pulled] = field(default_factory=list)
+    reads: list[events.RangeRead] = field(default_factory=list)
+    checkpoints: list[events.Checkpointed] = field(default_factory=list)
     handled: list[Handled] = field(default_factory=list)
     settled: list[Settled] = field(default_factory=list)
     sent_back: list[SentBack] = field(default_factory=list)
@@ -276,6 +278,21 @@ class History:
             else:
                 self._unprocessed[processed.consumer].append(each)
 
+    def _add_checkpointed(self, checkpointed: events.Checkpointed) -> None:
+        self.checkpoints.append(checkpointed)
+        for read in self.reads:
+            if (read.group, read.batch) == (checkpointed.group, checkpointed.batch):
+                for offset, identity in read.rows:
+                    self.settled.append(
+                        Settled(
+                            at=checkpointed.at,
+                            queue=read.queue,
+                            offset=offset,
+                            group=read.group,
+                            uid=identity,
+                        )
+                    )
+
     def _add_delivered(self, delivered: Delivered) -> None:
         if not delivered.epoch:
             delivered.epoch = self._epoch(delivered)
@@ -391,6 +408,8 @@ _ADD: dict[type[Event], Callable[[History, Any], None]] = {
     Poll: History._add_poll,
     events.Paused: lambda history, event: history.pauses.append(event),
     events.Pulled: lambda history, event: history.pulls.append(event),
+    events.RangeRead: lambda history, event: history.reads.append(event),
+    events.Checkpointed: History._add_checkpointed,
     events.Processed: History._add_processed,
     Delivered: History._add_delivered,
     Handled: History._add_handled,

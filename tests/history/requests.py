@@ -49,6 +49,7 @@ def record_requests(instance: MQClientInstance, sink: Sink) -> None:
     """Record the requests of *instance* from now on."""
     remoting: Any = instance.remoting
     remoting.request = partial(_request, sink, instance, remoting.request)
+    remoting.oneway = partial(_oneway, sink, instance, remoting.oneway)
     remoting.exchange = partial(_exchange, sink, remoting.exchange)
 
 
@@ -61,10 +62,7 @@ async def _request(
     body: bytes = b"",
     **options: Any,  # noqa: ANN401
 ) -> Command:
-    note = _NOTES.get(int(header.code))
-    noted = note(sink, instance.client_id, header, body) if note is not None else []
-    for event in noted:
-        sink.add(event)
+    noted = _note(sink, instance, header, body)
     command = await request(address, header, body, **options)
     if header.code == RequestCode.LOCK_BATCH_MQ:
         _note_granted(sink, body, command)
@@ -73,6 +71,27 @@ async def _request(
             if number := getattr(event, "number", ""):
                 sink.add(events.Confirmed(at=monotonic(), number=number))
     return command
+
+
+async def _oneway(
+    sink: Sink,
+    instance: MQClientInstance,
+    oneway: Callable[..., Awaitable[None]],
+    address: str,
+    header: Any,  # noqa: ANN401 - of any request
+    body: bytes = b"",
+) -> None:
+    _note(sink, instance, header, body)
+    await oneway(address, header, body)
+
+
+def _note(sink: Sink, instance: MQClientInstance, header: Any, body: bytes) -> list[Event]:  # noqa: ANN401
+    """Record what a request asks for."""
+    note = _NOTES.get(int(header.code))
+    noted = note(sink, instance.client_id, header, body) if note is not None else []
+    for event in noted:
+        sink.add(event)
+    return noted
 
 
 def _exchange(

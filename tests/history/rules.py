@@ -57,6 +57,11 @@ def is_copied_by_timers(history: History, sent: Sent) -> bool:
     return sent.delayed and any(fault.healed >= sent.started for fault in killed)
 
 
+def process_of(number: str) -> str:
+    """Return the process of the recorder that gave *number*."""
+    return number.rpartition("-")[0]
+
+
 def scope(history: History, group: str, consumer: str) -> str:
     """Return whose progress the consumer shares: that of its group, or its own."""
     member = history.members.get(consumer)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tests.history.events import Decided, Outcome, Sent, TransactionEnded
 from tests.history.history import History
-from tests.history.rules import Finding, copies, receptions
+from tests.history.rules import NEVER, Finding, copies, process_of, receptions
 
 
 def i21_visible_if_committed(history: History) -> Iterator[Finding]:
@@ -66,6 +66,24 @@ def i23_the_local_part_runs_once_after_the_half_message(history: History) -> Ite
         begun[part.uid] = part.at
 
 
+def i24_a_check_during_the_local_part_gets_unknown(history: History) -> Iterator[Finding]:
+    """Until the application decides, its process responds to checks with "unknown"."""
+    uids = {sent.message_id: sent for sent in _halves(history) if sent.message_id}
+    begun = {part.uid: part.at for part in history.local_parts}
+    decided: dict[str, float] = {}
+    for each in history.decided:
+        if not each.checked:
+            decided.setdefault(each.uid, each.at)
+    for end in history.transaction_ends:
+        sent = uids.get(end.message_id)
+        if sent is None or not end.checked or end.state == "unknown":
+            continue
+        if process_of(end.number) != process_of(sent.number):
+            continue  # another member of the group does not know of the local part
+        if begun.get(sent.identity, NEVER) <= end.at < decided.get(sent.identity, NEVER):
+            yield Finding(f"{end.state} of {sent.identity} during its local part", (sent, end))
+
+
 def _halves(history: History) -> Iterator[Sent]:
     return (sent for sent in history.sends if sent.transaction)
 
@@ -88,4 +106,5 @@ TRANSACTIONS = {
     "I21": i21_visible_if_committed,
     "I22": i22_the_decision_is_that_of_the_application,
     "I23": i23_the_local_part_runs_once_after_the_half_message,
+    "I24": i24_a_check_during_the_local_part_gets_unknown,
 }

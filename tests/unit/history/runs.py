@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from time import monotonic
+from typing import Any
 
 from rocketmq_aio.config.consumer import LitePullConfig, PopConfig, PushConfig
 from rocketmq_aio.config.producer import ProducerConfig
@@ -12,13 +14,15 @@ from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import RETRY_PREFIX
-from rocketmq_aio.model.values import MessageModel, TransactionState
+from rocketmq_aio.model.values import MessageModel, MessageQueue, TransactionState
 from rocketmq_aio.producer.transaction.transaction import Transaction
 from rocketmq_aio.protocol.requests.groups import MessageRequestMode
-from tests.history import History, Recorder
+from tests.history import UID, History, Recorder
 from tests.history.clients import RecordedPushConsumer
+from tests.history.events import Checkpointed, RangeRead
 from tests.history.offset_table import OffsetTable
 from tests.history.recording import stored_log
+from tests.history.requests import record_requests
 from tests.unit.remoting.until import until
 
 TOPIC, GROUP = "orders", "billing"
@@ -26,6 +30,21 @@ TAGS = ("Aa", "BB")  # brokers compare hashes, which are equal
 COUNT = 24
 SECONDS = 20.0
 DELAY_SECONDS = 2.5
+
+
+def range_reads(batch: int, partition: Any, rows: list[dict[str, Any]]) -> Iterator[RangeRead]:  # noqa: ANN401
+    """Yield an event for each range of *partition*, of which a Spark task made *rows*."""
+    for part in partition.ranges:
+        read = [row for row in rows if row["queueId"] == part.queue_id]
+        yield RangeRead(
+            at=monotonic(),
+            group=GROUP,
+            queue=MessageQueue(part.topic, part.broker, part.queue_id),
+            batch=batch,
+            begin=part.start,
+            end=part.end,
+            rows=[(row["queueOffset"], dict(row["properties"])[UID]) for row in read],
+        )
 
 
 class Run:
@@ -53,7 +72,7 @@ class Run:
         """Return the history with what the broker has stored."""
         for topic in list(self.cluster.broker.topics):
             self.recorder.stored(stored_log(topic, *self.cluster.brokers))
-        if self.history.members:
+        if self.history.members or self.history.checkpoints:
             self.recorder.drained()
         return self.history
 
@@ -333,6 +352,65 @@ class Run:
             await consumer.subscribe(TOPIC)
             await self.until(lambda: len(self.history.handled) >= len(broker.messages(TOPIC)))
             await asyncio.sleep(0.05)
+
+    async def transaction_checked_early(self) -> None:
+        """Have the broker check a transaction during its local part."""
+
+        async def check(_message: MessageExt) -> TransactionState:
+            return TransactionState.COMMIT
+
+        broker, ends = self.cluster.broker, self.history.transaction_ends
+        async with (
+            self.recorder.transaction_producer(
+                "till", check=check, namesrv=self.cluster.namesrv
+            ) as producer,
+            producer.transaction(Message(TOPIC, b"checked")),
+        ):
+            await broker.check_transactions()
+            await until(lambda: ends, "the response", SECONDS)
+        async with self.push_consumer() as consumer:
+            await consumer.subscribe(TOPIC)
+            await self.until(lambda: self.history.settled)
+
+    async def stream(self) -> None:
+        """Read micro-batches as Spark does, with a task that is repeated."""
+        await self.send()
+        self.recorder.subscribed(GROUP, TOPIC)
+        await asyncio.to_thread(self._stream)
+
+    def _stream(self) -> None:
+        # Not at the top: other runs do not need Spark.
+        from pyspark.sql.streaming.datasource import ReadMaxRows
+
+        from rocketmq_aio.spark.arrow.columns import SCHEMA
+        from rocketmq_aio.spark.options.source_options import read_options
+        from rocketmq_aio.spark.read.stream_reader import RocketMQStreamReader
+        from rocketmq_aio.spark.runtime import Runtime
+
+        given = {
+            "nameServer": self.cluster.namesrv,
+            "subscribe": TOPIC,
+            "group": GROUP,
+            "startingOffsets": "earliest",
+            "commitOffsets": "true",
+        }
+        options = read_options(given, streaming=True)
+        runtime = Runtime.get(options.connection)
+        record_requests(runtime.instance, self.recorder)
+        reader = RocketMQStreamReader(options, SCHEMA)
+        start, batch = reader.initialOffset(), 0
+        try:
+            while (end := reader.latestOffset(start, ReadMaxRows(10))) != start:
+                batch += 1
+                for partition in 2 * list(reader.partitions(start, end)):
+                    rows = [r for found in reader.read(partition) for r in found.to_pylist()]
+                    for event in range_reads(batch, partition, rows):
+                        self.recorder.add(event)
+                self.recorder.add(Checkpointed(at=monotonic(), group=GROUP, batch=batch))
+                reader.commit(end)
+                start = end
+        finally:
+            runtime.call(runtime.instance.close)
 
     async def _execute(self, _transaction: Transaction) -> TransactionState:
         return TransactionState.COMMIT

@@ -30,6 +30,8 @@ RUNS: dict[str, tuple[Callable[[Run], Awaitable[None]], set[str]]] = {
     "request": (Run.request, set()),
     "pop": (Run.pop, {"expired"}),
     "transactions": (Run.transactions, set()),
+    "early check": (Run.transaction_checked_early, set()),
+    "stream": (Run.stream, set()),
 }
 
 

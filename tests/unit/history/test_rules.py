@@ -30,6 +30,7 @@ from tests.history import (
 from tests.history.events import Paused, Pulled, Recalled
 from tests.unit.history.test_rules_of_handlers import PLANTED as OF_HANDLERS
 from tests.unit.history.test_rules_of_pops_and_transactions import PLANTED as OF_OTHERS
+from tests.unit.history.test_rules_of_streams import PLANTED as OF_STREAMS
 
 Q0 = MessageQueue("orders", "broker-a", 0)
 Q1 = MessageQueue("orders", "broker-a", 1)
@@ -334,7 +335,8 @@ def test_a_planted_violation_is_found(invariant: str, plant: Callable[[History],
 
 
 def test_every_invariant_has_a_planted_violation() -> None:
-    assert {invariant for invariant, *_ in [*PLANTED, *OF_HANDLERS, *OF_OTHERS]} == set(RULES)
+    planted = [*PLANTED, *OF_HANDLERS, *OF_OTHERS, *OF_STREAMS]
+    assert {invariant for invariant, *_ in planted} == set(RULES)
 
 
 @pytest.mark.parametrize("plant", [lambda _: None, lambda history: history.log.clear()])

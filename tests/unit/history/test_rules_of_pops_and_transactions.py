@@ -177,6 +177,11 @@ def local_part_twice(history: History) -> None:
     history.local_parts.append(LocalPart(at=5, uid="u1"))
 
 
+def checked_with_commit_during_the_local_part(history: History) -> None:
+    history.decided.append(decided(1, "commit", 1.22, checked=True))
+    history.transaction_ends.append(replace(ended(1, "commit", 1.25), checked=True))
+
+
 PLANTED: list[tuple[str, str, Callable[[History], None]]] = [
     ("P5", "popped", acked_before_it_was_processed),
     ("P5", "popped", acked_and_never_processed),
@@ -194,6 +199,7 @@ PLANTED: list[tuple[str, str, Callable[[History], None]]] = [
     ("I23", "transactions", local_part_without_half_message),
     ("I23", "transactions", local_part_before_the_response),
     ("I23", "transactions", local_part_twice),
+    ("I24", "transactions", checked_with_commit_during_the_local_part),
 ]
 
 
@@ -205,3 +211,11 @@ def test_a_planted_violation_is_found(
     plant(history)
 
     assert rule in {violation.rule for violation in check(history)}
+
+
+def test_another_process_may_decide_during_the_local_part() -> None:
+    history = transactions()
+    checked_with_commit_during_the_local_part(history)
+    history.transaction_ends[-1].number = "till-2-7"
+
+    assert check(history, "I24") == []
