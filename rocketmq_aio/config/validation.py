@@ -19,6 +19,7 @@ from typing import (
 )
 
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.values import MessageQueue
 
 T = TypeVar("T")
 
@@ -90,6 +91,13 @@ def checked_count(setting: str, value: object, *, least: int = 1, most: int | No
         return value
     bound = f", at least {least}" if most is None else f" from {least} to {most}"
     raise ConfigError(setting, value, f"expected a whole number{bound}")
+
+
+def checked_queue(queue: object) -> MessageQueue:
+    """Return *queue*; raise ConfigError if it is not a `MessageQueue`."""
+    if not isinstance(queue, MessageQueue):
+        raise ConfigError("queue", queue, "expected a MessageQueue")
+    return queue
 
 
 _PACKAGE: Final = __name__.partition(".")[0] + "."

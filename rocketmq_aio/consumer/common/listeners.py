@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import anyio
 
@@ -44,6 +44,15 @@ def check_listener(setting: str, listener: object, *, may_be_async: bool = True)
         raise ConfigError(setting, listener, "expected a function")
     if not may_be_async and is_async(listener):
         raise ConfigError(setting, listener, "expected a plain function: it is never awaited")
+
+
+def checked_listeners(on_assigned: object, on_revoked: object) -> AssignmentListeners:
+    """Return the listeners of a consumer; raises the errors of `check_listener`."""
+    check_listener("on_assigned", on_assigned)
+    check_listener("on_revoked", on_revoked)
+    return AssignmentListeners(
+        cast(AssignmentListener | None, on_assigned), cast(AssignmentListener | None, on_revoked)
+    )
 
 
 async def call_listener(listener: Callable[..., Any] | None, *args: object) -> None:

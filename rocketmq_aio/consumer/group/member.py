@@ -7,10 +7,12 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 
+from rocketmq_aio.config.validation import checked_seconds
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.common.statistics import TopicStatistics
 from rocketmq_aio.consumer.group.group_engine import GroupEngine
 from rocketmq_aio.instance.client_base import ClientBase
+from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageQueue
 
 E = TypeVar("E", bound=GroupEngine[Any])
@@ -24,7 +26,7 @@ class GroupMember(ClientBase, Generic[E]):
     async def unsubscribe(self, topic: str) -> None:
         """Stop reading *topic* and commit its progress."""
         self._check_usable()
-        await self._engine.unsubscribe(topic)
+        await self._engine.unsubscribe(check_topic(topic))
 
     def assignment(self) -> list[MessageQueue]:
         """Return the assigned queues, sorted."""
@@ -40,6 +42,8 @@ class GroupMember(ClientBase, Generic[E]):
         :raises TimeoutError: not within *timeout_seconds*
         """
         self._check_running()
+        if timeout_seconds is not None:
+            checked_seconds("timeout_seconds", timeout_seconds, least=0)
         with anyio.fail_after(timeout_seconds):
             await self._engine.wait_until_ready()
         self._check_running()

@@ -11,13 +11,14 @@ from typing import Final, Generic, Self
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import LitePullConfig
-from rocketmq_aio.config.validation import checked_count, checked_seconds
+from rocketmq_aio.config.validation import checked_count, checked_queue, checked_seconds
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.hooks import checked_consume_hooks
 from rocketmq_aio.consumer.common.listeners import (
     AssignmentListener,
-    AssignmentListeners,
     TopicQueuesListener,
+    check_listener,
+    checked_listeners,
 )
 from rocketmq_aio.consumer.group.member import GroupMember
 from rocketmq_aio.consumer.lite_pull.lite_pull_engine import LitePullEngine
@@ -68,7 +69,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         context = ConsumerContext(
             self._instance, group, config or LitePullConfig(), on_failed=self.on_failed
         )
-        self._engine = LitePullEngine(context, AssignmentListeners(on_assigned, on_revoked))
+        self._engine = LitePullEngine(context, checked_listeners(on_assigned, on_revoked))
         self._ready = self._engine.ready
         self._hooks = checked_consume_hooks(self._bind_hooks(hooks))
         self._hooked = bool(self._hooks)
@@ -92,6 +93,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         """
         self._check_usable()
         check_topic(topic)
+        check_listener("on_queues_changed", on_queues_changed)
         await self._engine.subscribe(topic, selector)
         if on_queues_changed is not None:
             await self._engine.listen(topic, on_queues_changed)
@@ -110,7 +112,9 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
     async def listen_queues(self, topic: str, listener: TopicQueuesListener) -> None:
         """Call *listener* with (topic, queues) when the queues of *topic* change."""
         self._check_usable()
-        await self._engine.listen(check_topic(topic), listener)
+        check_topic(topic)
+        check_listener("listener", listener)
+        await self._engine.listen(topic, listener)
 
     # --- messages -------------------------------------------------------------------------------
 
@@ -199,7 +203,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         :raises RocketMQError: the broker cannot be reached
         """
         self._check_running()
-        await self._engine.know_route(queue.topic)
+        await self._engine.know_route(checked_queue(queue).topic)
         return await self._engine.store.read(queue)
 
     async def position(self, queue: MessageQueue) -> int:
@@ -239,7 +243,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         self._check_running()
         if not isinstance(when, datetime) or when.tzinfo is None:
             raise ConfigError("when", when, "expected a datetime with a time zone")
-        await self._engine.know_route(queue.topic)
+        await self._engine.know_route(checked_queue(queue).topic)
         return await self._engine.start_of(queue, when)
 
     async def message_queues(self, topic: str) -> list[MessageQueue]:
@@ -256,7 +260,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
 
         :raises ConfigError: one is not assigned
         """
-        for assigned in [self._assigned(queue) for queue in queues]:
+        for assigned in self._all_assigned(queues):
             assigned.paused = True
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
@@ -264,7 +268,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
 
         :raises ConfigError: one is not assigned
         """
-        for assigned in [self._assigned(queue) for queue in queues]:
+        for assigned in self._all_assigned(queues):
             assigned.paused = False
             assigned.wake_puller()
             self._ready.add(assigned)
@@ -297,7 +301,12 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
 
     def _assigned(self, queue: MessageQueue) -> PolledQueue:
         self._check_running()
-        assigned = self._engine.table.get(queue)
+        assigned = self._engine.table.get(checked_queue(queue))
         if assigned is None or assigned.dropped:
             raise ConfigError("queue", queue, "it is not assigned to this consumer (any more)")
         return assigned
+
+    def _all_assigned(self, queues: Iterable[MessageQueue]) -> list[PolledQueue]:
+        if not isinstance(queues, Iterable):
+            raise ConfigError("queues", queues, "expected several MessageQueue")
+        return [self._assigned(queue) for queue in queues]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from rocketmq_aio.config.consumer import OffsetStore
+from rocketmq_aio.config.validation import checked_queue
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.group.stall_recovery import CommitFence
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
@@ -102,6 +103,5 @@ def _by_queue(
         raise ConfigError("offsets", offsets, "expected queues, or queues with their offsets")
     by_queue = dict(offsets) if isinstance(offsets, Mapping) else dict.fromkeys(offsets)
     for queue in by_queue:
-        if not isinstance(queue, MessageQueue):
-            raise ConfigError("queue", queue, "expected a MessageQueue")
+        checked_queue(queue)
     return by_queue

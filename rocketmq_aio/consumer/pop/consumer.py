@@ -74,7 +74,7 @@ class PopConsumer(ClientBase, Generic[V]):
     async def unsubscribe(self, topic: str) -> None:
         """Stop receiving *topic*; received messages can still be acknowledged."""
         self._check_usable()
-        await self._engine.unsubscribe(topic)
+        await self._engine.unsubscribe(check_topic(topic))
 
     # --- messages -------------------------------------------------------------------------------
 
@@ -132,8 +132,8 @@ class PopConsumer(ClientBase, Generic[V]):
             `ConnectionLostError` and a cancellation it is unknown whether it did
         """
         self._check_running()
-        [one] = _several(message)
-        await self._engine.change_invisible(one, _checked(seconds, "seconds", 0.0))
+        seconds = checked_seconds("seconds", seconds, most=LONGEST_SECONDS)
+        await self._engine.change_invisible(_checked_message(message), seconds)
 
     async def retry(self, message: PoppedMessage, delay_seconds: float | None = None) -> None:
         """Have *message* redelivered to the group after *delay_seconds*.
@@ -143,9 +143,9 @@ class PopConsumer(ClientBase, Generic[V]):
         (topic ``%DLQ%<group>``).  Raises the errors of `change_invisible`.
         """
         self._check_running()
-        [one] = _several(message)
-        delay = None if delay_seconds is None else _checked(delay_seconds, "delay_seconds", 0.0)
-        await self._engine.retry(one, delay)
+        if delay_seconds is not None:
+            checked_seconds("delay_seconds", delay_seconds, most=LONGEST_SECONDS)
+        await self._engine.retry(_checked_message(message), delay_seconds)
 
     def events(self) -> AsyncIterator[ConsumerEvent]:
         """Return a stream of events from now on: failures, dead letters."""
@@ -202,9 +202,11 @@ def _checked(value: float | None, name: str, default: float, *, zero: bool = Fal
 
 
 def _several(messages: object) -> list[PoppedMessage]:
-    several: list[PoppedMessage] = []
-    for each in messages if isinstance(messages, Iterable) else [messages]:
-        if not isinstance(each, PoppedMessage):
-            raise ConfigError("message", each, "expected a message that receive() returned")
-        several.append(each)
-    return several
+    several = messages if isinstance(messages, Iterable) else [messages]
+    return [_checked_message(each) for each in several]
+
+
+def _checked_message(message: object) -> PoppedMessage:
+    if not isinstance(message, PoppedMessage):
+        raise ConfigError("message", message, "expected a message that receive() returned")
+    return message

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 import anyio
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.config.validation import checked_count, checked_seconds
+from rocketmq_aio.config.validation import checked_count, checked_queue, checked_seconds
 from rocketmq_aio.consumer.common.redelivery import SendBack, check_delay_level
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
@@ -240,16 +240,10 @@ class PullConsumer(ClientBase):
         raise ClosedError(f"{self!r} was closed during a pull")
 
     async def _learn_route(self, queue: MessageQueue) -> None:
-        _checked_queue(queue)
+        checked_queue(queue)
         self._check_running()
         await self._pulls.learn_route(queue.topic)
 
 
 def _subscription(queue: object, selector: str | MessageSelector) -> Subscription:
-    return subscription(_checked_queue(queue).topic, selector, 0)
-
-
-def _checked_queue(queue: object) -> MessageQueue:
-    if not isinstance(queue, MessageQueue):
-        raise ConfigError("queue", queue, "expected a MessageQueue")
-    return queue
+    return subscription(checked_queue(queue).topic, selector, 0)

@@ -12,8 +12,8 @@ from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.common.hooks import checked_hooks
 from rocketmq_aio.consumer.common.listeners import (
     AssignmentListener,
-    AssignmentListeners,
     check_listener,
+    checked_listeners,
 )
 from rocketmq_aio.consumer.group.member import GroupMember
 from rocketmq_aio.consumer.push.handlers import (
@@ -75,8 +75,7 @@ class PushConsumer(GroupMember[PushEngine]):
         super().__init__(group, namesrv=namesrv, client=client)
         config = PushConfig() if config is None else config
         _check_modes(config, orderly=orderly, single=on_message is not None)
-        check_listener("on_assigned", on_assigned)
-        check_listener("on_revoked", on_revoked)
+        listeners = checked_listeners(on_assigned, on_revoked)
         check_listener("on_event", on_event, may_be_async=False)
         consume_hooks, filters = checked_hooks(self._bind_hooks(hooks))
         handler = Handler(on_message, on_batch, name=f"rocketmq-{group}")
@@ -93,7 +92,6 @@ class PushConsumer(GroupMember[PushEngine]):
             on_event=on_event,
             filters=filters,
         )
-        listeners = AssignmentListeners(on_assigned, on_revoked)
         self._engine = PushEngine(context, handler, listeners, orderly=orderly)
 
     async def subscribe(self, topic: str, selector: str | MessageSelector = "*") -> None:
@@ -114,7 +112,7 @@ class PushConsumer(GroupMember[PushEngine]):
         """
         self._check_usable()
         wait = 0.0 if in_background_task() else self._engine.config.close_timeout_seconds
-        await self._engine.unsubscribe(topic, drain_seconds=wait)
+        await self._engine.unsubscribe(check_topic(topic), drain_seconds=wait)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at *offset* and commit it; cached messages of the queue are dropped.

@@ -10,6 +10,7 @@ from time import monotonic
 import anyio
 
 from rocketmq_aio.config.consumer import PushConfig
+from rocketmq_aio.config.validation import checked_queue
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import LeaseLost
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners
@@ -225,7 +226,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         await self.reset_offsets(queue.topic, {queue: offset})
 
     def _check_pulled(self, queue: MessageQueue) -> None:
-        assigned = self.table.get(queue)
+        assigned = self.table.get(checked_queue(queue))
         if assigned is None or assigned.dropped:
             raise ConfigError("queue", queue, "it is not assigned to this consumer")
         if isinstance(assigned, PoppedQueue):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from anyio import wait_all_tasks_blocked
@@ -73,28 +72,6 @@ async def test_messages_of_a_queue_are_in_order_and_queues_take_turns(cluster: F
     for number in range(4):
         assert bodies(m for m in taken if m.queue.queue_id == number) == numbers(100)
     assert len({message.queue.queue_id for message in taken[:80]}) == 4
-
-
-@pytest.mark.parametrize("limit", [0, -1, 1.5, "7", True])
-async def test_a_wrong_number_of_messages_is_named(
-    cluster: FakeCluster,
-    limit: Any,  # noqa: ANN401
-) -> None:
-    async with consuming(cluster) as consumer:
-        with pytest.raises(ConfigError) as caught:
-            await consumer.poll(0, max_messages=limit)
-        assert (caught.value.setting, caught.value.value) == ("max_messages", limit)
-
-
-@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "5", None, True])
-async def test_a_wrong_timeout_is_named(
-    cluster: FakeCluster,
-    seconds: Any,  # noqa: ANN401
-) -> None:
-    async with consuming(cluster) as consumer:
-        with pytest.raises(ConfigError) as caught:
-            await consumer.poll(seconds)
-        assert caught.value.setting == "timeout_seconds"
 
 
 async def test_a_poll_with_invalid_arguments_marks_nothing_as_processed(

@@ -98,17 +98,6 @@ async def test_offset_for_time_returns_the_offset(cluster: FakeCluster) -> None:
         assert await consumer.offset_for_time(queue(), now + timedelta(hours=1)) == 3
 
 
-@pytest.mark.parametrize("when", [datetime(2026, 1, 1), 5, None, "2026-01-01"])
-async def test_offset_for_time_needs_a_time_zone(
-    cluster: FakeCluster,
-    when: Any,  # noqa: ANN401
-) -> None:
-    async with consuming(cluster) as consumer:
-        with pytest.raises(ConfigError) as caught:
-            await consumer.offset_for_time(queue(), when)
-        assert (caught.value.setting, caught.value.value) == ("when", when)
-
-
 async def test_a_topic_that_does_not_exist_has_no_queues(cluster: FakeCluster) -> None:
     async with consuming(cluster) as consumer:
         with pytest.raises(RouteNotFoundError):

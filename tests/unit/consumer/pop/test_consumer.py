@@ -81,44 +81,6 @@ def test_a_wrong_setting_is_named(setting: str, value: object) -> None:
     assert caught.value.setting == setting
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("max_messages", 0),
-        ("max_messages", 33),
-        ("max_messages", True),
-        ("invisible_seconds", 0),
-        ("invisible_seconds", "1"),
-        ("wait_seconds", -1),
-        ("wait_seconds", float("nan")),
-    ],
-)
-async def test_invalid_receive_arguments_are_named(
-    cluster: FakeCluster, name: str, value: object
-) -> None:
-    async with popping(cluster) as consumer:
-        with pytest.raises(ConfigError) as caught:
-            await consumer.receive(**{name: value})  # type: ignore[arg-type]
-
-    assert caught.value.setting == name
-
-
-async def test_only_received_messages_can_be_acknowledged(cluster: FakeCluster) -> None:
-    async with popping(cluster) as consumer:
-        for settle in (consumer.ack, consumer.retry):
-            with pytest.raises(ConfigError, match="receive"):
-                await settle("message")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("topic", ["", "a b", None])
-async def test_a_wrong_topic_or_selector_is_refused(cluster: FakeCluster, topic: Any) -> None:  # noqa: ANN401
-    consumer = popper_of(cluster)
-    with pytest.raises(ConfigError):
-        await consumer.subscribe(topic)
-    with pytest.raises(ConfigError):
-        await consumer.subscribe(TOPIC, "||")
-
-
 async def test_messages_of_all_queues_and_brokers_are_received_once() -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 4}) as cluster:
         for broker in (0, 1):

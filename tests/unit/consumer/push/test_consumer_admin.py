@@ -196,7 +196,7 @@ async def test_seek_continues_at_the_given_offset(cluster: FakeCluster) -> None:
     assert handled.bodies() == [*numbers(5), "3", "4"]
 
 
-@pytest.mark.parametrize("offset", [-1, 6, 1.0, "3", None])
+@pytest.mark.parametrize("offset", [6, 2**62])
 async def test_seek_beyond_the_queue_is_rejected(
     cluster: FakeCluster,
     offset: Any,  # noqa: ANN401 - that is what is tested
@@ -207,18 +207,6 @@ async def test_seek_beyond_the_queue_is_rejected(
             await consumer.seek(queue(), offset)
 
     assert (caught.value.setting, caught.value.value) == ("offset", offset)
-
-
-@pytest.mark.parametrize("unknown", [queue(9), "orders"])
-async def test_seek_of_an_unassigned_queue_is_rejected(
-    cluster: FakeCluster,
-    unknown: Any,  # noqa: ANN401 - that is what is tested
-) -> None:
-    async with pushing(cluster, Notes()) as consumer:
-        with pytest.raises(ConfigError) as caught:
-            await consumer.seek(unknown, 0)
-
-    assert (caught.value.setting, caught.value.value) == ("queue", unknown)
 
 
 async def test_consumed_offsets_stop_at_the_first_unsettled_message(cluster: FakeCluster) -> None:

@@ -1,0 +1,119 @@
+"""Arguments of the methods of consumers: each wrong one is named, and no request is sent for it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
+
+import pytest
+
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.cluster import FakeCluster
+from tests.unit.consumer.lite_pull_env import TOPIC, consuming, numbers, put, queue
+from tests.unit.consumer.pop_env import popped, popping
+from tests.unit.consumer.pushing import Notes, pushing
+
+# The setting that is named, its value, and the call.
+Case: TypeAlias = tuple[str, object, Callable[[Any, Any], object]]
+
+NAN: Final = float("nan")
+NOW: Final = datetime.now(UTC)
+QUEUE: Final = queue()
+FOREIGN: Final = queue(9)
+BACKGROUND: Final = frozenset(
+    {
+        *(RequestCode.HEART_BEAT, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE),
+        *(RequestCode.POP_MESSAGE, RequestCode.GET_CONSUMER_LIST_BY_GROUP),
+        *(RequestCode.GET_CONSUMER_CONNECTION_LIST, RequestCode.UPDATE_CONSUMER_OFFSET),
+        *(RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.GET_MIN_OFFSET),
+    }
+)
+
+
+def cases(setting: str, values: Iterable[Any], call: Callable[[Any, Any], object]) -> list[Case]:
+    return [(setting, value, call) for value in values]
+
+
+GROUP_MEMBER: Final[list[Case]] = [
+    *cases("topic", ("", "a b", None, 5), lambda c, v: c.subscribe(v)),
+    *cases("topic", ("a b", 5, []), lambda c, v: c.unsubscribe(v)),
+    *cases("selector", ("||", 5), lambda c, v: c.subscribe(TOPIC, v)),
+]
+READY: Final[list[Case]] = cases("timeout_seconds", ("1", -1, NAN, True), lambda c, v: c.ready(v))
+SEEK: Final[list[Case]] = [
+    *cases("queue", (FOREIGN, TOPIC, []), lambda c, v: c.seek(v, 0)),
+    *cases("offset", (-1, 1.0, "3", None), lambda c, v: c.seek(QUEUE, v)),
+]
+LITE_PULL: Final[list[Case]] = [
+    *(*GROUP_MEMBER, *READY, *SEEK),
+    *cases("queue", (FOREIGN, TOPIC, []), lambda c, v: c.seek_to_begin(v)),
+    *cases("queue", (FOREIGN, TOPIC, []), lambda c, v: c.seek_to_end(v)),
+    *cases("queue", (FOREIGN, TOPIC, []), lambda c, v: c.position(v)),
+    *cases("queue", (TOPIC, None), lambda c, v: c.committed(v)),
+    *cases("queue", (TOPIC, None), lambda c, v: c.offset_for_time(v, NOW)),
+    *cases(
+        "when",
+        (datetime(2026, 1, 1), 5, None, "2026-01-01"),
+        lambda c, v: c.offset_for_time(QUEUE, v),
+    ),
+    *cases("queue", (FOREIGN, TOPIC, []), lambda c, v: c.pause([QUEUE, v])),
+    *cases("queue", (FOREIGN, TOPIC, []), lambda c, v: c.resume([QUEUE, v])),
+    *cases("queues", (QUEUE, None), lambda c, v: c.pause(v)),
+    *cases("queues", (QUEUE, None), lambda c, v: c.resume(v)),
+    *cases("offsets", (5, QUEUE, TOPIC), lambda c, v: c.commit(v)),
+    *cases("queue", (TOPIC, 5), lambda c, v: c.commit({v: 1})),
+    *cases("offset", (-1, "1", 2**63), lambda c, v: c.commit({QUEUE: v})),
+    *cases("max_messages", (0, -1, 1.5, "7", True), lambda c, v: c.poll(0, max_messages=v)),
+    *cases("timeout_seconds", (-1, NAN, float("inf"), "5", None, True), lambda c, v: c.poll(v)),
+    ("listener", 5, lambda c, v: c.listen_queues(TOPIC, v)),
+    ("topic", "", lambda c, v: c.listen_queues(v, print)),
+    ("on_queues_changed", 5, lambda c, v: c.subscribe(TOPIC, on_queues_changed=v)),
+    ("topic", 5, lambda c, v: c.message_queues(v)),
+]
+PUSH: Final[list[Case]] = [
+    *(*GROUP_MEMBER, *READY, *SEEK),
+    *cases("concurrency", (0, 1001, True, "5"), lambda c, v: c.set_concurrency(v)),
+]
+POP: Final[list[Case]] = [
+    *GROUP_MEMBER,
+    *cases("max_messages", (0, 33, True), lambda c, v: c.receive(v)),
+    *cases("invisible_seconds", (0, "1", 1e9), lambda c, v: c.receive(1, v)),
+    *cases("wait_seconds", (-1, NAN), lambda c, v: c.receive(1, 1, v)),
+    *cases("message", (5, None), lambda c, v: c.ack(v)),
+    ("message", "m", lambda c, v: c.ack([popped(1), v])),
+    *cases("message", ("m", [], [popped(1)]), lambda c, v: c.change_invisible(v, 1)),
+    *cases("message", ("m", [], [popped(1)]), lambda c, v: c.retry(v)),
+    *cases("seconds", (None, 0, -1, "1", NAN), lambda c, v: c.change_invisible(popped(1), v)),
+    *cases("delay_seconds", (0, -1, "1", NAN), lambda c, v: c.retry(popped(1), v)),
+]
+KINDS: Final[dict[str, tuple[Callable[[FakeCluster], AbstractAsyncContextManager[Any]], Any]]] = {
+    "lite pull": (consuming, LITE_PULL),
+    "push": (lambda cluster: pushing(cluster, Notes()), PUSH),
+    "pop": (popping, POP),
+}
+
+
+async def outcome(returned: object) -> object:
+    """Return the result of a plain or async method."""
+    return await returned if inspect.isawaitable(returned) else returned
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_invalid_arguments_are_refused_before_any_request(
+    cluster: FakeCluster, kind: str
+) -> None:
+    enter, table = KINDS[kind]
+    put(cluster, *numbers(5))
+    async with enter(cluster) as consumer:
+        for setting, value, call in table:
+            with pytest.raises(ConfigError) as caught:
+                await outcome(call(consumer, value))
+            assert caught.value.setting == setting, (setting, value)
+            assert caught.value.value is value, (setting, value)
+        sent = {each.command.code for each in cluster.broker.requests} - BACKGROUND
+
+    assert sent == set()
