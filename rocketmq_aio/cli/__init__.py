@@ -5,22 +5,35 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from rocketmq_aio.errors import missing_extra
+from rocketmq_aio.cli.streams import open_closed_streams
 
 NEEDED: Final = ("typer", "rich")
+STOPPED: Final = 130  # `ExitCode.STOPPED`, which may not be imported yet
 
 
 def main() -> None:
     """Run the command of this process and end with its exit code."""
+    open_closed_streams()
+    try:
+        code = _run()
+    except KeyboardInterrupt:  # during imports
+        sys.stderr.write("rmq: stopped\n")
+        code = STOPPED
+    sys.exit(code)
+
+
+def _run() -> int:
     if sys.argv[1:2] == ["dev"]:
         from rocketmq_aio.cli import dev
 
-        sys.exit(dev.run(sys.argv[2:]))
+        return dev.run(sys.argv[2:])
     try:
         from rocketmq_aio.cli.app import run
     except ModuleNotFoundError as error:
         if error.name not in NEEDED:
             raise
+        from rocketmq_aio.errors import missing_extra
+
         sys.stderr.write(f"rmq needs {error.name}: {missing_extra('cli')}\n")
-        sys.exit(2)  # the exit code for missing extras
-    sys.exit(run(sys.argv[1:]))
+        return 2  # the exit code for missing extras
+    return run(sys.argv[1:])

@@ -11,6 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from rocketmq_aio.cli.failures import ExitCode, exit_code, format_error
 from rocketmq_aio.cli.output import print_error
+from rocketmq_aio.cli.streams import drop_output
 
 PACKAGE: Final = "rocketmq-aio"
 PANELS: Final = {  # commands of each panel of the help: name, module, help
@@ -131,7 +132,17 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print_error("stopped")
         return ExitCode.STOPPED
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise  # the end of a completion
+        drop_output()  # the reader of a help has enough
+        return ExitCode.DONE
     except Exception as error:  # noqa: BLE001 - the end of the program: prints every error
-        print_error(format_error(error))
-        return exit_code(error)
+        cause: Exception = error
+        while isinstance(cause, ExceptionGroup):
+            cause = cause.exceptions[0]
+        print_error(format_error(cause))
+        return exit_code(cause)
+    if result == ExitCode.STOPPED and not isinstance(result, ExitCode):  # of typer
+        print_error("stopped")
     return result if isinstance(result, int) else ExitCode.DONE

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
 from inspect import Parameter, Signature
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_type_hints
 
 import typer
+
+from rocketmq_aio.cli.streams import drop_output
 
 A = TypeVar("A")
 
@@ -58,8 +58,7 @@ def command(
             except KeyboardInterrupt:  # typer would end without a message
                 raise typer.Abort from None
             except BrokenPipeError:  # the reader, such as `head`, has enough
-                # Python flushes standard output at the end.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                drop_output()
                 return 0
 
         hints = get_type_hints(kind)

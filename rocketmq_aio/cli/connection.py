@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocketmq_aio.cli.arguments import option, options
 from rocketmq_aio.cli.contexts import Context, complete_contexts, find_context
+from rocketmq_aio.cli.output import print_note
+from rocketmq_aio.cli.streams import prompting
 from rocketmq_aio.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -168,7 +170,8 @@ def _credentials(
     if environ.get("ROCKETMQ_ACCESS_KEY", chosen.access_key) != chosen.access_key:
         secret, token = None, None  # of another account
     if not secret and may_prompt and sys.stdin.isatty():
-        secret = getpass.getpass(f"Secret key of {chosen.access_key}: ")
+        with prompting():
+            secret = getpass.getpass(f"Secret key of {chosen.access_key}: ")
     if not secret:
         raise ConfigError("access_key", chosen.access_key, NO_SECRET)
     return Credentials(access_key=chosen.access_key, secret_key=secret, security_token=token)
@@ -195,7 +198,9 @@ def read_credentials(file: Path) -> dict[str, str]:
     :raises ConfigError: the file cannot be read, or has another form
     """
     try:
-        text = file.read_text()
+        if os.name == "posix" and file.stat().st_mode & 0o077:
+            print_note(f"other users may read {file}: chmod 600 it")
+        text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         reason = f"cannot be read ({type(error).__name__}): check path and permissions"
         raise ConfigError("credentials", str(file), reason) from None

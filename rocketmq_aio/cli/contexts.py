@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +17,7 @@ import typer
 from rocketmq_aio.errors import ConfigError
 
 FILE: Final = "RMQ_CONFIG"
+PLACE: Final = re.compile(r"\(at [a-z0-9, ]+\)$")  # of an error of TOML
 CURRENT: Final = "RMQ_CONTEXT"
 HEADER: Final = "# Profiles of rmq; secrets do not belong here: see `rmq context set --help`.\n"
 
@@ -75,6 +77,8 @@ def load_contexts(environ: Mapping[str, str] = os.environ) -> Contexts:
     except (OSError, ValueError) as error:  # includes errors of TOML, text and msgspec
         # Not its message: it could contain a secret that somebody wrote into the file.
         where = str(error) if isinstance(error, msgspec.ValidationError) else type(error).__name__
+        if place := PLACE.search(str(error)):
+            where = f"{where} {place[0]}"
         raise ConfigError(FILE, str(file), f"cannot be used: {where}") from None
 
 

@@ -36,6 +36,7 @@ _SETTINGS: Final = {
     **{f"--{name}": name for name in "tls namespace group sql body mode format rate".split()},
     "--name-server": "nameServer name_server",
     "--namesrv": "namesrv",
+    "--timeout": "request_timeout_seconds",
     "--context": "context",
     "--access-key": "access_key",
     "--credentials-file": "accessKey secretKey securityToken credentials",

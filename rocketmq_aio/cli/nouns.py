@@ -19,9 +19,10 @@ import typer
 from rocketmq_aio.admin.client import AdminClient
 from rocketmq_aio.cli.arguments import command, option, options
 from rocketmq_aio.cli.connection import ClientArguments
+from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.output import FormatArguments, print_note
 from rocketmq_aio.cli.parameters import SECRET, parameters
-from rocketmq_aio.cli.results import as_list, plain, show
+from rocketmq_aio.cli.results import as_list, expand, plain, show
 from rocketmq_aio.cli.running import ChangeArguments, run_async
 from rocketmq_aio.errors import AdminError
 
@@ -32,12 +33,14 @@ class Verb(NamedTuple):
     :ivar action: phrase of the confirmation, with the names of parameters
     :ivar preview: method whose result is shown before a confirmation and by ``--dry-run``
     :ivar columns: columns of the table
+    :ivar expand: field with a list whose entries become the rows
     """
 
     action: str = ""
     preview: str = ""
     columns: str = ""
     examples: str = ""
+    expand: str = ""
 
 
 NOUNS: Final[dict[str, tuple[str, dict[str, str]]]] = {
@@ -67,7 +70,8 @@ NOUNS: Final[dict[str, tuple[str, dict[str, str]]]] = {
 }
 TRACE: Final = "trace"  # `rmq message trace`, also without its noun
 INTERNAL: Final = frozenset({"member_tables"})
-ROWS: Final = ("list[", "tuple[", "dict[str, dict[str, str]]")
+TABLES: Final = "dict[str, dict[str, str]]"
+ROWS: Final = ("list[", "tuple[", TABLES)
 SAFE: Final = frozenset("create send export check".split())  # they overwrite nothing
 _MESSAGES: Final = (
     "message_id queue.broker_name queue.queue_id queue_offset tags keys store_time body"
@@ -150,6 +154,11 @@ VERBS: Final = {
     "user update": Verb("change user {username}"),
     "user delete": Verb("delete user {username}", examples="rmq user delete app"),
     "broker cluster": Verb(columns="broker_name cluster addresses master"),
+    "broker consume-stats": Verb(
+        columns="server group queue.topic queue.broker_name queue.queue_id "
+        "broker_offset consumer_offset lag last_time",
+        expand="queues",
+    ),
     "broker stats": Verb(examples="rmq broker stats --brokers broker-a -o yaml"),
 }
 
@@ -197,6 +206,8 @@ def register(app: typer.Typer, noun: str, shown: str, method: Callable[..., Any]
     assert given is not None
     is_change = changes(noun, shown, method)
     returned = str(get_type_hints(method).get("return", ""))
+    if returned.startswith(TABLES) and not verb.columns:
+        verb = verb._replace(columns="server name value")
     is_list = (inspect.getdoc(method) or "").startswith("Return") and returned.startswith(ROWS)
     own: list[type] = [ChangeArguments] if is_change else [ListArguments] if is_list else []
     kind = make_dataclass(
@@ -244,19 +255,52 @@ async def _call(
             action = verb.action or f"{name.replace('_', ' ')} {names}".strip()
             if not arguments.confirm(action.format_map({**values})):
                 return 0
-        try:
-            result = plain(await _bound(part, name, given))
-        except AdminError as error:
-            if done := [plain(each) for each in error.done.values() if each is not None]:
-                show(done, arguments.output)
-            raise
+        result, failure = await _answer(part, name, given, may_repeat=not is_change)
+    shown = plain(result)
+    code = ExitCode.INCOMPLETE if _has_problem(shown) else ExitCode.DONE
+    if verb.expand:
+        shown = expand(shown, verb.expand)
     if hasattr(arguments, "match"):  # ListArguments
-        result = _page(as_list(result), arguments)
-    if result is None:
+        shown = _page(as_list(shown), arguments)
+    if shown is None:
         print_note("done")
     else:
-        show(result, arguments.output, columns)
-    return 0
+        show(shown, arguments.output, columns)
+    if failure is not None:
+        raise failure
+    return code
+
+
+async def _answer(
+    part: object, name: str, given: Mapping[str, Any], *, may_repeat: bool
+) -> tuple[object, AdminError | None]:
+    """Return the result, or that of the brokers that answered and the error of the others."""
+    try:
+        return await _bound(part, name, given), None
+    except AdminError as error:
+        others = _of_the_others(getattr(part, name), given, error) if may_repeat else {}
+        if not others:
+            raise
+        return await _bound(part, name, others), error
+
+
+def _of_the_others(
+    method: Callable[..., Any], given: Mapping[str, Any], error: AdminError
+) -> dict[str, Any]:
+    """Return the arguments that query only the brokers that answered; none if this is impossible.
+
+    The results in *error* are parts of the answers in the form of brokers.
+    """
+    if not error.done or "brokers" not in inspect.signature(method).parameters:
+        return {}
+    return {**given, "cluster": None, "brokers": list(error.done)}
+
+
+def _has_problem(rows: object) -> bool:
+    """Return whether a row is about a server that did not answer."""
+    return isinstance(rows, list) and any(
+        isinstance(row, Mapping) and row.get("problem") for row in rows
+    )
 
 
 async def _bound(part: object, name: str, given: Mapping[str, Any]) -> object:

@@ -14,6 +14,7 @@ from unicodedata import east_asian_width
 import msgspec
 
 from rocketmq_aio.cli.arguments import option, options
+from rocketmq_aio.cli.streams import drop_output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,6 +27,7 @@ WIDTH_OF_PIPES: Final = 160  # so that tables in files are not wrapped
 PLAIN_YAML: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]*")
 YAML_WORDS: Final = frozenset("null true false yes no on off y n".split())  # of YAML 1.1
 GAP: Final = "  "
+NESTED_WIDTH: Final = 100  # of nested values in tables
 
 
 class Format(StrEnum):
@@ -64,6 +66,9 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_error(text: str) -> None:
     """Print an error on one line."""
+    if not sys.stderr.isatty():  # rich takes a while to import
+        print_note(f"rmq: {text}")
+        return
     from rich.text import Text
 
     console(stderr=True).print(Text(f"rmq: {text}"), soft_wrap=True, style="red")
@@ -79,6 +84,22 @@ def print_line(text: str) -> None:
     """Print a line of a result at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+class Output:
+    """Lines of results of a command that goes on when nobody reads them any more."""
+
+    def __init__(self) -> None:
+        self._is_read = True
+
+    def line(self, text: str) -> None:
+        """Print *text*."""
+        if self._is_read:
+            try:
+                print_line(text)
+            except BrokenPipeError:
+                drop_output()
+                self._is_read = False
 
 
 def show_json(value: Mapping[str, Any]) -> None:
@@ -179,6 +200,8 @@ def format_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> st
     ]
     cells = [head, *([format_cell(cell) for cell in row] for row in kept)]
     widths = [max(_width(row[i]) for row in cells) for i in range(len(head))]
+    if widths and not right[-1]:
+        widths[-1] = 0  # nothing is behind it
     lines = (GAP.join(map(_pad, row, widths, right)).rstrip() for row in cells)
     return "\n".join(lines)
 
@@ -204,7 +227,11 @@ def format_cell(cell: object) -> str:
         return "yes" if cell else "no"
     if isinstance(cell, float):
         return f"{cell:,.2f}"
-    return f"{cell:,}" if isinstance(cell, int) else printable(_text(cell))
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    text = printable(_text(cell))
+    is_cut = not isinstance(cell, str) and len(text) > NESTED_WIDTH
+    return f"{text[:NESTED_WIDTH]}..." if is_cut else text
 
 
 def _text(cell: object) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final
@@ -16,11 +15,11 @@ import typer
 from rocketmq_aio.cli.arguments import argument, command, option, options
 from rocketmq_aio.cli.completion import complete_topics
 from rocketmq_aio.cli.connection import ClientArguments
-from rocketmq_aio.cli.input import read_lines
-from rocketmq_aio.cli.output import print_line, print_note, show_json
+from rocketmq_aio.cli.input import InputError, Line, check_files, read_lines, read_whole
+from rocketmq_aio.cli.output import Output, json_line, print_note
 from rocketmq_aio.cli.parameters import parse_pairs
 from rocketmq_aio.cli.running import run_async
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.errors import ConfigError, InvalidMessageError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.properties import RESERVED
 from rocketmq_aio.model.values import SendResult
@@ -28,6 +27,7 @@ from rocketmq_aio.producer.producer import Producer
 
 app = typer.Typer(add_completion=False)
 AT_ONCE: Final = 256
+SHOWN: Final = 5  # places of failures
 GROUP: Final = "rmq-produce"
 EXAMPLES: Final = """
 echo hello | rmq produce orders --tag new --key 42
@@ -36,8 +36,8 @@ rmq consume orders --from beginning --exit-at-end -o json | rmq produce copy --j
 """
 
 
-class Line(msgspec.Struct):
-    """A line of ``--json``; further fields, such as those of `rmq consume`, are ignored."""
+class Fields(msgspec.Struct):
+    """The object of a line of ``--json``; other fields of `rmq consume` are ignored."""
 
     body: Any = None
     body_base64: str | None = None
@@ -76,39 +76,53 @@ class ProduceArguments(ClientArguments):
     verbose: bool = option("Print each result as JSON.", "--verbose", "-v", default=False)
     group: str = option("Producer group.", "--group", "-g", default=GROUP)
 
-    def message(self, line: bytes, number: int) -> Message:
-        """Return the message of a line; raise `ConfigError` if it is no JSON object."""
-        given = _parse(line, number) if self.json else Line()
-        pairs = parse_pairs(self.property) or {}
-        named = {**{k: v or "" for k, v in pairs.items()}, **given.properties}
+    def message(self, line: Line) -> Message:
+        """Return the message of a line; raise `InputError` if there is none."""
+        try:
+            return self._message(_parse(line.body) if self.json else Fields(), line.body)
+        except ConfigError:
+            raise  # of an option, not of the line
+        except (InvalidMessageError, msgspec.DecodeError, ValueError) as error:
+            raise InputError(f"{line.place}: {error}") from None
+
+    def _message(self, given: Fields, body: bytes) -> Message:
         keys = [*given.keys, *([given.key] if given.key else [])] or list(self.key)
+        own = {name: text for name, text in given.properties.items() if name not in RESERVED}
         return Message(
             self.topic,
-            _body(given, number) if self.json else line,
+            _body(given) if self.json else body,
             tags=given.tag or given.tags or self.tag,
             keys=keys or None,
-            properties={k: v for k, v in named.items() if k not in RESERVED},
+            properties={**self.properties(), **own},
             sharding_key=given.sharding_key or self.sharding_key,
             delay_seconds=self.delay if given.delay_seconds is None else given.delay_seconds,
             delay_level=given.delay_level or self.delay_level,
         )
 
+    def properties(self) -> dict[str, str]:
+        """Return those of every message; raise `ConfigError` for names of the system."""
+        pairs = {name: text or "" for name, text in (parse_pairs(self.property) or {}).items()}
+        if taken := RESERVED & pairs.keys():
+            reason = "belongs to the system: use --key, --tag, --delay or --sharding-key"
+            raise ConfigError("--property", min(taken), reason)
+        return pairs
 
-def _parse(line: bytes, number: int) -> Line:
+
+def _parse(line: bytes) -> Fields:
     try:
-        return msgspec.json.decode(line, type=Line)
-    except msgspec.DecodeError as error:
-        raise ConfigError("--json", None, f"line {number}: {error}") from None
+        return msgspec.json.decode(line, type=Fields)
+    except UnicodeDecodeError:
+        raise ValueError("the line is not UTF-8") from None
 
 
-def _body(given: Line, number: int) -> bytes:
+def _body(given: Fields) -> bytes:
     if given.body_base64 is not None:
         try:
             return base64.b64decode(given.body_base64, validate=True)
         except binascii.Error as error:
-            raise ConfigError("--json", None, f"line {number}: body_base64: {error}") from None
+            raise ValueError(f"body_base64: {error}") from None
     if given.body is None:
-        raise ConfigError("--json", None, f"line {number} has neither body nor body_base64")
+        raise ValueError("it has neither body nor body_base64")
     is_text = isinstance(given.body, str)
     return given.body.encode() if is_text else msgspec.json.encode(given.body)
 
@@ -117,61 +131,92 @@ def _body(given: Line, number: int) -> bytes:
 def _produce(arguments: ProduceArguments) -> int:
     """Send the lines of files or of standard input as messages; empty lines are skipped.
 
-    Up to 256 sends run at once. The first failure ends the command; its message and those after
-    it may be missing.
+    Up to 256 sends run at once. The first failure, or a line that is no message, ends the command:
+    later lines are not sent, and sends that run are finished first.
     """
+    arguments.properties()
+    check_files(arguments.files or ())
     return run_async(_send_all(arguments))
 
 
 async def _send_all(arguments: ProduceArguments) -> int:
-    sent = started = 0
-
-    async def send(message: Message) -> None:
-        nonlocal sent
+    async with Producer(arguments.group, client=arguments.config()) as producer:
+        sending = _Sending(arguments, producer)
         try:
-            _print(arguments, await producer.send(message))
-            sent += 1
+            await sending.run()
         finally:
-            free.release()
-
-    free = asyncio.Semaphore(AT_ONCE)
-    loop = asyncio.get_running_loop()
-    due = loop.time()
-    try:
-        async with (
-            Producer(arguments.group, client=arguments.config()) as producer,
-            asyncio.TaskGroup() as tasks,
-            aclosing(_inputs(arguments)) as lines,
-        ):
-            async for line in lines:
-                started += 1
-                message = arguments.message(line, started)
-                if arguments.rate is not None:
-                    await asyncio.sleep(max(0.0, due - loop.time()))
-                    due = max(due, loop.time() - 1) + 1 / arguments.rate
-                await free.acquire()
-                tasks.create_task(send(message))
-                if started == arguments.count:
-                    break
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    finally:
-        print_note(f"{sent} messages sent to {arguments.topic}")
+            print_note(sending.summary())
     return 0
 
 
-async def _inputs(arguments: ProduceArguments) -> AsyncGenerator[bytes, None]:
-    if not arguments.whole:
-        async for line in read_lines(arguments.files or ()):
-            if line:
-                yield line
-        return
-    for each in [[file] for file in arguments.files or ()] or [[]]:
-        yield b"\n".join([line async for line in read_lines(each)])
+class _Sending:
+    """Reads lines and sends them; a failed send ends the reading."""
 
+    def __init__(self, arguments: ProduceArguments, producer: Producer) -> None:
+        self._arguments, self._producer = arguments, producer
+        self._free = asyncio.Semaphore(AT_ONCE)
+        self._sent = 0
+        self._failures: dict[str, Exception] = {}  # by place
+        self._running: set[asyncio.Task[None]] = set()
+        self._reading: asyncio.Task[None] | None = None
+        self._output = Output()
 
-def _print(arguments: ProduceArguments, result: SendResult) -> None:
-    if arguments.verbose:
-        show_json(msgspec.to_builtins(result))
-    elif not result.ok:
-        print_line(f"{result.message_id}: {result.status.name}")
+    async def run(self) -> None:
+        """Send all lines; raise the first failure when no send runs any more."""
+        self._reading = asyncio.ensure_future(self._read())
+        try:
+            await self._reading
+        except asyncio.CancelledError:
+            if not self._failures:  # a signal
+                raise
+        finally:
+            self._reading.cancel()
+            await asyncio.wait([self._reading, *self._running])
+        for error in self._failures.values():
+            raise error
+
+    def summary(self) -> str:
+        """Return how many messages were sent, and the lines that failed."""
+        text = f"{self._sent} messages sent to {self._arguments.topic}"
+        places = list(self._failures)
+        more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+        return f"{text}; failed: {', '.join(places[:SHOWN])}{more}" if places else text
+
+    async def _read(self) -> None:
+        arguments, loop = self._arguments, asyncio.get_running_loop()
+        read = read_whole if arguments.whole else read_lines
+        started, due = 0, loop.time()
+        async with aclosing(read(arguments.files or ())) as lines:  # type: ignore[type-var]
+            async for line in lines:
+                if not line.body and not arguments.whole:
+                    continue
+                message = arguments.message(line)
+                if arguments.rate is not None:
+                    await asyncio.sleep(max(0.0, due - loop.time()))
+                    due = max(due, loop.time() - 1) + 1 / arguments.rate
+                await self._free.acquire()
+                task = asyncio.ensure_future(self._send(line.place, message))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+                started += 1
+                if started == arguments.count:
+                    return
+
+    async def _send(self, place: str, message: Message) -> None:
+        try:
+            result = await self._producer.send(message)
+        except Exception as error:  # noqa: BLE001 - raised by run
+            self._failures[place] = error
+            assert self._reading is not None
+            self._reading.cancel()
+        else:
+            self._sent += 1
+            self._show(result)
+        finally:
+            self._free.release()
+
+    def _show(self, result: SendResult) -> None:
+        if self._arguments.verbose:
+            self._output.line(json_line(msgspec.to_builtins(result)))
+        elif not result.ok:
+            self._output.line(f"{result.message_id}: {result.status.name}")

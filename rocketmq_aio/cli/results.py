@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final
@@ -24,8 +24,10 @@ def plain(value: object) -> Any:  # noqa: ANN401 - JSON values
     if isinstance(value, MessageExt):
         return describe_message(value)
     if isinstance(value, Mapping):
-        if value and all(isinstance(each, Result) for each in value.values()):
-            return [{"server": str(key), **plain(each)} for key, each in value.items()]
+        if value and all(map(_holds_results, value.values())):
+            return [
+                {"server": str(key), **row} for key, each in value.items() for row in _rows(each)
+            ]
         return _without_secrets({str(key): plain(each) for key, each in value.items()})
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(each) for each in value]
@@ -34,6 +36,36 @@ def plain(value: object) -> Any:  # noqa: ANN401 - JSON values
     if isinstance(value, Enum):
         return value.name
     return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
+
+
+def _holds_results(value: object) -> bool:
+    """Return whether *value* is a result, or a list or mapping of results, also nested or empty."""
+    if isinstance(value, Mapping):
+        return bool(value) and all(map(_holds_results, value.values()))
+    if isinstance(value, list | tuple):
+        return all(isinstance(each, Result) for each in value)
+    return isinstance(value, Result)
+
+
+def _rows(value: object) -> Iterator[dict[str, Any]]:
+    """Yield the rows of results; keys of mappings are the column ``name``."""
+    if isinstance(value, Mapping):
+        yield from (
+            {"name": str(name), **row} for name, each in value.items() for row in _rows(each)
+        )
+    elif isinstance(value, list | tuple):
+        yield from map(plain, value)
+    else:
+        yield plain(value)
+
+
+def expand(rows: Sequence[Mapping[str, Any]], field: str) -> list[dict[str, Any]]:
+    """Return a row for each entry of the lists in *field*, with the other fields."""
+    return [
+        {**{name: each for name, each in row.items() if name != field}, **entry}
+        for row in rows
+        for entry in row[field]
+    ]
 
 
 def _without_secrets(values: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import typer
 
 from rocketmq_aio.cli.arguments import option, options
 from rocketmq_aio.cli.output import print_note
+from rocketmq_aio.cli.streams import prompting
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.signals import stop_signals
 
@@ -37,7 +38,8 @@ class ChangeArguments:
             return True
         if not sys.stdin.isatty():
             raise ConfigError("--yes", None, f"{NOT_CONFIRMED} (to {action})")
-        return typer.confirm(f"{action[0].upper()}{action[1:]}?", abort=True, err=True)
+        with prompting():
+            return typer.confirm(f"{action[0].upper()}{action[1:]}?", abort=True, err=True)
 
 
 def run_async(work: Coroutine[Any, Any, int], *, on_signal: int | None = None) -> int:

@@ -83,8 +83,8 @@ async def _screen(
     admin: AdminClient, arguments: TopArguments, before: dict[Any, tuple[float, int]]
 ) -> tuple[str, dict[Any, tuple[float, int]]]:
     """Return the text, and the time and the sum of offsets by topic and by group."""
-    topics = _chosen(await admin.topics.list(), arguments)
-    groups = _chosen(await admin.groups.list(), arguments)
+    topics, of_topics = _chosen(await admin.topics.list(), arguments)
+    groups, of_groups = _chosen(await admin.groups.list(), arguments)
     found, failed = await gather_limited(admin.topics.stats, topics, AT_ONCE)
     _, lags = await read_lag(admin, groups) if groups else (None, [])
     now, after = time.monotonic(), {}
@@ -108,7 +108,7 @@ async def _screen(
     ]
     busy.sort(key=lambda row: (-(row["in_per_second"] or 0), -row["messages"], row["topic"]))
     late.sort(key=lambda row: (-row["lag"], row["group"], row["topic"]))
-    head = f"{len(topics)} topics, {len(groups)} groups, {len(failed)} topics not readable"
+    head = f"{of_topics} topics, {of_groups} groups, {len(failed)} topics not readable"
     tables = [
         format_table(*as_rows(rows[: arguments.limit], columns))
         for rows, columns in ((busy, TOPICS), (late, GROUPS))
@@ -116,6 +116,10 @@ async def _screen(
     return "\n\n".join([f"{time.strftime('%H:%M:%S')}  {head}", *tables]), after
 
 
-def _chosen(names: list[str], arguments: TopArguments) -> list[str]:
+def _chosen(names: list[str], arguments: TopArguments) -> tuple[list[str], str]:
+    """Return the names to read, and their number, also of those that are left out."""
     match = arguments.match
-    return [name for name in names if match is None or fnmatchcase(name, match)][: arguments.most]
+    found = [name for name in names if match is None or fnmatchcase(name, match)]
+    chosen = found[: arguments.most]
+    more = "" if len(chosen) == len(found) else f" of {len(found)} (--most, --match)"
+    return chosen, f"{len(chosen)}{more}"

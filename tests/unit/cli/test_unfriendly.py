@@ -1,0 +1,359 @@
+"""`rmq` with broken input, closed streams, signals and servers that do not respond."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rocketmq_aio.cli import app as cli_app
+from rocketmq_aio.cli.app import run
+from rocketmq_aio.cli.output import NESTED_WIDTH, format_table
+from rocketmq_aio.cli.top import TopArguments, _chosen
+from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.producer.producer import Producer
+from tests.unit.cli.test_rmq import Rmq, cluster, rmq, start
+
+__all__ = ["cluster", "rmq"]
+ALL = ("consume", "orders", "--from", "beginning", "--exit-at-end", "-o", "json")
+SHELL = f"exec {sys.executable} -c 'from rocketmq_aio.cli import main; main()'"
+
+
+def bodies(rmq: Rmq) -> list[str]:
+    return sorted(json.loads(line)["body"] for line in rmq(*ALL).splitlines())
+
+
+# --- input ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"body":3', "Input data was truncated"),
+        (b"[1]", "Expected `object`, got `array`"),
+        (b'{"key":"a"}', "it has neither body nor body_base64"),
+        (b'{"body_base64":"@@"}', "body_base64: Only base64 data is allowed"),
+        (b'{"body":"\xff"}', "the line is not UTF-8"),
+        (b'{"body":"x","delay_level":99}', "delay_level=99"),
+        (b'{"body":"x","key":"a b"}', "a key holds no space"),
+    ],
+)
+def test_a_bad_line_is_named_and_the_lines_before_it_are_sent(
+    rmq: Rmq, tmp_path: Path, line: bytes, reason: str
+) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_bytes(b'{"body":"1"}\n\n{"body":"2"}\n' + line + b'\n{"body":"5"}\n')
+
+    error = rmq("produce", "orders", "--json", str(file), code=3, stderr=True).splitlines()
+
+    assert error[0] == "2 messages sent to orders"
+    assert error[1].startswith(f"rmq: {file}: line 4: ")
+    assert reason in error[1]
+    assert bodies(rmq) == ["1", "2"]
+
+
+def test_a_failed_send_ends_the_command_and_is_named(rmq: Rmq, tmp_path: Path) -> None:
+    file = tmp_path / "in"
+    file.write_text(f"1\n{'x' * 5_000_000}\n2\n")
+
+    error = rmq("produce", "orders", str(file), code=3, stderr=True)
+
+    assert f"failed: {file}: line 2\n" in error
+    assert "max_message_bytes" in error
+
+
+def test_sends_that_run_are_finished_before_the_command_fails(
+    rmq: Rmq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+    send = Producer.send
+
+    async def recorded(self: Producer, message: Message) -> object:
+        result = await send(self, message)
+        ended.append("sent")
+        return result
+
+    monkeypatch.setattr(Producer, "send", recorded)
+    file = tmp_path / "in.jsonl"
+    file.write_text('{"body":"1"}\n' * 100 + "bad\n")
+
+    error = rmq("produce", "orders", "--json", str(file), code=3, stderr=True)
+
+    assert error.startswith("100 messages sent to orders\n")
+    assert len(ended) == 100
+
+
+@pytest.mark.parametrize("name", ["no-such-file", "."])
+def test_an_unreadable_file_ends_with_2_before_anything_is_sent(
+    rmq: Rmq, tmp_path: Path, name: str
+) -> None:
+    good = tmp_path / "good"
+    good.write_text("1\n")
+
+    error = rmq("produce", "orders", str(good), str(tmp_path / name), code=2, stderr=True)
+
+    assert "cannot be read: " in error
+    assert bodies(rmq) == []
+
+
+def test_a_file_that_is_one_body_keeps_every_byte(rmq: Rmq, tmp_path: Path) -> None:
+    file = tmp_path / "in"
+    file.write_bytes(b"a\r\nb\n\n")
+
+    rmq("produce", "orders", "--whole", str(file))
+
+    assert bodies(rmq) == ["a\r\nb\n\n"]
+
+
+def test_a_property_of_the_system_is_refused(rmq: Rmq, tmp_path: Path) -> None:
+    error = rmq("produce", "orders", "--property", "KEYS=1", code=2, stderr=True)
+
+    assert error.startswith("rmq: --property 'KEYS': belongs to the system")
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("topic", "--help"), ("completion", "bash")])
+def test_a_reader_of_a_help_that_has_enough_ends_it_with_0(arguments: tuple[str, ...]) -> None:
+    with start(*arguments) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        error = process.stderr.read() if process.stderr is not None else b""
+        process.wait(timeout=60)
+
+    assert (process.returncode, error) == (0, b"")
+
+
+def test_produce_sends_all_lines_when_nobody_reads_its_output(rmq: Rmq) -> None:
+    with start("produce", "orders", "--verbose") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdin.write(b"1\n" * 1000)
+        process.stdin.close()
+        error = process.stderr.read() if process.stderr is not None else b""
+        process.wait(timeout=60)
+
+    assert (process.returncode, error) == (0, b"1000 messages sent to orders\n")
+    assert len(bodies(rmq)) == 1000
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell closes the streams")
+@pytest.mark.parametrize(
+    ("arguments", "closed", "code"),
+    [("topic list", ">&-", 0), ("topic no-such-verb", "2>&-", 2), ("produce orders", "<&-", 0)],
+)
+def test_closed_standard_streams_are_the_null_device(
+    cluster: EmbeddedCluster, arguments: str, closed: str, code: int
+) -> None:
+    ended = subprocess.run(
+        ["sh", "-c", f"{SHELL} {arguments} {closed}"], capture_output=True, check=False
+    )
+
+    assert ended.returncode == code
+    assert b"NoneType" not in ended.stderr
+
+
+def test_an_interrupt_during_imports_ends_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from rocketmq_aio.cli import main
+
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli_app, "run", interrupted)
+    with pytest.raises(SystemExit, match="130"):
+        main()
+
+    assert capfd.readouterr().err == "rmq: stopped\n"
+
+
+def test_a_signal_before_any_input_leaves_no_warning(cluster: EmbeddedCluster) -> None:
+    with start("produce", "orders", "--verbose") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        error = process.communicate(timeout=60)[1]  # closes standard input
+
+    assert error == b"1 messages sent to orders\nrmq: stopped\n"
+
+
+# --- terminals ------------------------------------------------------------------------------------
+
+
+def in_terminal(*arguments: str, typed: bytes, until: bytes) -> tuple[int, bytes]:
+    """Run a command in a terminal of 20 columns; type when *until* appears."""
+    child, terminal = pty.fork()
+    if child == 0:
+        code = "from rocketmq_aio.cli import main; main()"
+        os.environ.update(COLUMNS="20", TERM="xterm")
+        os.execv(sys.executable, [sys.executable, "-c", code, *arguments])
+    seen, is_typed = b"", False
+    try:
+        while chunk := os.read(terminal, 4096):
+            seen += chunk
+            if until in seen and not is_typed:
+                os.write(terminal, typed)
+                is_typed = True
+    except OSError:  # the end of the terminal
+        pass
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), seen
+
+
+@pytest.mark.parametrize(("typed", "code"), [(b"n\n", 130), (b"\x03", 130), (b"y\n", 0)])
+def test_a_terminal_is_asked_before_a_topic_is_deleted(
+    rmq: Rmq, cluster: EmbeddedCluster, typed: bytes, code: int
+) -> None:
+    ended, _ = in_terminal("topic", "delete", "orders", typed=typed, until=b"[y/N]")
+
+    assert ended == code
+    assert ("orders" in rmq("topic", "list")) == (code != 0)
+
+
+def test_an_interrupt_ends_a_prompt_for_a_secret(cluster: EmbeddedCluster) -> None:
+    ended, seen = in_terminal(
+        "topic", "list", "--access-key", "app", typed=b"\x03", until=b"Secret key of app"
+    )
+
+    assert ended == 130
+    assert b"Traceback" not in seen
+
+
+def test_an_interrupt_of_top_restores_a_narrow_terminal(cluster: EmbeddedCluster) -> None:
+    ended, seen = in_terminal("top", "--interval", "0.2", typed=b"\x03", until=b"TOPIC")
+
+    assert ended == 0
+    assert b"\x1b[?1049l" in seen  # leaves the alternate screen
+    assert b"Traceback" not in seen
+
+
+# --- servers that do not respond ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["broker config", "broker stats", "broker consume-stats"])
+def test_results_of_the_brokers_that_answered_have_their_usual_form(
+    rmq: Rmq, cluster: EmbeddedCluster, verb: str
+) -> None:
+    whole = json.loads(rmq(*verb.split(), "--brokers", "broker-a", "-o", "json"))
+    cluster.brokers[1].freeze()
+
+    part = json.loads(rmq(*verb.split(), "--timeout", "0.5", "-o", "json", code=1))
+
+    assert [row.keys() for row in part] == [row.keys() for row in whole]
+
+
+@pytest.mark.parametrize("verb", ["group list", "topic config orders", "topic stats orders"])
+def test_an_answer_that_needs_all_brokers_is_an_error_only(
+    rmq: Rmq, cluster: EmbeddedCluster, verb: str
+) -> None:
+    cluster.brokers[1].freeze()
+
+    assert rmq(*verb.split(), "--timeout", "0.5", "-o", "json", code=1) == ""
+    assert "broker-b" in rmq(*verb.split(), "--timeout", "0.5", code=1, stderr=True)
+
+
+def test_a_broker_without_an_answer_in_a_list_ends_with_1(
+    rmq: Rmq, cluster: EmbeddedCluster
+) -> None:
+    cluster.brokers[1].freeze()
+
+    rows = json.loads(rmq("cluster", "list", "--timeout", "0.5", "-o", "json", code=1))
+
+    assert [bool(row["problem"]) for row in rows] == [False, True]
+
+
+def test_an_error_of_a_task_group_is_its_cause(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ExceptionGroup("tasks", [ExceptionGroup("more", [OSError("no space")])])
+
+    monkeypatch.setattr(cli_app, "app", fail)
+
+    assert run(["bench"]) == 3
+    assert capfd.readouterr().err == "rmq: no space\n"
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+def test_rows_of_all_servers_are_in_csv(rmq: Rmq, cluster: EmbeddedCluster) -> None:
+    cluster.create_group("billing")
+    for broker in cluster.brokers:
+        broker.state.committed["billing", "orders", 0] = 0
+
+    rows = list(csv.DictReader(io.StringIO(rmq("broker", "consume-stats", "-o", "csv"))))
+
+    assert {(row["server"], row["queue.broker_name"]) for row in rows} == {
+        ("broker-a", "broker-a"),
+        ("broker-b", "broker-b"),
+    }
+    assert {row["group"] for row in rows} == {"billing"}
+
+
+def test_lists_of_settings_have_the_same_columns_without_rows(rmq: Rmq) -> None:
+    empty = rmq("broker", "config", "--match", "no-such-name", "-o", "csv")
+
+    assert empty == "server,name,value\n"
+
+
+def test_nested_values_and_the_last_column_do_not_widen_tables() -> None:
+    nested = {"name": "x" * 1000}
+    lines = format_table(["a", "b"], [[nested, "y" * 1000], [1, "z"]]).splitlines()
+
+    assert len(lines[1]) == NESTED_WIDTH + len("...  ") + 1000
+    assert len(lines[2]) < NESTED_WIDTH + 10
+
+
+def test_top_says_how_many_names_it_leaves_out() -> None:
+    arguments = SimpleNamespace(match="a*", most=2)
+    chosen: Callable[..., object] = _chosen
+
+    assert TopArguments.most is not None
+    assert chosen(["a1", "a2", "a3", "b"], arguments) == (["a1", "a2"], "2 of 3 (--most, --match)")
+    assert chosen(["a1", "b"], arguments) == (["a1"], "1")
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+@pytest.mark.parametrize(("mode", "is_noted"), [(0o600, False), (0o640, True), (0o604, True)])
+def test_a_credentials_file_that_others_may_read_is_noted(
+    rmq: Rmq, tmp_path: Path, mode: int, is_noted: bool
+) -> None:
+    file = tmp_path / "account"
+    file.write_text("accessKey=a\nsecretKey=TOPSECRET\n")
+    file.chmod(mode)
+
+    error = rmq("topic", "list", "--credentials-file", str(file), stderr=True)
+
+    assert error == (f"other users may read {file}: chmod 600 it\n" if is_noted else "")
+
+
+def test_an_error_of_the_file_of_contexts_has_a_place_and_no_content(
+    rmq: Rmq, tmp_path: Path
+) -> None:
+    (tmp_path / "config.toml").write_text('current = "x"\nTOPSECRET')
+
+    error = rmq("topic", "list", "--context", "x", code=2, stderr=True)
+
+    assert "TOMLDecodeError (at " in error
+    assert "TOPSECRET" not in error
