@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue
-from tests.history.events import Acked, Commit, Delivered, Fault, Handled, Hidden, Outcome, Sent
+from tests.history.events import Acked, Commit, Delivered, Handled, Hidden, Outcome, Sent
 from tests.history.history import History
 from tests.history.rules import (
     Epochs,
@@ -140,7 +140,7 @@ class _Reasons:
         commit = self._committed(each, begun)
         if commit is not None and commit.offset > each.offset:
             at = commit.confirmed or commit.at
-            return next((f.kind for f in self._history.faults if _is_broker(f, at, begun)), "")
+            return self._of_broker(each.queue.broker_name, at, begun)
         return self._of_move(before, each)
 
     def _of_pop(self, before: Reception, each: Reception) -> str:
@@ -151,8 +151,12 @@ class _Reasons:
         """
         if self._is_visible_again(before, each.at):
             return "expired"
-        faults = self._history.faults
-        return next((f.kind for f in faults if _is_broker(f, before.at, each.at)), "")
+        return self._of_broker(each.queue.broker_name, before.at, each.at)
+
+    def _of_broker(self, name: str, since: float, until: float) -> str:
+        """Return "broker" if the broker may have lost a commit between the two times."""
+        lost = (f for f in self._history.faults if (f.kind, f.target) == ("broker", name))
+        return "broker" if any(since <= f.healed and f.started <= until for f in lost) else ""
 
     def _of_move(self, before: Reception, each: Reception) -> str:
         """Return why the queue moved."""
@@ -205,11 +209,6 @@ def _confirmed(commit: Commit) -> float:
 
 
 MILLISECOND = 0.001  # brokers round down to whole milliseconds
-
-
-def _is_broker(fault: Fault, since: float, until: float) -> bool:
-    """Whether a broker may have lost a commit between the two times."""
-    return fault.kind in ("broker", "wipe") and since <= fault.healed and fault.started <= until
 
 
 DUPLICATES = {"I13": i13_copies_are_explained}

@@ -53,8 +53,12 @@ def is_copied_by_timers(history: History, sent: Sent) -> bool:
     They flush their timer wheel at intervals, and read it from there after a kill: 5.5.0, killed
     some seconds after its last flush, stored delayed messages of that time two and three times.
     """
-    killed = (fault for fault in history.faults if fault.kind == "broker")
-    return sent.delayed and any(fault.healed >= sent.started for fault in killed)
+    if not sent.delayed:
+        return False
+    killed = (each for each in history.faults if each.kind == "broker")
+    if sent.queue is not None:
+        killed = (each for each in killed if each.target == sent.queue.broker_name)
+    return any(fault.healed >= sent.started for fault in killed)
 
 
 def process_of(number: str) -> str:

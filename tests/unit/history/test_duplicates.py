@@ -139,6 +139,9 @@ UNEXPLAINED: dict[str, History] = {
     "a broker that failed later": moved(
         commits=confirmed(14), faults=fault("broker", "broker-a", 30)
     ),
+    "another broker that failed": moved(
+        commits=confirmed(14), faults=fault("broker", "broker-b", 16)
+    ),
     "a seek behind it": again(handled(20), resets=reset(1)),
     "a seek before the first": again(handled(20), resets=reset(0, at=5)),
     "a handler that failed afterwards": moved(
@@ -147,6 +150,9 @@ UNEXPLAINED: dict[str, History] = {
     "a retry topic without a failure": again(handled(20, queue=RETRIES)),
     "a delayed send after a kill of the broker": again(
         handled(20, offset=1), sends=[sent(delayed=True)], faults=fault("broker", "broker-a", -5)
+    ),
+    "a delayed send before a kill of another broker": again(
+        handled(20, offset=1), sends=[sent(delayed=True)], faults=fault("broker", "broker-b")
     ),
     "a send without delay before a kill of the broker": again(
         handled(20, offset=1), sends=[sent()], faults=fault("broker", "broker-a")
