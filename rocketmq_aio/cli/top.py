@@ -116,10 +116,9 @@ async def _screen(
     return "\n\n".join([f"{time.strftime('%H:%M:%S')}  {head}", *tables]), after
 
 
-def _chosen(names: list[str], arguments: TopArguments) -> tuple[list[str], str]:
+def _chosen(names: list[str], match: str | None, most: int) -> tuple[list[str], str]:
     """Return the names to read, and their number, also of those that are left out."""
-    match = arguments.match
     found = [name for name in names if match is None or fnmatchcase(name, match)]
-    chosen = found[: arguments.most]
+    chosen = found[:most]
     more = "" if len(chosen) == len(found) else f" of {len(found)} (--most, --match)"
     return chosen, f"{len(chosen)}{more}"

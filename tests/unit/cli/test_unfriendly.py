@@ -10,16 +10,14 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from rocketmq_aio.cli import app as cli_app
 from rocketmq_aio.cli.app import run
 from rocketmq_aio.cli.output import NESTED_WIDTH, format_table
-from rocketmq_aio.cli.top import TopArguments, _chosen
+from rocketmq_aio.cli.top import _chosen
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
@@ -323,12 +321,8 @@ def test_nested_values_and_the_last_column_do_not_widen_tables() -> None:
 
 
 def test_top_says_how_many_names_it_leaves_out() -> None:
-    arguments = SimpleNamespace(match="a*", most=2)
-    chosen: Callable[..., object] = _chosen
-
-    assert TopArguments.most is not None
-    assert chosen(["a1", "a2", "a3", "b"], arguments) == (["a1", "a2"], "2 of 3 (--most, --match)")
-    assert chosen(["a1", "b"], arguments) == (["a1"], "1")
+    assert _chosen(["a1", "a2", "a3", "b"], "a*", 2) == (["a1", "a2"], "2 of 3 (--most, --match)")
+    assert _chosen(["a1", "b"], "a*", 2) == (["a1"], "1")
 
 
 # --- settings -------------------------------------------------------------------------------------

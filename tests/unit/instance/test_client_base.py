@@ -16,7 +16,7 @@ from rocketmq_aio.errors import (
     NameServerUnavailableError,
     NotRunningError,
 )
-from rocketmq_aio.instance import client_base as member_module, instance as instance_module
+from rocketmq_aio.instance import client_base as member_module, client_instance as instance_module
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.protocol.codes import RequestCode
