@@ -83,8 +83,8 @@ async def _screen(
     admin: AdminClient, arguments: TopArguments, before: dict[Any, tuple[float, int]]
 ) -> tuple[str, dict[Any, tuple[float, int]]]:
     """Return the text, and the time and the sum of offsets by topic and by group."""
-    topics, of_topics = _chosen(await admin.topics.list(), arguments)
-    groups, of_groups = _chosen(await admin.groups.list(), arguments)
+    topics, of_topics = _chosen(await admin.topics.list(), arguments.match, arguments.most)
+    groups, of_groups = _chosen(await admin.groups.list(), arguments.match, arguments.most)
     found, failed = await gather_limited(admin.topics.stats, topics, AT_ONCE)
     _, lags = await read_lag(admin, groups) if groups else (None, [])
     now, after = time.monotonic(), {}
