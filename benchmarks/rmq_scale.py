@@ -57,7 +57,7 @@ COMMANDS: Final = (
 
 
 class Cost(NamedTuple):
-    """What a command took."""
+    """Time and memory of a command."""
 
     seconds: float
     cpu: float

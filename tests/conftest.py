@@ -1,4 +1,4 @@
-"""What every test needs: the unit tests run on both event loops, the others on asyncio's.
+"""Shared by all tests: the unit tests run on both event loops, the others on asyncio's.
 
 The fixtures are for tests with real servers, beyond those that users have too.
 """

@@ -55,7 +55,7 @@ class ReadySource(DataSource):
 
 
 class ReadyReader(DataSourceReader):
-    """What any reader in Python costs at least."""
+    """Lower bound for the cost of a reader in Python."""
 
     def __init__(self, kind: str, rows: int) -> None:
         self._kind = kind

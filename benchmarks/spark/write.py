@@ -40,7 +40,7 @@ class CountingSource(DataSource):
 
 
 class CountingWriter(DataSourceArrowWriter):
-    """What any writer in Python costs at least."""
+    """Lower bound for the cost of a writer in Python."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         for batch in iterator:

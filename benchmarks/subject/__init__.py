@@ -1,1 +1,1 @@
-"""What runs inside a measured Python process; it imports no more than it measures."""
+"""Measured Python processes; they import only what they measure."""

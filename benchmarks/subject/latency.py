@@ -21,7 +21,7 @@ ARRIVAL_SECONDS: Final = 10.0  # for messages that are under way when the window
 
 @dataclass(slots=True)
 class Arrivals:
-    """What came of one run, and how long that took inside the window."""
+    """Latencies of one run, and the duration of its window."""
 
     run: int = field(default_factory=time.perf_counter_ns)
     measuring: bool = False

@@ -139,7 +139,7 @@ class ProducerInfo(ServerResult, frozen=True):
 
 
 class ConsumeQueueEntry(ServerResult, frozen=True):
-    """An entry of a consume queue; ``eval`` tells whether the filter of the group matches."""
+    """An entry of a consume queue; ``eval``: whether the filter of the group matches."""
 
     physic_offset: int = 0
     physic_size: int = 0
@@ -251,7 +251,7 @@ class TraceEvent(Result, frozen=True):
 
 
 class DirectConsumption(Result, frozen=True):
-    """What a member did with a message that it was told to consume.
+    """Result of a direct consumption: the answer of a member to one message.
 
     :ivar outcome: ``CR_SUCCESS``, ``CR_LATER``, ``CR_THROW_EXCEPTION``, ...
     """
@@ -323,7 +323,7 @@ class User(ServerResult, frozen=True):
 
 
 class PolicyEntry(ServerResult, frozen=True):
-    """What is allowed or denied.
+    """A rule of a policy.
 
     :ivar resource: such as ``Topic:orders``, ``Topic:orders-*`` or ``Group:billing``
     :ivar actions: ``Pub``, ``Sub``, ``Create``, ``Update``, ``Delete``, ``Get``, ``List``, ``All``

@@ -28,7 +28,7 @@ from rocketmq_aio.errors import AdminError
 
 
 class Verb(NamedTuple):
-    """What the method does not say.
+    """Options of a command that its method does not define.
 
     :ivar action: phrase of the confirmation, with the names of parameters
     :ivar preview: method whose result is shown before a confirmation and by ``--dry-run``

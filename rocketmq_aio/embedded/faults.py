@@ -29,7 +29,7 @@ Respond = Callable[["FaultyServer", Command, "ServerConnection"], Outcome | Awai
 
 
 class FaultyServer(Protocol):
-    """What faults need of a server."""
+    """The methods of a server that faults use."""
 
     name: str
 

@@ -15,7 +15,7 @@ V = TypeVar("V")
 
 
 class Gathered(NamedTuple, Generic[K, V]):
-    """What `gather_limited` returns, each in the order of the items."""
+    """Result of `gather_limited`: values and failures, each in the order of the items."""
 
     results: dict[K, V]
     failures: dict[K, RocketMQError]

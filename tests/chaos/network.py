@@ -45,7 +45,7 @@ class Condition:
 
 
 class FakeSocket:
-    """What the package uses of a socket."""
+    """The methods of a socket that the package uses."""
 
     family = socket.AF_UNIX  # so that no TCP option is set
 

@@ -34,7 +34,7 @@ CHECKS: Final = 5  # of transactions that are left
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run.
+    """Result of a run.
 
     :ivar history: one line per event
     :ivar seconds: virtual ones

@@ -27,7 +27,7 @@ VIOLATION: Final = "VIOLATION"
 
 
 class Orders(msgspec.Struct):
-    """What a process is to do.
+    """Instructions of a process.
 
     :ivar name: of the process; unique in the run
     :ivar addresses: addresses to use in place of advertised ones

@@ -77,7 +77,7 @@ class Journal(Protocol):
 
 
 class Application:
-    """What a process does with its client, until `stopping` is set.
+    """Use the client of a process until `stopping` is set.
 
     :ivar quiet: a producer sends nothing more, but still runs
     """

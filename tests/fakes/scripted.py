@@ -1,4 +1,4 @@
-"""What fakes add to embedded servers: recorded frames, and faults by request code."""
+"""Scripts for embedded servers: recorded frames, and faults by request code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all targets share: outcomes of decoders, and the rules for their errors."""
+"""Parts shared by all targets: outcomes of decoders, and the rules for their errors."""
 
 from __future__ import annotations
 

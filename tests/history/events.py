@@ -46,7 +46,7 @@ class OfMessage(Event, kw_only=True):
 
     @property
     def identity(self) -> str:
-        """What all copies of the message have in common."""
+        """The identity that all copies of the message share."""
         return self.uid or self.body.decode(errors="replace")
 
 
@@ -489,4 +489,4 @@ AnyEvent = (
     | Call
     | Echo
 )
-"""What a line of a history file is."""
+"""The type of a line of a history file."""

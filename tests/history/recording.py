@@ -1,4 +1,4 @@
-"""What servers recorded, and recording of calls and logged errors into a `History`."""
+"""Recording of servers, calls and logged errors into a `History`."""
 
 from __future__ import annotations
 

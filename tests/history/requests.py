@@ -33,7 +33,7 @@ _UID_IN_FRAME: Final = re.compile(UID.encode() + b"\x01([^\x02]+)\x02")
 
 
 class Sink(Protocol):
-    """What takes the events: a `Recorder`.
+    """Receiver of events: a `Recorder`.
 
     :ivar in_flight: numbers of sends by uid
     """

@@ -1,4 +1,4 @@
-"""What the rules have in common: findings, and the order of events of a queue."""
+"""Parts shared by the rules: findings, and the order of events of a queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ E = TypeVar("E", bound=Event)
 
 
 class Finding(NamedTuple):
-    """What is wrong, and the events that prove it."""
+    """A violated rule, and the events that prove it."""
 
     what: str
     proof: tuple[object, ...] = ()

@@ -14,7 +14,7 @@ Range = tuple[GroupQueue, int, int]
 
 
 def i25_the_sink_has_the_range_of_the_log(history: History) -> Iterator[Finding]:
-    """What the checkpointed batches wrote is the log between their first and last offsets."""
+    """Checkpointed batches contain the log between their first and last offsets."""
     if not history.log:
         return
     log: dict[MessageQueue, dict[int, str]] = defaultdict(dict)

@@ -165,7 +165,7 @@ def listens(port: int) -> bool:
 
 
 def environment() -> dict[str, str]:
-    """What a server of Spark and its Python processes are started with."""
+    """Environment of a server of Spark and of its Python processes."""
     return {
         "PATH": os.environ["PATH"],
         "PYSPARK_PYTHON": sys.executable,

@@ -86,7 +86,7 @@ def runs(cluster: Cluster, topic: str, folder: Path) -> Iterator[CopyRun]:
 
 
 def recorded_start(folder: Path, topic: str) -> dict[tuple[str, int], int]:
-    """Where each queue begins, as the offsets of batch 0 say."""
+    """First offset of each queue, from the offsets of batch 0."""
     text = (folder / "checkpoint" / "offsets" / "0").read_text()
     brokers = json.loads(text.splitlines()[-1])["from"][topic]
     return {(b, int(q)): offset for b, queues in brokers.items() for q, offset in queues.items()}

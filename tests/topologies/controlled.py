@@ -69,7 +69,7 @@ def rejoin(broker: ControlledBroker, number: int) -> None:
 
 
 class Received:
-    """What one kind of consumer got: bodies, and their order by queue."""
+    """Bodies that one kind of consumer received, and their order by queue."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

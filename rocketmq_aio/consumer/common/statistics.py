@@ -22,7 +22,7 @@ LEAST_SECONDS: Final = 1.0  # least window, of a consumer that has just started
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStatistics:
-    """What a consumer did with one topic during the last minute.
+    """Rates and times of a consumer for one topic during the last minute.
 
     :param pull_seconds: average time of a pull, including the wait for messages
     :param consume_seconds: average time of a handler call; of the last hour if the minute had none

@@ -40,7 +40,7 @@ Q = TypeVar("Q", bound=QueueState)
 
 
 class GroupEngine(Generic[Q]):
-    """What every member of a consumer group does; subclasses add what happens to messages.
+    """A member of a consumer group; subclasses add the processing of messages.
 
     :param assignment: lets brokers assign the queues; None: every member computes its own share
     """

@@ -28,7 +28,7 @@ EXCLUSIVE: Final = "subscribe() and assign() exclude each other in one consumer"
 
 
 class LitePullEngine(GroupEngine[PolledQueue]):
-    """What `LitePullConsumer` delegates to."""
+    """Engine of `LitePullConsumer`, which delegates to it."""
 
     config: LitePullConfig
     _drain_seconds = DRAIN_SECONDS

@@ -42,7 +42,7 @@ class Worker:
 
 
 class PopEngine:
-    """What `PopConsumer` delegates to."""
+    """Engine of `PopConsumer`, which delegates to it."""
 
     def __init__(self, context: ConsumerContext[PopConfig]) -> None:
         config = context.config

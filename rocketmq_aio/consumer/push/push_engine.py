@@ -47,7 +47,7 @@ from rocketmq_aio.remoting.background_tasks import call_isolated
 
 
 class PushEngine(GroupEngine[DispatchQueue]):
-    """What `PushConsumer` delegates to."""
+    """Engine of `PushConsumer`, which delegates to it."""
 
     config: PushConfig
     consume_type = PASSIVELY

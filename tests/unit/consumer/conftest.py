@@ -1,4 +1,4 @@
-"""What several tests of consumers need."""
+"""Fixtures shared by the tests of consumers."""
 
 from __future__ import annotations
 

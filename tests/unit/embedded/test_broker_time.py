@@ -1,4 +1,4 @@
-"""What the broker does on the clock: delays, timers, redelivery, transaction checks."""
+"""Timed work of the broker: delays, timers, redelivery, transaction checks."""
 
 from __future__ import annotations
 

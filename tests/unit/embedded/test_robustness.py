@@ -1,4 +1,4 @@
-"""What clients send or fail to read does not end a server, and takes bounded memory."""
+"""Invalid input and clients that do not read: servers go on, with bounded memory."""
 
 from __future__ import annotations
 

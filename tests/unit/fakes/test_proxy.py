@@ -84,7 +84,7 @@ async def test_a_lane_keeps_its_rate_limit() -> None:
 
 @pytest.fixture
 def chunks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What the broker has received, as it came."""
+    """The bytes that the broker has received."""
     found: list[bytes] = []
     receive = ServerConnection.data_received
 

@@ -1,4 +1,4 @@
-"""What a test can script, seen from a client's end of the wire."""
+"""Scripted servers, seen from the connection of a client."""
 
 from __future__ import annotations
 

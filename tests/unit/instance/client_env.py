@@ -99,5 +99,5 @@ async def nothing_left() -> AsyncIterator[None]:
 
 
 def open_sockets() -> int:
-    """How many sockets of this process are open, whatever their state."""
+    """Number of open sockets of this process, in any state."""
     return len(psutil.Process().net_connections("inet"))

@@ -35,7 +35,7 @@ def config_of(cluster: FakeCluster) -> ClientConfig:
 
 @pytest.fixture
 def slow_farewells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for brokers at the close waits longer than these tests do."""
+    """A close waits for brokers longer than these tests take."""
     monkeypatch.setattr(member_module, "CLOSE_SECONDS", 50.0)
     monkeypatch.setattr(instance_module, "UNREGISTER_SECONDS", 50.0)
 

@@ -63,7 +63,7 @@ class Beating:
         return self.brokers[0]
 
     def told(self, broker: FakeBroker | None = None) -> list[HeartbeatData]:
-        """What a broker was told, heartbeat by heartbeat."""
+        """Bodies of the heartbeats that a broker received."""
         commands = (broker or self.broker).requests_of(HEART_BEAT)
         return [read_body(command.body, HeartbeatData) for command in commands]
 

@@ -84,7 +84,7 @@ def watch() -> Watch:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What time probes believe it is."""
+    """The clock of the probes."""
     now = [NOW]
     monkeypatch.setattr(faults_module, "monotonic", lambda: now[0])
     return now

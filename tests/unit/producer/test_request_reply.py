@@ -41,7 +41,7 @@ PUSH = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
 
 
 def requests_in(env: ProducerEnv) -> list[MessageExt]:
-    """What responders would be given, queue by queue."""
+    """Stored requests, by queue."""
     return [
         decode_message(stored.record, broker.name)
         for broker in env.brokers

@@ -31,7 +31,7 @@ SECONDS = 15.0  # for a whole send
 
 
 class Then(Enum):
-    """What a send does next."""
+    """The next step of a send."""
 
     ELSEWHERE = "tried again at the other broker"
     SAME = "tried again at the same queue"

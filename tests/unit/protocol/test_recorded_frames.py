@@ -286,7 +286,7 @@ def test_a_json_body_is_read_without_loss(half: Half) -> None:
 
 
 def assert_within(ours: object, theirs: object) -> None:
-    """What both have is equal; they have keys that are of no use here, defaults fill ours."""
+    """Fields that both have are equal; recorded bodies have more keys, decoded ones defaults."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for key in ours.keys() & theirs.keys():
             assert_within(ours[key], theirs[key])

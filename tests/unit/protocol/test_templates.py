@@ -29,7 +29,7 @@ NOW = 1_700_000_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Changing:
-    """What differs from one send to the next."""
+    """Fields that differ from one send to the next."""
 
     opaque: int = 7
     numbers: tuple[int, int, int] = (3, 1, 9)

@@ -15,7 +15,7 @@ from tests.unit.remoting.until import until
 
 
 class Failures(list[BaseException]):
-    """What hosts reported."""
+    """Failures that `on_failure` received."""
 
 
 def host_of(failures: Failures) -> BackgroundTasks:

@@ -48,7 +48,7 @@ def decoder(decode: Decode = decode_messages) -> MessageDecoder:
 
 @pytest.fixture
 def in_loop(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each body inflated to, or was tried to, in the thread of the event loop."""
+    """Sizes of the bodies that were inflated, or tried, in the thread of the event loop."""
     sizes: list[int] = []
     main = threading.get_ident()
 

@@ -66,13 +66,13 @@ def waiting(max_messages: int = 256, **settings: Any) -> ProducerConfig:  # noqa
 
 @pytest.fixture(autouse=True)
 def wide_spread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a slow machine sends with pauses travels together all the same."""
+    """Messages that a slow machine sends with pauses share a batch, too."""
     monkeypatch.setattr(accumulator_module, "SPREAD_SECONDS", 10.0)
 
 
 @pytest_asyncio.fixture
 async def departures(monkeypatch: pytest.MonkeyPatch) -> dict[float, Callable[[], object]]:
-    """What would happen, and after how many seconds: nothing else lets batches leave by time."""
+    """Timers that are set, with their delays: batches are sent by time only through them."""
     due: dict[float, Callable[[], object]] = {}
     loop = asyncio.get_running_loop()
     call_later = loop.call_later

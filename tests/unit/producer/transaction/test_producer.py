@@ -57,7 +57,7 @@ ANY_ENCODING = [
 
 
 class LocalPartError(Exception):
-    """What the local part of a test fails with."""
+    """Error of the local part of a transaction."""
 
 
 # --- how it ends ---------------------------------------------------------------------------------

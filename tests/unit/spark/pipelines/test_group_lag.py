@@ -1,4 +1,4 @@
-"""Where a group is, looked at without disturbing it."""
+"""Lag of a group, read without joining it."""
 
 from __future__ import annotations
 
