@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -196,7 +197,11 @@ def test_a_signal_before_any_input_leaves_no_warning(cluster: EmbeddedCluster) -
 
 
 def in_terminal(*arguments: str, typed: bytes, until: bytes) -> tuple[int, bytes]:
-    """Run a command in a terminal of 20 columns; type when *until* appears."""
+    """Run a command in a terminal of 20 columns; type when *until* appears.
+
+    A signal between the output of a prompt and its read is handled after the read only, so what was
+    typed is typed again if nothing happens.
+    """
     child, terminal = pty.fork()
     if child == 0:
         code = "from rocketmq_aio.cli import main; main()"
@@ -204,7 +209,11 @@ def in_terminal(*arguments: str, typed: bytes, until: bytes) -> tuple[int, bytes
         os.execv(sys.executable, [sys.executable, "-c", code, *arguments])
     seen, is_typed = b"", False
     try:
-        while chunk := os.read(terminal, 4096):
+        while True:
+            while is_typed and not select.select([terminal], [], [], 5)[0]:
+                os.write(terminal, typed)
+            if not (chunk := os.read(terminal, 4096)):
+                break
             seen += chunk
             if until in seen and not is_typed:
                 os.write(terminal, typed)
