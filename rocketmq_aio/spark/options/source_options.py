@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, field, fields
 from difflib import get_close_matches
 from functools import partial
@@ -129,6 +129,11 @@ class ReadOptions:
     read_from: ReadFrom = option(values.choice(*get_args(ReadFrom)), "master")
     fetch_num_retries: int = option(values.count(0), 5, name="fetchOffset.numRetries")
     fetch_retry_interval_ms: int = option(values.count(1), 500, name="fetchOffset.retryIntervalMs")
+
+    def retry_pauses(self) -> Iterator[float]:
+        """Yield the seconds before each retry of a query for offsets."""
+        for number in range(self.fetch_num_retries):
+            yield self.fetch_retry_interval_ms / 1000 * 2**number
 
 
 @settings

@@ -25,6 +25,7 @@ from rocketmq_aio.spark.read.retrying_puller import (
     RetryingPuller,
     TopicDeletedError,
     cursor_of,
+    is_cut,
     is_filtered,
 )
 
@@ -242,10 +243,10 @@ class Fetcher:
             self._buffered_bytes += len(response.body)
             cursor.adapt(count, reached - at)
             return end
-        illegal = response.status is PullStatus.OFFSET_ILLEGAL
-        was_cut = illegal and reached < at
+        was_cut = is_cut(response, at)
         if was_cut:
             reached = cursor.wanted.end
+        illegal = response.status is PullStatus.OFFSET_ILLEGAL
         skipped = is_filtered(cursor.subscription) and not illegal
         lost = min(reached, extent.minimum) if skipped else reached
         return self._skip(segment, at, reached, lost=lost, extent=extent, was_cut=was_cut)

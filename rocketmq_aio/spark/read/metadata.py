@@ -277,9 +277,8 @@ class Metadata:
 
     def retry_pauses(self, server: str | None = None) -> Iterator[float]:
         """Yield the seconds before each retry; *server* is a broker, a topic, or empty."""
-        seconds = self._options.fetch_retry_interval_ms / 1000
-        for number in range(0 if server in self._unavailable else self._options.fetch_num_retries):
-            yield seconds * 2**number
+        if server not in self._unavailable:
+            yield from self._options.retry_pauses()
 
     async def _retry(self, server: str, request: Callable[[], Awaitable[T]]) -> T:
         """Call *request* until it succeeds; raise the error of the last retry."""

@@ -109,8 +109,7 @@ class RetryingPuller:
         while True:
             reason, cause = "", None
             try:
-                wanted = cursor.queue, at, count, cursor.subscription
-                response = await self._pulls.pull(*wanted, timeout=timeout, suggested=suggested)
+                response = await self._pull(cursor, at, count, timeout, suggested=suggested)
                 if makes_progress(response, at) and (
                     not suggested or is_valid_from_slave(response)
                 ):
@@ -130,6 +129,22 @@ class RetryingPuller:
             if not suggested:
                 await anyio.sleep(backoff.next_pause())
             suggested = False  # retry at the master
+
+    async def _pull(
+        self, cursor: RangeCursor, at: int, count: int, timeout: float, *, suggested: bool
+    ) -> RawPull:
+        """Return the response of a broker; repeat the pull if the queue ends below *at*.
+
+        A broker that has just started reports an end that is too low until it has recovered its
+        log.
+        """
+        pauses = iter(()) if suggested else self._options.retry_pauses()
+        while True:
+            wanted = cursor.queue, at, count, cursor.subscription
+            response = await self._pulls.pull(*wanted, timeout=timeout, suggested=suggested)
+            if not is_cut(response, at) or (pause := next(pauses, None)) is None:
+                return response
+            await anyio.sleep(pause)
 
     async def _is_registered(self, cursor: RangeCursor) -> bool:
         """Whether the broker is registered: the routes of an unavailable broker disappear."""
@@ -161,6 +176,11 @@ def makes_progress(response: RawPull, at: int) -> bool:
     if response.status in (PullStatus.FOUND, PullStatus.NO_MATCH):
         return response.next_offset > at
     return response.status is PullStatus.OFFSET_ILLEGAL and response.next_offset != at
+
+
+def is_cut(response: RawPull, at: int) -> bool:
+    """Whether the queue ends below the offset."""
+    return response.status is PullStatus.OFFSET_ILLEGAL and response.next_offset < at
 
 
 def is_valid_from_slave(response: RawPull) -> bool:

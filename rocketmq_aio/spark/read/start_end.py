@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+
+import anyio
 
 from rocketmq_aio.errors import ConfigError, RocketMQError, RouteNotFoundError
 from rocketmq_aio.spark.offsets import EARLIEST, LATEST, Offsets, Queue, Range
@@ -45,13 +47,37 @@ async def resolve_ranges(metadata: Metadata, options: ReadOptions) -> list[Range
     check_readable(topics, options)
     if not _ends_fixed(options, topics.queues):
         await metadata.wait_indexed(topics.queues)
+    found = await _positions(metadata, options, topics)
+    for pause in metadata.retry_pauses():
+        if not found.cut:
+            break
+        await anyio.sleep(pause)  # a broker that has just started reports a low end for a while
+        found = await _positions(metadata, options, topics)
+    check_missing(_named(options), found.extents.keys(), fail=options.fail_on_data_loss)
+    start = found.start | losses.resume_offsets(find_out_of_range(found.start, found.extents))
+    cut = (each for each in find_out_of_range(found.end, found.extents) if each.was_cut)
+    end = found.end | losses.resume_offsets(cut)
+    return [Range(*queue, start[queue], end[queue]) for queue in sorted(found.extents)]
+
+
+class _Positions(NamedTuple):
+    """The extents of the queues, and the start and end offsets that the options select."""
+
+    extents: dict[Queue, Extent]
+    start: Offsets
+    end: Offsets
+
+    @property
+    def cut(self) -> bool:
+        """Whether a queue ends below one of its offsets."""
+        outside = (find_out_of_range(each, self.extents) for each in (self.start, self.end))
+        return any(each.was_cut for found in outside for each in found)
+
+
+async def _positions(metadata: Metadata, options: ReadOptions, topics: TopicQueues) -> _Positions:
     extents = complete(await metadata.extents(topics.queues))
     start = await start_offsets(metadata, options, topics, extents)
-    check_missing(_named(options), extents.keys(), fail=options.fail_on_data_loss)
-    end = await end_offsets(metadata, options, topics, extents)
-    start |= losses.resume_offsets(find_out_of_range(start, extents))
-    end |= losses.resume_offsets(e for e in find_out_of_range(end, extents) if e.was_cut)
-    return [Range(*queue, start[queue], end[queue]) for queue in sorted(extents)]
+    return _Positions(extents, start, await end_offsets(metadata, options, topics, extents))
 
 
 async def start_offsets(

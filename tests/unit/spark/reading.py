@@ -53,7 +53,8 @@ class Reading:
         return [read_header(each, PullMessage) for each in self.broker.requests_of(self.code)]
 
     def options(self, **changes: Any) -> ReadOptions:  # noqa: ANN401 - those of ReadOptions
-        changes = {"subscribe": (TOPIC,), "pull_timeout_ms": 20_000, **changes}
+        quick = {"pull_timeout_ms": 20_000, "fetch_retry_interval_ms": 10}
+        changes = {"subscribe": (TOPIC,), **quick, **changes}
         return ReadOptions(connection=self.connection, **changes)
 
     def batches(self, ranges: Sequence[Range], **options: Any) -> list[Any]:  # noqa: ANN401

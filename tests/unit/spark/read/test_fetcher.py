@@ -305,6 +305,18 @@ def test_messages_not_stored_yet_are_waited_for(here: Reading) -> None:
     assert here.offsets(0, 10) == [*range(10)]
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_an_end_that_recovers_is_no_loss(
+    here: Reading, fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a crash: the broker serves pulls before its maximum is restored."""
+    here.put_numbers(100)
+    here.on(pull_response(MOVED, 60, most=60), 2)
+    caplog.set_level(logging.WARNING)
+    assert here.offsets(80, 100, fail_on_data_loss=fails) == [*range(80, 100)]
+    assert losses(caplog) == []
+
+
 def test_messages_that_never_come_fail_the_task(here: Reading) -> None:
     here.put_numbers(10)
     with pytest.raises(ReadError, match="at offset 10: no progress for pullTimeoutMs=1000") as slow:

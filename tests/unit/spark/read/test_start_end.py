@@ -7,7 +7,9 @@ import logging
 
 import pytest
 
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.read.data_loss import DataLossError, TopicGoneError
 from rocketmq_aio.spark.read.start_end import BrokerAwayError, resolve_ranges
@@ -47,6 +49,20 @@ async def test_queues_without_explicit_offsets_are_read_whole() -> None:
         found = await planned(cluster, startingOffsets=at(3), endingOffsets=at(5))
 
         assert found == {queue(0): (3, 5), queue(1): (0, 9)}
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+async def test_an_end_that_recovers_is_no_loss(fails: str) -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 9)
+        # As after a crash: the broker serves requests before its maximum is restored.
+        cluster.broker.on(RequestCode.GET_MAX_OFFSET, Response(ext={"offset": "2"}))
+
+        found = await planned(
+            cluster, startingOffsets=at(3), endingOffsets=at(5), failOnDataLoss=fails
+        )
+
+        assert found == {queue(0): (3, 5)}
 
 
 @pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
