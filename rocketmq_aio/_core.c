@@ -7,7 +7,9 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
 
+#include <limits.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -404,9 +406,367 @@ done:
     return packed;
 }
 
+/* --- The constructor of messages to send, and the results of a batch ----------------------------- */
+
+enum {
+    MAX_TEXT = INT16_MAX, /* of a property; more does not fit into a message */
+    WAIT_END = 10,
+};
+
+static const char WAIT_TRUE[] = "WAIT\x01true\x02";
+
+/* What `Message(...)` needs. A type passes nothing to its vectorcall, so there is one for the main
+ * interpreter; other interpreters run the Python version. */
+static struct {
+    PyObject *module; /* borrowed: cleared when the module is freed */
+    PyTypeObject *kind;
+    PyObject *topics, *reserved;         /* sets: topics that were checked, names of the system */
+    PyObject *tags, *keys, *properties;  /* names of arguments */
+    PyObject *TAGS, *KEYS, *WAIT, *yes;  /* names of properties, and a value */
+    Py_ssize_t topic_at, body_at, flag_at, properties_at, encoded_at, sharding_at, timed_at;
+} maker;
+
+static void
+forget_maker(PyObject *module)
+{
+    if (maker.module == module) {
+        maker.module = NULL;
+        Py_CLEAR(maker.kind);
+        Py_CLEAR(maker.topics);
+        Py_CLEAR(maker.reserved);
+        Py_CLEAR(maker.tags);
+        Py_CLEAR(maker.keys);
+        Py_CLEAR(maker.properties);
+        Py_CLEAR(maker.TAGS);
+        Py_CLEAR(maker.KEYS);
+        Py_CLEAR(maker.WAIT);
+        Py_CLEAR(maker.yes);
+    }
+}
+
+/* Return the length of *text*, a name or value of a property; 0 if it is unusual or invalid. */
+static Py_ssize_t
+plain_text(PyObject *text, unsigned char refused)
+{
+    if (!PyUnicode_CheckExact(text) || !PyUnicode_IS_COMPACT_ASCII(text)) {
+        return 0;
+    }
+    Py_ssize_t length = PyUnicode_GET_LENGTH(text);
+    const unsigned char *at = PyUnicode_1BYTE_DATA(text);
+    if (length > MAX_TEXT) {
+        return 0;
+    }
+    int good = 0, bad = 0;
+    for (Py_ssize_t index = 0; index < length; index++) {
+        good |= at[index] > ' ';
+        bad |= (at[index] == 1) | (at[index] == 2) | (at[index] == refused);
+    }
+    return good && !bad ? length : 0;
+}
+
+static unsigned char *
+write_pair(unsigned char *at, PyObject *name, PyObject *value)
+{
+    at = write_text(at, PyUnicode_DATA(name), PyUnicode_GET_LENGTH(name));
+    *at++ = 1;
+    at = write_text(at, PyUnicode_DATA(value), PyUnicode_GET_LENGTH(value));
+    *at++ = 2;
+    return at;
+}
+
+/* Return the size of the wire form of *named*, the properties of the user; -1 if one is unusual. */
+static Py_ssize_t
+measure_named(PyObject *named)
+{
+    PyObject *name, *value;
+    Py_ssize_t at = 0, size = 0, name_length, value_length;
+    while (PyDict_Next(named, &at, &name, &value)) {
+        if ((name_length = plain_text(name, 1)) == 0 ||
+            (value_length = plain_text(value, 1)) == 0 ||
+            PySet_Contains(maker.reserved, name) != 0) {
+            return -1;
+        }
+        size += name_length + value_length + 2;
+    }
+    return size;
+}
+
+/* Add tags and keys, which may be NULL, and the rest to *named*; return the wire form. */
+static PyObject *
+encode_named(PyObject *named, Py_ssize_t size, PyObject *keys, PyObject *tags)
+{
+    PyObject *name, *value, *encoded = PyUnicode_New(size, 127);
+    if (encoded == NULL) {
+        return NULL;
+    }
+    unsigned char *at = PyUnicode_1BYTE_DATA(encoded);
+    Py_ssize_t position = 0;
+    while (PyDict_Next(named, &position, &name, &value)) {
+        at = write_pair(at, name, value);
+    }
+    if (keys != NULL) {
+        at = write_pair(at, maker.KEYS, keys);
+    }
+    if (tags != NULL) {
+        at = write_pair(at, maker.TAGS, tags);
+    }
+    write_text(at, WAIT_TRUE, WAIT_END);
+    if ((keys != NULL && PyDict_SetItem(named, maker.KEYS, keys)) ||
+        (tags != NULL && PyDict_SetItem(named, maker.TAGS, tags)) ||
+        PyDict_SetItem(named, maker.WAIT, maker.yes)) {
+        Py_DECREF(encoded);
+        return NULL;
+    }
+    return encoded;
+}
+
+static inline void
+set_slot(PyObject *message, Py_ssize_t at, PyObject *value)
+{
+    *(PyObject **)((char *)message + at) = value; /* a new object: nothing was there */
+}
+
+/* Return the message; NULL if an argument is unusual or invalid, perhaps with an exception. */
+static PyObject *
+make_usual(PyObject *const *args, PyObject *names)
+{
+    PyObject *topic = args[0], *body = args[1], *tags = NULL, *keys = NULL, *properties = NULL;
+    Py_ssize_t size = WAIT_END, length, count = names == NULL ? 0 : PyTuple_GET_SIZE(names);
+    for (Py_ssize_t index = 0; index < count; index++) {
+        PyObject *name = PyTuple_GET_ITEM(names, index), *value = args[2 + index];
+        if (name == maker.tags) {
+            tags = value == Py_None ? NULL : value;
+        }
+        else if (name == maker.keys) {
+            keys = value == Py_None ? NULL : value;
+        }
+        else if (name == maker.properties) {
+            properties = value == Py_None ? NULL : value;
+        }
+        else {
+            return NULL;
+        }
+    }
+    if (!PyUnicode_CheckExact(topic) || PySet_Contains(maker.topics, topic) != 1 ||
+        !PyBytes_CheckExact(body) || PyBytes_GET_SIZE(body) == 0) {
+        return NULL;
+    }
+    if (keys != NULL) {
+        if ((length = plain_text(keys, ' ')) == 0) {
+            return NULL;
+        }
+        size += (Py_ssize_t)sizeof("KEYS\x01\x02") - 1 + length;
+    }
+    if (tags != NULL) {
+        if ((length = plain_text(tags, '|')) == 0) {
+            return NULL;
+        }
+        size += (Py_ssize_t)sizeof("TAGS\x01\x02") - 1 + length;
+    }
+    PyObject *named;
+    if (properties == NULL) {
+        named = PyDict_New();
+    }
+    else if (PyDict_CheckExact(properties)) {
+        named = PyDict_Copy(properties); /* first: nobody else changes the copy */
+    }
+    else {
+        return NULL;
+    }
+    if (named == NULL) {
+        return NULL;
+    }
+    PyObject *encoded = NULL, *message = NULL;
+    if ((length = measure_named(named)) >= 0 &&
+        (encoded = encode_named(named, size + length, keys, tags)) != NULL) {
+        message = maker.kind->tp_alloc(maker.kind, 0);
+    }
+    if (message == NULL) {
+        Py_DECREF(named);
+        Py_XDECREF(encoded);
+        return NULL;
+    }
+    set_slot(message, maker.topic_at, Py_NewRef(topic));
+    set_slot(message, maker.body_at, Py_NewRef(body));
+    set_slot(message, maker.flag_at, PyLong_FromLong(0)); /* a small number: cannot fail */
+    set_slot(message, maker.properties_at, named);
+    set_slot(message, maker.encoded_at, encoded);
+    set_slot(message, maker.sharding_at, Py_NewRef(Py_None));
+    set_slot(message, maker.timed_at, Py_NewRef(Py_False));
+    return message;
+}
+
+/* Call *kind* as if it had no vectorcall: the Python version runs. */
+static PyObject *
+make_in_python(PyObject *kind, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    PyObject *positional = PyTuple_New(count), *named = names == NULL ? NULL : PyDict_New();
+    PyObject *message = NULL;
+    if (positional == NULL || (names != NULL && named == NULL)) {
+        goto done;
+    }
+    for (Py_ssize_t index = 0; index < count; index++) {
+        PyTuple_SET_ITEM(positional, index, Py_NewRef(args[index]));
+    }
+    for (Py_ssize_t index = 0; names != NULL && index < PyTuple_GET_SIZE(names); index++) {
+        if (PyDict_SetItem(named, PyTuple_GET_ITEM(names, index), args[count + index])) {
+            goto done;
+        }
+    }
+    message = PyType_Type.tp_call(kind, positional, named);
+done:
+    Py_XDECREF(positional);
+    Py_XDECREF(named);
+    return message;
+}
+
+static PyObject *
+make_message(PyObject *kind, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Py_ssize_t count = PyVectorcall_NARGS(flags);
+    if (count == 2 && kind == (PyObject *)maker.kind) {
+        PyObject *message = make_usual(args, names);
+        if (message != NULL) {
+            return message;
+        }
+        PyErr_Clear(); /* the Python version raises it */
+    }
+    return make_in_python(kind, args, count, names);
+}
+
+/* Return where instances have the slot *name*; -1 with an exception if there is none. */
+static Py_ssize_t
+slot_of(PyObject *kind, const char *name)
+{
+    PyObject *slot = PyObject_GetAttrString(kind, name);
+    Py_ssize_t at = -1;
+    if (slot != NULL && Py_IS_TYPE(slot, &PyMemberDescr_Type) &&
+        ((PyMemberDescrObject *)slot)->d_member->type == T_OBJECT_EX) {
+        at = ((PyMemberDescrObject *)slot)->d_member->offset;
+    }
+    else if (slot != NULL) {
+        PyErr_Format(PyExc_TypeError, "accelerate_messages: %s is no slot", name);
+    }
+    Py_XDECREF(slot);
+    return at;
+}
+
+PyDoc_STRVAR(accelerate_messages_doc,
+             "accelerate_messages(kind, topics, reserved, /)\n--\n\n"
+             "Make usual instances of *kind*, which is `Message`, without its __init__.");
+
+static PyObject *
+accelerate_messages(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3 || !PyType_Check(args[0]) || !PyAnySet_Check(args[1]) ||
+        !PyAnySet_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "accelerate_messages: a class and two sets are expected");
+        return NULL;
+    }
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        Py_RETURN_NONE;
+    }
+    if (maker.module != NULL) {
+        forget_maker(maker.module);
+    }
+    if ((maker.topic_at = slot_of(args[0], "topic")) < 0 ||
+        (maker.body_at = slot_of(args[0], "body")) < 0 ||
+        (maker.flag_at = slot_of(args[0], "flag")) < 0 ||
+        (maker.properties_at = slot_of(args[0], "properties")) < 0 ||
+        (maker.encoded_at = slot_of(args[0], "encoded_properties")) < 0 ||
+        (maker.sharding_at = slot_of(args[0], "sharding_key")) < 0 ||
+        (maker.timed_at = slot_of(args[0], "timed")) < 0) {
+        return NULL;
+    }
+    maker.module = module;
+    maker.topics = Py_NewRef(args[1]);
+    maker.reserved = Py_NewRef(args[2]);
+    if ((maker.tags = PyUnicode_InternFromString("tags")) == NULL ||
+        (maker.keys = PyUnicode_InternFromString("keys")) == NULL ||
+        (maker.properties = PyUnicode_InternFromString("properties")) == NULL ||
+        (maker.TAGS = PyUnicode_InternFromString("TAGS")) == NULL ||
+        (maker.KEYS = PyUnicode_InternFromString("KEYS")) == NULL ||
+        (maker.WAIT = PyUnicode_InternFromString("WAIT")) == NULL ||
+        (maker.yes = PyUnicode_InternFromString("true")) == NULL) {
+        forget_maker(module);
+        return NULL;
+    }
+    maker.kind = (PyTypeObject *)Py_NewRef(args[0]);
+    maker.kind->tp_vectorcall = make_message; /* subclasses do not inherit it */
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(batch_results_doc,
+             "batch_results(make, ids, stored_ids, queue_offset, status, queue, transaction_id,\n"
+             "region_id, trace_on, /)\n--\n\n"
+             "Return a result for each of *ids*, with successive offsets; *stored_ids* may be short.");
+
+static PyObject *
+batch_results(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 9 || !PyList_Check(args[1]) || !PyList_Check(args[2]) ||
+        PyList_GET_SIZE(args[2]) == 0) {
+        PyErr_SetString(PyExc_TypeError, "batch_results: two lists are expected");
+        return NULL;
+    }
+    PyObject *ids = PyList_AsTuple(args[1]), *stored_ids = PyList_AsTuple(args[2]); /* stay so */
+    long long offset = PyLong_AsLongLong(args[3]);
+    PyObject *results = NULL;
+    if (ids == NULL || stored_ids == NULL || (offset == -1 && PyErr_Occurred())) {
+        goto done;
+    }
+    Py_ssize_t length = PyTuple_GET_SIZE(ids), stored = PyTuple_GET_SIZE(stored_ids);
+    if (offset > LLONG_MAX - length) {
+        PyErr_SetString(PyExc_OverflowError, "batch_results: the offset is too large");
+        goto done;
+    }
+    results = PyList_New(length);
+    for (Py_ssize_t index = 0; results != NULL && index < length; index++) {
+        PyObject *number = PyLong_FromLongLong(offset + index);
+        PyObject *fields[] = {
+            NULL, /* room for a self, which makes the call cheaper */
+            args[4],
+            PyTuple_GET_ITEM(ids, index),
+            PyTuple_GET_ITEM(stored_ids, index < stored ? index : 0),
+            args[5],
+            number,
+            args[6],
+            args[7],
+            Py_None, /* a batch cannot be recalled */
+            args[8],
+        };
+        PyObject *result = NULL;
+        if (number != NULL) {
+            result = PyObject_Vectorcall(args[0], fields + 1, 9 | PY_VECTORCALL_ARGUMENTS_OFFSET,
+                                         NULL);
+            Py_DECREF(number);
+        }
+        if (result == NULL) {
+            Py_CLEAR(results);
+            break;
+        }
+        PyList_SET_ITEM(results, index, result);
+    }
+done:
+    Py_XDECREF(ids);
+    Py_XDECREF(stored_ids);
+    return results;
+}
+
+static void
+free_module(void *module)
+{
+    forget_maker(module);
+    free_names(module);
+}
+
 static PyMethodDef functions[] = {
     {"decode_plain", (PyCFunction)(void (*)(void))decode_plain, METH_FASTCALL, decode_plain_doc},
     {"pack_batch", (PyCFunction)(void (*)(void))pack_batch, METH_FASTCALL, pack_batch_doc},
+    {"accelerate_messages", (PyCFunction)(void (*)(void))accelerate_messages, METH_FASTCALL,
+     accelerate_messages_doc},
+    {"batch_results", (PyCFunction)(void (*)(void))batch_results, METH_FASTCALL,
+     batch_results_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -443,7 +803,7 @@ static struct PyModuleDef definition = {
     .m_size = sizeof(Names),
     .m_methods = functions,
     .m_slots = slots,
-    .m_free = free_names,
+    .m_free = free_module,
 };
 
 PyMODINIT_FUNC

@@ -10,10 +10,11 @@ import os
 import warnings
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 from zlib import crc32
 
 PURE: Final = "ROCKETMQ_AIO_PURE"
+R = TypeVar("R")
 
 
 class Core(Protocol):
@@ -44,6 +45,24 @@ class Core(Protocol):
         max_properties: int,
         /,
     ) -> tuple[str, str, list[str], bytes] | None: ...
+
+    def accelerate_messages(
+        self, kind: type, topics: set[str], reserved: frozenset[str], /
+    ) -> None: ...
+
+    def batch_results(
+        self,
+        make: type[R],
+        ids: list[str],
+        stored_ids: list[str],
+        queue_offset: int,
+        status: object,
+        queue: object,
+        transaction_id: str | None,
+        region_id: str,
+        trace_on: bool,
+        /,
+    ) -> list[R]: ...
 
 
 def _is_stale(module: Core) -> bool:

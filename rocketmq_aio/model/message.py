@@ -11,12 +11,14 @@ from typing import Any, Final, Generic
 
 import msgspec
 
+from rocketmq_aio.core import core
 from rocketmq_aio.model.codec import Codec, V_co, decode_with
 from rocketmq_aio.model.errors import CodecError, InvalidMessageError, PayloadError
 from rocketmq_aio.model.names import UNSENDABLE_TOPICS, topic_fault
 from rocketmq_aio.model.properties import (
     DELAY,
     KEYS,
+    RESERVED,
     SHARDING_KEY,
     TAGS,
     TIMER_DELAY_MS,
@@ -152,6 +154,10 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<Message {self.topic!r} {len(self.body)} bytes tags={self.tags!r}>"
+
+
+if core is not None:
+    core.accelerate_messages(Message, _checked_topics, RESERVED)
 
 
 def _checked_topic(topic: object) -> str:

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
-from pathlib import Path
 from types import ModuleType
-from typing import Final
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-from tests.core.building import compile_core
+from tests.core.building import SANITIZED, compile_core, load
 
-SANITIZED: Final = "SANITIZED_CORE"  # set where the core is already loaded, by `sanitized.py`
-
-
-def load(path: Path) -> ModuleType:
-    """Return the extension module in *path*."""
-    spec = importlib.util.spec_from_file_location("rocketmq_aio._core", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+settings.register_profile(
+    "core", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)  # a busy machine can be slow
+settings.load_profile("core")
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,10 @@ from typing import Final
 
 import pytest
 
-from tests.core.conftest import SANITIZED, load
+from tests.core.building import SANITIZED, load
 
 INPUTS: Final = 10_000
+AGREEMENT: Final = ("tests/core/test_agreement.py", "tests/core/test_messages.py")
 
 
 def main(file: str) -> int:
@@ -20,7 +21,7 @@ def main(file: str) -> int:
     os.environ[SANITIZED] = "1"
 
     # Before any import of the package, whose plugin pytest loads itself.
-    if failed := pytest.main(["tests/core/test_agreement.py", "-q", "-p", "no:cacheprovider"]):
+    if failed := pytest.main([*AGREEMENT, "-q", "-p", "no:cacheprovider"]):
         return failed
     from rocketmq_aio.core import core
     from tests.fuzz.runner import Fuzzer

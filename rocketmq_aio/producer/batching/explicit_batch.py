@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from itertools import chain, count, repeat
 from time import time_ns
 from typing import Any, Final
@@ -36,6 +36,7 @@ from rocketmq_aio.protocol.record import encode_batch_entry
 from rocketmq_aio.remoting.gather import gather_limited
 
 ENTRY_BYTES: Final = 22  # of an entry, without body and properties
+MAX_OFFSET: Final = 2**62  # the compiled core counts on from less
 MAX_CONCURRENT: Final = 4  # requests of one `send_batch` in flight at a time
 
 
@@ -80,7 +81,7 @@ async def send_batch(
         return sender.with_route(batch.topic, batch.size, deadline, send)
 
     if len(made) == 1:
-        return [result for _, result in made[0].results(await send_one(0))]
+        return results_of(await send_one(0), made[0].ids)
     if queue is None:
         gathered = await gather_limited(send_one, range(len(made)), MAX_CONCURRENT)
         outcomes = gathered.results | gathered.failures
@@ -117,13 +118,25 @@ async def _send_in_order(
     return outcomes
 
 
-def results_of(whole: SendResult, ids: Iterable[str]) -> Iterator[SendResult]:
-    """Yield the result of each message of a batch, which brokers store with successive offsets."""
+def results_of(whole: SendResult, ids: list[str]) -> list[SendResult]:
+    """Return the result of each message of a batch, which brokers store with successive offsets."""
     stored = whole.offset_message_id.split(",")
+    if core is not None and 0 <= whole.queue_offset < MAX_OFFSET:
+        return core.batch_results(
+            SendResult,
+            ids,
+            stored,
+            whole.queue_offset,
+            whole.status,
+            whole.queue,
+            whole.transaction_id,
+            whole.region_id,
+            whole.trace_on,
+        )
     stored_ids = chain(stored, repeat(stored[0]))
     offsets = count(whole.queue_offset)
-    for message_id, stored_id, offset in zip(ids, stored_ids, offsets):  # noqa: B905 - no end
-        yield SendResult(
+    return [
+        SendResult(
             whole.status,
             message_id,
             stored_id,
@@ -134,6 +147,8 @@ def results_of(whole: SendResult, ids: Iterable[str]) -> Iterator[SendResult]:
             None,
             whole.trace_on,
         )
+        for message_id, stored_id, offset in zip(ids, stored_ids, offsets)  # noqa: B905 - no end
+    ]
 
 
 def batches(
