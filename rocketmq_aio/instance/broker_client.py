@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Container
+from collections.abc import Container, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
 
 from rocketmq_aio.errors import RouteNotFoundError
-from rocketmq_aio.instance.name_servers import is_from_proxy
+from rocketmq_aio.instance.name_servers import NameServers, is_from_proxy
 from rocketmq_aio.instance.routes import RouteTable
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import CheckClientRequest, ConsumerList
@@ -17,6 +17,7 @@ from rocketmq_aio.protocol.codes import MASTER_ID, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader, queue_fields, read_header
+from rocketmq_aio.protocol.requests.admin import ClusterInfoBody, GetClusterInfo
 from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
 from rocketmq_aio.protocol.requests.groups import (
     AssignmentRequest,
@@ -54,8 +55,11 @@ class BrokerClient:
     All raise `NotConnectedError`, `ConnectionLostError`, `RequestTimeoutError` or `BrokerError`.
     """
 
-    def __init__(self, remoting: RemotingClient, routes: RouteTable) -> None:
+    def __init__(
+        self, remoting: RemotingClient, name_servers: NameServers, routes: RouteTable
+    ) -> None:
         self._remoting = remoting
+        self._name_servers = name_servers
         self._routes = routes
 
     async def read(
@@ -200,25 +204,41 @@ class BrokerClient:
         return await self.read(address, header, MemberState, timeout=timeout)
 
     async def check_filter(self, client_id: str, group: str, wanted: Subscription) -> None:
-        """Let a broker of the topic check the filter expression.
+        """Let a broker check the filter expression; any broker if the topic does not exist yet.
 
         :raises SubscriptionError: it is rejected; unchecked, it would deliver everything
+        :raises RouteNotFoundError: no broker is known
         """
         request = CheckClientRequest(
             client_id=client_id, group=group, subscription_data=wanted.to_body()
         )
-        address, body = self._any_broker(wanted.topic), msgspec.json.encode(request)
+        if self._routes.known(wanted.topic) is None:
+            address = await self._any_registered_broker(wanted.topic)
+        else:
+            address = self._any_broker(wanted.topic)
+        body = msgspec.json.encode(request)
         await self._remoting.request_checked(address, CheckClientConfig(), body)
 
     def _any_broker(self, topic: str) -> str:
         """Return the address of a random broker of the topic, a master if there is one."""
         route = self._routes.known(topic)
-        replicas = list(route.brokers.values()) if route is not None else []
-        masters = [each[MASTER_ID] for each in replicas if MASTER_ID in each]
-        others = [address for each in replicas for address in each.values()]
-        if not masters and not others:
-            raise RouteNotFoundError(topic, "its route has no broker")
-        return random.choice(masters or others)
+        return _random_address(topic, route.brokers.values() if route is not None else ())
+
+    async def _any_registered_broker(self, topic: str) -> str:
+        """Return the address of a random broker of the clusters, for a topic without a route."""
+        command = await self._name_servers.request(GetClusterInfo())
+        table = read_body(command.body, ClusterInfoBody).broker_addr_table
+        return _random_address(topic, [broker.broker_addrs for broker in table.values()])
+
+
+def _random_address(topic: str, brokers: Iterable[Mapping[int, str]]) -> str:
+    """Return a random address, that of a master if there is one."""
+    replicas = list(brokers)
+    masters = [each[MASTER_ID] for each in replicas if MASTER_ID in each]
+    others = [address for each in replicas for address in each.values()]
+    if not masters and not others:
+        raise RouteNotFoundError(topic, "no broker is known")
+    return random.choice(masters or others)
 
 
 def _has_no_members(command: Command) -> bool:

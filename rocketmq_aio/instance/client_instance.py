@@ -88,7 +88,7 @@ class MQClientInstance:
             heard_from=self._heard_from,
             on_replaced=self._replaced,
         )
-        self.broker = BrokerClient(self.remoting, self.routes)
+        self.broker = BrokerClient(self.remoting, self.name_servers, self.routes)
         self.heartbeats = Heartbeats(
             self.remoting,
             describe=self._describe,

@@ -11,10 +11,15 @@ import pytest
 from rocketmq_aio import (
     AdminClient,
     ConsumerEvent,
+    LitePullConfig,
     LitePullConsumer,
+    Message,
     MessageQueue,
+    MessageSelector,
     PopConsumer,
+    Producer,
     PushConsumer,
+    SubscriptionError,
     TopicFound,
     TopicMissing,
 )
@@ -68,3 +73,28 @@ async def test_a_missing_topic_is_reported_until_it_appears(
 
     assert missing == TopicMissing(topic=typo, namesrv=(namesrv,), nearest=topic)
     assert found == TopicFound(topic=typo)
+
+
+async def test_an_sql_expression_for_a_missing_topic_is_checked_and_waits_for_it(
+    namesrv: str, group: str, topic: str
+) -> None:
+    missing = f"{topic}x"
+    config = LitePullConfig(start_from="earliest")
+    async with LitePullConsumer(group, namesrv=namesrv, config=config) as consumer:
+        with pytest.raises(SubscriptionError):
+            await consumer.subscribe(missing, MessageSelector.by_sql("price >"))
+        await consumer.subscribe(missing, MessageSelector.by_sql("price > 1"))
+        async with AdminClient(namesrv=namesrv) as admin, Producer("shop", namesrv=namesrv) as shop:
+            await admin.create_topic(missing)
+            try:
+                for price in range(4):
+                    await shop.send(Message(missing, b"tea", properties={"price": str(price)}))
+                prices: list[str | None] = []
+                with anyio.fail_after(EVENT_SECONDS):
+                    while len(prices) < 2:
+                        found = await consumer.poll(timeout_seconds=5)
+                        prices += [message.property("price") for message in found]
+            finally:
+                await admin.delete_topic(missing)
+
+    assert sorted(map(str, prices)) == ["2", "3"]
