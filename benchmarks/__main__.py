@@ -63,7 +63,8 @@ def main(arguments: list[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     _add_run_options(parser)
-    parser.set_defaults(act=run_all, routes="all", prototypes=None, same_encoding=False)
+    parser.set_defaults(act=run_all, routes="all", prototypes=None, against=None,
+                        same_encoding=False)  # fmt: skip
     commands = parser.add_subparsers(title="parts")
     run = commands.add_parser("run", help="against a real broker, beside the Java client")
     _add_run_options(run)
@@ -118,6 +119,8 @@ def _add_ceiling_options(parser: argparse.ArgumentParser) -> None:
     add("--loop", choices=("asyncio", "uvloop"), default="asyncio")
     add("--prototypes", type=Path, metavar="FOLDER",
         help="compare with bench_send_e2e.py and bench_pull.py of this folder too")  # fmt: skip
+    add("--against", type=_checkout, metavar="FOLDER",
+        help="measure the client of this checkout, too")  # fmt: skip
     add("--same-encoding", action="store_true",
         help="the stand-in answers in the encoding of the request, as 4.9 brokers do")  # fmt: skip
     add("--quick", action="store_true", help="one short round")
@@ -128,6 +131,13 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError("at least 1")
     return number
+
+
+def _checkout(text: str) -> Path:
+    folder = Path(text).resolve()
+    if not (folder / "benchmarks" / "subject").is_dir():
+        raise argparse.ArgumentTypeError("expected a checkout of this repository")
+    return folder
 
 
 def run_all(parsed: argparse.Namespace) -> None:
@@ -172,6 +182,7 @@ def run_ceiling(parsed: argparse.Namespace) -> None:
         ceiling.select(parsed.routes),
         loop=parsed.loop,
         prototypes=parsed.prototypes,
+        against=parsed.against,
         mirror_encoding=parsed.same_encoding,
     )
     measured.rounds = parsed.rounds or (1 if parsed.quick else measured.rounds)

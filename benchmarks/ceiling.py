@@ -23,6 +23,7 @@ PROTOTYPE_RATE: Final = 100_000  # about, in sends per second: its argument is a
 CLIENT: Final = "client"
 BARE: Final = "bare"
 PROTOTYPE: Final = "prototype"
+AGAINST: Final = "against"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,10 @@ def command(route: Route, subject: str, address: str, loop: str, seconds: float)
 
 @dataclass(slots=True)
 class Ceiling:
-    """Interleaved rounds of every subject on every route; *report* receives each sample."""
+    """Interleaved rounds of every subject on every route; *report* receives each sample.
+
+    *against* is another checkout, whose client is measured, too.
+    """
 
     report: Callable[[Sample], None]
     routes: list[Route]
@@ -91,6 +95,7 @@ class Ceiling:
     seconds: float = 1.5
     loop: str = "asyncio"
     prototypes: Path | None = None
+    against: Path | None = None
     mirror_encoding: bool = False
     samples: list[Sample] = field(default_factory=list)
     _cpus: tuple[int | None, int | None] = (None, None)
@@ -111,7 +116,9 @@ class Ceiling:
         return self.samples
 
     def _measure(self, route: Route, program: Path) -> None:
-        names = [CLIENT, BARE, *([PROTOTYPE] if self.prototypes else [])]
+        names = [CLIENT, BARE]
+        names += [PROTOTYPE] if self.prototypes else []
+        names += [AGAINST] if self.against else []
         sending_prototype = self.prototypes is not None and bool(route.prototype)
         with standin.running(
             program,
@@ -147,10 +154,12 @@ class Ceiling:
     def _take(self, route: Route, name: str, address: str) -> Figures:
         if name == PROTOTYPE:
             return self._run_prototype(route, address)
+        subject, folder = (CLIENT, self.against) if name == AGAINST else (name, None)
         return sample.run(
-            command(route, name, address, self.loop, self.seconds),
+            command(route, subject, address, self.loop, self.seconds),
             timeout_seconds=GRACE_SECONDS + self.seconds,
             cpu=self._cpus[0],
+            folder=folder,
         )
 
     def _run_prototype(self, route: Route, address: str) -> Figures:

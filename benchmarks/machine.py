@@ -8,6 +8,7 @@ import sys
 import time
 from itertools import repeat
 from pathlib import Path
+from sysconfig import get_config_var
 from typing import Final
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -73,6 +74,12 @@ def _calibrate() -> int:
     return time.thread_time_ns() - started
 
 
+def _build() -> str:
+    """Return how the interpreter was built; distributions may not record their options."""
+    optimized = "--enable-optimizations" in str(get_config_var("CONFIG_ARGS"))
+    return "profile-guided optimization" if optimized else "no profile-guided optimization recorded"
+
+
 def describe() -> dict[str, str | int]:
     """Return the description of this machine for reports."""
     models = [
@@ -87,5 +94,6 @@ def describe() -> dict[str, str | int]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "python_compiler": platform.python_compiler(),
+        "python_build": _build(),
         "implementation": sys.implementation.name,
     }

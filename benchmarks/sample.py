@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from benchmarks import machine
@@ -51,17 +52,24 @@ def run(
     brokers: Sequence[int] = (),
     timeout_seconds: float,
     cpu: int | None = None,
+    folder: Path | None = None,
 ) -> Figures:
     """Run *command* to its end and return its figures.
 
     *brokers* are the processes whose CPU time is reported as the broker's; *cpu* pins the subject.
+    It runs in *folder*, by default the current one.
 
     :raises SubjectError: it failed, printed no result, or did not end in *timeout_seconds*
     """
     started = _Moment.now(0, brokers)
     pinned = ["taskset", "-c", str(cpu), *command] if cpu is not None else command
     process = subprocess.Popen(
-        pinned, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment()
+        pinned,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(),
+        cwd=folder,
     )
     errors: list[str] = []
     assert process.stderr is not None
@@ -83,7 +91,9 @@ def run(
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONUNBUFFERED": "1", "JAVA_TOOL_OPTIONS": ""}
+    # An installed package has its bytecode: without it a start would compile the sources.
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONUNBUFFERED": "1", "JAVA_TOOL_OPTIONS": ""}
 
 
 def _follow(

@@ -193,7 +193,9 @@ ALL: Final = (
         task="first-receive",
     ),
     Workload(name="idle", title="idle consumer of 16 queues", kind="idle", task="idle"),
-    Workload(name="import", title="import rocketmq_aio", kind="import", task="import", java=False),
+    Workload(
+        name="import", title="import the usual classes", kind="import", task="import", java=False
+    ),
     Workload(
         name="transaction-64",
         title="transactions, 64 in flight",

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.subject.importing``: how long ``import rocketmq_aio`` takes."""
+"""``python -m benchmarks.subject.importing``: how long importing the usual classes takes."""
 
 import time
 
 started = time.perf_counter()
-import rocketmq_aio  # noqa: E402, F401 - the import is what is measured
+from rocketmq_aio import LitePullConsumer, Producer, PushConsumer  # noqa: E402, F401 - measured
 
 print("FIRST", time.perf_counter() - started, flush=True)
