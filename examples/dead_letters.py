@@ -41,7 +41,7 @@ def copy_of(letter: MessageExt, own: list[str]) -> Message:
         letter.property("RETRY_TOPIC") or letter.topic,
         letter.body,
         tags=letter.tags,
-        keys=letter.keys or None,
+        keys=letter.keys,
         properties={name: letter.properties[name] for name in own if name in letter.properties},
     )
 

@@ -180,7 +180,7 @@ def copy_of(letter: MessageExt, topic: str | None) -> Message:
         target,
         letter.body,
         tags=letter.tags,
-        keys=letter.keys or None,
+        keys=letter.keys,
         properties={**own, COPIED_ID: letter.message_id},
     )
 

@@ -92,7 +92,7 @@ class ProduceArguments(ClientArguments):
             self.topic,
             _body(given) if self.json else body,
             tags=given.tag or given.tags or self.tag,
-            keys=keys or None,
+            keys=keys,
             properties={**self.properties(), **own},
             sharding_key=given.sharding_key or self.sharding_key,
             delay_seconds=self.delay if given.delay_seconds is None else given.delay_seconds,

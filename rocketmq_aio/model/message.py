@@ -101,8 +101,8 @@ class Message:
         if properties:
             encoded = take_properties(topic, properties, named)
         # Joined piece by piece: faster than encoding the whole dict for the usual message.
-        if keys is not None:
-            named[KEYS] = joined = join_keys(topic, keys)
+        if keys is not None and (joined := join_keys(topic, keys)):
+            named[KEYS] = joined
             encoded += f"KEYS\x01{joined}\x02"
         if tags is not None:
             if type(tags) is not str or "|" in tags or not tags.strip():

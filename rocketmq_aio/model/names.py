@@ -28,6 +28,7 @@ UNSENDABLE_TOPICS: Final = frozenset(
         "TRANS_CHECK_MAX_TIME_TOPIC",
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
+        "rmq_sys_wheel_timer",  # a foreign message ends the delays and pop retries of the broker
     }
 )
 # Names that brokers reserve; they are the same in all namespaces.

@@ -89,14 +89,14 @@ def _refuse_property(topic: str, name: str) -> NoReturn:
 
 
 def join_keys(topic: str, keys: object) -> str:
-    """Return *keys*, one or several, separated by spaces."""
+    """Return *keys*, one or any number, separated by spaces."""
     if type(keys) is str and " " not in keys and keys.strip():
         return keys
     given: list[object] = [keys]
     if isinstance(keys, Iterable) and not isinstance(keys, str):
         given = list(keys)
     good = [key for key in given if isinstance(key, str) and key.strip()]
-    if not good or len(good) != len(given):
+    if len(good) != len(given):
         raise InvalidMessageError(topic, f"keys={keys!r}: expected a string or several")
     if any(" " in key for key in good):
         reason = f"keys={keys!r}: a key holds no space; give several keys as a list"

@@ -80,7 +80,9 @@ def check_schema(schema: StructType) -> None:
         if names.count(field.name) > 1:
             raise _invalid(field.name, "duplicate column")
         kind = COLUMNS[field.name].simpleString()
-        given = field.dataType.simpleString() + ("" if field.nullable else " not null")
+        given = field.dataType.simpleString()
+        if not field.nullable:
+            raise _invalid(f"{field.name} {given} not null", "columns are nullable")
         if given != kind:
             raise _invalid(f"{field.name} {given}", f"its type is {kind}")
 

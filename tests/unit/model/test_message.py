@@ -1,7 +1,7 @@
 """Messages to send: every argument is validated by the constructor."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum, StrEnum
 
 import msgspec
@@ -71,7 +71,7 @@ def test_a_message_has_the_given_fields() -> None:
 @given(
     st.dictionaries(Whole.filter(lambda name: name not in RESERVED), Whole, max_size=5),
     st.none() | Whole.filter(lambda tag: "|" not in tag),
-    st.none() | st.lists(Whole.filter(lambda key: " " not in key), min_size=1, max_size=3),
+    st.none() | st.lists(Whole.filter(lambda key: " " not in key), max_size=3),
 )
 def test_encoded_properties_parse_to_the_given_ones(
     properties: dict[str, str], tag: str | None, keys: list[str] | None
@@ -207,10 +207,18 @@ def test_invalid_tags_are_rejected(tag: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "keys", ["", " ", "a b", ["a b"], [""], [], [None], 5, b"a", "a\x01b", ["a\x02"], "\ud800"]
+    "keys", ["", " ", "a b", ["a b"], [""], [None], 5, b"a", "a\x01b", ["a\x02"], "\ud800"]
 )
 def test_invalid_keys_are_rejected(keys: str) -> None:
     assert "keys" in refusal(lambda: Message("orders", b"x", keys=keys)).reason
+
+
+@pytest.mark.parametrize("keys", [[], (), iter(())])
+def test_a_message_without_keys_takes_those_of_another(keys: Iterable[str]) -> None:
+    """`MessageExt.keys` is empty for a message without keys."""
+    message = Message("orders", b"x", keys=keys)
+
+    assert (message.keys, message.encoded_properties) == ((), "WAIT\x01true\x02")
 
 
 def test_keys_may_contain_white_space_other_than_spaces() -> None:

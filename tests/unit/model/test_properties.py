@@ -62,6 +62,8 @@ def test_find_property_does_not_match_values() -> None:
     ("keys", "joined"),
     [
         ("a", "a"),
+        ([], ""),
+        ((), ""),
         (["a"], "a"),
         (["a", "b"], "a b"),
         (("a", "b"), "a b"),
@@ -87,7 +89,6 @@ def test_only_a_space_separates_keys(keys: str) -> None:
         "a b",
         " a",
         "a ",
-        [],
         [""],
         ["a", " "],
         ["a b"],

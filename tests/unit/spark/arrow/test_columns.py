@@ -194,7 +194,7 @@ def test_bytes_of_unselected_columns_are_released(
         (StructField("queue_id", IntegerType()), "unknown column"),
         (StructField("queueOffset", IntegerType()), "its type is bigint"),
         (StructField("properties", MapType(StringType(), IntegerType())), "its type is map<string"),
-        (StructField("tags", StringType(), nullable=False), "its type is string"),
+        (StructField("tags", StringType(), nullable=False), "columns are nullable"),
         (StructField("topic", StringType()), "duplicate column"),
     ],
 )
