@@ -393,7 +393,7 @@ class Producer(ClientBase, Generic[V]):
 
     def on_route_changed(self, topic: str) -> None:
         """Use the new queues from the next send on."""
-        self._infos.pop(topic, None)
+        self._sender.table.drop(topic)
         self._sender.faults.forget(self._instance.send_addresses())
 
     async def _open(self) -> None:

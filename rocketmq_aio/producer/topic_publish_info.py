@@ -184,6 +184,17 @@ class TopicPublishTable:
         for topic in unused:
             del self.infos[topic]
 
+    def drop(self, topic: str) -> None:
+        """Drop the queues of *topic*, whose route has changed.
+
+        Topics that are still to be created have the queues of the template topic.
+        """
+        self.infos.pop(topic, None)
+        if topic == self._config.template_topic:
+            known = self._instance.routes.known
+            for created in [each for each in self.infos if known(each) is None]:
+                del self.infos[created]
+
     def exclude(self, addresses: frozenset[str]) -> None:
         """Exclude the brokers at *addresses* from round-robin, in all topics."""
         self._excluded = addresses
@@ -224,10 +235,18 @@ class TopicPublishTable:
             publish.renewed_at = now
             with suppress(RocketMQError, TimeoutError):
                 async with asyncio.timeout((deadline - now) / 2):
-                    await self._instance.routes.fetch(topic)
+                    await self._fetch(topic)
         with suppress(RocketMQError):
             return await self.find(topic, deadline)
         return publish
+
+    async def _fetch(self, topic: str) -> None:
+        routes = self._instance.routes
+        try:
+            await routes.fetch(topic)
+        except RouteNotFoundError:
+            if routes.known(topic) is None:  # not created yet
+                await routes.fetch(self._config.template_topic)
 
 
 async def find_publish_info(

@@ -12,10 +12,12 @@ from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import NotConnectedError, RouteNotFoundError, SendError
 from rocketmq_aio.instance import routes as routes_module
+from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer import retry as retry_module, topic_publish_info as table_module
 from rocketmq_aio.remoting.backoff import Backoff
 from tests.unit.producer.producer_env import (
     ORDER,
+    PATIENT,
     ROUTE,
     SEND,
     ProducerEnv,
@@ -81,6 +83,37 @@ async def test_a_chosen_queue_is_followed_to_the_new_address_of_its_broker(
     await env.broker.start()
 
     assert (await env.producer.send(ORDER, queue=queue)).queue == queue
+
+
+async def test_a_topic_to_be_created_follows_its_broker_to_a_new_address(
+    env: ProducerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its queues are those of the template topic, until a broker has created it."""
+    without_refreshes(monkeypatch)
+    await connected(env)
+    await stopped(env, env.broker)
+    created = Message("created", b"x")
+    assert not await succeeds(env.producer.send(created, timeout_seconds=0.3))
+    env.broker.port = 0  # it comes back elsewhere
+    await env.broker.start()
+
+    assert (await env.producer.send(created)).ok
+
+
+async def test_a_new_route_of_the_template_is_used_for_topics_to_be_created(
+    env: ProducerEnv,
+) -> None:
+    await connected(env)
+    await stopped(env, env.broker)
+    created, template = Message("created", b"x"), PATIENT.template_topic
+    assert not await succeeds(env.producer.send(created, timeout_seconds=0.3))
+    env.broker.port = 0
+    await env.broker.start()
+    await env.producer.client.routes.fetch(template)
+    backed_off = len(env.cluster.name_server.requests)
+
+    assert (await env.producer.send(created)).ok
+    assert len(env.cluster.name_server.requests) - backed_off <= 1
 
 
 async def test_many_failing_sends_share_route_requests(monkeypatch: pytest.MonkeyPatch) -> None:
