@@ -109,9 +109,9 @@ def failure(topic: str, message_id: str, attempts: Sequence[SendAttempt]) -> Roc
     return SendError(topic, message_id, attempts)
 
 
-def never_sent(topic: str, cause: RocketMQError) -> SendError:
+def never_sent(topic: str, cause: RocketMQError, message_id: str = "-") -> SendError:
     """Return the error of a send that made no attempt."""
-    return SendError(topic, "-", [_attempt("-", cause, monotonic())])
+    return SendError(topic, message_id, [_attempt("-", cause, monotonic())])
 
 
 def _attempt(address: str, cause: RocketMQError, started: float) -> SendAttempt:

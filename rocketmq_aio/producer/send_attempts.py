@@ -21,7 +21,7 @@ from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import SendResult, SendStatus
 from rocketmq_aio.producer.compression import CompressionPool
 from rocketmq_aio.producer.fault_strategy import FaultStrategy
-from rocketmq_aio.producer.retry import RetryState
+from rocketmq_aio.producer.retry import RetryState, never_sent
 from rocketmq_aio.producer.send_request import SEND, SendRequest
 from rocketmq_aio.producer.topic_publish_info import TopicPublishInfo
 from rocketmq_aio.protocol.codes import ResponseCode
@@ -75,7 +75,7 @@ class SendAttempts:
         :raises ClosedError: `close` was called; nothing was sent
         """
         if request.compression is not None:
-            await self.compression.compress(request)
+            await self.compress(request, deadline)
         if self._closed:
             raise ClosedError("the producer is closed")
         started = publish.used_at = monotonic()
@@ -97,6 +97,18 @@ class SendAttempts:
         for stored in self._stored:
             stored(request, result, monotonic() - started)
         return result
+
+    async def compress(self, request: SendRequest, deadline: float) -> None:
+        """Compress the body of *request* in a thread.
+
+        :raises SendError: it was not done before *deadline*
+        """
+        try:
+            async with asyncio.timeout(deadline - monotonic()):
+                await self.compression.compress(request)
+        except TimeoutError:
+            cause = NotConnectedError("-", "its compression took all the time that it had")
+            raise never_sent(request.topic, cause, request.message_id) from None
 
     def close(self) -> None:
         """Start no further attempt, and stop the compression threads."""

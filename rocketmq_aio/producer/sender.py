@@ -88,7 +88,7 @@ class Sender:
             publish.used_at = monotonic()
             request = await self._prepare(message, routing, publish, deadline)
             if request.compression is not None:
-                await self.attempts.compression.compress(request)
+                await self.attempts.compress(request, deadline)
             header = request.header(publish)
             await self.instance.remoting.oneway(request.target.address, header, request.body)
 

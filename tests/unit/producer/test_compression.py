@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
-from rocketmq_aio.errors import ClosedError
+from rocketmq_aio.errors import ClosedError, SendError, SendUnknownError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer import send_request as outgoing
@@ -72,6 +72,24 @@ async def test_a_send_cancelled_during_compression_is_not_sent(
     await env.producer.send(Message("orders", b"small"))
 
     assert env.bodies() == [b"small"]
+
+
+@pytest.mark.parametrize("oneway", [False, True])
+async def test_a_send_that_is_compressed_at_its_deadline_is_not_sent(
+    oneway: bool, held: Held
+) -> None:
+    """Bodies before it can take all the time that it has."""
+    config = ProducerConfig(send_timeout_seconds=0.2)
+    async with open_producer(config=config) as env:
+        send = env.producer.send_oneway if oneway else env.producer.send
+        with pytest.raises(SendError, match="compression took all the time") as failed:
+            await asyncio.wait_for(send(Message("orders", LARGE)), 10)
+        held.go_on.set()
+        await env.producer.send(Message("orders", b"small"))
+
+        assert not isinstance(failed.value, SendUnknownError)
+        assert env.bodies() == [b"small"]
+        assert env.producer._in_flight.bytes == 0
 
 
 async def test_the_threads_end_with_the_producer() -> None:
