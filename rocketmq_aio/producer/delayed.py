@@ -27,9 +27,13 @@ async def delayed_target(
     """
     versions = instance.heartbeats.broker_versions
     unsupported: frozenset[str] = frozenset()
-    while not await _is_supported(instance, target, deadline):
-        unsupported |= {target.broker_name}
-        if fixed or unsupported >= publish.brokers:
+    while True:
+        seconds = deadline - monotonic()
+        # A broker that hangs leaves time for another one.
+        is_last = fixed or publish.brokers <= unsupported | {target.broker_name}
+        if await _is_supported(instance, target, seconds if is_last else seconds / 2):
+            break
+        if is_last:
             if versions.get(target.master) is None:
                 reason = "it does not say whether it keeps delivery times"
                 raise never_sent(publish.topic, NotConnectedError(target.address, reason))
@@ -38,16 +42,17 @@ async def delayed_target(
             )
             code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             raise NotSupportedError(code, remark, target.address)
+        unsupported |= {target.broker_name}
         target = publish.next_target_avoiding(unsupported)
     masters = publish.masters().values()
     return target, fixed or any(versions.get(each, 0) < V5_0_0 for each in masters)
 
 
-async def _is_supported(instance: MQClientInstance, target: SendTarget, deadline: float) -> bool:
+async def _is_supported(instance: MQClientInstance, target: SendTarget, seconds: float) -> bool:
     version = instance.heartbeats.broker_versions.get(target.master)
     if version is None:
         try:
-            async with asyncio.timeout(deadline - monotonic()):
+            async with asyncio.timeout(seconds):
                 version = await instance.heartbeats.version_of(target.master)
         except TimeoutError:
             return False

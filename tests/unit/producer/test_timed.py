@@ -22,7 +22,7 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
-from tests.unit.producer.producer_env import ProducerEnv, open_producer, stopped
+from tests.unit.producer.producer_env import ProducerEnv, open_producer, record_timeouts, stopped
 
 LATER = Message("orders", b"later", delay_seconds=3600)
 
@@ -128,6 +128,16 @@ async def test_a_broker_of_unknown_version_gets_no_delayed_messages(
     results = [await two_brokers.producer.send(LATER) for _ in range(4)]
 
     assert {each.queue.broker_name for each in results} == {"broker-b"}
+
+
+async def test_a_frozen_broker_leaves_time_to_delay_at_another(two_brokers: ProducerEnv) -> None:
+    frozen, other = two_brokers.brokers
+    frozen.freeze()
+    timeouts = record_timeouts(two_brokers)
+    results = [await two_brokers.producer.send(LATER, timeout_seconds=2) for _ in range(8)]
+
+    assert {each.queue.broker_name for each in results} == {other.name}
+    assert min(timeouts) > 0.4  # of the send itself
 
 
 async def test_a_delayed_send_fails_if_no_version_is_known(env: ProducerEnv) -> None:
