@@ -98,10 +98,10 @@ class EndTransactionSender:
                 # The reply to a check goes to its sender; otherwise the broker may have moved.
                 address = location.address if check else self._address(half, location)
                 header = self._header(half, location, half.state, is_check=check is not None)
-                number = self._instance.connection_number(address)  # of the connection in use
                 cause = await self._request(address, header, deadline - monotonic())
                 if cause is None:
-                    half.confirmed = address, number
+                    # The request may have opened the connection.
+                    half.confirmed = address, self._instance.connection_number(address)
                     return None
                 pause = max(backoff.next_pause(), self._instance.remoting.backoff_left(address))
                 if not _may_repeat(cause, half.state) or monotonic() + pause >= deadline:

@@ -246,6 +246,17 @@ async def test_a_check_after_a_confirmed_commit_discards_the_copy(version: str) 
         assert (len(env.visible), env.open, env.check.calls) == (1, [], [])
 
 
+async def test_a_commit_over_a_new_connection_is_not_repeated_for_the_copy(
+    env: TransactionEnv,
+) -> None:
+    async with env.producer.transaction(ORDER) as tx:
+        env.producer.client.remoting.drop(env.broker.address, "cut during the local transaction")
+    env.broker.transactions.reopen(tx.message_id)
+
+    assert await env.run_check(3) == [COMMIT, ROLLBACK, ROLLBACK]
+    assert (len(env.visible), env.open) == (1, [])
+
+
 async def test_proxies_are_detected_once_per_connection(env: TransactionEnv) -> None:
     for count in (3, 5):
         tx = await env.commit(ORDER)
