@@ -17,7 +17,8 @@ MASK32: Final = 0xFFFF_FFFF
 class MessageIdGenerator:
     """Generates ids from host, process id and a random *salt* that differs after restarts.
 
-    Tools decode the time from the id; as in Java, months begin at local midnight.
+    Tools decode the time from the id; as in Java, months begin at local midnight.  When the time
+    in the ids repeats, because of a new month or of a clock that was set back, the salt is new.
     """
 
     def __init__(self, host: bytes, process_id: int, salt: int) -> None:
@@ -35,6 +36,7 @@ class MessageIdGenerator:
         self._begin(os.getpid(), secrets.randbits(32))
 
     def _begin(self, process_id: int, salt: int) -> None:
+        self._process_id = process_id
         process = (process_id & MASK16).to_bytes(2, "big")
         self._origin = (self._host + process + (salt & MASK32).to_bytes(4, "big")).hex().upper()
         self._now_ms = -1  # no time yet
@@ -58,8 +60,11 @@ class MessageIdGenerator:
         self._number = (self._number + ids) & MASK16
 
     def _set_time(self, now_ms: int) -> None:
+        repeats = now_ms < self._now_ms or (self._now_ms >= 0 and now_ms >= self._month_end)
         if not self._month_start <= now_ms < self._month_end:
             self._month_start, self._month_end = _month_around(now_ms)
+        if repeats:
+            self._begin(self._process_id, secrets.randbits(32))
         self._now_ms = now_ms
         self._stamp = f"{self._origin}{(now_ms - self._month_start) & MASK32:08X}"
 

@@ -73,6 +73,21 @@ def test_ids_are_unique_when_the_clock_goes_back() -> None:
     assert len(set(made)) == len(made)
 
 
+@pytest.mark.parametrize(
+    "again",
+    [datetime(2024, 5, 1, 12), datetime(2024, 6, 1, 12)],
+    ids=["the clock goes back", "a month later"],
+)
+def test_ids_are_unique_when_time_and_counter_repeat(again: datetime) -> None:
+    noon = int(datetime(2024, 5, 1, 12).timestamp() * 1000)
+    generator = MessageIdGenerator(HOST, 1, 1)
+    first = generator.next_id(noon)
+    generator.next_id(noon + 1)
+    generator.skip(2**16 - 2)
+
+    assert generator.next_id(int(again.timestamp() * 1000)) != first
+
+
 @pytest.mark.parametrize("now_ms", [0, 1, 999])
 def test_ids_are_complete_with_an_unset_clock(now_ms: int) -> None:
     assert [len(each) for each in ids(2, now_ms)] == [32, 32]
