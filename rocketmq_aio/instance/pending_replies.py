@@ -39,7 +39,7 @@ class PendingReplies:
         """Remove the future of an ended request."""
         self._pending.pop(correlation_id, None)
 
-    def expects(self, correlation_id: str | None) -> bool:
+    def expects(self, correlation_id: str) -> bool:
         """Whether a request waits for the reply with this id; counts it as dropped if not."""
         if correlation_id in self._pending:
             return True
@@ -56,6 +56,12 @@ class PendingReplies:
             return
         self.dropped += 1
         logger.debug("reply_dropped", correlation_id=correlation_id)
+
+    def fail(self, correlation_id: str, error: Exception) -> None:
+        """Make the request of a reply that cannot be read raise *error*."""
+        reply, _ = self._pending.pop(correlation_id, (None, 0))
+        if reply is not None and not reply.done():
+            reply.set_exception(error)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         now = monotonic()

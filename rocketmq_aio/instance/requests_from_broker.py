@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from copy import copy
 from typing import Final
 
 import anyio
 import msgspec
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.errors import NotSupportedError
+from rocketmq_aio.errors import CodecError, NotSupportedError
 from rocketmq_aio.instance.inner_clients import (
     DirectConsumer,
     InnerClient,
@@ -129,9 +130,16 @@ class BrokerRequestHandler:
 
     async def _deliver_reply(self, command: Command) -> Reply:
         header = read_header(command, PushReplyMessage)
-        correlation_id = find_property((header.properties or "").encode(), CORRELATION_ID_NAME)
-        if self._replies.expects(correlation_id):  # else its body is not inflated
-            self._replies.deliver(reply_message(header, command.body))
+        properties = (header.properties or "").encode()
+        correlation_id = find_property(properties, CORRELATION_ID_NAME) or ""
+        if not self._replies.expects(correlation_id):
+            return OK  # its body is not inflated
+        try:
+            message = reply_message(header, command.body)
+        except CodecError as error:
+            self._replies.fail(correlation_id, copy(error))  # a copy: raising changes an error
+            raise
+        self._replies.deliver(message)
         return OK
 
     async def _members_changed(self, command: Command) -> Reply:

@@ -323,6 +323,7 @@ class Producer(ClientBase, Generic[V]):
 
         :param timeout_seconds: for the whole call, default ``send_timeout_seconds``
         :raises ReplyTimeoutError: no reply arrived in time
+        :raises CodecError: a reply arrived that cannot be read
         :raises RocketMQError: as `send`
         """
         self._check_running()

@@ -13,6 +13,7 @@ from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.errors import (
     ClosedError,
+    CodecError,
     ConfigError,
     NotSupportedError,
     ReplyTimeoutError,
@@ -23,6 +24,7 @@ from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.producer import request_reply as requests_replies
 from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.protocol import replies as replies_module
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.record import decode_message
@@ -34,7 +36,7 @@ from tests.unit.producer.producer_env import (
     open_producer,
     reached,
 )
-from tests.unit.remoting.until import until
+from tests.unit.remoting.until import succeeds, until
 
 REPLY = RequestCode.SEND_REPLY_MESSAGE_V2
 PUSH = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
@@ -130,6 +132,23 @@ async def test_a_large_reply_is_sent_compressed() -> None:
         await answers.reply(request, b"pong " * 10_000)
 
         assert (await asking).body == b"pong " * 10_000
+
+
+async def test_a_reply_that_cannot_be_read_raises_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one of a Java client in a format whose library is not installed."""
+
+    def inflate(*_: object) -> bytes:
+        raise CodecError("body", 0, "it is compressed with zstd")
+
+    monkeypatch.setattr(replies_module, "inflate", inflate)
+    async with open_producer() as env, responder(env) as answers:
+        asking = asyncio.create_task(env.producer.request(request_of(b"ping"), 60))
+        (request,) = await asked(env)
+        await succeeds(answers.reply(request, b"pong" * 5000, timeout_seconds=1))
+
+        with pytest.raises(CodecError, match="compressed with zstd"):
+            await asyncio.wait_for(asking, 15)
+        assert len(env.producer.client.replies) == 0
 
 
 async def test_many_replies_in_any_order_find_their_requests() -> None:
