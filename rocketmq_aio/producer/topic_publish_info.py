@@ -293,7 +293,8 @@ async def _known_route(routes: RouteTable, topic: str, config: ProducerConfig) -
     except RouteNotFoundError:
         pass
     try:
-        return await routes.get(config.template_topic)
+        template = await routes.get(config.template_topic)
+        return routes.known(topic) or template  # it may have been created meanwhile
     except RouteNotFoundError:
         reason = "the name servers know no such topic, and no broker creates topics; create it"
         raise RouteNotFoundError(topic, reason) from None

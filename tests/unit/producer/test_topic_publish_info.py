@@ -40,6 +40,9 @@ class Routes:
             raise RouteNotFoundError(topic, "the name servers know no such topic")
         return read_route(topic, self._known[topic])
 
+    def known(self, topic: str) -> TopicRoute | None:
+        return read_route(topic, self._known[topic]) if topic in self._known else None
+
     async def wait_for_newer(self, known: TopicRoute) -> TopicRoute:
         if known.topic in self.later:
             self._known[known.topic] = self.later.pop(known.topic)
@@ -169,6 +172,20 @@ async def test_a_topic_to_be_created_uses_the_queues_of_the_template() -> None:
 
     assert found.queues == tuple(MessageQueue("later", "broker-a", n) for n in range(4))
     assert found.topic == "later"
+
+
+async def test_a_topic_created_during_the_lookup_uses_its_own_queues() -> None:
+    class CreatedMeanwhile(Routes):
+        async def get(self, topic: str) -> TopicRoute:
+            if topic == "TBW102":
+                self._known["later"] = TWO_BROKERS
+            return await super().get(topic)
+
+    found = await find_in(
+        CreatedMeanwhile(TBW102=route(queues(write=8), broker(master=A))), "later"
+    )
+
+    assert {queue.broker_name for queue in found.queues} == {"broker-a", "broker-b"}
 
 
 async def test_a_topic_that_cannot_be_created_is_not_found() -> None:
