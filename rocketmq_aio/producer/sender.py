@@ -90,7 +90,9 @@ class Sender:
             if request.compression is not None:
                 await self.attempts.compress(request, deadline)
             header = request.header(publish)
-            await self.instance.remoting.oneway(request.target.address, header, request.body)
+            await self.instance.remoting.oneway(
+                request.target.address, header, request.body, timeout=deadline - monotonic()
+            )
 
         await self.with_route(topic, message, deadline, send)
 

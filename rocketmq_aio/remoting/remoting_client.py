@@ -172,13 +172,23 @@ class RemotingClient:
         connection, left = await self._connected_within(address, timeout)
         return await connection.roundtrip(code, frame, left)
 
-    async def oneway(self, address: str, header: RequestHeader, body: bytes = b"") -> None:
-        """Send a oneway request; NotConnectedError if it was not sent."""
-        timeout = self._config.request_timeout_seconds
-        connection, timeout = await self._connected_within(address, timeout)
+    async def oneway(
+        self,
+        address: str,
+        header: RequestHeader,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Send a oneway request; NotConnectedError if it was not sent.
+
+        :param timeout: default ``request_timeout_seconds``
+        """
+        seconds = self._config.request_timeout_seconds if timeout is None else timeout
+        connection, left = await self._connected_within(address, seconds)
         opaque = connection.next_opaque()
         frame = self._frame(address, header, body, opaque, ONEWAY_FLAG, CLIENT_VERSION)
-        await connection.send_oneway(int(header.code), (frame, b""), timeout)
+        await connection.send_oneway(int(header.code), (frame, b""), left)
 
     def is_connected(self, address: str) -> bool:
         """Whether there is a usable connection to *address*."""
@@ -241,8 +251,7 @@ class RemotingClient:
         changed = dict(ext)
         try:
             hook.before_request(address, code, changed, body)
-            if not all(isinstance(text, str) for pair in changed.items() for text in pair):
-                raise TypeError("it set ext fields that are not text")
+            "".join(map("".join, changed.items())).encode()  # raises for what is not valid text
         except APPLICATION_ERRORS as error:
             self._hook_failures.log_once(id(hook), error, hook=type(hook).__qualname__)
             return ext

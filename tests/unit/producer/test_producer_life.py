@@ -69,6 +69,22 @@ async def test_a_oneway_send_to_a_dead_broker_raises(env: ProducerEnv) -> None:
         await env.producer.send_oneway(ORDER)
 
 
+async def test_a_oneway_send_ends_at_its_deadline_while_it_connects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    config = ProducerConfig(send_timeout_seconds=0.2)
+    client = ClientConfig(request_timeout_seconds=60, connect_timeout_seconds=60)
+    async with open_producer(config=config, client=client) as env:
+        await env.producer.publish_queues("orders")
+        monkeypatch.setattr(env.producer.client.remoting._dialer, "dial", never)
+
+        with pytest.raises(NotConnectedError, match="not connected within"):
+            await asyncio.wait_for(env.producer.send_oneway(ORDER), 15)
+
+
 async def test_a_oneway_send_uses_the_chosen_queue(env: ProducerEnv) -> None:
     await env.producer.send_oneway(ORDER, queue=env.queue(3))
     await env.producer.send_oneway(ORDER, selector=lambda queues, _: queues[2])

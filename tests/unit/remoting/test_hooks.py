@@ -70,6 +70,15 @@ class Numbering(Recorder):
         ext_fields["number"] = 5  # type: ignore[assignment]  # that is the point
 
 
+class HalfPair(Recorder):
+    """Adds text that cannot be encoded."""
+
+    def before_request(
+        self, address: str, code: int, ext_fields: MutableMapping[str, str], body: bytes
+    ) -> None:
+        ext_fields["text"] = "\ud800"
+
+
 async def test_hooks_run_in_order_around_every_request() -> None:
     seen: list[str] = []
     config = ClientConfig(rpc_hooks=(Recorder("first", seen), Recorder("second", seen)))
@@ -86,7 +95,7 @@ async def test_hooks_run_in_order_around_every_request() -> None:
         assert broker.requests[0].command.ext_fields()["second"] == "yes"
 
 
-@pytest.mark.parametrize("kind", [Failing, Numbering, Cancelling])
+@pytest.mark.parametrize("kind", [Failing, Numbering, HalfPair, Cancelling])
 async def test_a_hook_that_fails_is_logged_and_changes_nothing(
     kind: type[Recorder], caplog: pytest.LogCaptureFixture
 ) -> None:
