@@ -39,7 +39,7 @@ ONLY_EMBEDDED := tests/broker/test_embedded_official.py examples/billing/tests/t
 # Not conformance: it compares the embedded broker with the versions that it imitates.
 CLIENT_TESTS := $(addprefix tests/broker/test_,producer.py push.py pull.py transactions.py pop.py)
 
-.PHONY: demo core test test-quick check test-unit test-core test-faults test-embedded test-broker test-topologies test-chaos test-versions test-spark test-containers bench docs format lock clean
+.PHONY: demo core test test-quick check check-format check-mypy check-pyright check-layers check-docs test-unit test-core test-faults test-embedded test-broker test-topologies test-chaos test-versions test-spark test-containers bench docs format lock clean
 
 demo: $(DEMO)/.ready
 	PYTHONPATH=. $(DEMO)/bin/python examples/demo.py --backend $(BACKEND)
@@ -106,12 +106,22 @@ test-containers: $(READY)
 	    tools/run_tests.sh tests/containers --rocketmq-version $$version; \
 	  done'
 
-check: $(READY)
+check: check-format check-mypy check-pyright check-layers check-docs
+
+check-format: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+check-mypy: $(READY)
 	$(BIN)/mypy
+
+check-pyright: $(READY)
 	$(BIN)/pyright
+
+check-layers: $(READY)
 	$(BIN)/lint-imports
+
+check-docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: $(READY)
