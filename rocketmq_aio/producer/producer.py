@@ -283,8 +283,8 @@ class Producer(ClientBase, Generic[V]):
         """Send *encoded* as it is and return where it, or its first message, was stored.
 
         Sends with the same *sharding_key* go to the same queue, but do not wait for each other:
-        await one before the next where their order matters.  Hooks and a `MessageTrace` are not
-        called, because they take messages.
+        await one before the next where their order matters.  Hooks are not called, because they
+        take messages; a `MessageTrace` records it.
 
         :param timeout_seconds: for the whole call, default ``send_timeout_seconds``
         :raises InvalidMessageError: it is too large; nothing was sent

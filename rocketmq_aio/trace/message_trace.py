@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from rocketmq_aio.config.validation import checked_count, checked_seconds
 from rocketmq_aio.consumer.push.handlers import RetryLater, SuspendQueue
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.errors import CodecError, ConfigError
 from rocketmq_aio.hooks import ConsumeContext, EndTransactionContext
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
@@ -111,8 +111,11 @@ class ClientTrace:
             return
         stored = sent, result, seconds, len(sent.body)
         if sent.batch:
-            for each in records.parts_of_batch(stored):
-                self._add(each)
+            try:
+                for each in records.parts_of_batch(stored):
+                    self._add(each)
+            except CodecError as error:  # entries that the caller of `send_encoded` made
+                self._dispatcher.drop(1, str(error))
         else:
             sent.body = b""  # not needed any more, and it may be large
             self._add(stored)

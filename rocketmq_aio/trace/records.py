@@ -110,7 +110,7 @@ def parts_of_batch(stored: StoredSend) -> Iterator[StoredSend]:
 
 
 def _kind(out: SendRequest) -> int:
-    properties = PAIR_END + out.properties.decode()
+    properties = PAIR_END + out.properties.decode("utf-8", "replace")
     if out.sys_flag & TRANSACTION_PREPARED:
         return HALF
     if any(name in properties for name in _DELAYS):

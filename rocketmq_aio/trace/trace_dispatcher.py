@@ -81,7 +81,7 @@ class TraceDispatcher:
     def add(self, traced: TraceEntry) -> None:
         waiting = self._waiting
         if len(waiting) >= self._max_waiting or self._loop is None:
-            self._drop(1, "more is traced than can be sent")
+            self.drop(1, "more is traced than can be sent")
             return
         waiting.append(traced)
         if self._timer is None:
@@ -113,7 +113,7 @@ class TraceDispatcher:
         if self._timer is not None:
             self._timer.cancel()
         if self._waiting:
-            self._drop(len(self._waiting), "they could not be sent before the close")
+            self.drop(len(self._waiting), "they could not be sent before the close")
             self._waiting.clear()
         await self._producer.close()  # sends in flight end by their own deadline
         if self._dropped:
@@ -144,7 +144,7 @@ class TraceDispatcher:
                         for message, number in messages_of(batch, self.ids):
                             await self._send(message, number)
                 except Exception as error:  # noqa: BLE001 - a trace must not stop the client
-                    self._drop(len(traced), repr(error))
+                    self.drop(len(traced), repr(error))
         finally:
             self._senders -= 1
             if not self._senders and self._empty is not None and not self._empty.done():
@@ -166,14 +166,15 @@ class TraceDispatcher:
         try:
             await self._producer.send_encoded(message, timeout_seconds=seconds)
         except RocketMQError as error:
-            self._drop(number, str(error))
+            self.drop(number, str(error))
         except asyncio.CancelledError:
-            self._drop(number, "the client was closed")
+            self.drop(number, "the client was closed")
             raise
         else:
             self._on_count(number, 0)
 
-    def _drop(self, number: int, reason: str) -> None:
+    def drop(self, number: int, reason: str) -> None:
+        """Count *number* records as dropped; log the first *reason*."""
         self._dropped += number
         self._on_count(0, number)
         if not self._drop_logged:

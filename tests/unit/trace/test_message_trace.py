@@ -21,6 +21,7 @@ from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.values import TransactionState
+from rocketmq_aio.producer.batching.pre_encoded import Encoded
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.protocol.codes import RequestCode
@@ -116,6 +117,29 @@ async def test_each_message_of_a_batch_has_its_record() -> None:
     assert [each[5] for each in found] == [each.message_id for each in results]
     assert [each[12] for each in found] == [each.offset_message_id for each in results]
     assert [(each[6], each[9]) for each in found] == [("new", "5"), ("null", "6")]
+
+
+async def test_encoded_sends_have_records() -> None:
+    encoded = Encoded(
+        topic="orders", body=b"x", message_id="1A", properties=b"KEYS\x01k\x02UNIQ_KEY\x011A\x02"
+    )
+    async with shop(MessageTrace()) as (cluster, producer):
+        await producer.send_encoded(encoded)
+
+    (found,) = records(cluster)
+    assert (found[5], found[7]) == ("1A", "k")
+
+
+async def test_encoded_entries_that_cannot_be_read_do_not_fail_their_send() -> None:
+    """Brokers ignore the size of an entry."""
+    trace = MessageTrace()
+    encoded = Encoded(topic="orders", body=b"no entries", message_id="1A", batch=True)
+    stored = {"msgId": "0" * 32, "queueId": "0", "queueOffset": "0"}
+    async with shop(trace) as (cluster, producer):
+        cluster.broker.on(RequestCode.SEND_BATCH_MESSAGE, Response(ext=stored))
+
+        assert (await producer.send_encoded(encoded)).ok
+    assert (trace.sent, trace.dropped) == (0, 1)
 
 
 async def test_a_failed_send_leaves_no_record() -> None:
