@@ -9,7 +9,7 @@ import anyio
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import dead_lettered
-from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack
+from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack, check_delay_level
 from rocketmq_aio.consumer.push.consume_service import (
     TURN,
     ConsumeService,
@@ -66,10 +66,12 @@ class ConcurrentService(ConsumeService):
         context: BatchContext | None,
         error: BaseException | None,
     ) -> int:
-        done = 0
-        level = error.delay_level if isinstance(error, RetryLater) else 0
+        done = level = 0
         try:
-            if context is not None and error is None:
+            if isinstance(error, RetryLater):
+                check_delay_level(error.delay_level)
+                level = error.delay_level
+            elif context is not None and error is None:
                 done, level = context.done(len(messages)), context.delay_level
         except RocketMQError as misused:  # the handler has set invalid values
             error = misused

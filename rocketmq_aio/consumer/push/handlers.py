@@ -43,6 +43,8 @@ class RetryLater(RetryRequest):
         (1 s 5 s 10 s 30 s 1 m 2 m ... 2 h), -1 sends the message to the dead-letter topic at once
     """
 
+    delay_level = 0  # of subclasses that do not call this constructor
+
     def __init__(self, delay_level: int = 0) -> None:
         check_delay_level(delay_level)
         super().__init__(f"try again with delay level {delay_level}")
@@ -54,6 +56,8 @@ class SuspendQueue(RetryRequest):
 
     The default is ``suspend_seconds``.
     """
+
+    seconds: float | None = None  # of subclasses that do not call this constructor
 
     def __init__(self, seconds: float | None = None) -> None:
         if seconds is not None:
@@ -171,11 +175,12 @@ def _calling_one(handler: MessageHandler, threads: Executor | None) -> Call:
 def _calling_batch(handler: BatchHandler, threads: Executor | None) -> Call:
     async def call(messages: list[MessageExt]) -> BatchContext | RetryRequest | None:
         context = BatchContext(messages[0].queue)
+        given = list(messages)  # the handler may change its list, even after a timeout
         result: object
         if threads is None:
-            result = await handler(messages, context)  # type: ignore[misc]  # it is async
+            result = await handler(given, context)  # type: ignore[misc]  # it is async
         else:
-            result = await _in_thread(threads, handler, messages, context)
+            result = await _in_thread(threads, handler, given, context)
         if isinstance(result, RetryRequest):
             return result
         return context if context.says_more else None
@@ -209,7 +214,7 @@ def hooked(call: Call, hooks: ConsumeHooks, group: str) -> Call:
     async def run_hooks_and_call(messages: list[MessageExt]) -> object:
         first = messages[0]
         context = ConsumeContext(
-            group=group, topic=first.topic, queue=first.queue, messages=messages
+            group=group, topic=first.topic, queue=first.queue, messages=list(messages)
         )
         hooks.before(context)
         started = monotonic()

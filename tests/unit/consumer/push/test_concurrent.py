@@ -205,3 +205,66 @@ async def test_message_dropped_by_a_reset_is_not_sent_back() -> None:
 
     assert env.send_back.sent == []
     assert assigned.committable == 10
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+async def test_batch_handler_may_use_up_its_list(is_plain: bool) -> None:
+    seen: list[int] = []
+
+    def drain(messages: list[MessageExt], _: BatchContext) -> None:
+        while messages:
+            seen.append(messages.pop().queue_offset)
+
+    async def drain_async(messages: list[MessageExt], context: BatchContext) -> None:
+        drain(messages, context)
+
+    handler = drain if is_plain else drain_async
+    async with WorkerEnv(on_batch=handler, consume_batch_size=4) as env:
+        assigned = env.pull(*range(8))
+        await env.until_committable(8)
+
+        assert sorted(seen) == list(range(8))
+        assert not assigned.has_in_flight
+
+
+async def test_ack_index_counts_in_the_order_of_delivery() -> None:
+    async def handle(messages: list[MessageExt], context: BatchContext) -> None:
+        messages.reverse()
+        context.ack_index = 0
+
+    async with WorkerEnv(on_batch=handle, consume_batch_size=3) as env:
+        env.pull(0, 1, 2)
+        await env.until_committable(3)
+
+    assert [offset for offset, _ in env.send_back.sent] == [1, 2]
+
+
+class OutOfStock(RetryLater):
+    """A retry of an application, which does not call the constructor of its base."""
+
+    def __init__(self, item: str) -> None:
+        Exception.__init__(self, item)
+
+
+async def test_subclass_without_delay_level_lets_the_broker_choose() -> None:
+    async def handle(_: MessageExt) -> None:
+        raise OutOfStock("book")
+
+    async with WorkerEnv(handle) as env:
+        env.pull(0)
+        await env.until_committable(1)
+
+    assert env.send_back.sent == [(0, 0)]
+
+
+async def test_invalid_delay_level_of_a_retry_is_a_failure_of_the_handler() -> None:
+    async def handle(_: MessageExt) -> None:
+        later = RetryLater(1)
+        later.delay_level = 19
+        raise later
+
+    async with WorkerEnv(handle) as env:
+        env.pull(0)
+        await env.until_committable(1)
+
+    assert env.send_back.sent == [(0, 0)]

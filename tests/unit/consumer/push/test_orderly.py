@@ -316,3 +316,19 @@ async def test_messages_behind_a_dead_letter_of_a_batch_keep_their_order() -> No
 
     assert batches == [[0, 1, 2], [0, 2, 3]]
     assert env.send_back.dead == [1]
+
+
+class OutOfStock(SuspendQueue):
+    """A retry of an application, which does not call the constructor of its base."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self, "book")
+
+
+async def test_subclass_without_seconds_suspends_by_the_setting() -> None:
+    handle = Watcher({1: 1}, OutOfStock())
+    async with WorkerEnv(handle, orderly=True) as env:
+        env.pull(0, 1, 2)
+        await env.until_committable(3)
+
+    assert handle.of(0) == [0, 1, 1, 2]
