@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from rocketmq_aio.consumer.pull.result import STATUSES, RawPull, read_raw
+from rocketmq_aio.consumer.pull.result import STATUSES, PullStatus, RawPull, read_raw
 from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
 from rocketmq_aio.consumer.pull_loop.pull_response import HOLD_SLACK_SECONDS
 from rocketmq_aio.errors import CodecError, NotConnectedError
@@ -24,6 +24,7 @@ MAX_OLD: Final = 1024
 # Answers of brokers that do not know LITE_PULL_MESSAGE, or may not serve it.
 NO_LITE: Final = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION)
 
+Kind = tuple[MessageQueue, Subscription, int, float, int | None]
 Key = tuple[MessageQueue, Subscription, int, float, int | None, bool]
 
 
@@ -72,18 +73,27 @@ class RawPulls:
         """
         await self.learn_route(queue.topic)
         await self._check_filter(wanted)
-        address = self._address(queue, suggested=suggested)
+        address, broker_id = self._replica(queue, suggested=suggested)
         if wait_seconds:
             timeout = wait_seconds + HOLD_SLACK_SECONDS
+        kind = (queue, wanted, count, wait_seconds, max_bytes)
+        raw = await self._pull_from(address, kind, offset, timeout)
+        if raw.status is PullStatus.OFFSET_ILLEGAL and broker_id != MASTER_ID:
+            # A replica may lag behind the master: its end of the queue may be too early.
+            address, _ = self._replica(queue, suggested=True, preferred=MASTER_ID)
+            raw = await self._pull_from(address, kind, offset, timeout)
+        return raw
+
+    async def _pull_from(self, address: str, kind: Kind, offset: int, timeout: float) -> RawPull:
         own_code = self._lite and address not in self._old
-        key = (queue, wanted, count, wait_seconds, max_bytes, own_code)
-        command = await self._request(key).send(self._instance.remoting, address, offset, timeout)
+        request = self._request((*kind, own_code))
+        command = await request.send(self._instance.remoting, address, offset, timeout)
         if own_code and command.code in NO_LITE:
-            request = self._request((*key[:5], False))
+            request = self._request((*kind, False))
             command = await request.send(self._instance.remoting, address, offset, timeout)
             if command.code in STATUSES:
                 self._note_old(address)
-        return self._answer(queue, command, address)
+        return self._answer(kind[0], command, address)
 
     def decode(
         self, body: bytes, queue: MessageQueue
@@ -96,7 +106,7 @@ class RawPulls:
 
         :raises RocketMQError: the broker cannot be reached
         """
-        address = self._address(queue, suggested=False)
+        address, _ = self._replica(queue, suggested=False)
         header = GetTopicConfig(topic=queue.topic)
         command = await self._instance.remoting.request(address, header)
         if command.code != ResponseCode.SUCCESS:
@@ -132,16 +142,19 @@ class RawPulls:
         if len(self._checked) > MAX_CHECKED:
             del self._checked[next(iter(self._checked))]  # checked again when it is used again
 
-    def _address(self, queue: MessageQueue, *, suggested: bool) -> str:
+    def _replica(
+        self, queue: MessageQueue, *, suggested: bool, preferred: int | None = None
+    ) -> tuple[str, int]:
+        """Return the address and the broker id to pull from."""
         routes = self._instance.routes
         # Removed until a response suggests it again: after a failure the master is used.
-        preferred = self._replicas.pop(queue, MASTER_ID)
+        last = self._replicas.pop(queue, MASTER_ID)
         if not suggested:
-            return routes.master_of(queue)
-        replica = routes.replica_of(queue, preferred)
+            return routes.master_of(queue), MASTER_ID
+        replica = routes.replica_of(queue, last if preferred is None else preferred)
         if replica is None:
             raise NotConnectedError(queue.broker_name, "no route names this broker")
-        return replica[0]
+        return replica
 
     def _request(self, key: Key) -> PullRequest:
         request = self._requests.get(key)

@@ -277,6 +277,28 @@ async def test_a_pull_that_failed_at_a_replica_goes_to_the_master_next(
     assert requests == [0, 1, 0]
 
 
+async def test_an_offset_beyond_the_end_of_a_replica_is_judged_by_the_master(
+    cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.broker.put(TOPIC, b"one", queue_id=0)
+    requests: list[int] = []
+    replica_of = puller.client.routes.replica_of
+
+    def note(queue: MessageQueue, broker_id: int) -> tuple[str, int] | None:
+        requests.append(broker_id)
+        replica = replica_of(queue, broker_id)
+        return replica and (replica[0], broker_id)
+
+    monkeypatch.setattr(puller.client.routes, "replica_of", note)
+    suggest_replica(cluster)
+    await puller.pull(queue(), 0)
+    cluster.broker.on(RequestCode.PULL_MESSAGE, found(0, code=ResponseCode.PULL_OFFSET_MOVED))
+    result = await puller.pull(queue(), 1)
+
+    assert (result.status, result.next_offset) == (PullStatus.NO_NEW, 1)
+    assert requests == [0, 1, 0]
+
+
 async def test_a_pull_cancelled_at_a_replica_goes_to_the_master_next(
     cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
