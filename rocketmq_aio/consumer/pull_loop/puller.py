@@ -201,21 +201,26 @@ class Puller(Generic[Q]):
             return
         if assigned.master is not None:
             self._owner.on_recovered(assigned)
-            await self._check_log(assigned, master)
+            if not await self._check_log(assigned, master):
+                return
         assigned.master = master
 
-    async def _check_log(self, assigned: Q, master: str) -> None:
+    async def _check_log(self, assigned: Q, master: str) -> bool:
+        """Return False if the position changed meanwhile, so that the result does not apply."""
         queue, last = assigned.queue, assigned.last_message
         if last is None or is_logical(queue):
-            return
+            return True
         generation = assigned.generation
         offset = await self._log_check.first_difference(queue, master, last)
-        if offset is None or assigned.generation != generation:
-            return
+        if assigned.generation != generation:
+            return False
+        if offset is None:
+            return True
         if offset < (requested := assigned.next_offset):
             error = OffsetIllegalError(ResponseCode.PULL_OFFSET_MOVED, LOG_DIFFERS, master)
             await self._correct(assigned, error, requested, offset)
         assigned.last_message = None  # the log has another one at its offset
+        return True
 
     def _request(self, assigned: Q, subscription: Subscription) -> tuple[PullRequest, str]:
         """Return the prepared request, made anew when the expression changes, and its address."""

@@ -12,7 +12,7 @@ from rocketmq_aio.consumer.pull_loop import puller as puller_module
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Close, Outcome, Response
 from rocketmq_aio.errors import RequestTimeoutError
-from rocketmq_aio.protocol.codes import V5_0_0, RequestCode, ResponseCode
+from rocketmq_aio.protocol.codes import MASTER_ID, V5_0_0, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from tests.unit.consumer.puller_env import ADDRESS, PullerEnv, bodies, found, moved
 from tests.unit.remoting.until import until
@@ -295,3 +295,25 @@ async def test_the_master_is_queried_if_a_replica_cannot_be_reached(env: PullerE
 
     assert bodies(await env.polled(1)) == ["a"]
     assert assigned.broker_id == 0
+
+
+async def test_log_of_a_new_master_is_compared_again_when_the_position_changed_meanwhile(
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[str] = []
+
+    async def first_difference(_: object, address: str, __: object) -> int:
+        compared.append(address)
+        if len(compared) == 1:
+            assigned.refetch()  # as a change of the subscription does
+        return 0
+
+    env.put("a")
+    assigned = env.begin()
+    await env.polled(1)
+    monkeypatch.setattr(env.puller._log_check, "first_difference", first_difference)
+    env.instance.addresses[MASTER_ID] = REPLICA
+    assigned.interrupt()
+    await until(lambda: env.corrected, "a correction")
+
+    assert compared == [REPLICA, REPLICA]
