@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -57,11 +57,7 @@ class AckService:
         :raises AckError: some messages will, or may, be redelivered
         """
         given = dict.fromkeys(messages)
-        lost: dict[PoppedMessage, RocketMQError] = {
-            each: ReceiptError(each.message_id, f"it was {each.ack_state.value}")
-            for each in given
-            if each.ack_state in (AckState.RETURNED, AckState.DEAD)
-        }
+        lost: dict[PoppedMessage, RocketMQError] = dict(_ended(given))
         lost |= await self.confirm(each for each in given if each.ack_state is AckState.HELD)
         if lost:
             raise AckError(lost.items())
@@ -93,7 +89,10 @@ class AckService:
         """Acknowledge messages of one broker; add the errors to *lost*."""
         await _begin(messages)
         try:
-            failed = await self._ack_with_retries(messages)
+            # The request before may have been a retry, whose message must not be acknowledged.
+            failed: dict[PoppedMessage, RocketMQError] = dict(_ended(messages))
+            if held := [each for each in messages if each not in failed]:
+                failed |= await self._ack_with_retries(held)
         finally:
             _end(messages)
         lost.update(failed)
@@ -303,6 +302,13 @@ class BackgroundAcks:
 
 def _invalid_reason(message: PoppedMessage, now: float) -> str:
     return EXPIRED if message.is_expired(now) else message.invalid_reason
+
+
+def _ended(messages: Iterable[PoppedMessage]) -> Iterator[tuple[PoppedMessage, ReceiptError]]:
+    """Yield the messages that were given back or are dead letters, each with an error."""
+    for message in messages:
+        if message.ack_state in (AckState.RETURNED, AckState.DEAD):
+            yield message, ReceiptError(message.message_id, f"it was {message.ack_state.value}")
 
 
 def _check_held(message: PoppedMessage) -> None:

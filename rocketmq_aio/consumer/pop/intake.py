@@ -66,17 +66,19 @@ class PopIntake:
     def is_orderly(self) -> bool:
         return self._settings.orderly
 
-    def accept(self, source: MessageQueue, popped: Popped, *, stopped: bool) -> list[PoppedMessage]:
-        """Return the messages of *popped* to deliver.
+    def accept(
+        self, source: MessageQueue, wanted: Subscription, popped: Popped, *, stopped: bool
+    ) -> list[PoppedMessage]:
+        """Return the messages of *popped*, which *wanted* selected, to deliver.
 
-        Without a subscription, or when the loop was *stopped*, all are given back.
+        Without that subscription, or when the loop was *stopped*, all are given back.
         """
         if popped.fault is not None:
             offset = popped.messages[-1].queue_offset + 1 if popped.messages else 0
             logger.warning("pop_unreadable", source=str(source), reason=str(popped.fault))
             self._publish(MessageUnreadable(queue=source, offset=offset, reason=str(popped.fault)))
-        wanted = self.subscription_of(source.topic)
-        if wanted is None or stopped:
+        current = self.subscription_of(source.topic)
+        if current is None or stopped or not current.selects_same(wanted):
             self.give_back(popped.messages)
             return []
         accepted = self._select(popped.messages, wanted)

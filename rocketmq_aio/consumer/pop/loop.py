@@ -107,7 +107,7 @@ class PopLoop:
         early = MIN_INTERVAL_SECONDS - (loop.time() - began)
         if request.wait_seconds > MIN_INTERVAL_SECONDS and not popped.messages and early > 0:
             await anyio.sleep(early)
-        if accepted := self._intake.accept(self.source, popped, stopped=self.stopped):
+        if accepted := self._intake.accept(self.source, wanted, popped, stopped=self.stopped):
             self._deliver(accepted)
 
     async def _fail(self, error: RocketMQError, backoff: Backoff) -> None:

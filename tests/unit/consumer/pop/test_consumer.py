@@ -375,6 +375,23 @@ async def test_a_refused_change_can_be_repeated(cluster: FakeCluster) -> None:
     assert invisible(cluster) == 0
 
 
+async def test_ack_that_waits_for_a_retry_does_not_undo_it(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    async with popping(cluster) as consumer:
+        [message] = await consumer.receive()
+        held = cluster.broker.hold(CHANGE)
+        retrying = asyncio.ensure_future(consumer.retry(message, 1))
+        await held.wait(1)
+        acknowledging = asyncio.ensure_future(consumer.ack(message))
+        await asyncio.sleep(0)
+        held.release()
+        await retrying
+        with pytest.raises(AckError):
+            await acknowledging
+
+        assert bodies(await consumer.receive()) == ["1"]
+
+
 @pytest.mark.parametrize("second_way", [False, True])
 async def test_a_retried_message_is_redelivered(cluster: FakeCluster, *, second_way: bool) -> None:
     cluster.broker.pops.retry_v2 = second_way

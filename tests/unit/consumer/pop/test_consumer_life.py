@@ -238,6 +238,25 @@ async def test_messages_selected_by_a_former_expression_are_given_back(
         await until(lambda: len(cluster.broker.requests_of(CHANGE)) == 2)
 
 
+async def test_messages_popped_while_a_subscription_fails_are_redelivered(
+    cluster: FakeCluster,
+) -> None:
+    async with popping(cluster, "a") as consumer:
+        receiving = asyncio.create_task(consumer.receive())
+        await cluster.broker.wait_for(RequestCode.POP_MESSAGE, 2)  # that waits for messages
+        cluster.broker.hold(RequestCode.HEART_BEAT)
+        subscribing = asyncio.create_task(consumer.subscribe(TOPIC, "b"))
+        await until(lambda: consumer._engine.subscriptions[TOPIC].expression == "b")
+        put(cluster, "1", tag="a")
+        await until(lambda: cluster.broker.requests_of(CHANGE), "the message is given back")
+        subscribing.cancel()
+        await asyncio.wait([subscribing])
+        cluster.broker.off(RequestCode.HEART_BEAT)
+        taken = await receiving or await consumer.receive()
+
+        assert bodies(taken) == ["1"]
+
+
 async def test_an_orderly_queue_delivers_nothing_while_messages_are_in_flight(
     cluster: FakeCluster,
 ) -> None:
