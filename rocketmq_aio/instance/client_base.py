@@ -224,7 +224,7 @@ class ClientBase:
             raise ClosedError(f"{self!r} is closed")
         if self._running is None:
             raise NotRunningError(f"{self!r} is {self._state.value}")
-        if self._running is not asyncio.get_running_loop():
+        if self._running is not _current_loop():
             raise NotRunningError(f"{self!r} belongs to another event loop; make one per loop")
 
     def _raise_failure(self) -> None:
@@ -272,3 +272,11 @@ def _instance(
         reason = "give namesrv=... or set ROCKETMQ_NAMESRV or NAMESRV_ADDR"
         raise ConfigError("namesrv", config.namesrv, reason)
     return MQClientInstance(config)
+
+
+def _current_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the running loop; None in a thread without one, where `send_nowait` may be called."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -107,6 +107,15 @@ async def test_calls_of_a_producer_that_does_not_run_raise() -> None:
             await producer.publish_queues("orders")
 
 
+async def test_send_nowait_in_a_thread_without_a_loop_names_the_producer() -> None:
+    async with (
+        FakeCluster(topics={"orders": 4}) as cluster,
+        Producer("shop", namesrv=cluster.namesrv) as producer,
+    ):
+        with pytest.raises(NotRunningError, match=r"'shop'.* belongs to another event loop"):
+            await asyncio.to_thread(producer.send_nowait, ORDER)
+
+
 def test_a_producer_belongs_to_one_event_loop() -> None:
     async def start() -> tuple[FakeCluster, Producer]:
         cluster = await FakeCluster(topics={"orders": 4}).__aenter__()
