@@ -80,9 +80,11 @@ async def _oneway(
     address: str,
     header: Any,  # noqa: ANN401 - of any request
     body: bytes = b"",
+    *,
+    timeout: float | None = None,
 ) -> None:
     _note(sink, instance, header, body)
-    await oneway(address, header, body)
+    await oneway(address, header, body, timeout=timeout)
 
 
 def _note(sink: Sink, instance: MQClientInstance, header: Any, body: bytes) -> list[Event]:  # noqa: ANN401
