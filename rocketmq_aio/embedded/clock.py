@@ -100,18 +100,24 @@ class Clock:
         if seconds < 0:
             raise ValueError("time cannot go back")
         target = self.monotonic() + seconds
-        while self._timers and self._timers[0][0] <= target:
-            due = self._timers[0][0]
-            self._ahead += max(0.0, due - self.monotonic())
-            self._run_first()
-        self._ahead += max(0.0, target - self.monotonic())
+        try:
+            while self._timers and self._timers[0][0] <= target:
+                due = self._timers[0][0]
+                self._ahead += max(0.0, due - self.monotonic())
+                self._run_first()
+            self._ahead += max(0.0, target - self.monotonic())
+        finally:  # a callback that raises does not stop the clock
+            self._arm()
+
+    def start(self) -> None:
+        """Run timers in the running event loop, also those from before `stop`."""
         self._arm()
 
     def stop(self) -> None:
-        """Drop all timers."""
-        self._timers.clear()
-        self._cancelled_timers = 0
-        self._arm()
+        """Run no timers until `start`."""
+        if self._wakeup is not None:
+            self._wakeup.cancel()
+            self._wakeup = None
 
     def _run_due(self) -> None:
         self._wakeup = None
@@ -131,9 +137,7 @@ class Clock:
             callback()
 
     def _arm(self) -> None:
-        if self._wakeup is not None:
-            self._wakeup.cancel()
-            self._wakeup = None
+        self.stop()
         if self._timers:
             seconds = max(0.0, self._timers[0][0] - self.monotonic())
             self._wakeup = asyncio.get_running_loop().call_later(seconds, self._run_due)

@@ -153,6 +153,7 @@ class EmbeddedCluster:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:  # stops what has started if a start fails
+            self.clock.start()
             stack.callback(self.clock.stop)
             for server in self.servers:
                 await stack.enter_async_context(server)

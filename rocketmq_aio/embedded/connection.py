@@ -8,7 +8,10 @@ import socket
 import struct
 from typing import Any, Final, Protocol as Interface, cast
 
+import msgspec
+
 from rocketmq_aio.errors import CodecError
+from rocketmq_aio.protocol.codes import BINARY_HEADER
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.frame import FrameDecoder
 from rocketmq_aio.protocol.templates import TemplateDecoder
@@ -16,6 +19,10 @@ from rocketmq_aio.protocol.templates import TemplateDecoder
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024  # the limit of Java peers
 HIGH_WATER_BYTES: Final = 1024 * 1024  # unsent bytes that stop reading requests
 MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024  # of a client that does not read; then it is dropped
+LANGUAGES: Final = (  # of clients, by their code in binary headers
+    *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY"),
+    *("OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS"),
+)
 LINGER_ZERO: Final = struct.pack("ii", 1, 0)  # closing with it sends a reset
 
 
@@ -35,6 +42,7 @@ class ServerConnection(asyncio.Protocol):
     Invalid input closes the connection without a response, like on brokers. A client that does not
     read its responses is not read either, and is dropped at `MAX_UNSENT_BYTES`.
 
+    :ivar language: of the client, as in connection lists
     :ivar tasks: of requests that are not answered yet
     :ivar pushed: responses of the client that the server waits for, by opaque
     """
@@ -42,6 +50,7 @@ class ServerConnection(asyncio.Protocol):
     def __init__(self, number: int, peer: Peer) -> None:
         self.number = number
         self.is_open = False
+        self.language = ""
         self.client_address: tuple[str, int] = ("0.0.0.0", 0)
         self.tasks: set[asyncio.Future[Any]] = set()
         self.pushed: dict[int, asyncio.Future[Command]] = {}
@@ -135,6 +144,8 @@ class ServerConnection(asyncio.Protocol):
 
     def _frame(self, encoding: int, header: bytes, body: bytes) -> None:
         if self.is_open:  # the handler of an earlier frame may have closed it
+            if not self.language:
+                self.language = _language_of(encoding, header)
             self._peer.received(self, encoding, self._decode(encoding, header, body))
 
     def _flush(self) -> None:
@@ -166,6 +177,24 @@ class ServerConnection(asyncio.Protocol):
     def _transport_(self) -> asyncio.Transport:
         assert self._transport is not None, "used before it was connected"
         return self._transport
+
+
+class _Language(msgspec.Struct):
+    language: str = "OTHER"
+
+
+_decode_language = msgspec.json.Decoder(_Language).decode
+
+
+def _language_of(encoding: int, header: bytes) -> str:
+    """Return the language of the client that sent *header*."""
+    if encoding == BINARY_HEADER:
+        code = header[2] if len(header) > 2 else len(LANGUAGES)
+        return LANGUAGES[code] if code < len(LANGUAGES) else "OTHER"
+    try:
+        return _decode_language(header).language
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return "OTHER"  # or garbage, which the decoder of the header rejects
 
 
 def abort_with_reset(transport: asyncio.WriteTransport) -> None:

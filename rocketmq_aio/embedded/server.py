@@ -187,7 +187,9 @@ class EmbeddedServer:
             self.port,
             ssl=self._tls,
             backlog=BACKLOG,
+            start_serving=False,  # a cancelled start must find the server, to close it
         )
+        await self._server.start_serving()
         self.bound_host, self.port = self._server.sockets[0].getsockname()[:2]
         reset_after_fork(self)
 
@@ -370,10 +372,13 @@ class EmbeddedServer:
 
         def respond(done: asyncio.Future[Outcome]) -> None:
             connection.tasks.discard(done)
-            if done.cancelled():
+            if done.cancelled() and not connection.is_open:
                 return
             try:
                 result = done.result()
+            except asyncio.CancelledError:  # not by this server, whose connection is open
+                failure = RuntimeError("the handler was cancelled")
+                result = self._failed(failure, command, scripted=scripted)
             except Exception as error:  # noqa: BLE001 - as in `received`
                 result = self._failed(error, command, scripted=scripted)
             self._respond(connection, encoding, command, result)

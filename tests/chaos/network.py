@@ -268,6 +268,9 @@ class FakeServer:
         if self.network.servers.get(self.port) is self:
             del self.network.servers[self.port]
 
+    async def start_serving(self) -> None:
+        pass
+
     async def wait_closed(self) -> None:
         pass
 

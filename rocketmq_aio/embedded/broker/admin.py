@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from rocketmq_aio.embedded.broker.state import BrokerState
+from rocketmq_aio.embedded.broker.state import RATE_SECONDS, BrokerState
 from rocketmq_aio.embedded.handlers import answers, reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode
@@ -15,7 +16,6 @@ from rocketmq_aio.protocol.command import Command
 # Settings that have an effect when they are updated.
 AUTO_CREATE_TOPICS: Final = "autoCreateTopicEnable"
 AUTO_CREATE_GROUPS: Final = "autoCreateSubscriptionGroup"
-RATE_SECONDS: Final = (10, 60, 600)
 
 
 class AdminProcessor:
@@ -75,11 +75,13 @@ class AdminProcessor:
             "msgPutTotalTodayNow": count,
             "msgPutTotalTodayMorning": "0",
             "msgPutTotalYesterdayMorning": "0",
-            "msgGetTotalTodayNow": "0",
+            "msgGetTotalTodayNow": str(state.delivery_rate.total),
             "msgGetTotalTodayMorning": "0",
             "msgGetTotalYesterdayMorning": "0",
-            "putTps": " ".join(str(stored.rate(seconds)) for seconds in RATE_SECONDS),
-            "getTransferredTps" if state.version.is_5 else "getTransferedTps": "0.0 0.0 0.0",
+            "putTps": _joined(stored.rate),
+            "getTransferredTps" if state.version.is_5 else "getTransferedTps": _joined(
+                state.delivery_rate.per_second
+            ),
             "commitLogDiskRatio": "0.0",
             "sendThreadPoolQueueSize": "0",
             "sendThreadPoolQueueHeadWaitTimeMills": "0",
@@ -106,6 +108,10 @@ class AdminProcessor:
     @answers(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC)
     def nothing_to_clean(self) -> None:
         """Respond like a broker without unused queues or topics."""
+
+
+def _joined(rate: Callable[[int], float]) -> str:
+    return " ".join(str(rate(seconds)) for seconds in RATE_SECONDS)
 
 
 def _text(value: bool) -> str:

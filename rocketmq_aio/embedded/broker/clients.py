@@ -16,7 +16,7 @@ from rocketmq_aio.protocol.bodies import (
     HeartbeatData,
     SubscriptionData,
 )
-from rocketmq_aio.protocol.codes import LANGUAGE, RequestCode, ResponseCode
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
@@ -186,7 +186,7 @@ def _described(client_id: str, command: Command, connection: ServerConnection) -
     return ConnectionBody(
         client_id=client_id,
         client_addr=f"{host}:{port}",
-        language=LANGUAGE,
+        language=connection.language,
         version=command.version,
     )
 

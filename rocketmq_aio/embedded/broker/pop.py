@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -16,6 +16,7 @@ from rocketmq_aio.embedded.broker.pop_order import PopOrder
 from rocketmq_aio.embedded.broker.pull import PARSE_FAILED, select
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import QueueLog, StoredMessage
+from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.model.names import RETRY_PREFIX
@@ -23,7 +24,7 @@ from rocketmq_aio.protocol.bodies import BatchAckRequest
 from rocketmq_aio.protocol.codes import PERM_READ, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.header import to_ext_fields
+from rocketmq_aio.protocol.header import GroupQueueRequest, to_ext_fields
 from rocketmq_aio.protocol.receipt import (
     NORMAL,
     ORDER_REVIVE_QUEUE,
@@ -64,6 +65,21 @@ class Delivery(NamedTuple):
     pop_time: int
 
 
+class PeekMessage(GroupQueueRequest, frozen=True, kw_only=True):
+    """Header of the request for messages that the group has not popped."""
+
+    max_msg_nums: int
+
+
+class Notification(GroupQueueRequest, frozen=True, kw_only=True):
+    """Header of the request that waits for something to pop."""
+
+    poll_time: int
+    born_time: int
+    order: bool | None = None
+    attempt_id: str | None = None
+
+
 class PopResult(msgspec.Struct):
     """Messages of one pop."""
 
@@ -87,6 +103,7 @@ class PopProcessor:
         self._state = state
         self._next: dict[tuple[str, PopQueue], int] = {}
         self._orders: defaultdict[tuple[str, PopQueue], PopOrder] = defaultdict(PopOrder)
+        self._polling: Counter[tuple[str, str, int]] = Counter()  # held pops
         self._revive_queues = count()
         self._expiring = DelayQueue[tuple[Delivery, int]](state.clock, self._expire, self._expires)
         state.on_topic_deleted = self._forget
@@ -102,28 +119,106 @@ class PopProcessor:
             return Response(ResponseCode.POLLING_TIMEOUT, to_ext_fields(_nothing(0, 0, 0)))
         response = self._pop(header, matches)
         if response.code != ResponseCode.SUCCESS and header.poll_time and age < header.poll_time:
-            return self._hold(header, matches, (header.poll_time - age) / 1000)
+            return self._hold_pop(header, matches, (header.poll_time - age) / 1000)
         return response
 
-    async def _hold(self, header: PopMessage, matches: Matches | None, seconds: float) -> Outcome:
+    @reads(PeekMessage, AdminCode.PEEK_MESSAGE, version=5)
+    def peek(self, header: PeekMessage) -> object:
+        """Return messages that the group has not popped yet; they stay visible."""
+        self._check(header)
+        found: list[StoredMessage] = []
+        rest = 0
+        for queue in self._queues(header):
+            log = self._log(queue)
+            begin = self._begin(header.consumer_group, queue, log, order=False)
+            found += log.read(begin, header.max_msg_nums - len(found))
+            rest += log.max_offset - begin
+        ext = to_ext_fields(_nothing(0, 0, 0)) | {"restNum": str(rest)}
+        if not found:
+            return Response(ResponseCode.PULL_NOT_FOUND, ext, remark="NO_MESSAGE_IN_QUEUE")
+        return Response(0, ext, b"".join([stored.record for stored in found]), "FOUND")
+
+    @reads(Notification, AdminCode.NOTIFICATION, version=5)
+    def notification(self, header: Notification) -> object:
+        """Return whether there is something to pop, at the latest after the poll time."""
+        self._check(header)
+        seconds = (header.poll_time + header.born_time - self._state.clock.now_ms()) / 1000
+        response = self._notification(header)
+        if response.ext["hasMsg"] == "true" or header.poll_time <= 0 or seconds <= 0:
+            return response
+        return self._hold(
+            header,
+            seconds,
+            lambda: self._notification(header),
+            lambda response: response.ext["hasMsg"] == "true",
+        )
+
+    @reads(GroupQueueRequest, AdminCode.POLLING_INFO, version=5)
+    def polling_info(self, header: GroupQueueRequest) -> object:
+        """Return how many pops are held."""
+        self._state.topic(header.topic)
+        number = self._polling[header.topic, header.consumer_group, header.queue_id]
+        return Response(ext={"pollingNum": str(number)})
+
+    async def _hold_pop(
+        self, header: PopMessage, matches: Matches | None, seconds: float
+    ) -> Outcome:
+        key = header.topic, header.consumer_group, header.queue_id
+        self._polling[key] += 1
+        try:
+            return await self._hold(
+                header,
+                seconds,
+                lambda: self._pop(header, matches),
+                lambda response: response.code == ResponseCode.SUCCESS,
+            )
+        finally:
+            self._polling[key] -= 1
+            if not self._polling[key]:
+                del self._polling[key]
+
+    async def _hold(
+        self,
+        header: GroupQueueRequest,
+        seconds: float,
+        respond: Callable[[], Response],
+        has_found: Callable[[Response], bool],
+    ) -> Response:
+        """Respond when a message comes or becomes visible, at the latest after *seconds*."""
         clock = self._state.clock
         deadline = clock.monotonic() + seconds
         topics = (header.topic, *_retry_topics(header).values())
         while True:
-            response = self._pop(header, matches)
+            response = respond()
             left = deadline - clock.monotonic()
-            if response.code == ResponseCode.SUCCESS or left <= 0:
+            if has_found(response) or left <= 0:
                 return response
             await self._state.store.arrivals.wait(topics, left)
 
-    def _check(self, header: PopMessage) -> None:
+    def _notification(self, header: Notification) -> Response:
+        has_message = "true" if self._has_message(header) else "false"
+        return Response(ext={"hasMsg": has_message, "pollingFull": "false"})
+
+    def _has_message(self, header: Notification) -> bool:
+        group, now = header.consumer_group, self._state.clock.now_ms()
+        self._expiring.deliver_due()
+        for queue in self._queues(header):
+            if header.order and self._orders[group, queue].blocks(header.attempt_id, now):
+                continue
+            log = self._log(queue)
+            if self._begin(group, queue, log, order=bool(header.order)) < log.max_offset:
+                return True
+        return False
+
+    def _check(self, header: PopMessage | PeekMessage | Notification) -> None:
         self._state.ensure_group(header.consumer_group)
         topic = self._state.topic(header.topic)
         if not topic.perm & PERM_READ:
             raise ErrorResponse(
                 f"the topic[{header.topic}] is forbidden", ResponseCode.NO_PERMISSION
             )
-        if header.max_msg_nums > MAX_MESSAGES or header.queue_id >= len(topic.queues):
+        most = 0 if isinstance(header, Notification) else header.max_msg_nums
+        if most > MAX_MESSAGES or header.queue_id >= len(topic.queues):
             raise self._state.invalid("max message number or queue id is out of range")
         self._state.check_group(header.consumer_group)
 
@@ -152,8 +247,9 @@ class PopProcessor:
         if not result.messages:
             remark = "NO_MESSAGE_IN_QUEUE"
             return Response(ResponseCode.POLLING_TIMEOUT, to_ext_fields(answer), remark=remark)
-        self._state.delivered(header.consumer_group, [stored for _, stored in result.messages])
         body = b"".join([self._record(each, result, answer, header) for each in result.messages])
+        stored = [each for _, each in result.messages]
+        self._state.delivered(header.consumer_group, header.topic, stored, len(body))
         return Response(ResponseCode.SUCCESS, to_ext_fields(answer), body, "FOUND")
 
     def _pop_any(
@@ -161,7 +257,7 @@ class PopProcessor:
     ) -> None:
         for queue in self._queues(header):
             key = (header.consumer_group, queue)
-            log = self._state.store.topics[queue.topic].queues[queue.queue_id]
+            log = self._log(queue)
             begin = max(self._next.get(key, _first_offset(header, log)), log.min_offset)
             wanted = matches if queue.marker == NORMAL else None
             most = header.max_msg_nums - len(result.messages)
@@ -180,7 +276,7 @@ class PopProcessor:
         for queue in self._queues(header):
             if queue.marker != NORMAL:
                 continue
-            log = self._state.store.topics[queue.topic].queues[queue.queue_id]
+            log = self._log(queue)
             order = self._orders[header.consumer_group, queue]
             if order.blocks(header.attempt_id, now):
                 continue
@@ -196,7 +292,15 @@ class PopProcessor:
             result.counts += _counts(queue, order.deliver(header.attempt_id, offsets, end))
             self._wake_at(end, queue.topic)
 
-    def _queues(self, header: PopMessage) -> list[PopQueue]:
+    def _log(self, queue: PopQueue) -> QueueLog:
+        return self._state.store.topics[queue.topic].queues[queue.queue_id]
+
+    def _begin(self, group: str, queue: PopQueue, log: QueueLog, *, order: bool) -> int:
+        """Return the offset that *group* pops next; the first one if it never popped."""
+        position = self._orders[group, queue].next if order else self._next.get((group, queue))
+        return max(position or 0, log.min_offset)
+
+    def _queues(self, header: GroupQueueRequest) -> list[PopQueue]:
         """Return the queues of the request: those of retry topics first."""
         store = self._state.store
         queues = [
@@ -381,7 +485,7 @@ def _first_offset(header: PopMessage, log: QueueLog) -> int:
     return log.max_offset - 1 if header.init_mode and log.min_offset else log.min_offset
 
 
-def _retry_topics(header: PopMessage) -> dict[str, str]:
+def _retry_topics(header: GroupQueueRequest) -> dict[str, str]:
     """Return the names of the retry topics by marker."""
     return {
         marker: _retry_topic(header.consumer_group, marker, header.topic) for marker in RETRY_JOINTS

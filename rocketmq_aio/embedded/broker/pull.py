@@ -67,10 +67,10 @@ class PullProcessor:
         if header.sys_flag & PULL_COMMIT:
             self._state.commit(*key, header.commit_offset)
         if result.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
-            return self._hold(log, header, matches)
+            return self._hold(header, matches)
         return self._response(header, log, result)
 
-    async def _hold(self, log: QueueLog, header: PullMessage, matches: Matches | None) -> Outcome:
+    async def _hold(self, header: PullMessage, matches: Matches | None) -> Outcome:
         """Respond when a matching message arrives, or after the client's timeout.
 
         A real broker checks timeouts every five seconds, and so responds later.
@@ -78,6 +78,7 @@ class PullProcessor:
         clock, arrivals = self._state.clock, self._state.store.arrivals
         deadline = clock.monotonic() + header.suspend_timeout_millis / 1000
         key = (header.topic, header.queue_id)
+        log = self._log(header)
         result = read(log, header.queue_offset, header.max_msg_nums, matches)
         while result.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
             left = deadline - clock.monotonic()
@@ -85,6 +86,7 @@ class PullProcessor:
                 break
             if result.next_offset == log.max_offset:
                 await arrivals.wait((key,), left)
+                log = self._log(header)  # the topic may have been deleted, and exist again
             result = read(log, result.next_offset, header.max_msg_nums, matches)
         if result.code == ResponseCode.PULL_NOT_FOUND and result.next_offset > header.queue_offset:
             code = ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -100,8 +102,10 @@ class PullProcessor:
         }
         if self._state.version.is_5:
             ext["topicSysFlag"] = ext["groupSysFlag"] = "0"
-        self._state.delivered(header.consumer_group, result.messages)
         body = b"".join([message.record for message in result.messages])
+        if body:
+            group, topic = header.consumer_group, header.topic
+            self._state.delivered(group, topic, result.messages, len(body))
         return Response(result.code, ext, body, result.remark)
 
     def _log(self, header: PullMessage) -> QueueLog:

@@ -11,8 +11,15 @@ from msgspec.structs import replace
 from rocketmq_aio.embedded.broker.delay_levels import DelayLevels, number
 from rocketmq_aio.embedded.broker.send_back import SendBackProcessor
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
-from rocketmq_aio.embedded.broker.store import TRACE_FIELDS, UNIT, NewMessage, StoredMessage
+from rocketmq_aio.embedded.broker.store import (
+    TRACE_FIELDS,
+    UNIT,
+    UNIT_GROUP,
+    NewMessage,
+    StoredMessage,
+)
 from rocketmq_aio.embedded.broker.timers import TIMER_DELAY_SEC, TimerProcessor
+from rocketmq_aio.embedded.broker.topics import TEMPLATE_TOPIC
 from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.handlers import handles
@@ -34,6 +41,7 @@ from rocketmq_aio.protocol.requests.send import SendMessage
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_TOPIC: Final = 127
+PERM_INHERIT: Final = 1  # of templates for topics that sends create
 TOPIC_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 FORBIDDEN_TOPICS: Final = frozenset(
     """SCHEDULE_TOPIC_XXXX RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC
@@ -96,15 +104,28 @@ class SendProcessor:
     def _queue_id(self, header: SendMessage) -> int:
         state = self._state
         self._check_topic(header.topic)
-        if header.topic not in state.store.topics and state.auto_create_topics:
-            flag = UNIT if header.unit_mode else 0
-            state.store.create_topic(header.topic, header.default_topic_queue_nums, sys_flag=flag)
+        if header.topic not in state.store.topics:
+            self._create_topic(header)
         topic = state.topic(header.topic)
         if not topic.write_queues and header.queue_id < 0:
             raise ErrorResponse("java.lang.ArithmeticException: / by zero")
         if header.queue_id >= max(topic.write_queues, topic.read_queues):
             raise state.invalid(f"request queueId[{header.queue_id}] is illegal")
         return header.queue_id if header.queue_id >= 0 else randrange(topic.write_queues)
+
+    def _create_topic(self, header: SendMessage) -> None:
+        """Create the topic of a send from the template that it names, if that is allowed."""
+        state, name = self._state, header.default_topic
+        template = state.store.topics.get(name)
+        if template is not None and template.perm & PERM_INHERIT:
+            if name == TEMPLATE_TOPIC and not state.auto_create_topics:
+                return
+            queues = max(0, min(header.default_topic_queue_nums, template.write_queues))
+            flag = UNIT if header.unit_mode else 0
+            state.store.create_topic(header.topic, queues, sys_flag=flag)
+        elif header.topic.startswith(RETRY_PREFIX):
+            flag = UNIT_GROUP if header.unit_mode else 0
+            state.store.create_topic(header.topic, 1, sys_flag=flag)
 
     def _check_topic(self, topic: str) -> None:
         if topic in FORBIDDEN_TOPICS:

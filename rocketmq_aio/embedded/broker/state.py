@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from rocketmq_aio.embedded.broker.rates import Rate
 from rocketmq_aio.embedded.broker.store import UNIT_GROUP, MessageStore, StoredMessage, Topic
 from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.responses import ErrorResponse as ErrorResponse
@@ -17,6 +18,8 @@ from rocketmq_aio.protocol.codes import PERM_READ, PERM_WRITE, ResponseCode
 from rocketmq_aio.protocol.header import Header
 from rocketmq_aio.protocol.requests.admin import SubscriptionGroupBody
 
+WINDOWS: Final = {"statsMinute": 60, "statsHour": 3600, "statsDay": 86400}  # seconds
+RATE_SECONDS: Final = (10, 60, 600)
 GroupQueue = tuple[str, str, int]  # group, topic, queue id
 MAX_BYTES: Final = 256 * 1024 * 1024
 NEW_GROUP_5: Final[dict[str, Any]] = {
@@ -61,9 +64,14 @@ class BrokerState:
     reset_offsets: dict[GroupQueue, int] = field(default_factory=dict)  # for the next pull (5.x)
     settings: dict[str, str] = field(default_factory=dict)  # that an administrator updated
     changes: int = 0  # of topics and groups
+    rates: dict[tuple[str, str], Rate] = field(default_factory=dict)  # by topic and group
+    delivery_rate: Rate = field(init=False)  # of all groups
     on_committed: Callable[[str, str, int, int], object] | None = None
     on_topic_deleted: Callable[[str], object] | None = None
     on_delivered: Callable[[str, Sequence[StoredMessage]], object] | None = None
+
+    def __post_init__(self) -> None:
+        self.delivery_rate = Rate(self.clock, RATE_SECONDS)
 
     def topic(self, name: str) -> Topic:
         """Return the topic.
@@ -76,9 +84,17 @@ class BrokerState:
             remark = f"topic[{name}] not exist, apply first please!"
             raise ErrorResponse(remark, ResponseCode.TOPIC_NOT_EXIST) from None
 
-    def delivered(self, group: str, messages: Sequence[StoredMessage]) -> None:
-        """Notify the callback of messages that a member of *group* gets."""
-        if self.on_delivered is not None and messages:
+    def delivered(
+        self, group: str, topic: str, messages: Sequence[StoredMessage], size: int
+    ) -> None:
+        """Count messages of *topic* that a member of *group* gets, and notify the callback."""
+        key = topic, group
+        rate = self.rates.get(key)
+        if rate is None:
+            rate = self.rates[key] = Rate(self.clock, WINDOWS.values())
+        rate.add(len(messages), size)
+        self.delivery_rate.add(len(messages), size)
+        if self.on_delivered is not None:
             self.on_delivered(group, messages)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -112,6 +128,8 @@ class BrokerState:
             for offsets in (self.committed, self.reset_offsets):
                 for key in [key for key in offsets if key[1] == name]:
                     del offsets[key]
+        for queried in [key for key in self.rates if key[0] == name]:
+            del self.rates[queried]
         if self.on_topic_deleted is not None:
             self.on_topic_deleted(name)
 

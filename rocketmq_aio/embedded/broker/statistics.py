@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
+from rocketmq_aio.embedded.broker.state import WINDOWS, BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import QueueLog, Topic
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.handlers import reads
@@ -25,12 +25,12 @@ from rocketmq_aio.protocol.requests.admin import (
     TopicOffset,
 )
 
-WINDOWS: Final = {"statsMinute": 60, "statsHour": 3600, "statsDay": 86400}  # seconds
 TOPIC_STATS: Final = frozenset({"TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"})
+GROUP_STATS: Final = frozenset({"GROUP_GET_NUMS", "GROUP_GET_SIZE"})
 # Counted by real brokers; here they are 0.
 OTHER_STATS: Final = frozenset(
     {
-        *("GROUP_GET_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS", "BROKER_PUT_NUMS"),
+        *("SNDBCK_PUT_NUMS", "BROKER_PUT_NUMS"),
         *("BROKER_GET_NUMS", "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME", "GROUP_GET_LATENCY"),
     }
 )
@@ -86,8 +86,7 @@ class StatisticsProcessor:
         }
         body: dict[str, Any] = {"offsetTable": queue_table(table)}
         if self._state.version.is_5:
-            since = self._state.clock.now_ms() - 60_000
-            body["topicPutTps"] = _counted(topic.queues, since, 60, sizes=False)["tps"]
+            body["topicPutTps"] = self._stored(topic.queues, 60)[0] / 60
         return body
 
     @reads(GetConsumeStats)
@@ -163,13 +162,21 @@ class StatisticsProcessor:
     @reads(StatsHeader, RequestCode.VIEW_BROKER_STATS_DATA)
     def stats_data(self, header: StatsHeader) -> object:
         name, key = header.stats_name, header.stats_key
-        if name not in TOPIC_STATS | OTHER_STATS:
+        if name not in TOPIC_STATS | GROUP_STATS | OTHER_STATS:
             raise ErrorResponse(f"The stats <{name}> not exist")
-        topic = self._state.store.topics.get(key)
-        logs = topic.queues if topic is not None and name in TOPIC_STATS else []
-        now = self._state.clock.now_ms()
+        sizes = name.endswith("SIZE")
+        if name in GROUP_STATS:
+            topic_name, _, group = key.partition("@")
+            rate = self._state.rates.get((topic_name, group))
+            counts = {
+                each: (0, 0) if rate is None else rate.count(each) for each in WINDOWS.values()
+            }
+        else:
+            topic = self._state.store.topics.get(key)
+            logs = topic.queues if topic is not None and name in TOPIC_STATS else []
+            counts = {each: self._stored(logs, each) for each in WINDOWS.values()}
         return {
-            window: _counted(logs, now - seconds * 1000, seconds, sizes=name == "TOPIC_PUT_SIZE")
+            window: _rate(counts[seconds], seconds, sizes=sizes)
             for window, seconds in WINDOWS.items()
         }
 
@@ -187,7 +194,7 @@ class StatisticsProcessor:
     def _topics_of(self, group: str) -> list[str]:
         return list(dict.fromkeys(name for each, name, _ in self._state.committed if each == group))
 
-    def _progress(self, group: str, topics: Iterable[str]) -> dict[str, Any]:
+    def _progress(self, group: str, topics: Sequence[str]) -> dict[str, Any]:
         """Return the progress of *group*; topics that its members do not subscribe are left out."""
         members = self._clients.groups.get(group)
         table: dict[MessageQueue, OffsetWrapper] = {}
@@ -203,7 +210,19 @@ class StatisticsProcessor:
                     last_timestamp=_store_time(log, offset - 1),
                     pull_offset=offset if self._state.version.is_5 else None,
                 )
-        return {"offsetTable": queue_table(table), "consumeTps": 0.0}
+        rates = [self._state.rates.get((name, group)) for name in topics]
+        tps = sum(rate.per_second(60) for rate in rates if rate is not None)
+        return {"offsetTable": queue_table(table), "consumeTps": float(tps)}
+
+    def _stored(self, logs: Iterable[QueueLog], seconds: int) -> tuple[int, int]:
+        """Return the messages stored in the last *seconds*, and their bytes."""
+        since = self._state.clock.now_ms() - seconds * 1000
+        messages = size = 0
+        for log in logs:
+            first = bisect_left(log.messages, since, key=lambda stored: stored.store_ms)
+            messages += len(log.messages) - first
+            size += sum(len(each.record) for each in log.messages[first:])
+        return messages, size
 
     def _lags(self, group: str, name: str) -> Iterable[int]:
         topic = self._state.store.topics[name]
@@ -233,14 +252,9 @@ def _store_time(log: QueueLog, offset: int) -> int:
     return 0 if stored is None else stored.store_ms
 
 
-def _counted(
-    logs: Iterable[QueueLog], since_ms: int, seconds: int, *, sizes: bool
-) -> dict[str, float]:
-    """Return the count of messages stored since *since_ms*, or of their bytes."""
-    total, times = 0, 0
-    for log in logs:
-        first = bisect_left(log.messages, since_ms, key=lambda stored: stored.store_ms)
-        recent = log.messages[first:]
-        times += len(recent)
-        total += sum(len(each.record) for each in recent) if sizes else len(recent)
-    return {"sum": total, "tps": total / seconds, "avgpt": total / times if times else 0.0}
+def _rate(count: tuple[int, int], seconds: int, *, sizes: bool) -> dict[str, float]:
+    """Return the statistics of *count*, messages and bytes."""
+    messages, size = count
+    total = size if sizes else messages
+    average = total / messages if messages else 0.0
+    return {"sum": total, "tps": total / seconds, "avgpt": average}

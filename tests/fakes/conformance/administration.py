@@ -165,6 +165,27 @@ async def statistics_describe_queues_and_progress(env: CaseEnv) -> None:
     assert listed["groupList"] == [env.group]
 
 
+async def consume_rates_are_those_of_the_last_minute(env: CaseEnv) -> None:
+    stats = {"statsName": "GROUP_GET_NUMS", "statsKey": f"{env.topic}@{env.group}"}
+    async with env.client() as client:
+        await put_group(client, env.group)
+        await send(client, env, b"one")
+        ext = {"consumerGroup": env.group, "topic": env.topic}
+
+        async def is_counted() -> bool:
+            await everything(client, env, 1)
+            await client.ask(update(env, 1))
+            progress = await body_of(client, RequestCode.GET_CONSUME_STATS, ext)
+            data = await ask(client, RequestCode.VIEW_BROKER_STATS_DATA, stats)
+            if data.code:  # before the first pull is counted
+                return False
+            minute = read_body(data.body, dict)["statsMinute"]
+            return bool(min(progress["consumeTps"], minute["sum"], minute["tps"]) > 0)
+
+        # Real brokers take samples every ten seconds.
+        assert await eventually(is_counted, 40.0)
+
+
 async def a_group_is_created_changed_and_deleted(env: CaseEnv) -> None:
     async with env.client() as client:
         await put_group(client, env.group)
@@ -290,6 +311,7 @@ CASES: tuple[Case, ...] = (
     attributes_are_added_changed_and_removed_from_5_on,
     a_missing_topic_has_no_statistics,
     statistics_describe_queues_and_progress,
+    consume_rates_are_those_of_the_last_minute,
     a_group_is_created_changed_and_deleted,
     clients_that_are_not_connected_are_errors,
     an_offset_reset_moves_offline_groups_from_5_on,

@@ -13,7 +13,7 @@ from rocketmq_aio.protocol.bodies import (
     SubscriptionData,
 )
 from rocketmq_aio.protocol.codes import CLIENT_VERSION, RequestCode, ResponseCode
-from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.groups import (
     CheckClientConfig,
@@ -28,6 +28,8 @@ from tests.fakes.conformance.case_env import Case, CaseEnv, eventually
 from tests.fakes.raw_client import RawClient
 
 NOTIFIED = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+LANGUAGE_AT = 10  # in a frame with a binary header
+GO = 9
 
 
 async def heartbeat(
@@ -204,6 +206,23 @@ async def the_connections_of_a_group_are_listed_with_their_addresses(env: CaseEn
     assert (found.consume_type, found.message_model) == ("CONSUME_ACTIVELY", "CLUSTERING")
 
 
+async def connections_are_listed_with_the_language_of_their_clients(env: CaseEnv) -> None:
+    body = heartbeat_body(env, "c@1", [SubscriptionData(topic=env.topic, sub_string="*")])
+    heard = Command(RequestCode.HEART_BEAT, 1, body=body)
+    text = encode_command(heard, {}, version=441).replace(b'"PYTHON"', b'"RUST"  ')
+    binary = bytearray(encode_command(heard, {}, binary=True, version=442))
+    binary[LANGUAGE_AT] = GO
+    async with env.client() as one, env.client() as two, env.client() as three:
+        for client, frame in ((one, text), (two, bytes(binary))):
+            client.write(frame)
+            await client.answer(1)
+        await heartbeat(three, env, "c@3")
+        found = await connections(three, env)
+
+    listed = sorted((each.version, each.language) for each in found.connection_set)
+    assert listed == [(441, "RUST"), (442, "GO"), (CLIENT_VERSION, "PYTHON")]
+
+
 async def of_two_subscriptions_to_a_topic_the_newer_one_holds(env: CaseEnv) -> None:
     async with env.client() as one, env.client() as two:
         await heartbeat(one, env, "c@1", expression="TagA", version=2)
@@ -263,6 +282,7 @@ CASES: tuple[Case, ...] = (
     a_heartbeat_without_a_body_is_an_error,
     a_group_without_members_has_no_connections,
     the_connections_of_a_group_are_listed_with_their_addresses,
+    connections_are_listed_with_the_language_of_their_clients,
     of_two_subscriptions_to_a_topic_the_newer_one_holds,
     only_the_topics_of_the_last_heartbeat_are_subscribed_to,
     an_sql_expression_can_be_checked,

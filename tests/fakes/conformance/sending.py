@@ -244,6 +244,26 @@ async def a_send_to_an_unknown_topic_creates_it(env: CaseEnv) -> None:
     assert (made.code, beyond.code) == (0, 29 if env.is_5 else 1)
 
 
+async def a_send_creates_no_more_queues_than_the_template_has(env: CaseEnv) -> None:
+    topic = f"{env.topic}-made"
+    header = send_header(env, topic=topic, default_topic_queue_nums=2_000_000_000)
+    async with env.client() as client:
+        made = await client.ask(header, b"body")
+        last = await client.ask(send_header(env, 7, topic=topic), b"body")
+        beyond = await client.ask(send_header(env, 8, topic=topic), b"body")
+
+    assert (made.code, last.code, beyond.code) == (0, 0, 29 if env.is_5 else 1)
+
+
+async def a_send_creates_no_topic_from_one_that_is_no_template(env: CaseEnv) -> None:
+    topic = f"{env.topic}-made"
+    async with env.client() as client:
+        missing = await client.ask(send_header(env, topic=topic, default_topic="none"), b"body")
+        ordinary = await client.ask(send_header(env, topic=topic, default_topic=env.topic), b"body")
+
+    assert (missing.code, ordinary.code) == (17, 17)
+
+
 CASES: tuple[Case, ...] = (
     a_send_is_answered_with_where_the_message_is,
     offsets_of_a_queue_ascend_by_one,
@@ -264,4 +284,6 @@ CASES: tuple[Case, ...] = (
     a_oneway_send_is_stored_and_not_answered,
     a_send_without_a_topic_is_an_internal_error,
     a_send_to_an_unknown_topic_creates_it,
+    a_send_creates_no_more_queues_than_the_template_has,
+    a_send_creates_no_topic_from_one_that_is_no_template,
 )

@@ -86,6 +86,21 @@ async def test_a_callback_that_raises_does_not_stop_the_clock() -> None:
     assert len(errors) == 1
 
 
+async def test_a_callback_that_raises_during_an_advance_does_not_stop_the_clock() -> None:
+    clock, ran = Clock(), asyncio.Event()
+
+    def broken() -> None:
+        raise ValueError("broken")
+
+    clock.call_later(HOUR, broken)
+    clock.call_later(HOUR + 0.01, ran.set)
+    with pytest.raises(ValueError, match="broken"):
+        clock.advance(HOUR)
+
+    async with asyncio.timeout(5):
+        await ran.wait()
+
+
 async def test_a_wait_ends_when_time_is_advanced() -> None:
     clock = Clock()
     waiting = asyncio.create_task(clock.wait(HOUR))

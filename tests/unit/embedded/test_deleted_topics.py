@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
-from tests.fakes.conformance.case_env import CaseEnv
+from tests.fakes.conformance.case_env import (
+    HOLD_MILLIS,
+    CaseEnv,
+    is_unanswered,
+    messages_in,
+    pull_header,
+)
 from tests.fakes.conformance.popping import bodies, pop
 from tests.fakes.raw_client import RawClient
 
@@ -42,3 +48,32 @@ async def test_an_invisible_message_of_a_deleted_topic_does_not_come_again() -> 
         cluster.clock.advance(11)
 
         assert await pop(client, ENV) == []
+
+
+async def test_a_held_pull_gets_the_first_message_of_a_topic_that_exists_again() -> None:
+    async with (
+        EmbeddedCluster(topics={"orders": 1}) as cluster,
+        RawClient(cluster.broker.address) as client,
+    ):
+        held = client.send(pull_header(ENV, 0))
+        assert await is_unanswered(client, held)
+        cluster.delete_topic("orders")
+        cluster.create_topic("orders", queues=1)
+        cluster.broker.put("orders", b"after")
+
+        answer = await client.answer(held, HOLD_MILLIS / 2000)
+
+    assert [message.body for message in messages_in(answer, ENV)] == [b"after"]
+
+
+async def test_a_held_pull_of_a_deleted_topic_is_an_error() -> None:
+    async with (
+        EmbeddedCluster(topics={"orders": 1}) as cluster,
+        RawClient(cluster.broker.address) as client,
+    ):
+        held = client.send(pull_header(ENV, 0))
+        assert await is_unanswered(client, held)
+        cluster.delete_topic("orders")
+        cluster.clock.advance(HOLD_MILLIS / 1000)
+
+        assert (await client.answer(held)).code == 17

@@ -321,6 +321,23 @@ async def test_an_error_in_a_handler_closes_the_connection_and_is_raised_at_the_
     assert caught.group_contains(LookupError)
 
 
+async def test_a_handler_that_is_cancelled_from_outside_is_an_error() -> None:
+    async def cancelled(_command: Command, _connection: ServerConnection) -> Outcome:
+        raise asyncio.CancelledError("of another task")
+
+    async def run() -> None:
+        async with (
+            EmbeddedCluster(topics={"orders": 1}) as cluster,
+            RawClient(cluster.broker.address) as client,
+        ):
+            cluster.faults.handle("send", cancelled)
+            with pytest.raises(EOFError):
+                await client.ask(send_header(ORDERS), b"body")
+
+    with pytest.raises(ExceptionGroup, match="a handler failed"):
+        await run()
+
+
 async def test_new_connections_can_be_greeted_closed_or_reset(cluster: EmbeddedCluster) -> None:
     cluster.faults.connect(data=b"HTTP/1.1 400")
     cluster.faults.connect()

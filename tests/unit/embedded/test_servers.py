@@ -83,6 +83,20 @@ async def test_a_cluster_can_start_again_with_its_messages() -> None:
         assert (await client.ask(MAX_OFFSET)).ext_fields() == {"offset": "1"}
 
 
+async def test_delayed_messages_are_delivered_by_a_cluster_that_starts_again() -> None:
+    cluster = EmbeddedCluster(topics={"orders": 1})
+    header = send_header(CASE_ENV, properties="DELAY\x012\x02")
+    async with cluster, RawClient(cluster.broker.address) as client:
+        await client.ask(header, b"before")
+    async with cluster, RawClient(cluster.broker.address) as client:
+        await client.ask(header, b"after")
+        cluster.clock.advance(10)
+
+        bodies = [message.body for message in cluster.broker.messages("orders")]
+
+    assert bodies == [b"before", b"after"]
+
+
 async def test_kill_resets_connections_and_loses_locks_but_no_messages_or_offsets(
     cluster: EmbeddedCluster,
 ) -> None:

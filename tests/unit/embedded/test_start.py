@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from time import process_time
 
@@ -55,6 +56,26 @@ async def test_a_failed_start_or_restart_stops_listening(method: str) -> None:
         assert not broker.is_running
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((broker.host, broker.port), timeout=5).close()
+
+
+async def test_a_cancelled_start_stops_listening() -> None:
+    broker = EmbeddedBroker()
+    async with broker:
+        pass  # it has its port now
+    for turns in range(100):
+        start = asyncio.ensure_future(broker.start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        start.cancel()
+        await asyncio.wait([start])
+
+        if broker.is_running:
+            assert not start.cancelled()
+            break
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((broker.host, broker.port), timeout=5).close()
+
+    await broker.stop()
 
 
 @pytest.mark.parametrize("host", ["localhost", "::1"])
