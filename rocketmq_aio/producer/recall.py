@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import binascii
 from base64 import urlsafe_b64decode
+from time import monotonic
 from typing import Final
 
 from rocketmq_aio.errors import ConfigError, NotConnectedError, RocketMQError
@@ -14,6 +16,7 @@ from rocketmq_aio.protocol.requests.send import RecallMessage, RecallMessageResp
 
 PARTS: Final = 5  # of a handle: version, topic, broker name, time, message id
 VERSION: Final = "v1"
+LEAST_SECONDS: Final = 0.001
 
 
 def broker_of_handle(topic: str, handle: object) -> str:
@@ -45,19 +48,27 @@ async def recall(
     namespace = instance.remoting.namespace
     broker = broker_of_handle(topic if namespace is None else namespace.outer(topic), handle)
     assert handle is not None
-    address = await _master_address(instance, topic, broker)
+    deadline = monotonic() + seconds
+    address = await _master_address(instance, topic, broker, deadline)
     header = RecallMessage(
         producer_group=group, topic=topic, recall_handle=handle, broker_name=broker
     )
-    response = await instance.remoting.request_checked(address, header, timeout=seconds)
+    left = max(LEAST_SECONDS, deadline - monotonic())
+    response = await instance.remoting.request_checked(address, header, timeout=left)
     return read_header(response, RecallMessageResponse).msg_id
 
 
-async def _master_address(instance: MQClientInstance, topic: str, broker: str) -> str:
+async def _master_address(
+    instance: MQClientInstance, topic: str, broker: str, deadline: float
+) -> str:
     address = instance.routes.master(broker)
     if address is None:
         try:
-            await instance.routes.fetch(topic)
+            async with asyncio.timeout(deadline - monotonic()):
+                await instance.routes.fetch(topic)
+        except TimeoutError:
+            reason = "its address is not known: no name server answered in time"
+            raise NotConnectedError(broker, reason) from None
         except RocketMQError as error:
             raise NotConnectedError(broker, f"its address is not known: {error}") from error
         address = instance.routes.master(broker)

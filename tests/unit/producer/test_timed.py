@@ -9,11 +9,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.embedded.server import VERSIONS
 from rocketmq_aio.errors import (
     BrokerError,
     ConfigError,
     InvalidMessageError,
+    NotConnectedError,
     NotSupportedError,
     PermissionDeniedError,
     SendError,
@@ -235,6 +237,17 @@ async def test_an_invalid_recall_handle_raises(topic: str, given: str, env: Prod
         await env.producer.recall(topic, given)
 
     assert env.broker.requests_of(RequestCode.RECALL_MESSAGE) == []
+
+
+async def test_a_recall_ends_at_its_deadline_while_it_looks_for_the_broker() -> None:
+    config = ProducerConfig(send_timeout_seconds=0.2)
+    client = ClientConfig(request_timeout_seconds=60)
+    async with open_producer(config=config, client=client) as env:
+        env.cluster.name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, None, times=None)
+        with pytest.raises(NotConnectedError, match="its address is not known"):
+            await asyncio.wait_for(
+                env.producer.recall("orders", handle("v1 orders broker-z 1 0A")), 15
+            )
 
 
 async def test_recall_needs_a_newer_broker() -> None:
