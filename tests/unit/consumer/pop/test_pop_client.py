@@ -32,32 +32,3 @@ async def test_only_the_current_master_of_a_broker_is_remembered() -> None:
 
     assert len(set(requests)) == 5
     assert [len(table) for table in vars(calls).values() if isinstance(table, dict)] == [1]
-
-
-@pytest.mark.parametrize(("version", "topic"), [(V5_0_0, f"%RETRY%{GROUP}_{TOPIC}"), (475, TOPIC)])
-async def test_brokers_of_5_0_get_the_stored_topic_of_a_dead_letter(
-    version: int, topic: str
-) -> None:
-    sent: list[Any] = []
-
-    async def note(_address: str, header: object) -> None:
-        sent.append(header)
-
-    address = "10.0.0.1:10911"
-    instance = SimpleNamespace(
-        config=SimpleNamespace(unit_mode=False),
-        heartbeats=SimpleNamespace(broker_versions={address: version}),
-        routes=SimpleNamespace(master=lambda _name: address),
-        remoting=SimpleNamespace(request_checked=note, decode=decode_messages),
-    )
-    calls = PopClient(cast(MQClientInstance, instance), GROUP, start_from="earliest")
-    message = SimpleNamespace(
-        topic=TOPIC,
-        message_id="ID1",
-        commit_log_offset=7,
-        receipt=parse_receipt("5 1700000000000 60000 2 1 broker-a 0 9"),
-    )
-
-    await calls.send_to_dlq(cast(Any, message))
-
-    assert [each.origin_topic for each in sent] == [topic]
