@@ -174,7 +174,7 @@ class StatisticsProcessor:
         else:
             topic = self._state.store.topics.get(key)
             logs = topic.queues if topic is not None and name in TOPIC_STATS else []
-            counts = {each: self._stored(logs, each) for each in WINDOWS.values()}
+            counts = {each: self._stored(logs, each, sizes=sizes) for each in WINDOWS.values()}
         return {
             window: _rate(counts[seconds], seconds, sizes=sizes)
             for window, seconds in WINDOWS.items()
@@ -214,14 +214,17 @@ class StatisticsProcessor:
         tps = sum(rate.per_second(60) for rate in rates if rate is not None)
         return {"offsetTable": queue_table(table), "consumeTps": float(tps)}
 
-    def _stored(self, logs: Iterable[QueueLog], seconds: int) -> tuple[int, int]:
-        """Return the messages stored in the last *seconds*, and their bytes."""
+    def _stored(
+        self, logs: Iterable[QueueLog], seconds: int, *, sizes: bool = False
+    ) -> tuple[int, int]:
+        """Return the messages stored in the last *seconds*, and their bytes if *sizes*."""
         since = self._state.clock.now_ms() - seconds * 1000
         messages = size = 0
         for log in logs:
             first = bisect_left(log.messages, since, key=lambda stored: stored.store_ms)
             messages += len(log.messages) - first
-            size += sum(len(each.record) for each in log.messages[first:])
+            if sizes:
+                size += sum(len(each.record) for each in log.messages[first:])
         return messages, size
 
     def _lags(self, group: str, name: str) -> Iterable[int]:
