@@ -319,16 +319,14 @@ async def test_a_denied_topic_emits_an_event_and_is_read_when_allowed(cluster: F
     async with consuming(cluster, client=client) as consumer:
         events = consumer.events()
         cluster.broker.topics[TOPIC].perm = 2
-        put(cluster, "wakes the pull")
-        put(cluster, "a", queue_id=1)
-        await polled(consumer, 2)
+        put(cluster, "a")  # the broker judges a held pull again when it wakes it
         failed = await asyncio.wait_for(anext(events), HEAL_SECONDS)
         assert isinstance(failed, PullFailed)
         assert "forbidden" in failed.reason
         cluster.broker.topics[TOPIC].perm = 6
         put(cluster, "b")
 
-        assert bodies(await polled(consumer, 1)) == ["b"]
+        assert bodies(await polled(consumer, 2)) == ["a", "b"]
 
 
 async def test_two_clusters_in_one_process_are_separate() -> None:
