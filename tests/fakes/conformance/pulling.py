@@ -149,16 +149,25 @@ async def a_pull_past_messages_that_do_not_match_is_answered_at_once(env: CaseEn
 
 
 async def a_message_that_does_not_match_ends_no_hold(env: CaseEnv) -> None:
+    offset = 0
     async with env.client() as client:
-        opaque = client.send(pull_header(env, 0, subscription="wanted"))
-        assert await is_unanswered(client, opaque)
-        await send(client, env, b"first", "other")
-        assert await is_unanswered(client, opaque)
-        await send(client, env, b"second", "wanted")
-        answer = await client.answer(opaque)
+        for _ in range(4):  # every 5 s a real broker ends all holds with messages behind them
+            opaque = client.send(pull_header(env, offset, subscription="wanted"))
+            assert await is_unanswered(client, opaque)
+            await send(client, env, b"first", "other")
+            offset += 1
+            if not await is_unanswered(client, opaque):
+                continue
+            await send(client, env, b"second", "wanted")
+            offset += 1
+            answer = await client.answer(opaque)
+            if answer.code == 0:
+                break
+        else:
+            raise AssertionError("four holds ended at messages that do not match")
 
     assert [message.body for message in messages_in(answer, env)] == [b"second"]
-    assert read_header(answer, PullMessageResponse).next_begin_offset == 2
+    assert read_header(answer, PullMessageResponse).next_begin_offset == offset
 
 
 async def a_hold_that_saw_only_others_ends_past_them(env: CaseEnv) -> None:

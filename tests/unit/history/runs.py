@@ -166,7 +166,9 @@ class Run:
             async with self.push_consumer(**settings) as second:  # type: ignore[arg-type]
                 await second.subscribe(TOPIC, selector)
                 await self.settled(wanted - poison)
-                await self.until(lambda: len({e.consumer for e in self.history.epochs}) == 2)
+                epochs = self.history.epochs
+                await until(lambda: len({e.consumer for e in epochs}) == 2, "queues", SECONDS)
+                await asyncio.sleep(0.05)  # some commits of both
             await self.until(lambda: self.history.dead_lettered or selector != "*")
             await asyncio.sleep(0.05)  # some commits
 
