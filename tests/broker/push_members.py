@@ -55,6 +55,7 @@ class PushMember:
         self.process = process
         self.joining = 0.0
         self.ready = False
+        self.stalled: float | None = None  # when the latest stall was detected
         self.held: dict[int, float] = {}  # queues, and since when
         self.lost: dict[int, float] = {}  # expired leases, and when that was detected
         self.deliveries: list[Delivery] = []
@@ -110,6 +111,8 @@ class PushMember:
             self.joining = at
         elif what == "ready":
             self.ready = True
+        elif what == "stalled":
+            self.stalled = at
         else:
             self._lose(what, at, rest[0])
 

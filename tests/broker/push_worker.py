@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from unittest.mock import patch
 
 import msgspec
@@ -23,6 +23,7 @@ from rocketmq_aio import ClientConfig, LeaseLost, MessageExt, PushConfig, PushCo
 from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
 from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
 from rocketmq_aio.consumer.push import push_engine
+from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.consumer.push.locks import LEASE_SECONDS, RENEW_SECONDS, QueueLocks
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
@@ -106,6 +107,16 @@ class ShortLocks(QueueLocks):
         await super().keep_renewing(self._interval)
 
 
+class RecordedStalls(StallRecovery[DispatchQueue]):
+    """Stall recovery that records when it detects a stall."""
+
+    diary: ClassVar[Diary]
+
+    def _on_stall(self, held: list[DispatchQueue]) -> None:
+        self.diary.say("stalled")
+        super()._on_stall(held)
+
+
 async def work(orders: Orders, diary: Diary) -> None:
     """Consume until SIGTERM; record when queues are assigned."""
 
@@ -140,9 +151,10 @@ def main(path: str, text: str) -> None:
     lease = orders.lease_seconds
     with (
         patch.object(push_engine, "QueueLocks", partial(ShortLocks, lease)),
-        patch.object(push_engine, "StallRecovery", partial(StallRecovery, limit_seconds=lease)),
+        patch.object(push_engine, "StallRecovery", partial(RecordedStalls, limit_seconds=lease)),
     ):
-        asyncio.run(work(orders, Diary(path, orders.topic)))
+        RecordedStalls.diary = Diary(path, orders.topic)
+        asyncio.run(work(orders, RecordedStalls.diary))
 
 
 if __name__ == "__main__":
