@@ -93,7 +93,10 @@ class BrokerAdmin:
         """Return all brokers and replicas with version and rates.
 
         A broker that does not answer is in the result, with its ``problem``.
+
+        :raises ConfigError: there is no such cluster
         """
+        await self._servers.masters(cluster)
         known = [b for b in (await self.cluster()).brokers if cluster in (None, b.cluster)]
         addresses = [address for each in known for address in each.addresses.values()]
 

@@ -58,11 +58,18 @@ class ControllerAdmin:
         await self._servers.send_each("changing settings", targets, header, body)
 
     async def in_sync_sets(self, address: str, brokers: Iterable[str]) -> dict[str, InSyncSet]:
-        """Return master and replicas of *brokers*, by name."""
-        header = operations.GetInSyncSets(invoke_time=_now())
-        body = msgspec.json.encode(list(brokers))
+        """Return master and replicas of *brokers*, by name.
+
+        :raises ConfigError: the controller does not know one of them
+        """
+        header, names = operations.GetInSyncSets(invoke_time=_now()), list(brokers)
+        body = msgspec.json.encode(names)
         command = await self._servers.request(await self._leader(address), header, body)
-        return read_body(command.body, _InSyncSets).replicas_info_table
+        found = read_body(command.body, _InSyncSets).replicas_info_table
+        if missing := sorted({*names} - found.keys()):
+            reason = f"the controller does not know {missing}; it knows {sorted(found)} of these"
+            raise ConfigError("brokers", names, reason)
+        return found
 
     async def elect_master(
         self, address: str, cluster: str, broker: str, broker_id: int

@@ -84,16 +84,28 @@ class NameServerAdmin:
         until `add_write_permission`, or until the broker changes its topics.
 
         :return: the number of changed topics by name server; 0 if it does not know the broker
+        :raises ConfigError: none of them knows the broker
         """
         header = operations.WipeWritePermission(broker_name=broker)
-        responses = await self._servers.on_name_servers(f"wiping permissions of {broker}", header)
-        return {address: _count(each) for address, each in responses.items()}
+        return await self._change_permission(f"wiping permissions of {broker}", header)
 
     async def add_write_permission(self, broker: str) -> dict[str, int]:
         """Give the write permission back to all topics of *broker*; see above."""
         header = operations.AddWritePermission(broker_name=broker)
-        responses = await self._servers.on_name_servers(f"adding permissions of {broker}", header)
-        return {address: _count(each) for address, each in responses.items()}
+        return await self._change_permission(f"adding permissions of {broker}", header)
+
+    async def _change_permission(
+        self, action: str, header: operations.WipeWritePermission | operations.AddWritePermission
+    ) -> dict[str, int]:
+        responses = await self._servers.on_name_servers(action, header)
+        counts = {address: _count(each) for address, each in responses.items()}
+        if not any(counts.values()):
+            known = sorted(
+                each.broker_name for each in (await self._servers.cluster_info()).brokers
+            )
+            if header.broker_name not in known:
+                raise ConfigError("broker", header.broker_name, f"the name server knows {known}")
+        return counts
 
     async def _ask(
         self, action: str, header: operations.ListKVConfig | GetKVConfig

@@ -86,9 +86,10 @@ class Servers:
             remark = f"this needs a {kind} of {since} or newer ({said})"
             raise NotSupportedError(error.code, remark, error.address) from error
 
-    async def request_name_server(self, header: RequestHeader) -> Command:
+    async def on_any_name_server(self, header: RequestHeader) -> list[Command]:
+        """Return the responses of the name servers that respond; one is enough."""
         self.check_running()
-        return await self._explained(self.instance.name_servers.request(header))
+        return await self._explained(self.instance.name_servers.request_all(header))
 
     async def _explained(self, call: Awaitable[T]) -> T:
         """Return the result of *call*; a proxy that does not support it is named as the cause."""
@@ -165,10 +166,8 @@ class Servers:
     # --- which servers --------------------------------------------------------------------------
 
     async def cluster_info(self) -> ClusterInfo:
-        self.check_running()
         # A restarted name server may lack some of the brokers.
-        request = self.instance.name_servers.request_all(GetClusterInfo())
-        responses = await self._explained(request)
+        responses = await self.on_any_name_server(GetClusterInfo())
         tables = [read_body(each.body, ClusterInfoBody).broker_addr_table for each in responses]
         return ClusterInfo(brokers=tuple(_merged(b for table in tables for b in table.values())))
 

@@ -172,8 +172,11 @@ class TopicAdmin:
         if cluster is not None:
             await self._servers.masters(cluster)
         header = GetAllTopics() if cluster is None else GetTopicsOfCluster(cluster=cluster)
-        command = await self._servers.request_name_server(header)
-        names = self._servers.inner_names([read_body(command.body, TopicList).topic_list])
+        # A restarted name server may lack some topics.
+        responses = await self._servers.on_any_name_server(header)
+        names = self._servers.inner_names(
+            read_body(r.body, TopicList).topic_list for r in responses
+        )
         if internal:
             return sorted(names)
         brokers = (await self._servers.cluster_info()).brokers

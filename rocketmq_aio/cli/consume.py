@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from contextlib import aclosing
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import typer
 
@@ -12,6 +13,7 @@ from rocketmq_aio.cli.arguments import argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups, complete_topics
 from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
 from rocketmq_aio.cli.failures import ExitCode
+from rocketmq_aio.cli.names import topics_checked
 from rocketmq_aio.cli.output import FormatArguments
 from rocketmq_aio.cli.reading import parse_start, printer, read_topic
 from rocketmq_aio.cli.running import run_async
@@ -70,7 +72,12 @@ def _consume(arguments: ConsumeArguments) -> int:
         raise ConfigError("--queue", arguments.queue, "the queues of a member are assigned")
     is_endless = arguments.count is None and not arguments.exit_at_end
     work = _read(arguments, start) if arguments.group is None else _join(arguments, start)
-    return run_async(work, on_signal=ExitCode.DONE if is_endless else None)
+    return run_async(_named(arguments, work), on_signal=ExitCode.DONE if is_endless else None)
+
+
+async def _named(arguments: ConsumeArguments, work: Coroutine[Any, Any, int]) -> int:
+    async with topics_checked(arguments):
+        return await work
 
 
 async def _read(arguments: ConsumeArguments, start: str | datetime) -> int:

@@ -14,6 +14,7 @@ import typer
 from rocketmq_aio.cli.arguments import argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups
 from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
+from rocketmq_aio.cli.names import check_known
 from rocketmq_aio.cli.output import FormatArguments, json_line, print_note, show_result
 from rocketmq_aio.cli.reading import describe, parse_start, printer, read_topic
 from rocketmq_aio.cli.running import ChangeArguments, run_async
@@ -132,6 +133,8 @@ async def _letters(
         if "no readable queue" in str(error):
             reason = f"brokers made {topic} unreadable: rmq topic update '{topic}' --perm RW"
             raise ConfigError("GROUP", arguments.group, reason) from None
+        async with arguments.admin() as admin:
+            await check_known(admin, "group", "GROUP", arguments.group)
         print_note(f"{arguments.group} has no dead letters")
 
 

@@ -97,12 +97,22 @@ CONDITIONS: Final = {
         "PATH: no {} file is there, or it is empty: check PATH and --format, or give --schema",
     ),
 }
+# Methods that errors of `AdminClient` advise -> their commands.
+METHODS: Final = {
+    "topics.update()": "rmq topic update",
+    "groups.update()": "rmq group update",
+    "messages.by_id()": "rmq message by-id",
+    "batch_by_offset_id()": "rmq message batch-by-offset-id",
+    "repeat `create` first": "repeat rmq static-topic create first",
+}
 SECRETS: Final = re.compile(r"(?i)((?:access|secret)_?key|token)(['\"]?\s*[=:]\s*)\S+")
 
 
 def format_error(error: BaseException) -> str:
     """Return *error* as one line, with the options of the command."""
     text = SOURCE_WAY_OUT.sub("give --allow-loss", _describe(error))
+    for method, command in METHODS.items():
+        text = text.replace(method, command)
     return text.replace("(subscribe)", "(TOPICS)")
 
 

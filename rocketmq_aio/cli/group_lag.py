@@ -13,8 +13,10 @@ import typer
 from rocketmq_aio.cli.arguments import argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups, complete_topics
 from rocketmq_aio.cli.connection import ClientArguments
-from rocketmq_aio.cli.failures import ExitCode
+from rocketmq_aio.cli.failures import ExitCode, format_error
+from rocketmq_aio.cli.names import check_known, topics_checked
 from rocketmq_aio.cli.output import FormatArguments, print_error, print_line, show_result
+from rocketmq_aio.cli.results import is_empty
 from rocketmq_aio.cli.running import run_async
 from rocketmq_aio.remoting.gather import gather_limited
 
@@ -60,7 +62,14 @@ async def _show(arguments: LagArguments) -> int:
         while True:
             names = arguments.groups or await admin.groups.list()
             names = [n for n in names if arguments.match is None or fnmatchcase(n, arguments.match)]
-            code, rows = await read_lag(admin, names, arguments.topic, by_queue=arguments.queues)
+            async with topics_checked(arguments):
+                code, rows = await read_lag(
+                    admin,
+                    names,
+                    arguments.topic,
+                    by_queue=arguments.queues,
+                    check_names=bool(arguments.groups),
+                )
             rows = [row for row in rows if row["lag"] > arguments.above]
             show_result(rows, arguments.output, _columns(by_queue=arguments.queues))
             if arguments.watch is None:
@@ -70,18 +79,29 @@ async def _show(arguments: LagArguments) -> int:
 
 
 async def read_lag(
-    admin: AdminClient, groups: list[str], topic: str | None = None, *, by_queue: bool = False
+    admin: AdminClient,
+    groups: list[str],
+    topic: str | None = None,
+    *,
+    by_queue: bool = False,
+    check_names: bool = False,
 ) -> tuple[ExitCode, list[dict[str, Any]]]:
-    """Return the rows of *groups*; the errors of those that cannot be read are printed."""
+    """Return the rows of *groups*; the errors of those that cannot be read are printed.
+
+    :param check_names: a group that does not exist is an error
+    """
 
     async def read(group: str) -> GroupProgress:
-        return await admin.groups.progress(group, topic)
+        progress = await admin.groups.progress(group, topic)
+        if check_names and is_empty(progress):
+            await check_known(admin, "group", "GROUPS", group)
+        return progress
 
     found, failed = await gather_limited(read, groups, AT_ONCE)
     if failed and not found:
         raise next(iter(failed.values()))
     for group, error in failed.items():
-        print_error(f"{group}: {error}")
+        print_error(f"{group}: {format_error(error)}")
     make = _queue_rows if by_queue else _topic_rows
     rows = [row for each in found.values() for row in make(each)]
     return ExitCode.INCOMPLETE if failed else ExitCode.DONE, rows

@@ -20,11 +20,12 @@ from rocketmq_aio.admin.client import AdminClient
 from rocketmq_aio.cli.arguments import command, option, options
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.failures import ExitCode
+from rocketmq_aio.cli.names import NotFoundError, check_known
 from rocketmq_aio.cli.output import FormatArguments, print_note
 from rocketmq_aio.cli.parameters import SECRET, parameters
-from rocketmq_aio.cli.results import as_list, expand, plain, show
+from rocketmq_aio.cli.results import as_list, expand, is_empty, plain, show
 from rocketmq_aio.cli.running import ChangeArguments, run_async
-from rocketmq_aio.errors import AdminError
+from rocketmq_aio.errors import AdminError, RouteNotFoundError, SubscriptionError
 
 
 class Verb(NamedTuple):
@@ -34,6 +35,7 @@ class Verb(NamedTuple):
     :ivar preview: method whose result is shown before a confirmation and by ``--dry-run``
     :ivar columns: columns of the table
     :ivar expand: field with a list whose entries become the rows
+    :ivar missing: error for an empty result, with the names of parameters
     """
 
     action: str = ""
@@ -41,6 +43,7 @@ class Verb(NamedTuple):
     columns: str = ""
     examples: str = ""
     expand: str = ""
+    missing: str = ""
 
 
 NOUNS: Final[dict[str, tuple[str, dict[str, str]]]] = {
@@ -73,6 +76,24 @@ INTERNAL: Final = frozenset({"member_tables"})
 TABLES: Final = "dict[str, dict[str, str]]"
 ROWS: Final = ("list[", "tuple[", TABLES)
 SAFE: Final = frozenset("create send export check".split())  # they overwrite nothing
+NAMED: Final = {  # kinds of names by parameter
+    "topic": "topic",
+    "parent": "topic",
+    "group": "group",
+    "username": "user",
+    "subject": "subject",
+}
+# Verbs with names that do not exist before, or that are of another kind.
+NEW: Final = {
+    "acl create-user": "username",
+    "acl create-policy": "subject",
+    "user create": "username",
+    "topic create": "topic",
+    "topic set-order": "topic",
+    "static-topic create": "topic",
+    "group create": "group",
+    "group producers": "group",
+}
 _MESSAGES: Final = (
     "message_id queue.broker_name queue.queue_id queue_offset tags keys store_time body"
 )
@@ -128,14 +149,26 @@ VERBS: Final = {
         examples="rmq offset clone billing billing-2 --topic orders",
     ),
     "message by-key": Verb(
-        columns=_MESSAGES, examples="rmq message by-key orders 42 --begin 2026-03-01T00:00:00Z"
+        columns=_MESSAGES,
+        examples="rmq message by-key orders 42 --begin 2026-03-01T00:00:00Z",
+        missing="no message of topic {topic} has the key {key}: check --begin and --end",
     ),
-    "message by-id": Verb(columns=_MESSAGES),
-    "message read": Verb(columns=_MESSAGES),
+    "message by-id": Verb(
+        columns=_MESSAGES,
+        missing="no message of topic {topic} has the id {message_id}: check --begin and --end",
+    ),
     "message trace": Verb(
         columns="time kind group topic success cost_millis client_host state",
         examples="rmq trace 7F0000010A2B18B4AAC2...",
+        missing="there are no trace records of message {message_id}: only clients with a message "
+        "trace send some, indexed after a moment; --trace-topic names another topic",
     ),
+    "group producers": Verb(missing="no producer of group {group} is connected"),
+    "broker statistics": Verb(missing="no broker has counted {name} of {key}"),
+    "namesrv values": Verb(missing="no name server has values in namespace {namespace}"),
+    "namesrv value": Verb(missing="no name server has a value {key} in namespace {namespace}"),
+    "acl policies": Verb(missing="no broker has policies of {subject}"),
+    "user show": Verb(missing="no broker has a user {username}"),
     "offset skip": Verb(
         "move group {group} to the end of topic {topic}",
         columns=_RESETS,
@@ -217,9 +250,13 @@ def register(app: typer.Typer, noun: str, shown: str, method: Callable[..., Any]
         kw_only=True,
     )
 
+    names = {**NAMED, **({"source": "group", "target": "group"} if noun == "offset" else {})}
+    names.pop(NEW.get(f"{noun} {shown}", ""), None)
+
     def run(arguments: Any) -> int:  # noqa: ANN401 - a kind
         values = {each.name: each.value(getattr(arguments, f"p_{each.name}")) for each in given}
-        return run_async(_call(arguments, noun, name, values, verb, is_change=is_change))
+        call = _Call(arguments, noun, name, values, verb, names)
+        return run_async(_call(call, is_change=is_change))
 
     run.__doc__ = _help(method)
     command(app, shown, kind, verb.examples)(run)
@@ -232,56 +269,108 @@ def _help(method: Callable[..., Any]) -> str:
     return re.sub(r"[`*]", "", "\n\n".join(kept))
 
 
-async def _call(
-    arguments: Any,  # noqa: ANN401 - options of several classes
-    noun: str,
-    name: str,
-    values: Mapping[str, Any],
-    verb: Verb,
-    *,
-    is_change: bool,
-) -> int:
-    given = {key: each for key, each in values.items() if each is not None}
-    columns = tuple(verb.columns.split())
-    async with arguments.admin() as admin:
-        part = getattr(admin, NOUNS[noun][0])
-        if is_change:
-            if verb.preview and not arguments.yes:
-                subject = next(iter(given.values()))
-                found = plain(await getattr(part, verb.preview)(subject))
-                kind = VERBS.get(f"{noun} {verb.preview}", Verb())
-                show(found, arguments.output, tuple(kind.columns.split()))
-            names = " ".join(str(v) for key, v in given.items() if key not in SECRET)
-            action = verb.action or f"{name.replace('_', ' ')} {names}".strip()
-            if not arguments.confirm(action.format_map({**values})):
-                return 0
-        result, failure = await _answer(part, name, given, may_repeat=not is_change)
-    shown = plain(result)
-    code = ExitCode.INCOMPLETE if _has_problem(shown) else ExitCode.DONE
-    if verb.expand:
-        shown = expand(shown, verb.expand)
-    if hasattr(arguments, "match"):  # ListArguments
-        shown = _page(as_list(shown), arguments)
-    if shown is None:
-        print_note("done")
-    else:
-        show(shown, arguments.output, columns)
+class _Call(NamedTuple):
+    """A call of a method.
+
+    :ivar names: kinds of names by parameter
+    """
+
+    arguments: Any
+    noun: str
+    method: str
+    values: Mapping[str, Any]
+    verb: Verb
+    names: Mapping[str, str]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Return the values without those that are not given."""
+        return {name: each for name, each in self.values.items() if each is not None}
+
+    def action(self) -> str:
+        """Return the phrase of the confirmation."""
+        if self.verb.action:
+            return self.verb.action.format_map(dict(self.values))
+        names = " ".join(str(v) for key, v in self.given.items() if key not in SECRET)
+        return f"{self.method.replace('_', ' ')} {names}".strip()
+
+    async def check_names(self, admin: AdminClient) -> None:
+        """Raise `ConfigError` for a name that the servers do not have."""
+        for name, kind in self.names.items():
+            if isinstance(value := self.given.get(name), str):
+                await check_known(admin, kind, name.upper(), value)
+
+
+async def _call(call: _Call, *, is_change: bool) -> int:
+    async with call.arguments.admin() as admin:
+        part = getattr(admin, NOUNS[call.noun][0])
+        if is_change and not await _is_confirmed(call, admin, part):
+            return ExitCode.DONE
+        result, failure = await _result(call, admin, part, may_repeat=not is_change)
+    code = _print(call, plain(result))
     if failure is not None:
         raise failure
     return code
 
 
+async def _is_confirmed(call: _Call, admin: AdminClient, part: object) -> bool:
+    await call.check_names(admin)
+    if call.verb.preview and not call.arguments.yes:
+        subject = next(iter(call.given.values()))
+        found = plain(await getattr(part, call.verb.preview)(subject))
+        verb = VERBS.get(f"{call.noun} {call.verb.preview}", Verb())
+        show(found, call.arguments.output, tuple(verb.columns.split()))
+    is_confirmed: bool = call.arguments.confirm(call.action())
+    return is_confirmed
+
+
+async def _result(
+    call: _Call, admin: AdminClient, part: object, *, may_repeat: bool
+) -> tuple[object, AdminError | None]:
+    """Return what `_answer` does; errors for unknown names have similar names.
+
+    :raises NotFoundError: the result is empty
+    """
+    try:
+        result, failure = await _answer(part, call, may_repeat=may_repeat)
+    except RouteNotFoundError as error:
+        await check_known(admin, "topic", "TOPIC", error.topic)
+        raise
+    except SubscriptionError:
+        await call.check_names(admin)
+        raise
+    if failure is None and may_repeat and is_empty(result):
+        await call.check_names(admin)
+        if call.verb.missing:
+            raise NotFoundError(call.verb.missing.format_map(dict(call.values)))
+    return result, failure
+
+
+def _print(call: _Call, shown: Any) -> ExitCode:  # noqa: ANN401 - JSON values
+    code = ExitCode.INCOMPLETE if _has_problem(shown) else ExitCode.DONE
+    if call.verb.expand:
+        shown = expand(shown, call.verb.expand)
+    if hasattr(call.arguments, "match"):  # ListArguments
+        shown = _page(as_list(shown), call.arguments)
+    if shown is None:
+        print_note("done")
+    else:
+        show(shown, call.arguments.output, tuple(call.verb.columns.split()))
+    return code
+
+
 async def _answer(
-    part: object, name: str, given: Mapping[str, Any], *, may_repeat: bool
+    part: object, call: _Call, *, may_repeat: bool
 ) -> tuple[object, AdminError | None]:
     """Return the result, or that of the brokers that answered and the error of the others."""
+    method, given = getattr(part, call.method), call.given
     try:
-        return await _bound(part, name, given), None
+        return await _bound(method, given), None
     except AdminError as error:
-        others = _of_the_others(getattr(part, name), given, error) if may_repeat else {}
+        others = _of_the_others(method, given, error) if may_repeat else {}
         if not others:
             raise
-        return await _bound(part, name, others), error
+        return await _bound(method, others), error
 
 
 def _of_the_others(
@@ -303,16 +392,16 @@ def _has_problem(rows: object) -> bool:
     )
 
 
-async def _bound(part: object, name: str, given: Mapping[str, Any]) -> object:
+async def _bound(method: Callable[..., Any], given: Mapping[str, Any]) -> object:
     """Call the method; parameters that are positional only by name are given in order."""
-    method = getattr(part, name)
     variadic = [
         each.name
         for each in inspect.signature(method).parameters.values()
         if each.kind is inspect.Parameter.VAR_POSITIONAL
     ]
     rest = {key: each for key, each in given.items() if key not in variadic}
-    return await method(*(given.get(variadic[0], ()) if variadic else ()), **rest)
+    result: object = await method(*(given.get(variadic[0], ()) if variadic else ()), **rest)
+    return result
 
 
 def _page(rows: list[Any], arguments: ListArguments) -> list[Any]:

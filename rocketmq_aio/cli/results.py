@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from rocketmq_aio.admin.results import Result, describe_message
+from rocketmq_aio.admin.results import GroupProgress, Result, describe_message
+from rocketmq_aio.admin.server_results import QueueTimeSpan
 from rocketmq_aio.cli.output import Format, format_cell, print_line, show_result
 from rocketmq_aio.model.message import MessageExt
 
@@ -36,6 +37,24 @@ def plain(value: object) -> Any:  # noqa: ANN401 - JSON values
     if isinstance(value, Enum):
         return value.name
     return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
+
+
+def is_empty(value: object) -> bool:
+    """Return whether a result has no entry, or only queues that a group has not consumed."""
+    if isinstance(value, GroupProgress):
+        return not any(each.consumer_offset > 0 for each in value.queues)
+    if isinstance(value, list) and value and all(isinstance(e, QueueTimeSpan) for e in value):
+        return not any(each.consume_time_stamp > 0 for each in value)
+    if isinstance(value, Result):
+        nested = [v for v in msgspec.structs.asdict(value).values() if _is_collection(v)]
+        return bool(nested) and not any(nested)
+    if isinstance(value, Mapping):
+        return all(v is None or (_is_collection(v) and not v) for v in value.values())
+    return _is_collection(value) and not value
+
+
+def _is_collection(value: object) -> bool:
+    return isinstance(value, list | tuple | Mapping)
 
 
 def _holds_results(value: object) -> bool:

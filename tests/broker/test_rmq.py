@@ -103,5 +103,20 @@ async def test_brokers_and_their_settings_are_those_of_mqadmin(rocketmq_cluster:
     assert all(each["ok"] for each in checks)
 
 
-async def test_an_unknown_topic_ends_with_3(rocketmq_cluster: Cluster) -> None:
-    await rmq(rocketmq_cluster, "topic", "stats", "no-such-topic", code=3)
+async def test_an_unknown_topic_or_group_ends_with_2(
+    rocketmq_cluster: Cluster, rocketmq_topic: str
+) -> None:
+    await rmq(rocketmq_cluster, "topic", "stats", "no-such-topic", code=2)
+    for command in ("lag", "group config", "group connections", "group delete --yes", "dlq show"):
+        await rmq(rocketmq_cluster, *command.split(), "no-such-group", code=2)
+    await rmq(rocketmq_cluster, "lag", "no-such-group", "--topic", rocketmq_topic, code=2)
+    reset = ("offset", "reset", "no-such-group", rocketmq_topic, "earliest", "--yes")
+    await rmq(rocketmq_cluster, *reset, code=2)
+
+
+async def test_a_message_that_is_not_found_ends_with_3(
+    rocketmq_cluster: Cluster, rocketmq_topic: str
+) -> None:
+    await rmq(rocketmq_cluster, "message", "by-id", rocketmq_topic, "no-such-id", code=3)
+    await rmq(rocketmq_cluster, "message", "by-key", rocketmq_topic, "no-such-key", code=3)
+    await rmq(rocketmq_cluster, "trace", "no-such-id", code=3)
