@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -285,9 +285,13 @@ class RouteTable:
         """Return the address of a broker's master."""
         return self._addresses(broker_name).get(MASTER_ID)
 
+    def replicas_of(self, queue: MessageQueue) -> Mapping[int, str]:
+        """Return the addresses of the replicas of *queue* by id; empty if no route names any."""
+        return self._addresses(self.broker_of(queue))
+
     def replica_of(self, queue: MessageQueue, broker_id: int) -> tuple[str, int] | None:
         """Return address and id of a replica to read *queue* from: *broker_id* if there is one."""
-        addresses = self._addresses(self.broker_of(queue))
+        addresses = self.replicas_of(queue)
         for each in (broker_id, broker_id + 1 if broker_id != MASTER_ID else MASTER_ID):
             if each in addresses:
                 return addresses[each], each

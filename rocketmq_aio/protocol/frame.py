@@ -40,22 +40,20 @@ class FrameDecoder:
 
         :raises CodecError: they are not a frame; the stream cannot be decoded further
         """
-        if self._chunks:
-            whole = self._joined(data)
-            if whole is None:
-                return
-            data = whole
-        at, end, longest = 0, len(data), self._max - 4
+        at = 0
+        if self._chunks and (at := self._finish(data)) < 0:
+            return
+        start, end, longest = at, len(data), self._max - 4
         while end - at >= 8:
             length, word = PREFIX.unpack_from(data, at)
             frame_end = at + 4 + length
             body_at = at + 8 + (word & HEADER_MASK)
             if frame_end > end or body_at > frame_end or length > longest:
-                self._check(length, word, at)
+                self._check(length, word, self.position + at - start)
                 break
             self._deliver(word >> 24, data[at + 8 : body_at], data[body_at:frame_end])
             at = frame_end
-        self.position += at
+        self.position += at - start
         if at < end:
             self._keep(data[at:])
 
@@ -76,8 +74,7 @@ class FrameDecoder:
         body_at = 8 + (word & HEADER_MASK)
         return (word >> 24, data[8:body_at], data[body_at:]) if body_at <= len(data) else None
 
-    def _check(self, length: int, word: int, at: int) -> None:
-        position = self.position + at
+    def _check(self, length: int, word: int, position: int) -> None:
         if not 4 <= length <= self._max - 4:
             raise CodecError("frame length", position, f"{length}, expected 4 to {self._max - 4}")
         if (word & HEADER_MASK) > length - 4:
@@ -85,18 +82,38 @@ class FrameDecoder:
             raise CodecError("header length", position + 4, reason)
 
     def _keep(self, rest: bytes) -> None:
+        """Buffer the start of an incomplete frame."""
         self._chunks = [rest]
         self._have = len(rest)
-        if self._have >= 4:
+        if self._have >= 8:
+            length, word = PREFIX.unpack_from(rest)
+            self._check(length, word, self.position)
+            self._need = 4 + length
+        elif self._have >= 4:
             (length,) = LENGTH.unpack_from(rest)
-            self._check(length, 0, 0)
+            self._check(length, 0, self.position)
             # The second word is needed to validate the header length before buffering the rest.
-            self._need = max(8, 4 + length) if self._have >= 8 else 8
+            self._need = 8
         else:
             self._need = 4
 
-    def _joined(self, data: bytes) -> bytes | None:
-        """Return all buffered bytes once there are enough, else None."""
+    def _finish(self, data: bytes) -> int:
+        """Deliver the incomplete frame; return where it ends in *data*, -1 if behind it."""
+        at, end = 0, len(data)
+        while (missing := self._need - self._have) > 0:
+            if missing > end - at:
+                self._add(data[at:] if at else data)
+                return -1
+            self._add(data[at : at + missing] if missing < end else data)
+            at += missing
+            if self._need <= 8:  # now its lengths are known, or the first one
+                self._keep(b"".join(self._chunks))
+        chunks, self._chunks = self._chunks, []
+        self.position += self._have
+        self._deliver(*_parts(chunks))
+        return at
+
+    def _add(self, data: bytes) -> None:
         chunks = self._chunks
         if len(chunks) == 1 and isinstance(chunks[0], bytearray):
             chunks[0] += data
@@ -105,8 +122,17 @@ class FrameDecoder:
             if len(chunks) >= MANY_CHUNKS:
                 self._chunks = [bytearray(b"".join(chunks))]
         self._have += len(data)
-        if self._have < self._need:
-            return None
-        whole = b"".join(self._chunks)
-        self._chunks = []
-        return whole
+
+
+def _parts(chunks: list[bytes | bytearray]) -> tuple[int, bytes, bytes]:
+    """Return header encoding, header and body of a frame; its bytes are copied once."""
+    first = chunks[0]
+    _, word = PREFIX.unpack_from(first) if len(first) >= 8 else (0, HEADER_MASK)
+    body_at = 8 + (word & HEADER_MASK)
+    rest = chunks[1:]
+    if body_at > len(first):  # the header is cut, too
+        first, rest = b"".join(chunks), []
+        _, word = PREFIX.unpack_from(first)
+        body_at = 8 + (word & HEADER_MASK)
+    body = b"".join((memoryview(first)[body_at:], *rest))
+    return word >> 24, bytes(first[8:body_at]), body

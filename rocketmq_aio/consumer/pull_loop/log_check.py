@@ -7,11 +7,10 @@ messages after it, and those before it would never be read.
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
 
 from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
-from rocketmq_aio.consumer.pull_loop.queue_state import StoredAt
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
@@ -24,6 +23,14 @@ from rocketmq_aio.remoting.response_errors import broker_error
 
 NOT_THERE: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
 MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+class StoredAt(NamedTuple):
+    """Where and when a message was stored, the same at all replicas; identifies it."""
+
+    offset: int
+    log_offset: int
+    store_time: datetime
 
 
 def stored_at(message: MessageExt) -> StoredAt | None:

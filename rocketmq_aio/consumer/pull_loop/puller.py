@@ -134,7 +134,6 @@ class Puller(Generic[Q]):
                         await self._flow_control.pause(assigned)
                         continue
                     try:
-                        await self._follow_master(assigned)
                         await self._pull(assigned)
                     except RocketMQError as error:
                         await self._recover(assigned, error, backoff, busy)
@@ -166,7 +165,13 @@ class Puller(Generic[Q]):
             assigned.fail_start(error)
             self._on_messages(assigned)
 
-    async def _pull(self, assigned: Q) -> None:
+    async def _pull(self, assigned: Q) -> None:  # noqa: C901 - flat: it runs for every pull
+        routes = self._instance.routes
+        replicas = routes.replicas_of(assigned.queue)
+        master = replicas.get(MASTER_ID)
+        if master != assigned.master and master is not None:
+            await self._follow_master(assigned, master)
+            replicas = routes.replicas_of(assigned.queue)
         subscription = self._context.subscriptions.get(assigned.queue.topic)
         if subscription is None or assigned.failure is not None:
             await anyio.sleep(LEAST_EMPTY_SECONDS)
@@ -174,7 +179,8 @@ class Puller(Generic[Q]):
         loop = asyncio.get_running_loop()
         assigned.last_pull = started = loop.time()
         generation, offset = assigned.generation, assigned.next_offset
-        request, address = self._request(assigned, subscription)
+        address = replicas.get(assigned.broker_id) or self._other_replica(assigned)
+        request = self._request(assigned, subscription, address)
         command = await request.send(self._instance.remoting, address, offset, self._timeout)
         if assigned.generation != generation:
             return  # there was a seek in between
@@ -193,12 +199,8 @@ class Puller(Generic[Q]):
         if pause > 0:
             await anyio.sleep(pause)
 
-    async def _follow_master(self, assigned: Q) -> None:
-        """At a new master commit again, and compare its log with what was pulled."""
-        routes = self._instance.routes
-        master = routes.master(routes.broker_of(assigned.queue))
-        if master is None or master == assigned.master:
-            return
+    async def _follow_master(self, assigned: Q, master: str) -> None:
+        """At a new *master* commit again, and compare its log with what was pulled."""
         if assigned.master is not None:
             self._owner.on_recovered(assigned)
             if not await self._check_log(assigned, master):
@@ -207,43 +209,50 @@ class Puller(Generic[Q]):
 
     async def _check_log(self, assigned: Q, master: str) -> bool:
         """Return False if the position changed meanwhile, so that the result does not apply."""
-        queue, last = assigned.queue, assigned.last_message
-        if last is None or is_logical(queue):
+        queue, record = assigned.queue, assigned.last_message
+        if record is None or is_logical(queue):
+            return True
+        offset, head = record
+        last = stored_at(MessageExt(queue.topic, b"", queue, offset, head, b""))
+        if last is None:
             return True
         generation = assigned.generation
-        offset = await self._log_check.first_difference(queue, master, last)
+        differs_at = await self._log_check.first_difference(queue, master, last)
         if assigned.generation != generation:
             return False
-        if offset is None:
+        if differs_at is None:
             return True
-        if offset < (requested := assigned.next_offset):
+        if differs_at < (requested := assigned.next_offset):
             error = OffsetIllegalError(ResponseCode.PULL_OFFSET_MOVED, LOG_DIFFERS, master)
-            await self._correct(assigned, error, requested, offset)
+            await self._correct(assigned, error, requested, differs_at)
         assigned.last_message = None  # the log has another one at its offset
         return True
 
-    def _request(self, assigned: Q, subscription: Subscription) -> tuple[PullRequest, str]:
-        """Return the prepared request, made anew when the expression changes, and its address."""
-        queue, instance = assigned.queue, self._instance
-        replica = instance.routes.replica_of(queue, assigned.broker_id)
+    def _other_replica(self, assigned: Q) -> str:
+        """Return the address of a replica instead of the suggested one, which no route names."""
+        replica = self._instance.routes.replica_of(assigned.queue, assigned.broker_id)
         if replica is None:
-            raise NotConnectedError(queue.broker_name, "no route names this broker")
-        address, _ = replica
+            raise NotConnectedError(assigned.queue.broker_name, "no route names this broker")
+        return replica[0]
+
+    def _request(self, assigned: Q, subscription: Subscription, address: str) -> PullRequest:
+        """Return the prepared request, made anew when the expression changes."""
+        versions = self._instance.heartbeats.broker_versions
         # Brokers from 5.0 have a request code for lite pull; older ones do not know it.
-        own_code = self._lite and instance.heartbeats.broker_versions.get(address, 0) >= V5_0_0
+        own_code = self._lite and versions.get(address, 0) >= V5_0_0
         known = assigned.pull_request
         if known is not None and known.subscription is subscription and known.own_code == own_code:
-            return known, address
+            return known
         request = assigned.pull_request = PullRequest(
             self._context.group,
-            queue,
+            assigned.queue,
             subscription,
             self._config.pull_batch_size,
             lite=self._lite,
             own_code=own_code,
             wait_seconds=self._config.long_poll_seconds,
         )
-        return request, address
+        return request
 
     def _nothing_found(self, assigned: Q, command: Command, address: str, offset: int) -> None:
         response = read_header(command, PullMessageResponse)
@@ -268,7 +277,8 @@ class Puller(Generic[Q]):
             decoded, response.offset_delta or 0, response.next_begin_offset, offset, subscription
         )
         if messages:
-            assigned.last_message = stored_at(messages[-1])
+            last = messages[-1]
+            assigned.last_message = last.queue_offset, last.head
             messages = self._prepare(messages)
             assigned.put(messages)
         assigned.advance(next_offset)

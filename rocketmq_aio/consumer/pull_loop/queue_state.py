@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 import anyio
 
@@ -17,14 +16,6 @@ from rocketmq_aio.protocol.codes import MASTER_ID
 
 UNKNOWN: Final = -1
 UNVERIFIED: Final = 2**63  # a commit floor that no offset reaches
-
-
-class StoredAt(NamedTuple):
-    """Where and when a message was stored, the same at all replicas; identifies it."""
-
-    offset: int
-    log_offset: int
-    store_time: datetime
 
 
 class QueueState:
@@ -55,7 +46,8 @@ class QueueState:
         self.failure: RocketMQError | None = None  # raised by the next poll
         self.broker_id = MASTER_ID  # the replica that the broker suggested
         self.master: str | None = None  # address; the log was compared with *last_message*
-        self.last_message: StoredAt | None = None  # of the last pull that found any
+        # Offset and fixed fields of the last message that was pulled.
+        self.last_message: tuple[int, bytes] | None = None
         self.pull_request: PullRequest | None = None
         self.wake: asyncio.Future[None] | None = None  # what the pull loop waits for
         self.scope: anyio.CancelScope | None = None  # of the running pull

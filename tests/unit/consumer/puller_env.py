@@ -61,9 +61,9 @@ class FakeInstance:
                 return self.addresses[each], each
         return None
 
-    def master(self, broker_name: str) -> str | None:
-        assert broker_name == "broker-a"
-        return self.addresses.get(MASTER_ID)
+    def replicas_of(self, queue: MessageQueue) -> dict[int, str]:
+        assert queue.broker_name == "broker-a"
+        return self.addresses
 
     def invalidate(self, topic: str) -> None:
         self.invalidated.append(topic)

@@ -213,3 +213,23 @@ def test_a_body_does_not_keep_its_chunk_alive() -> None:
 
     assert held_bytes(feed) < 10_000
     assert bodies == [b"small"]
+
+
+def test_finishing_a_frame_copies_only_its_own_bytes() -> None:
+    splitter = FrameDecoder(lambda *_: None, max_frame_bytes=4 * MIB)
+    first, large = frame(b"head", b"body"), frame(b"head", bytes(2 * MIB))
+    splitter.feed(first[:10])
+    data = first[10:] + large
+
+    assert peak_bytes(lambda: splitter.feed(data)) < 2.5 * MIB
+
+
+def test_a_large_frame_is_joined_once() -> None:
+    bodies: list[bytes] = []
+    splitter = FrameDecoder(lambda _, __, body: bodies.append(body), max_frame_bytes=4 * MIB)
+    large = frame(b"head", bytes(2 * MIB))
+    splitter.feed(large[: MIB // 2])
+    splitter.feed(large[MIB // 2 : -1])
+
+    assert peak_bytes(lambda: splitter.feed(large[-1:])) < 2.5 * MIB
+    assert bodies == [bytes(2 * MIB)]
