@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from time import monotonic
@@ -181,12 +182,21 @@ class GroupEngine(Generic[Q]):
         self._choose(wanted)
         self.rebalancer.expect_more()
         try:
-            check_accepted(await self.instance.heartbeats.send_all(anew=True))
-        except BrokerError:  # kept, it would be in all heartbeats, which brokers reject as a whole
-            await self._undo(wanted, before)
+            try:
+                check_accepted(await self.instance.heartbeats.send_all(anew=True))
+            except BrokerError:  # kept, it would be in heartbeats, which brokers reject as a whole
+                await self._undo(wanted, before)
+                raise
+        except asyncio.CancelledError:  # brokers might reject it later
+            self._tasks.spawn(self._withdraw, wanted, before, name=f"withdraw-{topic}")
             raise
         self.rebalancer.wake()
         self.checks.wake()
+
+    async def _withdraw(self, cancelled: Subscription, before: Subscription | None) -> None:
+        """Undo a subscription that some brokers may have accepted."""
+        await self._undo(cancelled, before)
+        await self.instance.heartbeats.send_all(anew=True)
 
     async def _undo(self, refused: Subscription, before: Subscription | None) -> None:
         """Return to *before*, unless a later call has replaced *refused*."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from rocketmq_aio.consumer.common import context as context_module
@@ -176,6 +178,22 @@ async def test_the_former_expression_returns_to_brokers_that_accepted_a_refused_
         await it.client.heartbeats.send_all(anew=True)
 
         assert accepting.members.groups[GROUP].subscriptions[TOPIC].sub_string == "a"
+
+
+async def test_a_cancelled_subscription_is_not_kept(cluster: FakeCluster) -> None:
+    cluster.create_topic("invoices", 1)
+    async with consuming(cluster, "a") as consumer:
+        for topic in "invoices", TOPIC:
+            with cluster.broker.hold(RequestCode.HEART_BEAT) as heartbeats:
+                subscribing = asyncio.create_task(consumer.subscribe(topic, "b"))
+                await heartbeats.wait()
+                subscribing.cancel()
+                await asyncio.wait([subscribing])
+            await until(lambda: subscribed(cluster.broker) == {TOPIC: "a"}, "a heartbeat")
+
+            subscriptions = cluster.broker.members.groups[GROUP].subscriptions
+            assert {t: each.sub_string for t, each in subscriptions.items()} == {TOPIC: "a"}
+            assert {queue.topic for queue in consumer.assignment()} == {TOPIC}
 
 
 async def test_unsubscribing_commits_and_revokes(cluster: FakeCluster) -> None:
