@@ -67,6 +67,7 @@ class RemoteOffsetStore:
         self._group = group
         self._latest: dict[MessageQueue, int] = {}  # the last update
         self._stored: dict[MessageQueue, int] = {}  # what the broker has confirmed
+        self._in_flight: set[MessageQueue] = set()  # commits whose responses will count
         # A broker processes requests in any order: commits of one queue may not be concurrent.
         # Weak: a lock lives while a task holds it or waits for it.
         self._sending: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
@@ -120,7 +121,7 @@ class RemoteOffsetStore:
     async def remove(self, queue: MessageQueue) -> None:
         """Forget *queue*; its offset at the broker stays."""
         self._latest.pop(queue, None)
-        self._stored.pop(queue, None)
+        self._invalidate(queue)
 
     def invalidate(self, queue: MessageQueue) -> bool:
         """Have the last commit of *queue* sent again: its broker may have lost it.
@@ -128,9 +129,14 @@ class RemoteOffsetStore:
         Brokers write offsets to disk every few seconds; a killed broker loses later commits.
         Returns whether there is a commit to send again.
         """
-        self._stored.pop(queue, None)
+        self._invalidate(queue)
         self._known.discard((queue.topic, queue.broker_name))
         return queue in self._latest
+
+    def _invalidate(self, queue: MessageQueue) -> None:
+        """Forget the confirmation of the last commit, also one that arrives later."""
+        self._stored.pop(queue, None)
+        self._in_flight.discard(queue)
 
     def _is_changed(self, queue: MessageQueue) -> bool:
         return self._latest.get(queue) != self._stored.get(queue)
@@ -142,9 +148,14 @@ class RemoteOffsetStore:
                 return  # another call has sent it
             # Until the response arrives, the broker may have either offset.
             self._stored.pop(queue, None)
-            offset = await self._update(queue)
-            if queue in self._latest:
-                self._stored[queue] = offset
+            while queue in self._latest and queue not in self._stored:
+                self._in_flight.add(queue)
+                try:
+                    offset = await self._update(queue)
+                    if queue in self._in_flight:
+                        self._stored[queue] = offset
+                finally:
+                    self._in_flight.discard(queue)
 
     async def _update(self, queue: MessageQueue) -> int:
         # Concurrent first commits of a topic overwrite each other in the broker, though each is
@@ -159,13 +170,19 @@ class RemoteOffsetStore:
                     except NO_RESPONSE:
                         first.timed_out = True  # the others need not wait for it in turn
                         raise
-                    self._known.add(topic)
+                    if queue in self._in_flight:
+                        self._note_known(topic)
                     return offset
         try:
             return await self._commit(queue)
         except NO_RESPONSE:
             self._known.discard(topic)  # it may have been killed before it wrote to disk
             raise
+
+    def _note_known(self, topic: _Topic) -> None:
+        self._known.add(topic)
+        if len(self._known) > len(self._latest):  # some are of topics whose queues were removed
+            self._known &= {(queue.topic, queue.broker_name) for queue in self._latest}
 
     async def _commit(self, queue: MessageQueue) -> int:
         """Send the last update; return its offset."""

@@ -282,6 +282,15 @@ async def test_a_queue_removed_during_its_commit_stays_removed(
     assert brokers.updates == [(queue(0), 10)]
 
 
+async def test_a_commit_invalidated_before_its_response_is_sent_again(
+    brokers: Brokers, store: RemoteOffsetStore
+) -> None:
+    async with commit_under_way(brokers, store, 10):
+        assert store.invalidate(queue(0))
+
+    assert brokers.updates == [(queue(0), 10), (queue(0), 10)]
+
+
 async def test_an_offset_changed_by_another_client_can_be_set_back(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
@@ -308,6 +317,15 @@ async def test_an_update_during_a_read_is_not_forgotten(
         brokers.let_go()
 
     assert await store.read(queue(0)) == 120
+
+
+async def test_topics_whose_queues_are_removed_are_forgotten(store: RemoteOffsetStore) -> None:
+    for number in range(10):
+        other = MessageQueue(f"topic-{number}", "broker-a", 0)
+        await commit(store, {other: number})
+        await store.remove(other)
+
+    assert len(store._known) <= 1
 
 
 async def test_an_unexpected_error_is_not_a_failed_commit(
