@@ -37,15 +37,21 @@ class FilterMatches:
     def unmatched(
         self, wanted: Iterable[Subscription], now: float
     ) -> list[SubscriptionMatchesNothing]:
-        """Return filters without a match; each once until its next match."""
+        """Return filters without a match; each once until its next match.
+
+        The counts of topics without a filter in *wanted* are forgotten.
+        """
+        filters = {each.topic: each for each in wanted if each.tags or each.is_sql}
+        for topic in self._topics.keys() - filters.keys():
+            del self._topics[topic]
         return [
             SubscriptionMatchesNothing(
                 topic=each.topic,
                 expression=expression_text(each.kind, each.expression),
                 messages=messages,
             )
-            for each in wanted
-            if (each.tags or each.is_sql) and (messages := self._unmatched_count(each, now))
+            for each in filters.values()
+            if (messages := self._unmatched_count(each, now))
         ]
 
     def _unmatched_count(self, wanted: Subscription, now: float) -> int:

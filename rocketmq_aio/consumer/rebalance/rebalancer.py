@@ -95,7 +95,10 @@ class Rebalancer:
         """Compute and apply the assignment once; return False if it is incomplete."""
         wanted: dict[str, frozenset[MessageQueue]] = {}
         complete = True
-        for topic in list(self._topics()):
+        topics = list(self._topics())
+        for topic in self.popped.keys() - topics:
+            del self.popped[topic]
+        for topic in topics:
             try:
                 share = await self._share(topic)
             except ConfigError as error:  # the strategy of the application

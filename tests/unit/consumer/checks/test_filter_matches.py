@@ -63,6 +63,15 @@ def test_new_expression_resets_the_count() -> None:
     assert events.expression == "SQL92: price > 3"
 
 
+def test_unsubscribed_filter_resets_the_count() -> None:
+    matches = FilterMatches()
+    matches.note("orders", NOTHING_MESSAGES, 0)
+    reported(matches, 0.0)
+    matches.unmatched([], 1.0)
+
+    assert reported(matches, NOTHING_SECONDS) == reported(matches, 3 * NOTHING_SECONDS) == []
+
+
 def test_subscription_to_all_is_not_a_filter() -> None:
     matches = FilterMatches()
     matches.note("orders", NOTHING_MESSAGES, 0)

@@ -12,12 +12,14 @@ from anyio import wait_all_tasks_blocked
 from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.rebalance import rebalancer as rebalance_module
+from rocketmq_aio.consumer.rebalance.broker_assignment import Assignment, BrokerAssignment
 from rocketmq_aio.consumer.rebalance.rebalancer import Rebalancer
 from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragelyByCircle
 from rocketmq_aio.errors import NotConnectedError, RequestTimeoutError, RocketMQError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.routes import TopicRoute
 from rocketmq_aio.model.values import MessageModel, MessageQueue
+from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 from tests.unit.consumer.parts import queue
 from tests.unit.remoting.until import until
 
@@ -61,6 +63,13 @@ class Instance:
     async def send_all(self, *, anew: bool) -> None:
         assert anew
         self.beats += 1
+
+
+class PoppedQueues:
+    """A broker assignment: one queue of each topic, to be popped."""
+
+    async def of(self, topic: str, strategy: object) -> Assignment:
+        return {queue(0, topic=topic): MessageRequestMode.POP}
 
 
 class GroupEnv:
@@ -107,6 +116,22 @@ async def test_members_share_the_queues(instance: Instance, group: GroupEnv) -> 
     assert await group.rebalancer.round()
     assert group.decided == {"orders": [3, 4, 5]}
     assert group.rebalancer.has_other_members
+
+
+async def test_popped_queues_of_an_unsubscribed_topic_are_forgotten(
+    instance: Instance, group: GroupEnv
+) -> None:
+    instance.queues["invoices"] = 1
+    rebalancer = group.rebalancer
+    rebalancer._assignment = cast(BrokerAssignment, PoppedQueues())
+    group.topics = ["orders", "invoices"]
+    await rebalancer.round()
+    both = set(rebalancer.popped)
+    group.topics = ["invoices"]
+    await rebalancer.round()
+
+    assert both == {"orders", "invoices"}
+    assert set(rebalancer.popped) == {"invoices"}
 
 
 async def test_topics_are_allocated_independently(instance: Instance, group: GroupEnv) -> None:
