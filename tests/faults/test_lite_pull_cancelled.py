@@ -246,6 +246,23 @@ async def test_a_cancelled_assignment_can_be_repeated(cluster: FakeCluster) -> N
         assert bodies(await polled(consumer, 1)) == ["in 3"]
 
 
+async def test_a_cancelled_assignment_without_queues_allows_a_subscription(
+    cluster: FakeCluster,
+) -> None:
+    steps = 0
+    for steps in range(STEPS):
+        put(cluster, str(steps))
+        async with consumer_of(cluster) as consumer:
+            ended = await cancelled_after(steps, consumer.assign([queue()]))
+            if not consumer.assignment():
+                await consumer.subscribe(TOPIC)
+
+            assert bodies(await polled(consumer, 1)) == [str(steps)]
+        if ended:
+            break
+    assert 1 < steps < STEPS - 1, "the sweep did not reach the end"
+
+
 async def test_concurrent_closes_are_one_close(cluster: FakeCluster) -> None:
     put(cluster, "a")
     async with nothing_left():

@@ -109,9 +109,14 @@ class LitePullEngine(GroupEngine[PolledQueue]):
             return
         for each in wanted:
             await self._prepare(each, note=False)
-        self._check_mode("queues", queues, manual=True)
-        self._assign(chosen, wanted)
-        await self._assignments.change(None, lambda: self._manual or ())
+
+        def assign() -> Iterable[MessageQueue]:
+            self._check_mode("queues", queues, manual=True)
+            self._assign(chosen, wanted)
+            return chosen
+
+        # Chosen together with the change of the table: a cancelled call changes nothing.
+        await self._assignments.change(None, assign)
         await self.instance.heartbeats.send_all(anew=True)
 
     def _check_mode(self, setting: str, value: object, *, manual: bool) -> None:
