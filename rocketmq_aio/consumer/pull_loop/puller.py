@@ -224,7 +224,8 @@ class Puller(Generic[Q]):
             return True
         if differs_at < (requested := assigned.next_offset):
             error = OffsetIllegalError(ResponseCode.PULL_OFFSET_MOVED, LOG_DIFFERS, master)
-            await self._correct(assigned, error, requested, differs_at)
+            if not await self._correct(assigned, error, requested, differs_at):
+                return False
         assigned.last_message = None  # the log has another one at its offset
         return True
 
@@ -322,18 +323,18 @@ class Puller(Generic[Q]):
 
     async def _correct(
         self, assigned: Q, error: BrokerError, requested: int, corrected: int
-    ) -> None:
-        """Go on at *corrected* or where the policy says."""
+    ) -> bool:
+        """Go on at *corrected* or where the policy says; return False if the position changed."""
         reset = RESET_REMARK in (error.remark or "")
         policy = "broker" if reset else self._config.offset_illegal
         if policy == "error":
             self._hold(assigned, error, requested, corrected)
-            return
+            return True
         generation = assigned.generation
         if policy in ("earliest", "latest"):
             corrected = await self._starts.offset_of(assigned.queue, policy)
         if assigned.generation != generation:
-            return
+            return False
         dropped = _move(assigned, requested, corrected, reset=reset)
         event = OffsetCorrected(
             queue=assigned.queue,
@@ -346,6 +347,7 @@ class Puller(Generic[Q]):
         self._context.warn("offset_corrected", event, queue=str(assigned.queue))
         if reset or corrected < requested:
             await self._owner.on_corrected(assigned)
+        return True
 
     def _hold(self, assigned: Q, error: BrokerError, requested: int, suggested: int) -> None:
         """Stop pulling until the application seeks."""

@@ -317,3 +317,30 @@ async def test_log_of_a_new_master_is_compared_again_when_the_position_changed_m
     await until(lambda: env.corrected, "a correction")
 
     assert compared == [REPLICA, REPLICA]
+
+
+async def test_log_of_a_new_master_is_compared_again_when_its_correction_was_superseded(
+    make_env: Callable[..., PullerEnv], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[str] = []
+
+    async def first_difference(_: object, address: str, __: object) -> int:
+        compared.append(address)
+        return 0
+
+    async def offset_of(_: object, start: str) -> int:
+        if len(compared) == 1:
+            assigned.refetch()
+        return 0
+
+    env = make_env(offset_illegal="earliest")
+    env.put("a")
+    assigned = env.begin()
+    await env.polled(1)
+    monkeypatch.setattr(env.puller._log_check, "first_difference", first_difference)
+    monkeypatch.setattr(env.starts, "offset_of", offset_of)
+    env.instance.addresses[MASTER_ID] = REPLICA
+    assigned.interrupt()
+    await until(lambda: env.corrected, "a correction")
+
+    assert compared == [REPLICA, REPLICA]
