@@ -20,12 +20,12 @@ TaskFunction = Callable[..., Coroutine[Any, Any, Any]]
 
 CLOSE_SECONDS: Final = 5.0  # for the cleanup of cancelled tasks
 
-# True in background tasks and in the tasks that they make.
+# True in background tasks, in calls of application code, and in the tasks that they make.
 _in_background: ContextVar[bool] = ContextVar("rocketmq_aio_in_background", default=False)
 
 
 def in_background_task() -> bool:
-    """Whether `BackgroundTasks.close` may be waiting for the current task."""
+    """Whether the close of a client may be waiting for the current task."""
     return _in_background.get()
 
 
@@ -137,6 +137,7 @@ async def call_isolated(function: Callable[..., object], *args: object) -> objec
 
     async def run() -> None:
         nonlocal outcome, failure
+        _in_background.set(True)
         try:
             outcome = function(*args)
             if inspect.isawaitable(outcome):

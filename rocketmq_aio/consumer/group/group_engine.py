@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from time import monotonic
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import anyio
 
@@ -24,14 +25,23 @@ from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.consumer.rebalance.apply_assignment import Assignments
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
 from rocketmq_aio.consumer.rebalance.rebalancer import Rebalancer
-from rocketmq_aio.errors import BrokerError, ConfigError, RequestTimeoutError, RouteNotFoundError
+from rocketmq_aio.errors import (
+    BrokerError,
+    ConfigError,
+    RequestTimeoutError,
+    RocketMQError,
+    RouteNotFoundError,
+)
 from rocketmq_aio.instance.heartbeats import check_accepted
+from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.gather import gather_limited
+
+logger = get_logger(__name__)
 
 DEFAULT_INSTANCE: Final = "DEFAULT"  # in the path of the offset file, which has to be found again
 QUERIES_AT_ONCE: Final = 16
@@ -185,7 +195,7 @@ class GroupEngine(Generic[Q]):
             try:
                 check_accepted(await self.instance.heartbeats.send_all(anew=True))
             except BrokerError:  # kept, it would be in heartbeats, which brokers reject as a whole
-                await self._undo(wanted, before)
+                await self._change(partial(self._undo, wanted, before))
                 raise
         except asyncio.CancelledError:  # brokers might reject it later
             self._tasks.spawn(self._withdraw, wanted, before, name=f"withdraw-{topic}")
@@ -215,13 +225,30 @@ class GroupEngine(Generic[Q]):
     async def unsubscribe(self, topic: str, *, drain_seconds: float = 0.0) -> None:
         """Stop reading *topic*; messages in flight may finish within *drain_seconds*."""
         if self._running and topic in self._subscriptions:
-            # Removed together with its queues: a cancelled call changes nothing.
-            await self._assignments.change(
-                {topic}, lambda: self._forget(topic), drain_seconds=drain_seconds
-            )
-            await self.instance.heartbeats.send_all(anew=True)
+            await self._change(partial(self._unsubscribe, topic, drain_seconds))
         else:
             self._forget(topic)
+
+    async def _unsubscribe(self, topic: str, drain_seconds: float) -> None:
+        # Removed together with its queues: a cancelled call changes nothing.
+        await self._assignments.change(
+            {topic}, lambda: self._forget(topic), drain_seconds=drain_seconds
+        )
+        await self.instance.heartbeats.send_all(anew=True)
+
+    async def _change(self, change: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Call *change*; in a listener, whose end every change waits for, only schedule it."""
+        if not self._assignments.is_changing_here():
+            await change()
+            return
+
+        async def later() -> None:
+            try:
+                await change()
+            except RocketMQError as error:
+                logger.warning("change_failed", group=self.group, reason=str(error))
+
+        self._tasks.spawn(later, name="change")
 
     def _forget(self, topic: str) -> tuple[MessageQueue, ...]:
         self._subscriptions.pop(topic, None)

@@ -24,7 +24,10 @@ class GroupMember(ClientBase, Generic[E]):
     _engine: E
 
     async def unsubscribe(self, topic: str) -> None:
-        """Stop reading *topic* and commit its progress."""
+        """Stop reading *topic* and commit its progress.
+
+        Called in `on_assigned` or `on_revoked`, it returns at once, and applies after the listener.
+        """
         self._check_usable()
         await self._engine.unsubscribe(check_topic(topic))
 

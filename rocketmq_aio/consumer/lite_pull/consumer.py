@@ -103,6 +103,8 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
     ) -> None:
         """Read exactly *queues*, also if other consumers do; replaces the last assignment.
 
+        Called in `on_assigned` or `on_revoked`, it returns at once, and applies after the listener.
+
         :raises ConfigError: no queue is given, or `subscribe` is in use
         :raises SubscriptionError: a broker does not accept the SQL expression
         """

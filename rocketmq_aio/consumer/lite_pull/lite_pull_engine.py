@@ -115,9 +115,12 @@ class LitePullEngine(GroupEngine[PolledQueue]):
             self._assign(chosen, wanted)
             return chosen
 
-        # Chosen together with the change of the table: a cancelled call changes nothing.
-        await self._assignments.change(None, assign)
-        await self.instance.heartbeats.send_all(anew=True)
+        async def change() -> None:
+            # Chosen together with the change of the table: a cancelled call changes nothing.
+            await self._assignments.change(None, assign)
+            await self.instance.heartbeats.send_all(anew=True)
+
+        await self._change(change)
 
     def _check_mode(self, setting: str, value: object, *, manual: bool) -> None:
         if self._subscriptions and manual != (self._manual is not None):

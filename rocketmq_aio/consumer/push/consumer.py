@@ -109,6 +109,7 @@ class PushConsumer(GroupMember[PushEngine]):
         """Stop reading *topic*: running handlers finish, offsets are committed.
 
         Waits up to ``close_timeout_seconds`` for handlers; not at all when called in a handler.
+        Called in `on_assigned` or `on_revoked`, it returns at once, and applies after the listener.
         """
         self._check_usable()
         wait = 0.0 if in_background_task() else self._engine.config.close_timeout_seconds

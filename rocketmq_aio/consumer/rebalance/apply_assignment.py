@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Final, Generic, Protocol, TypeVar
+from contextvars import ContextVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import anyio
 
 from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
-from rocketmq_aio.consumer.common.listeners import NO_LISTENERS, AssignmentListeners, call_listener
+from rocketmq_aio.consumer.common.listeners import (
+    NO_LISTENERS,
+    AssignmentListener,
+    AssignmentListeners,
+    call_listener,
+)
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.pull_loop.queue_state import QueueState
 from rocketmq_aio.model.values import MessageQueue
@@ -17,6 +23,8 @@ DRAIN_SECONDS: Final = 1.0  # for the application to finish its last batch
 LAST_COMMIT_SECONDS: Final = 5.0  # then the next owner starts without this commit
 
 Q = TypeVar("Q", bound=QueueState)
+
+_listening: ContextVar[Assignments[Any] | None] = ContextVar("rocketmq_aio_listening", default=None)
 
 
 class AssignmentOwner(Protocol[Q]):
@@ -46,6 +54,11 @@ class Assignments(Generic[Q]):
         self._commits = commits
         self._listeners = listeners
         self._changing = anyio.Lock()
+        self._in_listener = False
+
+    def is_changing_here(self) -> bool:
+        """Whether a listener called this code: a change would wait for itself."""
+        return self._in_listener and _listening.get() is self
 
     async def change(
         self,
@@ -101,7 +114,7 @@ class Assignments(Generic[Q]):
             assigned = self._table[queue] = self._owner.make_queue(queue)
             self._owner.begin_pulling(assigned)
         self._owner.publish(QueuesAssigned(queues=queues))
-        await call_listener(self._listeners.on_assigned, queues)
+        await self._call(self._listeners.on_assigned, queues)
 
     async def _revoke(self, queues: tuple[MessageQueue, ...], *, drain_seconds: float) -> None:
         leaving = [self._table[queue] for queue in queues]
@@ -111,9 +124,20 @@ class Assignments(Generic[Q]):
             if drain_seconds:
                 await self._drain(leaving, drain_seconds)
             # While still in the table, so that the listener may commit.
-            await call_listener(self._listeners.on_revoked, queues)
+            await self._call(self._listeners.on_revoked, queues)
         finally:
             await self._release(leaving, queues)
+
+    async def _call(
+        self, listener: AssignmentListener | None, queues: tuple[MessageQueue, ...]
+    ) -> None:
+        before = _listening.set(self)
+        self._in_listener = True
+        try:
+            await call_listener(listener, queues)
+        finally:
+            self._in_listener = False
+            _listening.reset(before)
 
     async def _release(self, leaving: list[Q], queues: tuple[MessageQueue, ...]) -> None:
         """Commit and release, even when cancelled.

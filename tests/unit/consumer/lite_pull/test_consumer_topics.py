@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rocketmq_aio.consumer.common import context as context_module
+from rocketmq_aio.consumer.common import context as context_module, listeners as listeners_module
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ClosedError, ConfigError, PermissionDeniedError, SubscriptionError
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
@@ -330,3 +330,50 @@ async def test_message_queues_returns_the_queues_of_a_topic(cluster: FakeCluster
     async with consumer_of(cluster) as consumer:
         assert await consumer.message_queues(TOPIC) == [queue(number) for number in range(4)]
         assert all(isinstance(each, MessageQueue) for each in await consumer.message_queues(TOPIC))
+
+
+@pytest.mark.parametrize("change", ["unsubscribe", "assign"])
+async def test_a_change_made_by_a_listener_follows_the_listener(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr(listeners_module, "LISTENER_SECONDS", 3600)
+    cluster.create_topic("invoices", 1)
+    invoices = queue(0, topic="invoices")
+
+    async def on_revoked(_queues: tuple[MessageQueue, ...]) -> None:
+        if change == "unsubscribe":
+            await consumer.unsubscribe("invoices")
+        else:
+            await consumer.assign([queue(3)])
+
+    async with consumer_of(cluster, listeners={"on_revoked": on_revoked}) as consumer:
+        if change == "unsubscribe":
+            await consumer.subscribe(TOPIC)
+            await consumer.subscribe("invoices")
+            await consumer.ready(15)
+        else:
+            await consumer.assign([queue(0), invoices])
+        await consumer.unsubscribe(TOPIC)
+
+        left = [] if change == "unsubscribe" else [queue(3)]
+        await until(lambda: consumer.assignment() == left, "the change")
+
+
+async def test_a_consumer_can_be_closed_in_a_listener(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listeners_module, "LISTENER_SECONDS", 0.01)
+
+    async def on_revoked(_queues: tuple[MessageQueue, ...]) -> None:
+        await consumer.close()
+
+    consumer = consumer_of(cluster, listeners={"on_revoked": on_revoked})
+    consumer._close_seconds = 3600
+    await consumer.start()
+    await consumer.subscribe(TOPIC)
+    await consumer.ready(15)
+    async with asyncio.timeout(15):
+        await consumer.unsubscribe(TOPIC)
+        await consumer.close()
+
+    assert cluster.broker.members.groups == {}
