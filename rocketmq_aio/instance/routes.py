@@ -289,6 +289,14 @@ class RouteTable:
         """Return the addresses of the replicas of *queue* by id; empty if no route names any."""
         return self._addresses(self.broker_of(queue))
 
+    def broker_at(self, address: str) -> str | None:
+        """Return the name of the broker with *address*."""
+        for route in self._routes.values():
+            for name, replicas in route.brokers.items():
+                if address in replicas.values():
+                    return name
+        return None
+
     def replica_of(self, queue: MessageQueue, broker_id: int) -> tuple[str, int] | None:
         """Return address and id of a replica to read *queue* from: *broker_id* if there is one."""
         addresses = self.replicas_of(queue)

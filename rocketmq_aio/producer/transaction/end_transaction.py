@@ -102,6 +102,7 @@ class EndTransactionSender:
                 if cause is None:
                     # The request may have opened the connection.
                     half.confirmed = address, self._instance.connection_number(address)
+                    half.confirmed_by = self._broker_name(location)
                     return None
                 pause = max(backoff.next_pause(), self._instance.remoting.backoff_left(address))
                 if not _may_repeat(cause, half.state) or monotonic() + pause >= deadline:
@@ -124,12 +125,16 @@ class EndTransactionSender:
         self._call_hooks(half, TransactionState.UNKNOWN, check)
 
     async def has_commit(self, half: HalfMessage, location: HalfMessageLocation) -> bool:
-        """Whether the broker that checks *half* at *location* has executed its commit.
+        """Whether the message of *half* needs no commit by the broker that checks it at *location*.
 
-        It has if it confirmed the commit over the current connection and is not a proxy: a proxy of
-        5.x confirms before the broker executes it, even if it drops the request.  Unlike a proxy, a
-        broker rejects a request to end an unknown transaction.
+        That is so if another broker confirmed the commit: a retry stored the half message twice.
+        Otherwise the broker must have confirmed it over the current connection, and not be a proxy:
+        a proxy of 5.x confirms before the broker executes it, even if it drops the request.  Unlike
+        a proxy, a broker rejects a request to end an unknown transaction.
         """
+        broker = self._broker_name(location)
+        if broker is not None and half.confirmed_by not in (None, broker):
+            return True
         if not self._is_confirmed(half, location.address):
             return False
         number = self._instance.connection_number(location.address)
@@ -198,6 +203,10 @@ class EndTransactionSender:
         except RocketMQError as cause:
             return cause
         return None
+
+    def _broker_name(self, location: HalfMessageLocation) -> str | None:
+        """Return the name of the broker at *location*; checks of 4.9 brokers do not contain it."""
+        return location.broker_name or self._instance.routes.broker_at(location.address)
 
     def _address(self, half: HalfMessage, location: HalfMessageLocation) -> str:
         route = self._instance.routes.known(half.topic)

@@ -37,6 +37,7 @@ class HalfMessage(msgspec.Struct, gc=False, eq=False):
     :ivar location: from the send or a later check; None before both
     :ivar state: None while the local transaction runs
     :ivar confirmed: the address that last confirmed the decision, and the number of the connection
+    :ivar confirmed_by: the name of that broker, if it is known
     :ivar is_ending: END_TRANSACTION is in flight
     :ivar checked_at: the location in the last check
     :ivar message: for hooks; None when the transaction is over here
@@ -48,6 +49,7 @@ class HalfMessage(msgspec.Struct, gc=False, eq=False):
     location: HalfMessageLocation | None = None
     state: TransactionState | None = None
     confirmed: tuple[str, int] | None = None
+    confirmed_by: str | None = None
     is_ending: bool = False
     checked_at: HalfMessageLocation | None = None
     message: Message | MessageExt | None = None
@@ -62,8 +64,7 @@ class HalfMessage(msgspec.Struct, gc=False, eq=False):
     def on_check(self, location: HalfMessageLocation) -> None:
         """Record a check: the message has moved to *location*.
 
-        A broker other than the one that accepted it has the copy of another attempt, whose
-        transaction is ended separately.
+        A broker other than the one that accepted it has the copy of another attempt.
         """
         self.checked_at = location
         if self.location is not None and self.location.address == location.address:

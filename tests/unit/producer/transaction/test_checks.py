@@ -16,7 +16,7 @@ from rocketmq_aio.hooks import EndTransactionContext
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.codec import JSONCodec
 from rocketmq_aio.model.message import Message, MessageExt
-from rocketmq_aio.model.values import TransactionState
+from rocketmq_aio.model.values import MessageQueue, TransactionState
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.transaction import checks as transaction_checks
 from rocketmq_aio.producer.transaction.checks import CheckFunction
@@ -318,20 +318,57 @@ async def test_a_commit_is_repeated_unless_the_peer_rejects_unknown_transactions
     assert await env.run_check(3) == [COMMIT, ROLLBACK, COMMIT]
 
 
-async def test_a_check_by_another_broker_than_the_one_that_confirmed_repeats_the_commit() -> None:
-    async with open_transactions(brokers=2) as env:
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+async def test_a_half_message_that_a_retry_stored_at_two_brokers_becomes_visible_once(
+    version: str,
+) -> None:
+    async with open_transactions(brokers=2, version=version) as env:
+        env.cluster.faults.reset(RequestCode.SEND_MESSAGE_V2, times=1)
         tx = await env.commit(ORDER)
-        first, second = env.cluster.brokers
-        if tx.sent.queue.broker_name == second.name:
-            first, second = second, first
-        # A new master, which may not have the commit.
-        first.transactions.replicate(tx.message_id, second.transactions)
-        await env.producer.client.heartbeats.send(second.address)
-        await second.check_transactions()
-        await second.wait_for(END, 1)
+        (first,) = [each for each in env.cluster.brokers if each.transactions.open]
+        assert first.name != tx.sent.queue.broker_name
 
-        assert env.flags() == [COMMIT, COMMIT]
-        assert len(second.messages("orders")) == 1
+        await env.producer.client.heartbeats.send(first.address)
+        await first.check_transactions()
+        await first.wait_for(END, 1)
+
+        assert sorted(env.flags()) == [COMMIT, ROLLBACK]
+        assert (len(env.visible), env.open, env.check.calls) == (1, [], [])
+
+
+async def test_a_copy_at_another_broker_is_committed_while_no_commit_is_confirmed() -> None:
+    """The broker with the message may be lost; 5.x slaves pass its half messages on to others."""
+    async with open_transactions(brokers=2) as env:
+        ours, other = env.cluster.brokers
+        for broker in (ours, other):
+            await env.producer.client.heartbeats.send(broker.address)
+        async with env.producer.transaction(
+            ORDER, queue=MessageQueue("orders", ours.name, 0)
+        ) as tx:
+            ours.transactions.replicate(tx.message_id, other.transactions)
+            await ours.stop()
+        assert tx.result is not None
+        assert not tx.result.confirmed
+        await other.check_transactions()
+        await other.wait_for(END, 1)
+
+        assert env.flags() == [COMMIT]
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+async def test_a_new_master_of_the_broker_that_confirmed_gets_the_commit_again(
+    version: str,
+) -> None:
+    async with open_transactions(version=version) as env:
+        tx = await env.commit(ORDER)
+        await env.broker.stop()
+        env.broker.port = 0
+        await env.broker.start()
+        env.broker.transactions.reopen(tx.message_id)
+        await env.producer.client.routes.refresh(["orders"])
+        await env.producer.client.heartbeats.send(env.broker.address)
+
+        assert await env.run_check(2) == [COMMIT, COMMIT]
 
 
 async def test_a_restarted_broker_gets_the_decision_again(env: TransactionEnv) -> None:
