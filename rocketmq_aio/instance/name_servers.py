@@ -12,6 +12,7 @@ import anyio
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import (
     AuthError,
+    ClosedError,
     ConfigError,
     NameServerUnavailableError,
     NotConnectedError,
@@ -38,7 +39,8 @@ SUSPECT_SECONDS: Final = 30.0  # "no such topic" does not wait for suspects
 AT_BROKERS: Final = "connect to the name servers of its brokers"  # the advice at a proxy
 REGION: Final = "MSG_REGION"
 LISTED_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
-REFUSALS: Final = (NotSupportedError, AuthError, PermissionDeniedError)  # of the request or account
+# Of the request or the account, or the client is closed: other servers would not help.
+FINAL: Final = (NotSupportedError, AuthError, PermissionDeniedError, ClosedError)
 
 
 class NameServers:
@@ -107,13 +109,16 @@ class NameServers:
             await self.route(topic)
         return self.are_proxies
 
+    def backoff_left(self) -> float:
+        """Return for how many seconds every request will fail without an attempt."""
+        return min(map(self._remoting.backoff_left, self._addresses), default=0.0)
+
     async def _routes(self, topic: str, *, every: bool) -> list[TopicRouteData]:
         header = GetRouteInfo(topic=topic, accept_standard_json_only=True)
-        responses = await self._request(header, every=every)
-        routes = [read_route(each.body) for each in responses if each.code == ResponseCode.SUCCESS]
-        if not routes:
+        poll = await self._request(header, every=every)
+        if not poll.routes:
             raise RouteNotFoundError(topic, "the name servers know no such topic")
-        return routes
+        return poll.routes
 
     def _set_addresses(self, addresses: tuple[str, ...]) -> None:
         if set(addresses) == set(self._addresses):
@@ -131,20 +136,20 @@ class NameServers:
         :raises NameServerUnavailableError: no usable response
         :raises BrokerError: no usable response, and one rejected the request or the account
         """
-        return (await self._request(header, every=False))[0]
+        return (await self._request(header, every=False)).responses[0]
 
     async def request_all(self, header: RequestHeader) -> list[Command]:
         """Return the responses of all reachable servers, which do not replicate to each other.
 
         Errors are those of `request`.
         """
-        return await self._request(header, every=True)
+        return (await self._request(header, every=True)).responses
 
-    async def _request(self, header: RequestHeader, *, every: bool) -> list[Command]:
+    async def _request(self, header: RequestHeader, *, every: bool) -> _Poll:
         poll = _Poll()
 
         async def request(address: str) -> None:
-            command = await self._request_one(address, header, poll.causes)
+            command = await self._request_one(address, header, poll)
             if command is not None:
                 self._suspects.pop(address, None)
             poll.end(address, command)
@@ -161,7 +166,8 @@ class NameServers:
             while self._should_wait(poll, every=every):
                 await self._wait(poll, HEDGE_SECONDS if poll.has_response else None)
             tasks.cancel_scope.cancel()
-        return self._responses(poll)
+        self._conclude(poll)
+        return poll
 
     def _should_wait(self, poll: _Poll, *, every: bool) -> bool:
         if poll.successes and not every:
@@ -180,12 +186,13 @@ class NameServers:
     def _is_suspect(self, address: str) -> bool:
         return self._suspects.get(address, 0.0) > monotonic()
 
-    def _responses(self, poll: _Poll) -> list[Command]:
-        if responses := poll.successes or ([poll.unknown] if poll.unknown is not None else []):
-            self._prefer(responses[0][0])
-            return [command for _, command in responses]
+    def _conclude(self, poll: _Poll) -> None:
+        """Prefer the server that responded first, or raise what all failures amount to."""
+        if poll.has_response:
+            self._prefer(poll.first)
+            return
         for cause in poll.causes.values():
-            if isinstance(cause, REFUSALS):
+            if isinstance(cause, FINAL):
                 raise cause
         raise NameServerUnavailableError(poll.causes)
 
@@ -196,21 +203,24 @@ class NameServers:
             self._addresses = self._addresses[at:] + self._addresses[:at]
 
     async def _request_one(
-        self, address: str, header: RequestHeader, causes: dict[str, BaseException]
+        self, address: str, header: RequestHeader, poll: _Poll
     ) -> Command | None:
+        is_route = isinstance(header, GetRouteInfo)
         try:
             command = await self._remoting.request(address, header)
+            if is_route and command.code == ResponseCode.SUCCESS:
+                poll.routes.append(read_route(command.body))
         except RocketMQError as error:
-            causes[address] = error
+            poll.causes[address] = error
             return None
         if command.code in LISTED_OR_NOT:
-            if isinstance(header, GetRouteInfo):
+            if is_route:
                 self.are_proxies = is_from_proxy(command)
             return command
         cause: RocketMQError = broker_error(command, address)  # also "name server not ready"
-        if isinstance(cause, NotSupportedError) and isinstance(header, GetRouteInfo):
+        if isinstance(cause, NotSupportedError) and is_route:
             cause = NotConnectedError(address, "this is a broker, expected a name server")
-        causes[address] = cause
+        poll.causes[address] = cause
         return None
 
     async def _fetch_list(self, url: str) -> tuple[str, ...]:
@@ -231,12 +241,14 @@ class _Poll:
     """The responses of name servers to one request so far.
 
     :ivar successes: in order of arrival
+    :ivar routes: of the successes, if the request was for a route
     :ivar unknown: the first "no such topic"
     :ivar pending: servers without a response or failure yet
     """
 
     def __init__(self) -> None:
         self.successes: list[tuple[str, Command]] = []
+        self.routes: list[TopicRouteData] = []
         self.unknown: tuple[str, Command] | None = None
         self.causes: dict[str, BaseException] = {}
         self.pending: set[str] = set()
@@ -244,7 +256,21 @@ class _Poll:
 
     @property
     def has_response(self) -> bool:
-        return bool(self.successes) or self.unknown is not None
+        return bool(self._answered)
+
+    @property
+    def responses(self) -> list[Command]:
+        """The successes, else the first "no such topic"."""
+        return [command for _, command in self._answered]
+
+    @property
+    def first(self) -> str:
+        """The address of the first of `responses`."""
+        return self._answered[0][0]
+
+    @property
+    def _answered(self) -> list[tuple[str, Command]]:
+        return self.successes or ([] if self.unknown is None else [self.unknown])
 
     def end(self, address: str, command: Command | None) -> None:
         """Record the response of *address*; None if it failed."""

@@ -31,6 +31,7 @@ from rocketmq_aio.protocol.templates import SendTemplate
 
 UNUSED_SECONDS: Final = 600.0  # a topic not sent to for this long is dropped
 RENEW_SECONDS: Final = 0.5  # least time between two route requests for a topic whose sends fail
+UNAVAILABLE_SECONDS: Final = 0.1  # least pause after a lookup that all name servers failed
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
@@ -209,21 +210,40 @@ class TopicPublishTable:
         """
         if (known := self.infos.get(topic)) is not None:
             return known
-        routes = self._instance.routes
+        failure: NameServerUnavailableError | None = None
         try:
             async with asyncio.timeout(deadline - monotonic()):
-                publish = await find_publish_info(
-                    routes, topic, self._group, self._config, self._instance.config
-                )
+                while True:
+                    try:
+                        publish = await find_publish_info(
+                            self._instance.routes,
+                            topic,
+                            self._group,
+                            self._config,
+                            self._instance.config,
+                        )
+                    except NameServerUnavailableError as error:
+                        failure = error
+                    else:
+                        break
+                    pause = self._instance.name_servers.backoff_left()
+                    await asyncio.sleep(max(pause, UNAVAILABLE_SECONDS))
         except TimeoutError:
-            route = routes.known(topic) or routes.known(self._config.template_topic)
-            if route is not None and not route.publish_queues:
-                raise RouteNotFoundError(topic, why_unwritable(route)) from None
-            silent = TimeoutError("no answer before the deadline of the send")
-            addresses = self._instance.name_servers.addresses
-            raise NameServerUnavailableError(dict.fromkeys(addresses, silent)) from None
+            raise self._not_found(topic, failure) from None
         publish.exclude(self._excluded)
         return self.infos.setdefault(topic, publish)
+
+    def _not_found(self, topic: str, failure: NameServerUnavailableError | None) -> RocketMQError:
+        """Return why the queues of *topic* were not found before the deadline."""
+        routes = self._instance.routes
+        route = routes.known(topic) or routes.known(self._config.template_topic)
+        if route is not None and not route.publish_queues:
+            return RouteNotFoundError(topic, why_unwritable(route))
+        if failure is not None:
+            return failure
+        silent = TimeoutError("no answer before the deadline of the send")
+        addresses = self._instance.name_servers.addresses
+        return NameServerUnavailableError(dict.fromkeys(addresses, silent))
 
     async def renewed(self, publish: TopicPublishInfo, deadline: float) -> TopicPublishInfo:
         """Return the queues of a new route: brokers may have moved since the last refresh.
@@ -231,13 +251,14 @@ class TopicPublishTable:
         When no name server answers the queues stay; that takes half of the time at most.
         """
         topic, now = publish.topic, monotonic()
+        middle = now + (deadline - now) / 2
         if self.infos.get(topic) is publish and now - publish.renewed_at > RENEW_SECONDS:
             publish.renewed_at = now
             with suppress(RocketMQError, TimeoutError):
-                async with asyncio.timeout((deadline - now) / 2):
+                async with asyncio.timeout(middle - now):
                     await self._fetch(topic)
         with suppress(RocketMQError):
-            return await self.find(topic, deadline)
+            return await self.find(topic, middle)
         return publish
 
     async def _fetch(self, topic: str) -> None:

@@ -269,6 +269,9 @@ class RemotingClient:
     ) -> Command:
         """Resend once over a new connection after GO_AWAY, sent by brokers that shut down."""
         self._retire(retired)
+        if timeout <= 0:
+            reason = "it is shutting down (GO_AWAY), and no time was left to send it once more"
+            raise NotConnectedError(retired.address, reason)
         connection, left = await self._connected_within(retired.address, timeout)
         command = await connection.roundtrip(code, frame, left, may_move=False)
         if command.code == ResponseCode.GO_AWAY:
@@ -297,13 +300,15 @@ class RemotingClient:
         try:
             async with asyncio.timeout_at(deadline):
                 connection = await asyncio.shield(self._open(address))
+            if (left := deadline - loop.time()) <= 0:
+                raise TimeoutError
         except TimeoutError:
             reason = f"not connected within {max(0.0, timeout):.3g} s"
             raise NotConnectedError(address, reason) from None
         except (NotConnectedError, ClosedError) as error:
             # Shared by all callers: each raise would lengthen its traceback.
             raise error.with_traceback(None) from error.__cause__
-        return connection, max(0.001, deadline - loop.time())
+        return connection, left
 
     def _open(self, address: str) -> asyncio.Future[Connection]:
         """Return the pending connection attempt, or start one."""

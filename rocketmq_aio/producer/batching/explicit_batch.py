@@ -119,7 +119,10 @@ async def _send_in_order(
 
 
 def results_of(whole: SendResult, ids: list[str]) -> list[SendResult]:
-    """Return the result of each message of a batch, which brokers store with successive offsets."""
+    """Return the result of each message of a batch, which brokers store with successive offsets.
+
+    While a logical queue moves there is no offset: all have -1.
+    """
     stored = whole.offset_message_id.split(",")
     if core is not None and 0 <= whole.queue_offset < MAX_OFFSET:
         return core.batch_results(
@@ -134,7 +137,7 @@ def results_of(whole: SendResult, ids: list[str]) -> list[SendResult]:
             whole.trace_on,
         )
     stored_ids = chain(stored, repeat(stored[0]))
-    offsets = count(whole.queue_offset)
+    offsets = count(whole.queue_offset) if whole.queue_offset >= 0 else repeat(-1)
     return [
         SendResult(
             whole.status,

@@ -269,12 +269,22 @@ async def test_a_broker_given_as_name_server_is_named_as_such() -> None:
             await name_servers.route("orders")
 
 
-async def test_a_route_that_cannot_be_read_is_a_codec_error() -> None:
+async def test_a_route_that_no_server_returns_in_readable_form_names_the_cause() -> None:
     async with servers(1) as (server,), asking(server.address) as name_servers:
         server.on(ROUTE, Response(body=b"<html>"))
 
-        with pytest.raises(CodecError):
+        with pytest.raises(NameServerUnavailableError) as raised:
             await name_servers.route("orders")
+        assert isinstance(raised.value.addresses[server.address], CodecError)
+
+
+async def test_an_unreadable_route_is_requested_from_the_next_server() -> None:
+    async with servers() as (first, second), asking(joined([first, second])) as name_servers:
+        first.on(ROUTE, Response(body=b"<html>"), times=None)
+
+        assert (await name_servers.route("orders")).queue_datas
+        assert len(await name_servers.routes("orders")) == 1
+        assert asked(second) == 2
 
 
 async def test_a_request_cut_in_the_middle_goes_to_the_next_server() -> None:

@@ -74,6 +74,29 @@ async def test_a_hanging_name_server_fails_the_first_send_at_its_deadline() -> N
             await asyncio.wait_for(env.producer.send(ORDER, timeout_seconds=0.1), 15)
 
 
+async def test_a_first_send_waits_for_a_name_server_within_its_deadline(env: ProducerEnv) -> None:
+    """All name servers are in backoff: requests to them fail at once."""
+    await env.cluster.name_server.stop()
+    remoting = env.producer.client.remoting
+    await until(lambda: not remoting.is_connected(env.cluster.namesrv))
+    for _ in range(2):
+        with pytest.raises(NameServerUnavailableError):
+            await env.producer.client.routes.fetch("orders")
+    sending = asyncio.create_task(env.producer.send(ORDER))
+    await until(lambda: env.producer._in_flight.count == 1)
+    await env.cluster.name_server.start()
+
+    assert (await sending).ok
+
+
+async def test_a_first_send_without_a_name_server_ends_with_its_causes(env: ProducerEnv) -> None:
+    await env.cluster.name_server.stop()
+    with pytest.raises(NameServerUnavailableError) as raised:
+        await asyncio.wait_for(env.producer.send(ORDER, timeout_seconds=0.3), 15)
+
+    assert set(raised.value.addresses) == {env.cluster.namesrv}
+
+
 async def test_known_routes_survive_without_a_name_server(env: ProducerEnv) -> None:
     await env.producer.send(ORDER)
     await env.cluster.name_server.stop()

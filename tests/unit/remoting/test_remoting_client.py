@@ -23,7 +23,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.requests.groups import UnregisterClient
 from rocketmq_aio.remoting import dial, remoting_client as client_module
 from rocketmq_aio.remoting.backoff import LONGEST_SECONDS, Backoff
-from rocketmq_aio.remoting.connection import Connection
+from rocketmq_aio.remoting.connection import Connection, Frame
 from tests.fakes.broker import FakeBroker
 from tests.unit.remoting.clients import ASK, CODE, open_client
 from tests.unit.remoting.until import succeeds, until, until_done
@@ -335,6 +335,20 @@ async def test_go_away_twice_raises_not_connected() -> None:
             await opened.ask(broker.address)
 
         await broker.wait_for_connections(0)
+
+
+async def test_a_request_with_no_time_left_after_go_away_is_not_resent() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        await opened.ask(broker.address)
+        retired = opened.client._connections[broker.address]
+        broker.on(CODE, GO_AWAY)
+        await opened.ask(broker.address)  # there is a new connection now
+        with pytest.raises(NotConnectedError, match="no time was left"):
+            await opened.client._resend(retired, CODE, never_made, 0.0)
+
+
+def never_made(opaque: int) -> Frame:
+    raise AssertionError("it was sent once more")
 
 
 @pytest.mark.usefixtures("long_pauses")

@@ -124,6 +124,14 @@ def test_each_message_gets_its_own_result() -> None:
     assert {each.queue for _, each in results} == {QUEUE}
 
 
+def test_no_message_of_a_batch_without_an_offset_has_one() -> None:
+    """A broker returns offset -1 while a logical queue moves to it."""
+    (batch,) = split([Message("orders", b"x") for _ in range(3)])
+    results = list(batch.results(stored(queue_offset=-1)))
+
+    assert [each.queue_offset for _, each in results] == [-1, -1, -1]
+
+
 def test_a_weaker_status_applies_to_every_message() -> None:
     (batch,) = split([Message("orders", b"x") for _ in range(2)])
     whole = stored(status=SendStatus.FLUSH_DISK_TIMEOUT)
