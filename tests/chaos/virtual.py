@@ -51,6 +51,10 @@ def _monotonic_ns(real: Callable[[], int]) -> Callable[[], int]:
     return lambda: real() if _clock is None else int(_clock.monotonic() * 1e9)
 
 
+def _gettime(real: Callable[[int], float]) -> Callable[[int], float]:
+    return lambda clock: real(clock) if _clock is None else _clock.monotonic()
+
+
 def _wall(real: Callable[[], float]) -> Callable[[], float]:
     return lambda: real() if _clock is None else _clock.wall_ns() / 1e9
 
@@ -76,6 +80,7 @@ def _install() -> None:
     _replace(time, "monotonic", _monotonic)
     _replace(time, "perf_counter", _monotonic)
     _replace(time, "monotonic_ns", _monotonic_ns)
+    _replace(time, "clock_gettime", _gettime)
     _replace(time, "time", _wall)
     _replace(time, "time_ns", _wall_ns)
     _replace(os, "urandom", _urandom)

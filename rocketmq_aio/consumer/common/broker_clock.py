@@ -8,7 +8,7 @@ STALE_SECONDS: Final = 60.0  # clocks drift: any measurement replaces one this o
 
 
 class BrokerClock:
-    """Relates the event loop's clock to a broker's; both in seconds.
+    """Relates `boottime` to a broker's; both in seconds.
 
     The fastest response gives the best estimate.
     """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from time import monotonic
 from typing import Final, Generic, TypeVar
 
 import anyio
 
 from rocketmq_aio.config.consumer import OffsetStore
+from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED, QueueState
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.log import get_logger
@@ -33,7 +33,7 @@ class StallDetector:
         self,
         on_stall: Callable[[float], object],
         *,
-        clock: Callable[[], float] = monotonic,
+        clock: Callable[[], float] = boottime,
         limit_seconds: float = STALL_SECONDS,
     ) -> None:
         self._on_stall = on_stall
@@ -76,7 +76,7 @@ class CommitFence(Generic[Q]):
         store: OffsetStore,
         table: Mapping[MessageQueue, Q],
         *,
-        clock: Callable[[], float] = monotonic,
+        clock: Callable[[], float] = boottime,
         limit_seconds: float = STALL_SECONDS,
     ) -> None:
         self.stalls = StallDetector(self._invalidate, clock=clock, limit_seconds=limit_seconds)
@@ -86,6 +86,7 @@ class CommitFence(Generic[Q]):
 
     def may_commit(self, assigned: QueueState) -> bool:
         """Whether committing the queue keeps what other members committed."""
+        self.stalls.look()  # the caller may have been woken before the timer
         return assigned.committable >= assigned.commit_floor
 
     async def refresh(self, queues: Iterable[QueueState]) -> dict[MessageQueue, BaseException]:
@@ -134,7 +135,7 @@ class StallRecovery(CommitFence[Q]):
         tasks: BackgroundTasks,
         *,
         revoke: Callable[[Collection[Q]], Awaitable[None]],
-        clock: Callable[[], float] = monotonic,
+        clock: Callable[[], float] = boottime,
         limit_seconds: float = STALL_SECONDS,
     ) -> None:
         super().__init__(store, table, clock=clock, limit_seconds=limit_seconds)

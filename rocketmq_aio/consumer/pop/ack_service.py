@@ -14,6 +14,7 @@ from typing import Final
 
 import anyio
 
+from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
 from rocketmq_aio.consumer.pop.pop_client import PASSING, PopClient
 from rocketmq_aio.errors import (
@@ -96,7 +97,7 @@ class AckService:
         finally:
             _end(messages)
         lost.update(failed)
-        now = asyncio.get_running_loop().time()
+        now = boottime()
         for message in messages:
             if message in failed:
                 continue
@@ -107,16 +108,15 @@ class AckService:
     async def _ack_with_retries(
         self, messages: Sequence[PoppedMessage]
     ) -> dict[PoppedMessage, RocketMQError]:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + ACK_SECONDS
+        end = boottime() + ACK_SECONDS
         backoff = Backoff()
         lost: dict[PoppedMessage, RocketMQError] = {}
         while failed := await self._client.ack(messages):
             pause = backoff.next_pause()
-            again_at = loop.time() + pause
+            again_at = boottime() + pause
             messages = []
             for message, error in failed.items():
-                if isinstance(error, PASSING) and again_at <= min(end, message.deadline):
+                if isinstance(error, PASSING) and again_at <= min(end, message.expires_at):
                     messages.append(message)
                 else:
                     lost[message] = error
@@ -137,7 +137,7 @@ class AckService:
             _end([message])
 
     async def _change(self, message: PoppedMessage, seconds: float) -> None:
-        requested_at = asyncio.get_running_loop().time()
+        requested_at = boottime()
         _check_held(message)
         if reason := _invalid_reason(message, requested_at):
             raise ReceiptError(message.message_id, reason)
@@ -151,7 +151,7 @@ class AckService:
         message.invalid_reason = ""
         if response.pop_time:  # zero: the broker has it as acknowledged
             message.receipt = message.receipt.changed(response)
-        message.deadline, message.invisible_seconds = requested_at + seconds, seconds
+        message.expires_at, message.invisible_seconds = requested_at + seconds, seconds
 
     async def retry(
         self,

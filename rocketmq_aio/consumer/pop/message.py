@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
+from time import monotonic
 from typing import Final
 
+from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.model.codec import V_co
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
@@ -29,12 +31,12 @@ class AckState(Enum):
 class PoppedMessage(MessageExt[V_co], kw_only=True, gc=False, eq=False):
     """A message that is invisible to the rest of the group until `deadline`.
 
-    *receipt* identifies this delivery; changing the invisible time replaces it.  *deadline* is in
-    seconds of the event loop's clock.
+    *receipt* identifies this delivery; changing the invisible time replaces it.  *expires_at* and
+    *received_at* are in seconds of `boottime`.
     """
 
     receipt: Receipt
-    deadline: float
+    expires_at: float
     invisible_seconds: float
     received_at: float
     ack_state: AckState = AckState.HELD
@@ -47,13 +49,18 @@ class PoppedMessage(MessageExt[V_co], kw_only=True, gc=False, eq=False):
         """How often the message was delivered to the group before."""
         return max(self.order_count, super().reconsume_times)
 
+    @property
+    def deadline(self) -> float:
+        """When its invisible time ends, in seconds of the event loop's clock."""
+        return monotonic() + self.expires_at - boottime()
+
     def is_expired(self, now: float) -> bool:
         """Whether the broker may have delivered it to another consumer."""
-        return now >= self.deadline
+        return now >= self.expires_at
 
     def is_due(self, now: float) -> bool:
         """Whether half of its invisible time is over."""
-        return self.deadline - now < self.invisible_seconds / 2
+        return self.expires_at - now < self.invisible_seconds / 2
 
 
 def read_popped(
@@ -84,7 +91,7 @@ def read_popped(
             each.head,
             each.raw_properties,
             receipt=receipt,
-            deadline=now - age + invisible - MILLISECOND,
+            expires_at=now - age + invisible - MILLISECOND,
             invisible_seconds=invisible,
             received_at=now,
         )

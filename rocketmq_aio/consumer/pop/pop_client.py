@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from rocketmq_aio.consumer.common.broker_clock import BrokerClock
+from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.pop.message import PoppedMessage, read_popped
 from rocketmq_aio.consumer.pull_loop.message_decoder import MessageDecoder
 from rocketmq_aio.errors import (
@@ -124,13 +124,13 @@ class PopClient:
         """
         master = self._master(source.broker_name)
         address, clock = master.address, master.clock
-        requested_at = asyncio.get_running_loop().time()
+        requested_at = boottime()
         header = self._pop_header(source, wanted, request, clock.now_ms(requested_at), attempt_id)
         timeout = None
         if header.poll_time:
             timeout = request.wait_seconds + POP_SLACK_SECONDS
         command = await self._remoting.request(address, header, timeout=timeout)
-        now = asyncio.get_running_loop().time()
+        now = boottime()
         if command.code == ResponseCode.SUCCESS:
             response = read_header(command, PopMessageResponse)
             age = clock.note_response(response.pop_time, requested_at, now)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 from weakref import WeakSet
@@ -12,6 +11,7 @@ import anyio
 from rocketmq_aio.config.consumer import PopConfig
 from rocketmq_aio.consumer.checks.missing_topics import MissingTopics
 from rocketmq_aio.consumer.checks.subscription_check import SubscriptionCheck
+from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.group.running_info import PASSIVELY, Kind, heartbeat_data, running_info
 from rocketmq_aio.consumer.pop.buffer import PopBuffer
@@ -231,7 +231,7 @@ class PopEngine:
                 return worker.current
 
     def _in_use(self) -> Iterable[PoppedMessage]:
-        self._buffer.drop_expired(asyncio.get_running_loop().time())
+        self._buffer.drop_expired(boottime())
         working = [each.current for each in self.workers if each.current is not None]
         return [*self._buffer.messages, *working]
 

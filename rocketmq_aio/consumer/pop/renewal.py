@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from operator import attrgetter
@@ -10,6 +9,7 @@ from typing import Final
 
 import anyio
 
+from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.pop.ack_service import AckService
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
 from rocketmq_aio.errors import RocketMQError
@@ -46,10 +46,9 @@ class Renewal:
         )
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
         async with anyio.create_task_group() as tasks:
             while True:
-                for message in self._due(loop.time()):
+                for message in self._due(boottime()):
                     self._renewing.add(message)
                     tasks.start_soon(self._renew, message)
                 await anyio.sleep(self._pause_seconds)
@@ -61,7 +60,7 @@ class Renewal:
             for each in self._in_use()
             if each.is_due(now) and each not in self._renewing and self._is_renewable(each, now)
         ]
-        return sorted(due, key=attrgetter("deadline"))
+        return sorted(due, key=attrgetter("expires_at"))
 
     def _is_renewable(self, message: PoppedMessage, now: float) -> bool:
         return (
@@ -75,7 +74,7 @@ class Renewal:
     async def _renew(self, message: PoppedMessage) -> None:
         try:
             async with self._limits[message.receipt.broker_name]:
-                if self._is_renewable(message, asyncio.get_running_loop().time()):
+                if self._is_renewable(message, boottime()):
                     await self._service.change(message, message.invisible_seconds)
         except RocketMQError as error:
             logger.warning("renewal_failed", queue=str(message.queue), reason=str(error))

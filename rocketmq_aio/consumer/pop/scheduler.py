@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from rocketmq_aio.config.consumer import MAX_POP
+from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.pop.buffer import PopBuffer
 from rocketmq_aio.consumer.pop.loop import PopLoop
 from rocketmq_aio.consumer.pop.message import PoppedMessage
@@ -56,7 +57,7 @@ class PopScheduler:
         requested: dict[PopLoop, RocketMQError | None] = {}  # with the failure before
         self._wanted += most
         try:
-            while not (taken := self._buffer.take(most, clock())):
+            while not (taken := self._buffer.take(most, boottime())):
                 self._raise_rejection(requested)
                 seconds = self._next_step(request, requested, clock() - started)
                 if seconds <= 0:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
-from time import monotonic
 from typing import Any, Final, NamedTuple
 
 import anyio
 import msgspec
 
+from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlight
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.instance.client_instance import MQClientInstance
@@ -42,7 +42,7 @@ class QueueLocks:
     """Locks of *group* at the masters of its queues, renewed regularly.
 
     A lock belongs to the client id and outlives connections.  A lease counts from the request, so
-    a process that was stopped finds its leases expired at its first check.
+    a process that was stopped, or suspended with its machine, finds its leases expired at once.
 
     :param on_lost: called once with a queue whose lock was lost without `release`
     """
@@ -53,7 +53,7 @@ class QueueLocks:
         group: str,
         *,
         on_lost: Callable[[MessageQueue], None],
-        clock: Callable[[], float] = monotonic,
+        clock: Callable[[], float] = boottime,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self._instance = instance

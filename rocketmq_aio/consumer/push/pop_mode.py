@@ -9,6 +9,7 @@ from typing import Any, Final
 import anyio
 
 from rocketmq_aio.config.consumer import PopConfig, PushConfig, StartFrom
+from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack
 from rocketmq_aio.consumer.pop.ack_service import BackgroundAcks
@@ -76,7 +77,7 @@ class PoppedQueue(DispatchQueue):
 
     def put_back(self, messages: list[MessageExt]) -> None:
         """Add messages for a local retry, except expired ones."""
-        now = asyncio.get_running_loop().time()
+        now = boottime()
         super().put_back([each for each in messages if not _is_expired(each, now)])
 
     def restart(self, offset: int) -> int:
@@ -250,6 +251,6 @@ class PushPops:
     async def _forget_expired(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            now = asyncio.get_running_loop().time()
+            now = boottime()
             for assigned in self._queues.values():
                 assigned.forget_expired(now)

@@ -70,7 +70,7 @@ def invisible(cluster: FakeCluster) -> int:
 def popped(
     offset: int,
     queue_id: int = 0,
-    deadline: float = 100.0,
+    expires_at: float = 100.0,
     *,
     received_at: float = 0.0,
     broker: str = "broker-a",
@@ -85,7 +85,7 @@ def popped(
         b"",
         b"",
         receipt=receipt,
-        deadline=deadline,
+        expires_at=expires_at,
         invisible_seconds=60.0,
         received_at=received_at,
     )

@@ -32,7 +32,7 @@ def test_messages_are_taken_in_order_of_arrival() -> None:
 def test_expired_and_acknowledged_messages_are_skipped() -> None:
     settled = popped(2)
     settled.ack_state = AckState.ACKED
-    buffer = buffer_of(popped(1, deadline=5.0), settled, popped(3))
+    buffer = buffer_of(popped(1, expires_at=5.0), settled, popped(3))
 
     assert offsets(buffer.take(9, 5.0)) == [(0, 3)]
 
@@ -50,7 +50,7 @@ def test_in_order_a_queue_waits_for_its_messages_in_flight() -> None:
 def test_orderly_messages_behind_an_expired_one_are_given_back() -> None:
     given_back: list[PoppedMessage] = []
     buffer = PopBuffer(orderly=True, give_back=given_back.extend)
-    buffer.add([popped(0, deadline=5.0), popped(1), popped(2), popped(0, 1)])
+    buffer.add([popped(0, expires_at=5.0), popped(1), popped(2), popped(0, 1)])
 
     assert offsets(buffer.take(1, 0)) == [(0, 0)]
     assert offsets(buffer.take(9, 4.9)) == [(1, 0)]
@@ -61,7 +61,7 @@ def test_orderly_messages_behind_an_expired_one_are_given_back() -> None:
 def test_orderly_messages_behind_one_that_expired_in_the_buffer_are_given_back() -> None:
     given_back: list[PoppedMessage] = []
     buffer = PopBuffer(orderly=True, give_back=given_back.extend)
-    buffer.add([popped(0, deadline=5.0), popped(1)])
+    buffer.add([popped(0, expires_at=5.0), popped(1)])
 
     assert buffer.take(9, 5.0) == []
     assert offsets(given_back) == [(0, 1)]
@@ -70,7 +70,7 @@ def test_orderly_messages_behind_one_that_expired_in_the_buffer_are_given_back()
 def test_orderly_messages_popped_after_an_expired_one_are_delivered() -> None:
     given_back: list[PoppedMessage] = []
     buffer = PopBuffer(orderly=True, give_back=given_back.extend)
-    buffer.add([popped(0, deadline=5.0), popped(1, deadline=5.0)])
+    buffer.add([popped(0, expires_at=5.0), popped(1, expires_at=5.0)])
     assert offsets(buffer.take(1, 0)) == [(0, 0)]
     buffer.add([popped(0, received_at=6.0), popped(1, received_at=6.0)])
 

@@ -251,7 +251,7 @@ async def test_message_without_time_to_retry_does_not_stop_the_retries_of_its_ba
     cluster.broker.on(BATCH, Response(2))
     async with popping(cluster) as consumer:
         taken = await received(consumer, 3)
-        taken[0].deadline = 0.0
+        taken[0].expires_at = 0.0
         with pytest.raises(AckError) as caught:
             await consumer.ack(taken)
 

@@ -144,8 +144,8 @@ async def test_a_renewed_message_has_its_whole_invisible_time_again(cluster: Fak
     put(cluster, "1")
     async with popping(cluster, invisible_seconds=4) as consumer:
         async for message in consumer:
-            before = message.deadline
-            await until(lambda: message.deadline > before + 1)  # noqa: B023 - of this one message
+            before = message.expires_at
+            await until(lambda: message.expires_at > before + 1)  # noqa: B023 - of this one message
             await consumer.ack(message)
             break
 

@@ -10,6 +10,7 @@ from typing import cast
 import anyio
 import pytest
 
+from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.pop.ack_service import GIVEN_BACK_AT_ONCE, AckService
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
 from rocketmq_aio.consumer.pop.pop_client import PopClient
@@ -46,9 +47,9 @@ def service_of(calls: Calls) -> AckService:
 
 def due(count: int, broker: str = "broker-b", *, seconds: float = 20.0) -> list[PoppedMessage]:
     """Messages that have less than half of their time left."""
-    now = asyncio.get_running_loop().time()
+    now = boottime()
     return [
-        popped(number, deadline=now + seconds, received_at=now, broker=broker)
+        popped(number, expires_at=now + seconds, received_at=now, broker=broker)
         for number in range(count)
     ]
 

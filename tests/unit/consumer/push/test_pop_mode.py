@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.common.events import MessageDeadLettered
 from rocketmq_aio.consumer.pop import ack_service as pop_acks
 from rocketmq_aio.consumer.pop.ack_service import BackgroundAcks
@@ -135,7 +136,7 @@ async def test_popping_continues_when_cached_messages_have_expired(
         requests = len(cluster.broker.requests_of(POP))
         [cached] = waiting(consumer)
         assert isinstance(cached, PoppedMessage)
-        cached.deadline = 0.0
+        cached.expires_at = 0.0
 
         await cluster.broker.wait_for(POP, requests + 1)
         await until(lambda: [each.body for each in waiting(consumer)] == [b"3"])
@@ -176,9 +177,9 @@ async def test_popping_pauses_while_too_many_acks_are_unconfirmed(
 
 async def test_expired_messages_are_not_put_back_for_a_local_retry() -> None:
     assigned = PoppedQueue(queue(-1), InFlight(), cast(BackgroundAcks, None), lambda _: None)
-    now = asyncio.get_running_loop().time()
-    fresh = popped(2, deadline=now + 60)
-    assigned.put_back([popped(1, deadline=now), fresh])
+    now = boottime()
+    fresh = popped(2, expires_at=now + 60)
+    assigned.put_back([popped(1, expires_at=now), fresh])
 
     assert list(assigned.waiting) == [fresh]
 
