@@ -256,7 +256,10 @@ class Run:
         for name in ("first", "second", "first"):
             store = self._stores.setdefault(name, OffsetTable(name, {}))
             config = PushConfig(
-                start_from="earliest", message_model=MessageModel.BROADCASTING, offset_store=store
+                start_from="earliest",
+                message_model=MessageModel.BROADCASTING,
+                offset_store=store,
+                commit_interval_seconds=0.01,
             )
 
             async def handle(_message: MessageExt) -> None: ...
