@@ -16,9 +16,12 @@ BIN := .venv/bin
 READY := .venv/.ready
 # Parallel test processes; each has its own servers, about 1 GB.
 PARALLEL ?= 3
-PYTEST := $(BIN)/pytest -n $(PARALLEL) --dist loadfile --no-loadscope-reorder
+BY_FILE := --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/pytest -n $(PARALLEL) $(BY_FILE)
+# Tests without servers of their own mostly wait.
+UNIT_PYTEST := $(BIN)/pytest -n 5 $(BY_FILE)
 # A Spark session uses two processors, and fails if its Python processes take 10 s to start.
-SPARK_PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+SPARK_PYTEST := $(BIN)/pytest -n 2 $(BY_FILE)
 # Read, stream and write; the other Spark tests do not depend on the version.
 SPARK_ON_4 := tests/spark/test_read.py tests/spark/test_stream.py tests/spark/test_write.py
 define CHECK_PYTHON
@@ -50,18 +53,18 @@ core: $(READY)
 test: test-unit test-core test-faults test-embedded test-broker test-spark
 
 test-quick: $(READY)
-	$(PYTEST) tests/unit tests/faults
+	$(UNIT_PYTEST) -m "not long" tests/unit tests/faults
 	$(PYTEST) $(QUICK_BROKER_TESTS) examples/billing --rocketmq-backend embedded
 
 test-unit: $(READY)
-	$(PYTEST) tests/unit
+	$(UNIT_PYTEST) tests/unit
 
 # Builds, and the decoders compiled with sanitizers; needs a C compiler.
 test-core: $(READY)
 	$(PYTEST) tests/core
 
 test-faults: $(READY)
-	$(PYTEST) tests/faults
+	$(UNIT_PYTEST) tests/faults
 
 # The embedded broker: where versions differ, and the official clients.  All broker tests, except
 # those that need a real broker, run on it with EMBEDDED_TESTS="tests/broker examples/billing".

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.minimise import minimised
 from tests.chaos.plan import Plan, draw_plan
 
@@ -26,6 +28,7 @@ def chaos(*arguments: object, **environment: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.long
 def test_a_seed_has_the_same_history_in_every_process() -> None:
     first = chaos("--seed", 10, "--runs", 3, "--history", PYTHONHASHSEED="1")
     second = chaos("--seed", 10, "--runs", 3, "--history", PYTHONHASHSEED="2")
@@ -34,12 +37,14 @@ def test_a_seed_has_the_same_history_in_every_process() -> None:
     assert histories[0] == histories[1]
 
 
+@pytest.mark.long
 def test_a_history_does_not_depend_on_the_runs_before() -> None:
     alone = chaos("--seed", 12, "--history").stdout.splitlines()[:-1]
     after_others = chaos("--seed", 10, "--runs", 3, "--history").stdout.splitlines()[:-1]
     assert after_others[-len(alone) :] == alone
 
 
+@pytest.mark.long
 def test_seeds_violate_no_rule() -> None:
     result = chaos("--seed", 0, "--runs", 12)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -165,7 +165,7 @@ def test_cancelling_waiters_is_linear() -> None:
             task.cancel()
         await asyncio.wait(waiting)
 
-    few, many = (cpu_seconds(lambda n=n: asyncio.run(leave(n))) for n in (500, 8000))  # type: ignore[misc]  # a bound loop variable
+    few, many = (cpu_seconds(lambda n=n: asyncio.run(leave(n))) for n in (250, 4000))  # type: ignore[misc]  # a bound loop variable
 
     assert many < 128 * few  # 16 times as many; the square is 256
 

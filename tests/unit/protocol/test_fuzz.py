@@ -18,6 +18,7 @@ SHARES: Final = shares(TARGETS, INPUTS)
 SEED: Final = 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_changed_inputs_are_read_or_refused_with_documented_errors(target: Target) -> None:
     fuzzer = Fuzzer(target, SEED)

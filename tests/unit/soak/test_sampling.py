@@ -47,6 +47,7 @@ async def test_process_figures_count_tasks() -> None:
     task.cancel()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [["--restart-seconds", "60"], ["--restart-seconds", "1", "--flow", "batched"]],
