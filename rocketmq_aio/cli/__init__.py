@@ -7,7 +7,7 @@ from typing import Final
 
 from rocketmq_aio.cli.streams import open_closed_streams
 
-NEEDED: Final = ("typer", "rich")
+NEEDED: Final = ("click", "rich")
 STOPPED: Final = 130  # `ExitCode.STOPPED`, which may not be imported yet
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Any, Final
+from typing import Final
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+import click
 
+from rocketmq_aio.cli.arguments import Command, Group
 from rocketmq_aio.cli.failures import ExitCode, exit_code, format_error
 from rocketmq_aio.cli.output import print_error
 from rocketmq_aio.cli.streams import drop_output
@@ -54,88 +55,98 @@ PANELS: Final = {  # commands of each panel of the help: name, module, help
 MODULES: Final = {name: module for panel in PANELS.values() for name, module, _ in panel}
 
 
-class LazyGroup(TyperGroup):
-    """A group whose commands are imported when they are called; the help needs none of them."""
+HELP: Final = "Apache RocketMQ at the command line."
+EXIT_CODES: Final = (
+    "Exit codes: 0 done; 1 done, but not everywhere or with findings; 2 wrong option; "
+    "3 failed; 130 stopped by a signal."
+)
 
-    def __init__(self, **about: Any) -> None:  # noqa: ANN401 - those of typer
-        super().__init__(**about)
-        self.commands = {
-            name: TyperCommand(name, help=text, rich_help_panel=panel)
-            for panel, commands in PANELS.items()
-            for name, _, text in commands
-        }
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
+class Rmq(Group):
+    """All commands; each is imported when it is called, the help needs none of them."""
+
+    def __init__(self) -> None:
+        super().__init__("rmq", HELP)
+        self.epilog = EXIT_CODES
+        self.params.append(
+            click.Option(
+                ["--version"],
+                is_flag=True,
+                expose_value=False,
+                is_eager=True,
+                callback=_show_version,
+                help="Show the version.",
+            )
+        )
+        for commands in PANELS.values():
+            for name, _, text in commands:
+                self.add_command(Command(name, help=text))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """Import the command that *args* begin with."""
         if args and args[0] in MODULES:
             self.commands[args[0]] = load(args[0])
         return super().resolve_command(ctx, args)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by panel."""
+        for panel, commands in PANELS.items():
+            with formatter.section(panel):
+                formatter.write_dl([(name, text) for name, _, text in commands])
 
-def load(name: str) -> Any:  # noqa: ANN401 - a command of typer
+
+def load(name: str) -> click.Command:
     """Return the command *name*."""
     if name == "dev":
         return _dev_command()
     module = import_module(f"rocketmq_aio.cli.{MODULES[name]}")
-    made = typer.main.get_command(module.apps[name] if hasattr(module, "apps") else module.app)
-    made.name = name
-    return made
+    app: Group = module.apps[name] if hasattr(module, "apps") else module.app
+    return app.commands.get(name, app)  # of a group, or alone
 
 
-def _dev_command() -> Any:  # noqa: ANN401
+def _dev_command() -> click.Command:
     """Return `rmq dev`, which parses its options itself, so that it needs no extra."""
-    app = typer.Typer(add_completion=False)
     settings = {"allow_extra_args": True, "ignore_unknown_options": True}
 
-    @app.command("dev", add_help_option=False, context_settings=settings)
-    def _dev(context: typer.Context) -> int:
+    @click.command("dev", add_help_option=False, context_settings=settings)
+    @click.pass_context
+    def _dev(context: click.Context) -> int:
         from rocketmq_aio.cli import dev
 
         return dev.run(context.args)
 
-    return typer.main.get_command(app)
+    return _dev
 
 
-app = typer.Typer(
-    name="rmq",
-    cls=LazyGroup,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,  # tracebacks with values could show secrets
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done; 1 done, but not everywhere or with findings; 2 wrong option; "
-    "3 failed; 130 stopped by a signal.",
-)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
         from importlib.metadata import version
 
-        typer.echo(f"rmq {version(PACKAGE)}")
-        raise typer.Exit
+        click.echo(f"rmq {version(PACKAGE)}")
+        context.exit()
 
 
-@app.callback()
-def _root(
-    shown: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
-    ] = False,
-) -> None:
-    """Apache RocketMQ at the command line."""
+app: Final = Rmq()
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run ``rmq`` with *arguments* and return its exit code; print errors on one line."""
+    stdout, stderr = sys.stdout, sys.stderr
     try:
         result = app(list(arguments), prog_name="rmq", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as missing:
+        click.echo(missing.format_message(), err=True)
+        return ExitCode.USAGE
     except KeyboardInterrupt:
         print_error("stopped")
         return ExitCode.STOPPED
-    except SystemExit as end:
-        if not isinstance(end.__context__, BrokenPipeError):
+    except SystemExit:
+        if sys.stdout is stdout:
             raise  # the end of a completion
-        drop_output()  # the reader of a help has enough
+        sys.stdout, sys.stderr = stdout, stderr  # click wraps them when nobody reads the help
+        drop_output()
         return ExitCode.DONE
     except Exception as error:  # noqa: BLE001 - the end of the program: prints every error
         cause: Exception = error
@@ -143,6 +154,4 @@ def run(arguments: Sequence[str]) -> int:
             cause = cause.exceptions[0]
         print_error(format_error(cause))
         return exit_code(cause)
-    if result == ExitCode.STOPPED and not isinstance(result, ExitCode):  # of typer
-        print_error("stopped")
     return result if isinstance(result, int) else ExitCode.DONE

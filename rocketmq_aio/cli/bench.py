@@ -6,9 +6,7 @@ import asyncio
 import time
 from typing import Final
 
-import typer
-
-from rocketmq_aio.cli.arguments import argument, command, option, options
+from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_topics
 from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
 from rocketmq_aio.cli.failures import ExitCode
@@ -21,7 +19,7 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
 
-app = typer.Typer(add_completion=False)
+app = Group("bench")
 PERCENTILES: Final = (50, 99)
 
 
@@ -30,7 +28,7 @@ class BenchArguments(ChangeArguments, FormatArguments, ClientArguments):
     """Options of `bench`."""
 
     topic: str = argument(
-        "Topic to send to, best one of its own.", "TOPIC", autocompletion=complete_topics
+        "Topic to send to, best one of its own.", "TOPIC", complete=complete_topics
     )
     count: int = option("Messages.", "--count", "-c", default=10_000, min=1)
     size: int = option("Bytes of a body.", default=1024, min=1)

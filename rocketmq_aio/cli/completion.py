@@ -16,7 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-import typer
+import click
 
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.errors import RocketMQError
@@ -26,19 +26,19 @@ CACHE_SECONDS: Final = 30.0
 SHELLS: Final = ("bash", "zsh", "fish")
 
 
-def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_topics(ctx: click.Context, incomplete: str) -> list[str]:
     return _complete("topics", ctx, incomplete)
 
 
-def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_groups(ctx: click.Context, incomplete: str) -> list[str]:
     return _complete("groups", ctx, incomplete)
 
 
-def complete_brokers(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_brokers(ctx: click.Context, incomplete: str) -> list[str]:
     return _complete("brokers", ctx, incomplete)
 
 
-def _complete(kind: str, ctx: typer.Context, incomplete: str) -> list[str]:
+def _complete(kind: str, ctx: click.Context, incomplete: str) -> list[str]:
     return [name for name in _names(kind, ctx.params) if name.startswith(incomplete)]
 
 
@@ -91,7 +91,8 @@ def _store(file: Path, names: list[str]) -> None:
 
 def script(shell: str) -> str:
     """Return the script that the shell has to load."""
-    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+    from click.shell_completion import get_completion_class
 
-    made: str = get_completion_script(prog_name="rmq", complete_var="_RMQ_COMPLETE", shell=shell)
-    return made
+    kind = get_completion_class(shell)
+    assert kind is not None
+    return kind(click.Group(), {}, "rmq", "_RMQ_COMPLETE").source()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rocketmq_aio.config.client import ClientConfig, Credentials
     from rocketmq_aio.spark.options.source_options import Connection
 
-_option = partial(option, rich_help_panel="Connection")
+_option = partial(option, panel="Connection")
 PAIR_LINE: Final = re.compile(r"\s*([A-Za-z]+)\s*[=:]\s*(\S+)\s*")
 SECRETS: Final = {name.lower(): name for name in ("accessKey", "secretKey", "securityToken")}
 FILE_FORM: Final = "expected lines accessKey=..., secretKey=... and optionally securityToken=..."
@@ -51,7 +51,7 @@ class ClientArguments:
     )
     context: str | None = _option(
         "Profile of the connection, see `rmq context`; default: the current one.",
-        autocompletion=complete_contexts,
+        complete=complete_contexts,
     )
     credentials_file: Path | None = _option(
         "File with accessKey=, secretKey=, securityToken= lines; default: ROCKETMQ_ACCESS_KEY, "

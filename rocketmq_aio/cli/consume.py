@@ -7,9 +7,7 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Final
 
-import typer
-
-from rocketmq_aio.cli.arguments import argument, command, option, options
+from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups, complete_topics
 from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
 from rocketmq_aio.cli.failures import ExitCode
@@ -23,7 +21,7 @@ from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageSelector
 
-app = typer.Typer(add_completion=False)
+app = Group("consume")
 IDLE_SECONDS: Final = 1.0
 UNASSIGNED_POLLS: Final = 25  # the group may have more members than queues
 EXAMPLES: Final = """
@@ -38,7 +36,7 @@ rmq consume orders --group billing
 class ConsumeArguments(FormatArguments, ClientArguments):
     """Options of `consume`."""
 
-    topic: str = argument("Topic to read.", "TOPIC", autocompletion=complete_topics)
+    topic: str = argument("Topic to read.", "TOPIC", complete=complete_topics)
     start: str = option(
         "beginning, end, or a time with zone; with --group, where a new group begins.",
         "--from",
@@ -53,7 +51,7 @@ class ConsumeArguments(FormatArguments, ClientArguments):
     group: str | None = option(
         "Join this group: its members share the messages, and offsets are committed.",
         *("--group", "-g"),
-        autocompletion=complete_groups,
+        complete=complete_groups,
     )
 
     def selector(self) -> str | MessageSelector:

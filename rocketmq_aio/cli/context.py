@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import typer
 
-from rocketmq_aio.cli.arguments import argument, command, option, options
+from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import SHELLS, script
 from rocketmq_aio.cli.contexts import (
     Context,
@@ -21,8 +20,8 @@ from rocketmq_aio.cli.output import FormatArguments, print_line, print_note, sho
 from rocketmq_aio.cli.running import ChangeArguments
 from rocketmq_aio.errors import ConfigError
 
-app = typer.Typer(help="Profiles of connections.", no_args_is_help=True, add_completion=False)
-completion = typer.Typer(add_completion=False)
+app = Group("context", "Profiles of connections.")
+completion = Group("completion")
 apps: Final = {"context": app, "completion": completion}
 COLUMNS: Final = ("current", "name", "namesrv", "access_key", "tls", "namespace")
 
@@ -36,7 +35,7 @@ class NoArguments:
 class NameArguments:
     """A profile."""
 
-    name: str = argument("Name of the profile.", "NAME", autocompletion=complete_contexts)
+    name: str = argument("Name of the profile.", "NAME", complete=complete_contexts)
 
 
 @options

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+import click
 import msgspec
-import typer
 
 from rocketmq_aio.errors import ConfigError
 
@@ -59,7 +59,7 @@ def config_file(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the path of the file: ``RMQ_CONFIG``, or in the user's folder for settings."""
     if path := environ.get(FILE):
         return Path(path)
-    return Path(typer.get_app_dir("rmq")) / "config.toml"
+    return Path(click.get_app_dir("rmq")) / "config.toml"
 
 
 def load_contexts(environ: Mapping[str, str] = os.environ) -> Contexts:
@@ -82,7 +82,7 @@ def load_contexts(environ: Mapping[str, str] = os.environ) -> Contexts:
         raise ConfigError(FILE, str(file), f"cannot be used: {where}") from None
 
 
-def complete_contexts(incomplete: str) -> list[str]:
+def complete_contexts(_: object, incomplete: str) -> list[str]:
     """Return the contexts that begin with *incomplete*, for the shell."""
     with suppress(ConfigError):
         return sorted(name for name in load_contexts().contexts if name.startswith(incomplete))

@@ -9,9 +9,7 @@ from contextlib import aclosing, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
-import typer
-
-from rocketmq_aio.cli.arguments import argument, command, option, options
+from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups
 from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
 from rocketmq_aio.cli.names import check_known
@@ -25,7 +23,7 @@ from rocketmq_aio.model.properties import RESERVED, RETRY_TOPIC
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.remoting.gather import gather_limited
 
-app = typer.Typer(help="Dead letters of groups.", no_args_is_help=True, add_completion=False)
+app = Group("dlq", "Dead letters of groups.")
 PREFIX: Final = "%DLQ%"
 COPIED_ID: Final = "COPIED_ID"  # as in the copies of `rmq pipeline dlq`
 AT_ONCE: Final = 16
@@ -35,7 +33,7 @@ AT_ONCE: Final = 16
 class GroupArguments(ClientArguments):
     """A group, and which of its letters."""
 
-    group: str = argument("Consumer group.", "GROUP", autocompletion=complete_groups)
+    group: str = argument("Consumer group.", "GROUP", complete=complete_groups)
     start: str = option("beginning, or a time with zone.", "--from", default="beginning")
     count: int | None = option("Letters at most.", "--count", "-c", min=1)
     key: str | None = option("Only letters with this key.")

@@ -11,9 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-import typer
-
-from rocketmq_aio.cli.arguments import command, options
+from rocketmq_aio.cli.arguments import Group, command, options
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.failures import ExitCode, format_error
 from rocketmq_aio.cli.output import FormatArguments, show_result
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from rocketmq_aio.admin.results import BrokerRuntime
     from rocketmq_aio.config.client import ClientConfig
 
-app = typer.Typer(add_completion=False)
+app = Group("doctor")
 MAX_CLOCK_SECONDS: Final = 5.0  # brokers report their uptime in whole seconds
 UPTIME: Final = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 OPTIONAL: Final = ("uvloop", "lz4", "zstandard", "zlib_ng")

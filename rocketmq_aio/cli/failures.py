@@ -6,7 +6,7 @@ import re
 from enum import IntEnum
 from typing import Final
 
-import typer
+import click
 
 from rocketmq_aio.errors import (
     AdminError,
@@ -120,9 +120,9 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, ConfigError):
         given = "" if error.value is None else f" {shown(str(error.value))!r}"
         return f"{OPTIONS.get(error.setting, error.setting)}{given}: {error.reason}"
-    if isinstance(error, typer.Exit | typer.Abort):
+    if isinstance(error, click.exceptions.Exit | click.Abort):
         return "stopped"
-    if (message := getattr(error, "format_message", None)) is not None:  # an error of typer
+    if (message := getattr(error, "format_message", None)) is not None:  # an error of click
         return shown(f"{message()} (see --help)")
     if isinstance(error, ModuleNotFoundError) and error.name in ("pyspark", "pyarrow"):
         return f"pipelines need {error.name}: {missing_extra('spark')}"
@@ -162,4 +162,4 @@ def exit_code(error: BaseException) -> ExitCode:
         return ExitCode.USAGE
     if isinstance(error, AdminError) and error.done:
         return ExitCode.INCOMPLETE
-    return ExitCode.STOPPED if isinstance(error, typer.Abort) else ExitCode.FAILED
+    return ExitCode.STOPPED if isinstance(error, click.Abort) else ExitCode.FAILED

@@ -8,9 +8,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
-from rocketmq_aio.cli.arguments import argument, command, option, options
+from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups, complete_topics
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.failures import ExitCode, format_error
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from rocketmq_aio.admin.client import AdminClient
     from rocketmq_aio.admin.results import GroupProgress
 
-app = typer.Typer(add_completion=False)
+app = Group("lag")
 AT_ONCE: Final = 16
 EXAMPLES: Final = """
 rmq lag
@@ -39,9 +37,9 @@ class LagArguments(FormatArguments, ClientArguments):
     """Options of `lag`."""
 
     groups: list[str] | None = argument(
-        "Groups; default: all.", "GROUPS...", None, autocompletion=complete_groups
+        "Groups; default: all.", "GROUPS...", None, complete=complete_groups
     )
-    topic: str | None = option("Only this topic.", autocompletion=complete_topics)
+    topic: str | None = option("Only this topic.", complete=complete_topics)
     match: str | None = option("Only groups whose names match, such as 'shop-*'.")
     above: int = option("Only rows with a larger lag.", default=-1)
     queues: bool = option("A row for each queue.", default=False)

@@ -14,10 +14,10 @@ from dataclasses import make_dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, get_type_hints
 
-import typer
+import click
 
 from rocketmq_aio.admin.client import AdminClient
-from rocketmq_aio.cli.arguments import command, option, options
+from rocketmq_aio.cli.arguments import Group, command, option, options
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.names import NotFoundError, check_known
@@ -73,6 +73,7 @@ NOUNS: Final[dict[str, tuple[str, dict[str, str]]]] = {
 }
 TRACE: Final = "trace"  # `rmq message trace`, also without its noun
 INTERNAL: Final = frozenset({"member_tables"})
+NOT_TEXT: Final = frozenset({"put"})  # takes objects that `config` returns
 TABLES: Final = "dict[str, dict[str, str]]"
 ROWS: Final = ("list[", "tuple[", TABLES)
 SAFE: Final = frozenset("create send export check".split())  # they overwrite nothing
@@ -205,24 +206,31 @@ class ListArguments:
     limit: int | None = option("Rows to show at most.", min=1)
 
 
-def make_app(noun: str, part: object, verbs: Mapping[str, str]) -> typer.Typer:
-    """Return the commands of *part*, an attribute of `AdminClient`."""
-    doc = (inspect.getdoc(type(part)) or noun).partition("\n\n")[0].partition(": ``")[0]
-    app = typer.Typer(help=f"{doc.rstrip('.')}.", no_args_is_help=True, add_completion=False)
-    app.callback()(lambda: None)  # a group, also with one command
-    for verb, name in (verbs or {n.replace("_", "-"): n for n in methods(part)}).items():
-        register(app, noun, verb, getattr(part, name))
-    return app
+class NounGroup(Group):
+    """The verbs of a noun: commands of *part*, an attribute of `AdminClient`."""
+
+    def __init__(self, noun: str, part: object, verbs: Mapping[str, str]) -> None:
+        doc = (inspect.getdoc(type(part)) or noun).partition("\n\n")[0].partition(": ``")[0]
+        super().__init__(noun, f"{doc.rstrip('.')}.")
+        self._noun, self._part = noun, part
+        self._verbs = verbs or {name.replace("_", "-"): name for name in methods(part)}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs."""
+        return sorted(self._verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Make the command of a verb: reading the types of all methods takes a while."""
+        if cmd_name in self._verbs and cmd_name not in self.commands:
+            register(self, self._noun, cmd_name, getattr(self._part, self._verbs[cmd_name]))
+        return self.commands.get(cmd_name)
 
 
 def methods(part: object) -> list[str]:
     """Return the public methods of which every required parameter can be given as text."""
     found = inspect.getmembers(part, inspect.iscoroutinefunction)
-    return [
-        name
-        for name, each in found
-        if not name.startswith("_") and name not in INTERNAL and parameters(each) is not None
-    ]
+    hidden = INTERNAL | NOT_TEXT
+    return [name for name, _ in found if not name.startswith("_") and name not in hidden]
 
 
 def changes(noun: str, verb: str, method: Callable[..., Any]) -> bool:
@@ -232,7 +240,7 @@ def changes(noun: str, verb: str, method: Callable[..., Any]) -> bool:
     return bool(VERBS.get(f"{noun} {verb}", Verb()).action) or not is_safe
 
 
-def register(app: typer.Typer, noun: str, shown: str, method: Callable[..., Any]) -> None:
+def register(app: click.Group, noun: str, shown: str, method: Callable[..., Any]) -> None:
     """Make the command *shown* of a method."""
     verb, name = VERBS.get(f"{noun} {shown}", Verb()), method.__name__
     given = parameters(method)
@@ -418,19 +426,19 @@ def _matches(row: object, pattern: str) -> bool:
     return any(isinstance(each, str) and fnmatchcase(each, pattern) for each in values)
 
 
-class _Apps(Mapping[str, typer.Typer]):
+class _Apps(Mapping[str, click.Group]):
     """The commands by noun."""
 
     def __init__(self) -> None:
         self._admin = AdminClient(namesrv="127.0.0.1:1")  # not started: only its methods are read
 
-    def __getitem__(self, noun: str) -> typer.Typer:
+    def __getitem__(self, noun: str) -> click.Group:
         if noun == TRACE:
-            app = typer.Typer(add_completion=False)
+            app = Group(TRACE)
             register(app, "message", TRACE, self._admin.messages.trace)
             return app
         part, verbs = NOUNS[noun]
-        return make_app(noun, getattr(self._admin, part), verbs)
+        return NounGroup(noun, getattr(self._admin, part), verbs)
 
     def __iter__(self) -> Iterator[str]:
         return iter((*NOUNS, TRACE))

@@ -43,7 +43,7 @@ class Parameter:
 
     def field(self) -> Any:  # noqa: ANN401 - of a dataclass
         """Return the field of the option or argument."""
-        about = {"autocompletion": done} if (done := COMPLETED.get(self.name)) else {}
+        about = {"complete": done} if (done := COMPLETED.get(self.name)) else {}
         if self.positional:
             return argument(self.help, self.name.upper(), self.default, **about)
         names = f"--{self.name.replace('_', '-')}"

@@ -8,9 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from rocketmq_aio.cli.arguments import argument, command, option, options
+from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.connection import ConnectionArguments
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.lag import LagArguments, show_lag
@@ -23,15 +21,14 @@ from rocketmq_aio.errors import ConfigError
 if TYPE_CHECKING:
     from rocketmq_aio.spark.pipelines import BodySchema, Selection, Summary, Target
 
-app = typer.Typer(
-    help="Pipelines between topics and files. Exit codes: 0 done and complete, 1 counts do not "
+app = Group(
+    "pipeline",
+    "Pipelines between topics and files. Exit codes: 0 done and complete, 1 counts do not "
     "add up, 2 wrong option, 3 failed, 130 stopped.",
-    no_args_is_help=True,
-    add_completion=False,
 )
-_message = partial(option, rich_help_panel="Messages")
-_target = partial(option, rich_help_panel="Target")
-_body = partial(option, rich_help_panel="Bodies")
+_message = partial(option, panel="Messages")
+_target = partial(option, panel="Target")
+_body = partial(option, panel="Bodies")
 
 
 @options

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import typer
 
-from rocketmq_aio.cli.arguments import argument, command, option, options
+from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_topics
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.input import InputError, Line, check_files, read_lines, read_whole
@@ -25,7 +24,7 @@ from rocketmq_aio.model.properties import RESERVED
 from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer.producer import Producer
 
-app = typer.Typer(add_completion=False)
+app = Group("produce")
 AT_ONCE: Final = 256
 SHOWN: Final = 5  # places of failures
 GROUP: Final = "rmq-produce"
@@ -55,7 +54,7 @@ class Fields(msgspec.Struct):
 class ProduceArguments(ClientArguments):
     """Options of `produce`."""
 
-    topic: str = argument("Topic to send to.", "TOPIC", autocompletion=complete_topics)
+    topic: str = argument("Topic to send to.", "TOPIC", complete=complete_topics)
     files: list[Path] | None = argument("Files; default: standard input.", "FILES...", None)
     json: bool = option(
         "Lines are JSON objects: body or body_base64, key or keys, tag, properties, sharding_key, "

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, Final
 
-import typer
+import click
 
 from rocketmq_aio.cli.arguments import option, options
 from rocketmq_aio.cli.output import print_note
@@ -29,7 +29,7 @@ class ChangeArguments:
         """Return whether *action*, a phrase such as "delete topic x", is to be done.
 
         :raises ConfigError: nobody can be asked
-        :raises typer.Abort: the user declined
+        :raises click.Abort: the user declined
         """
         if self.dry_run:
             print_note(f"dry run: would {action}")
@@ -39,7 +39,7 @@ class ChangeArguments:
         if not sys.stdin.isatty():
             raise ConfigError("--yes", None, f"{NOT_CONFIRMED} (to {action})")
         with prompting():
-            return typer.confirm(f"{action[0].upper()}{action[1:]}?", abort=True, err=True)
+            return click.confirm(f"{action[0].upper()}{action[1:]}?", abort=True, err=True)
 
 
 def run_async(work: Coroutine[Any, Any, int], *, on_signal: int | None = None) -> int:

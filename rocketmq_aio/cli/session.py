@@ -19,7 +19,7 @@ from rocketmq_aio.signals import stop_signals
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_option = partial(option, rich_help_panel="Spark")
+_option = partial(option, panel="Spark")
 LOGGING: Final = Path(__file__).with_name("log4j2.properties").absolute()
 CONNECTOR_OPTIONS: Final = ("--source-option", "--sink-option")
 VISIBLE: Final = (

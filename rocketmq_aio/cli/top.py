@@ -7,9 +7,7 @@ import time
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
-from rocketmq_aio.cli.arguments import command, option, options
+from rocketmq_aio.cli.arguments import Group, command, option, options
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.group_lag import read_lag
@@ -20,7 +18,7 @@ from rocketmq_aio.remoting.gather import gather_limited
 if TYPE_CHECKING:
     from rocketmq_aio.admin.client import AdminClient
 
-app = typer.Typer(add_completion=False)
+app = Group("top")
 AT_ONCE: Final = 16
 TOPICS: Final = ("topic", "messages", "in_per_second")
 GROUPS: Final = ("group", "topic", "lag", "out_per_second")

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import get_args
 
+import click
+
 import rocketmq_aio
 from rocketmq_aio import AdminClient, ConsumerEvent, errors
 from rocketmq_aio.cli.nouns import NOUNS, apps
@@ -47,7 +49,9 @@ def test_the_table_of_mqadmin_names_methods_and_commands_that_exist() -> None:
     rows = [line.split(" | ") for line in page.partition("| mqadmin |")[2].splitlines()[2:]]
     admin = AdminClient(namesrv="127.0.0.1:1")
     commands = {
-        f"rmq {noun} {command.name}" for noun in NOUNS for command in apps[noun].registered_commands
+        f"rmq {noun} {verb}"
+        for noun in NOUNS
+        for verb in apps[noun].list_commands(click.Context(apps[noun]))
     }
     shown = re.findall(r"`(rmq \w+ [a-z][\w-]*)", "".join(row[2] for row in rows))
     methods = re.findall(r"`([a-z_]+)\.(\w+)", "".join(row[1] for row in rows))

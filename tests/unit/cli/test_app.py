@@ -109,10 +109,10 @@ def test_an_invalid_option_is_one_line_before_spark_starts(
 
 
 def test_a_missing_cli_extra_is_reported() -> None:
-    ended = without(("typer", "rich"), "pipeline", "lag", "T")
+    ended = without(("click", "rich"), "pipeline", "lag", "T")
 
     assert ended.returncode == 2
-    assert ended.stderr == "rmq needs typer: install rocketmq-aio with its extra [cli]\n"
+    assert ended.stderr == "rmq needs click: install rocketmq-aio with its extra [cli]\n"
 
 
 def test_without_spark_only_lag_works() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-import typer
 from pyspark.errors import AnalysisException
 
 from rocketmq_aio.cli import pipelines
@@ -44,7 +43,7 @@ def test_an_invalid_setting_is_reported_with_its_option(setting: str, option: st
 
 
 def test_the_options_named_in_errors_exist() -> None:
-    commands = typer.main.get_group(pipelines.app).commands.values()
+    commands = pipelines.app.commands.values()
     known = {name for command in commands for param in command.params for name in param.opts}
 
     named = {name for text in OPTIONS.values() for name in re.findall(r"--[\w-]+", text)}
