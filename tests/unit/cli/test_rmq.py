@@ -335,9 +335,12 @@ def test_commands_import_only_what_they_need(cluster: EmbeddedCluster) -> None:
 def test_only_the_verb_that_is_called_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     register = nouns.register
-    monkeypatch.setattr(
-        nouns, "register", lambda app, *about: (made.append(about[1]), register(app, *about))
-    )
+
+    def noted(app: click.Group, noun: str, shown: str, method: Callable[..., Any]) -> None:
+        made.append(shown)
+        register(app, noun, shown, method)
+
+    monkeypatch.setattr(nouns, "register", noted)
 
     assert run(["topic", "list", "--help"]) == 0
 
