@@ -314,11 +314,15 @@ async def _known_route(routes: RouteTable, topic: str, config: ProducerConfig) -
     except RouteNotFoundError:
         pass
     try:
-        template = await routes.get(config.template_topic)
-        return routes.known(topic) or template  # it may have been created meanwhile
+        template = await routes.fetch(config.template_topic)
     except RouteNotFoundError:
         reason = "the name servers know no such topic, and no broker creates topics; create it"
         raise RouteNotFoundError(topic, reason) from None
+    try:
+        # Again: it may have been created, or a name server that has just started knew no topic.
+        return await routes.fetch(topic)
+    except RouteNotFoundError:
+        return template
 
 
 def _created_route(template: TopicRoute, topic: str, config: ProducerConfig) -> TopicRoute:

@@ -10,10 +10,12 @@ from typing import Final
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ConfigError, NameServerUnavailableError, RouteNotFoundError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.topic_publish_info import UNUSED_SECONDS
+from rocketmq_aio.protocol.codes import ResponseCode
 from tests.unit.producer.producer_env import ORDER, ROUTE, ProducerEnv, open_producer
 from tests.unit.remoting.until import until
 
@@ -41,6 +43,18 @@ async def test_once_the_created_topic_is_known_its_own_route_is_used(
         await two_brokers.producer.send(Message("later", b"y"))
     ).queue.broker_name == holder.name
     assert topics["later"].brokers == {holder.name}
+
+
+async def test_a_name_server_that_just_started_hides_no_existing_topic() -> None:
+    """Brokers register between the requests for the topic and for the template."""
+    async with open_producer(brokers=2, queues=1) as env:
+        unknown = Response(ResponseCode.TOPIC_NOT_EXIST, remark="No topic route info")
+        env.cluster.name_server.on(ROUTE, unknown)
+        for number in range(8):
+            await env.producer.send(Message("orders", b"x", sharding_key=str(number)))
+
+        assert {(each.queue_id, each.topic) for each in env.sends()} == {(0, "orders")}
+        assert len(env.sends()) == 8
 
 
 async def test_a_topic_that_no_broker_creates_is_not_found(env: ProducerEnv) -> None:

@@ -40,6 +40,9 @@ class Routes:
             raise RouteNotFoundError(topic, "the name servers know no such topic")
         return read_route(topic, self._known[topic])
 
+    async def fetch(self, topic: str) -> TopicRoute:
+        return await self.get(topic)
+
     def known(self, topic: str) -> TopicRoute | None:
         return read_route(topic, self._known[topic]) if topic in self._known else None
 
