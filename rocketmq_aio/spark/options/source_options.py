@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, field, fields
 from difflib import get_close_matches
@@ -32,6 +33,8 @@ KAFKA: Final = {  # replacements for options of Spark's Kafka source
     "kafkaconsumer.polltimeoutms": "; use pullTimeoutMs",
     "includeheaders": "; select the column properties",
 }
+# As tags such a filter matches nothing, and the read would be empty.
+SQL: Final = re.compile(r"[=<>']|\bis\s+(not\s+)?null\b|\bbetween\s|\bin\s*\(", re.IGNORECASE)
 NO_MEANING: Final = ", which has no meaning here: leave it out"
 TABLE_PREFIX: Final = "option."
 # Spark passes the OPTIONS of a table to no scan or write of a Python data source.
@@ -176,6 +179,9 @@ def read_options(mapping: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         found.setdefault("starting_offsets", "latest")
     read = ReadOptions(connection=connection, **found)
     _check_topics(read)
+    if "expression_type" not in found and SQL.search(read.sub_expression):
+        reason = "it looks like an SQL condition: set expressionType to SQL92, or to TAG for tags"
+        raise ConfigError("subExpression", read.sub_expression, reason)
     _check_positions(read, streaming=streaming)
     _check_limits(read)
     return read

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rocketmq_aio.config.producer import MAX_BATCH_MESSAGES
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.errors import ConfigError, InvalidMessageError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.spark.arrow.row_encoder import encode, slices
 from rocketmq_aio.spark.arrow.row_schema import check_columns
@@ -33,6 +33,11 @@ logger = get_logger(__name__)
 QUERY_ID: Final = "sql.streaming.queryId"  # local properties of a stream's tasks
 BATCH_ID: Final = "streaming.sql.batchId"
 PREFIX_BYTES: Final = 10  # of a message id; the row number takes six
+# Nothing that a Python task raises keeps Spark from repeating it.
+ADVICE: Final = (
+    "; filter such rows out before the write: Spark repeats a failed task (spark.task.maxFailures "
+    "times in all), which fails again, and sends the rows before it again"
+)
 ENCODE_AHEAD: Final = 1  # record batches encoded while another one is sent
 
 
@@ -151,14 +156,17 @@ class WriteTask:
         return WriteSummary() if sender is None else sender.summary()
 
     def _encode(self, sender: RequestSender, batch: Any) -> list[WriteRequest]:  # noqa: ANN401
-        rows = encode(
-            batch,
-            topic=self._options.topic,
-            id_prefix=self._prefix,
-            first_row=self._row,
-            most_bytes=ROW_PRODUCER.max_message_bytes,
-            check_tags=self._options.check_tags,
-        )
+        try:
+            rows = encode(
+                batch,
+                topic=self._options.topic,
+                id_prefix=self._prefix,
+                first_row=self._row,
+                most_bytes=ROW_PRODUCER.max_message_bytes,
+                check_tags=self._options.check_tags,
+            )
+        except InvalidMessageError as error:
+            raise InvalidMessageError(error.topic, error.reason + ADVICE) from None
         call, find_queues = self._runtime.call, sender.queues_of_keys
         requests = write_requests(rows, self._limits, lambda *keys: call(find_queues, *keys))
         return list(requests)

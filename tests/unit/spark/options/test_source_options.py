@@ -106,6 +106,9 @@ def test_an_unknown_option_names_the_closest_match(given: dict[str, str], hint: 
         ({"group": "DEFAULT_CONSUMER"}, "reserved"),
         ({"subExpression": "||"}, "expected tags"),
         ({"expressionType": "SQL92"}, "not an SQL condition"),
+        ({"subExpression": "price > 3"}, "expressionType to SQL92"),
+        ({"subExpression": "TAGS in ('a', 'b')"}, "expressionType to SQL92"),
+        ({"subExpression": "a is not null"}, "or to TAG"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "3"}, "more than maxOffsets"),
         ({"minPartitions": "9", "maxPartitions": "3"}, "more than maxPartitions"),
         ({"maxTriggerDelay": "soon"}, "such as 15m"),
@@ -117,6 +120,21 @@ def test_an_unknown_option_names_the_closest_match(given: dict[str, str], hint: 
 )
 def test_an_invalid_value_is_rejected_with_a_way_out(given: dict[str, str], message: str) -> None:
     assert message in refused(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"subExpression": "new || not-paid||in transit"},
+        {"subExpression": "price > 3", "expressionType": "TAG"},
+        {"subExpression": "price > 3", "expressionType": "SQL92"},
+    ],
+)
+def test_a_filter_is_taken_as_its_type_says(given: dict[str, str]) -> None:
+    read = read_options({**BASIC, **given}, streaming=False)
+
+    assert read.sub_expression == given["subExpression"]
+    assert read.expression_type == given.get("expressionType", "TAG")
 
 
 @pytest.mark.parametrize(

@@ -281,7 +281,7 @@ async def test_a_send_cancelled_by_foreign_code_fails_the_task(
 
 async def test_an_invalid_row_fails_the_task(cluster: FakeCluster) -> None:
     bad = pa.RecordBatch.from_pydict({"body": pa.array([b"x", None])})
-    with pytest.raises(InvalidMessageError, match="row 11 of the task"):
+    with pytest.raises(InvalidMessageError, match="row 11 of the task: its body is null; filter"):
         await run(cluster, iter([*batches(1), bad]))
 
 
