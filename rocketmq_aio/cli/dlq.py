@@ -19,7 +19,7 @@ from rocketmq_aio.cli.running import ChangeArguments, run_async
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.model.message import Message, MessageExt
-from rocketmq_aio.model.properties import RESERVED, RETRY_TOPIC
+from rocketmq_aio.model.properties import RETRY_TOPIC
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.remoting.gather import gather_limited
 
@@ -176,13 +176,12 @@ def copy_of(letter: MessageExt, topic: str | None) -> Message:
     if target is None:
         reason = "is needed: the letter does not name its original topic"
         raise ConfigError("--to-topic", letter.message_id, reason)
-    own = {name: text for name, text in letter.properties.items() if name not in RESERVED}
     return Message(
         target,
         letter.body,
         tags=letter.tags,
         keys=letter.keys,
-        properties={**own, COPIED_ID: letter.message_id},
+        properties={**letter.user_properties, COPIED_ID: letter.message_id},
     )
 
 

@@ -30,6 +30,7 @@ from rocketmq_aio.model.properties import (
     parse_properties,
     split_keys,
     take_properties,
+    user_properties,
 )
 from rocketmq_aio.model.values import MessageQueue
 
@@ -269,6 +270,14 @@ class MessageExt(msgspec.Struct, Generic[V_co], gc=False, eq=False):
         if parsed is None:
             parsed = self.parsed_properties = parse_properties(self.raw_properties)
         return parsed
+
+    @property
+    def user_properties(self) -> dict[str, str]:
+        """The properties that a `Message` may have: those of the system are left out.
+
+        For a message that forwards this one; tag, keys and sharding key are arguments of their own.
+        """
+        return user_properties(self.properties)
 
     @property
     def tags(self) -> str | None:

@@ -81,9 +81,20 @@ def take_properties(topic: str, properties: Mapping[str, str], named: dict[str, 
     return encoded
 
 
+def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return those of *properties* that `take_properties` accepts."""
+    return {
+        name: value
+        for name, value in properties.items()
+        if name not in RESERVED and name.strip() and value.strip()
+    }
+
+
 def _refuse_property(topic: str, name: str) -> NoReturn:
     if name in RESERVED:
-        raise InvalidMessageError(topic, f"property name {name!r} belongs to the system")
+        reason = "belongs to the system: use arguments such as keys= and tags=; to forward a "
+        reason += "received message, give properties=received.user_properties"
+        raise InvalidMessageError(topic, f"property name {name!r} {reason}")
     reason = f"property {name!r} has a blank name or value; brokers drop those"
     raise InvalidMessageError(topic, reason)
 

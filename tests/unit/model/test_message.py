@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rocketmq_aio.errors import InvalidMessageError, RocketMQError
-from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import UNSENDABLE_TOPICS
 from rocketmq_aio.model.properties import RESERVED, parse_properties
 from rocketmq_aio.model.values import MessageQueue, MessageSelector, SendResult, SendStatus
+from rocketmq_aio.testing import received_message
 
 Texts = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min_size=1)
 Whole = Texts.filter(str.strip)
@@ -341,3 +342,16 @@ def test_only_send_ok_is_ok() -> None:
 def test_a_selector_has_expression_and_kind() -> None:
     assert msgspec.structs.astuple(MessageSelector.by_tag("a || b")) == ("a || b", "TAG")
     assert msgspec.structs.astuple(MessageSelector.by_sql("a > 5")) == ("a > 5", "SQL92")
+
+
+def test_user_properties_are_those_that_another_message_may_have() -> None:
+    received: MessageExt = received_message(
+        Message("orders", b"x", tags="new", keys="42", properties={"price": "12"}, sharding_key="c")
+    )
+    received.raw_properties += (
+        b"__BORNHOST\x01h\x02blank\x01 \x02 \x01unnamed\x02TRACE_ON\x01true\x02"
+    )
+    forwarded = Message("archive", received.body, properties=received.user_properties)
+
+    assert received.user_properties == {"price": "12"}
+    assert forwarded.properties == {"price": "12", "WAIT": "true"}
