@@ -23,6 +23,7 @@ import yaml  # type: ignore[import-untyped]
 from rocketmq_aio.admin.servers import Servers
 from rocketmq_aio.cli import nouns
 from rocketmq_aio.cli.app import MODULES, load, run
+from rocketmq_aio.cli.arguments import Argument
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.model.message import Message
@@ -277,6 +278,17 @@ def test_every_command_has_help_and_no_option_for_secrets() -> None:
     assert all(each.help for name, each in commands().items() if name != "dev")
     secrets = {"--password", "--secret-key", "--secret", "--security-token"}
     assert not {name for name, options in names.items() if options & secrets}
+
+
+def test_every_option_and_argument_has_a_help_text() -> None:
+    without = {
+        f"{name} {each.name}"
+        for name, command in commands().items()
+        for each in command.params
+        if not (each.text if isinstance(each, Argument) else each.help)
+    }
+
+    assert not without
 
 
 def test_what_destroys_asks_and_has_a_dry_run() -> None:
