@@ -367,13 +367,13 @@ async def test_secrets_are_never_logged(
         Credentials(access_key=SHOP.access_key, secret_key=SECRET + "-wrong", security_token=TOKEN),
         Credentials(access_key="who-is-this", secret_key=SECRET, security_token=TOKEN),
     ]
-    told: list[Any] = []
+    reported: list[Any] = []
     for credentials in accounts:
         config = ClientConfig(namesrv=acl_cluster.namesrv, credentials=credentials)
-        told += [config, *await everything(config, group)]
-    errors = [each for each in told if isinstance(each, BaseException)]
+        reported += [config, *await everything(config, group)]
+    errors = [each for each in reported if isinstance(each, BaseException)]
 
-    shown = [repr(each) + str(each) for each in told]
+    shown = [repr(each) + str(each) for each in reported]
     shown += ["".join(traceback.format_exception(each)) for each in errors]
     shown += [repr(pickle.dumps(each)) for each in errors]
     shown += [caplog.text, *capfd.readouterr()]
@@ -387,20 +387,20 @@ async def test_secrets_are_never_logged(
 
 async def everything(config: ClientConfig, group: str) -> list[object]:
     """Use *config* in every client; return all objects that can be shown."""
-    told: list[object] = []
+    reported: list[object] = []
     async with Producer("till", client=config) as producer:
-        told += [producer, producer.client, producer.client.remoting]
+        reported += [producer, producer.client, producer.client.remoting]
         for topic in (TOPIC, FORBIDDEN):
             try:
-                told.append(await producer.send(Message(topic, b"shown")))
+                reported.append(await producer.send(Message(topic, b"shown")))
             except RocketMQError as error:
-                told.append(error)
+                reported.append(error)
     consumer = LitePullConsumer(group, client=config, config=EARLIEST)
-    told.append(consumer)
+    reported.append(consumer)
     await consumer.subscribe(TOPIC)
     try:
         async with consumer:
-            told += await consumer.poll(1)
+            reported += await consumer.poll(1)
     except RocketMQError as error:
-        told.append(error)
-    return told
+        reported.append(error)
+    return reported

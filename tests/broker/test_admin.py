@@ -254,11 +254,13 @@ async def test_progress_and_statistics_equal_those_of_mqadmin(
     assert progress.lag == progress.to_dict()["lag"] == QUEUES
     assert json.dumps([stats.to_dict(), progress.to_dict()])
     assert await admin.topic_groups(topic) == [group]
-    told = await in_thread(rocketmq_cluster.mqadmin, "consumerProgress", "-g", group, "-n", namesrv)
-    assert re.findall(r"Diff Total: *(\d+)", told) == [str(progress.lag)], told
-    told = await in_thread(rocketmq_cluster.mqadmin, "topicStatus", "-t", topic, "-n", namesrv)
+    reported = await in_thread(
+        rocketmq_cluster.mqadmin, "consumerProgress", "-g", group, "-n", namesrv
+    )
+    assert re.findall(r"Diff Total: *(\d+)", reported) == [str(progress.lag)], reported
+    reported = await in_thread(rocketmq_cluster.mqadmin, "topicStatus", "-t", topic, "-n", namesrv)
     ends = [(q.queue.queue_id, q.min_offset, q.max_offset) for q in stats.queues]
-    assert rows(told) == ends, told
+    assert rows(reported) == ends, reported
 
 
 def rows(printed: str) -> list[tuple[int, ...]]:

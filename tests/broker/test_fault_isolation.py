@@ -74,7 +74,7 @@ async def test_a_frozen_broker_is_excluded_and_restored(
         stopped = monotonic()
         await asyncio.to_thread(frozen.pause)
         try:
-            await until(lambda: bool(told(caplog, "broker_isolated")), "isolation", 60)
+            await until(lambda: bool(reported(caplog, "broker_isolated")), "isolation", 60)
             settled = monotonic()
             await until(lambda: len(load.since(settled)) > 1000, "more sends", 60)
             during = load.since(settled)
@@ -91,12 +91,12 @@ async def test_a_frozen_broker_is_excluded_and_restored(
     assert {name for _, _, name in during} == {other.name}
     assert p99([seconds for _, seconds, _ in during]) < 1.0  # an attempt that hangs takes 1.5 s
     assert len(late) <= 2 * SENDERS  # each sender hit it at most once
-    assert f"broker='{frozen.name}'" in told(caplog, "broker_isolated")[0]
-    assert "reason=" in told(caplog, "broker_isolated")[0]
-    assert told(caplog, "broker_restored")
+    assert f"broker='{frozen.name}'" in reported(caplog, "broker_isolated")[0]
+    assert "reason=" in reported(caplog, "broker_isolated")[0]
+    assert reported(caplog, "broker_restored")
 
 
-def told(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
+def reported(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
     return [text for text in caplog.messages if event in text]
 
 

@@ -44,7 +44,7 @@ def message(topic: str, name: str, delay_level: int = 0) -> Message:
     )
 
 
-def told(topic: str, name: str) -> str:
+def reported(topic: str, name: str) -> str:
     """Return the fields of `message` that a reader prints."""
     return f"{topic} tag-{name} {name} ü {name} 7 {name}"
 
@@ -83,9 +83,11 @@ async def test_java_reads_every_kind_of_message_of_this_client(
     )
     read = [line.removeprefix("read ") for line in printed.splitlines() if line[:5] == "read "]
 
-    assert read[-1] == told(topic, "namespaced")
-    assert sorted(read[:-1]) == sorted(told(topic, name) for name in NAMES)
-    assert [each for each in read if "ordered" in each] == [told(topic, name) for name in IN_ORDER]
+    assert read[-1] == reported(topic, "namespaced")
+    assert sorted(read[:-1]) == sorted(reported(topic, name) for name in NAMES)
+    assert [each for each in read if "ordered" in each] == [
+        reported(topic, name) for name in IN_ORDER
+    ]
 
 
 async def test_this_client_reads_every_kind_of_message_of_java(
@@ -98,12 +100,12 @@ async def test_this_client_reads_every_kind_of_message_of_java(
     client = ClientConfig(namesrv=rocketmq_cluster.namesrv, verify_checksums=True)
     read = await read_all(client, topic, group, len(NAMES))
 
-    assert sorted(map(described, read)) == sorted(told(topic, name) for name in NAMES)
+    assert sorted(map(described, read)) == sorted(reported(topic, name) for name in NAMES)
     ordered = [each for each in read if each.body.startswith(b"ordered")]
     assert [each.body.decode() for each in ordered] == IN_ORDER
     assert len({each.queue for each in ordered}) == 1
     [namespaced] = await read_all(inside, topic, group, 1)
-    assert described(namespaced) == told(topic, "namespaced")
+    assert described(namespaced) == reported(topic, "namespaced")
 
 
 async def read_all(client: ClientConfig, topic: str, group: str, count: int) -> list[MessageExt]:

@@ -100,12 +100,12 @@ async def test_order_configuration_and_allocation_equal_those_of_mqadmin(
     await admin.topics.set_order(topic, {})
     members = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
     allocated = await admin.topics.allocate(topic, members)
-    told = await mqadmin(rocketmq_cluster, "allocateMQ", "-t", topic, "-i", ",".join(members))
+    reported = await mqadmin(rocketmq_cluster, "allocateMQ", "-t", topic, "-i", ",".join(members))
 
     assert stored == {BROKER: 4}
     assert f"{BROKER}:4" in printed
     assert await admin.topics.order(topic) == {}
-    theirs = json.loads(told)["result"]
+    theirs = json.loads(reported)["result"]
     # mqadmin does not sort the queues first, as clients do.
     assert {name: len(queues) for name, queues in allocated.items()} == {
         name: len(queues) for name, queues in theirs.items()
@@ -476,8 +476,8 @@ async def test_requests_of_5_name_the_release_that_has_them(
     await brokers.set_read_ahead(random=False)
     await brokers.limit_cold_data(group, 1000)
     assert (await brokers.cold_data())[BROKER]["configTable"][group] == 1000
-    told = await mqadmin(rocketmq_cluster, "getColdDataFlowCtrInfo", "-c", "DefaultCluster")
-    assert group in told
+    reported = await mqadmin(rocketmq_cluster, "getColdDataFlowCtrInfo", "-c", "DefaultCluster")
+    assert group in reported
     await brokers.unlimit_cold_data(group)
     assert group not in (await brokers.cold_data())[BROKER]["configTable"]
     checks = await brokers.check_rocksdb_queues(topic)
@@ -510,11 +510,11 @@ async def test_lite_topics_are_described(
     brokers = await admin.lite.brokers()
     found = await admin.lite.parent(parent)
     printed = await mqadmin(rocketmq_cluster, "getBrokerLiteInfo", "-c", "DefaultCluster")
-    told = await mqadmin(rocketmq_cluster, "getParentTopicInfo", "-p", parent)
+    reported = await mqadmin(rocketmq_cluster, "getParentTopicInfo", "-p", parent)
 
     assert (found[BROKER].topic, found[BROKER].lite_topic_count) == (parent, 0)
     assert str(brokers[BROKER].max_lmq_num) in printed
-    assert parent in told
+    assert parent in reported
     assert (await admin.lite.topic(parent, "none"))[BROKER].subscribers == ()
     await admin.groups.create(group, attributes={"lite.bind.topic": parent})
     lag = (await admin.lite.group(parent, group))[BROKER]
@@ -522,8 +522,8 @@ async def test_lite_topics_are_described(
     nobody = (await admin.lite.client(parent, group, "nobody"))[BROKER]
     assert (nobody.client_id, nobody.lite_topics) == ("nobody", ())
     await admin.lite.dispatch(parent, group)
-    told = await mqadmin(rocketmq_cluster, "triggerLiteDispatch", "-p", parent, "-g", group)
-    assert re.search(rf"{BROKER}\s+dispatched", told)
+    reported = await mqadmin(rocketmq_cluster, "triggerLiteDispatch", "-p", parent, "-g", group)
+    assert re.search(rf"{BROKER}\s+dispatched", reported)
 
 
 # --- name servers ---------------------------------------------------------------------------------

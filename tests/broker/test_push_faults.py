@@ -369,7 +369,7 @@ async def test_truncated_offset_file_is_reported_and_set_aside(
         if broken == 2:  # no offset is left: the group is new and starts at `start_from`
             await until(lambda: len(seen) == 21, "all messages again", 60)
 
-    told = [each for each in events if isinstance(each, CorruptOffsetFile)]
-    assert [each.recovered for each in told] == [broken == 1] * broken
-    assert all(each.kept_as.exists() for each in told)
+    reported = [each for each in events if isinstance(each, CorruptOffsetFile)]
+    assert [each.recovered for each in reported] == [broken == 1] * broken
+    assert all(each.kept_as.exists() for each in reported)
     assert len(seen) == len(set(seen))

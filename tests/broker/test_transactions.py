@@ -412,8 +412,8 @@ async def keep_deciding(
         number += 1
         body = f"{name}-{number}"
         state = TransactionState.ROLLBACK if number % 3 == 0 else TransactionState.COMMIT
-        told = TransactionState.UNKNOWN if number % 5 == 0 else state
-        decide = partial(decided_as, ledger, body, state, told)
+        reported = TransactionState.UNKNOWN if number % 5 == 0 else state
+        decide = partial(decided_as, ledger, body, state, reported)
         try:
             await producer.send_in_transaction(Message(topic, body.encode()), decide)
         except RocketMQError:
@@ -422,8 +422,8 @@ async def keep_deciding(
 
 
 async def decided_as(
-    ledger: Ledger, body: str, state: TransactionState, told: TransactionState, _tx: object
+    ledger: Ledger, body: str, state: TransactionState, reported: TransactionState, _tx: object
 ) -> TransactionState:
-    """Record *state* as the local transaction and send *told* to the broker."""
+    """Record *state* as the local transaction and send *reported* to the broker."""
     ledger.ended[body] = state
-    return told
+    return reported

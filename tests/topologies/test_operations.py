@@ -29,14 +29,14 @@ async def test_controllers_are_described_and_elect_masters(
         metadata = await admin.controllers.metadata(controller)
         printed = await mqadmin(controlled, "getControllerMetaData", "-a", controller)
         before = (await admin.controllers.in_sync_sets(controller, [broker.name]))[broker.name]
-        told = await mqadmin(controlled, "getSyncStateSet", "-a", controller, "-b", broker.name)
+        reported = await mqadmin(controlled, "getSyncStateSet", "-a", controller, "-b", broker.name)
         config = (await admin.controllers.config([controller]))[controller]
         epochs = await admin.brokers.epochs()
         status = await admin.brokers.ha_status()
 
         assert metadata.leader_address == controller
         assert f"#ControllerLeaderAddress\t{controller}" in printed
-        assert str(before.master_address) in told
+        assert str(before.master_address) in reported
         assert len(before.in_sync) == 3
         assert before.not_in_sync == ()
         assert config["controllerType"]

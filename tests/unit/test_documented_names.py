@@ -21,17 +21,17 @@ ALIASES = {"ConsumerEvent", "AllocateStrategy"}  # documented where they are use
 
 def test_every_public_name_is_in_the_reference() -> None:
     pages = "".join(page.read_text() for page in REFERENCE.glob("*.md"))
-    told = set(re.findall(r"^::: rocketmq_aio\.(\w+)$", pages, re.M))
+    reported = set(re.findall(r"^::: rocketmq_aio\.(\w+)$", pages, re.M))
 
-    assert set(vars(rocketmq_aio)["__all__"]) - set(vars(errors)) - ALIASES <= told
+    assert set(vars(rocketmq_aio)["__all__"]) - set(vars(errors)) - ALIASES <= reported
 
 
 def test_every_event_is_in_the_operating_guide() -> None:
     page = (ROOT / "docs" / "guide" / "operating.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `")]
 
-    told = {name for row in rows for name in re.findall(r"`(\w+)`", row.split(" | ")[0])}
-    assert {event.__name__ for event in get_args(ConsumerEvent)} <= told
+    reported = {name for row in rows for name in re.findall(r"`(\w+)`", row.split(" | ")[0])}
+    assert {event.__name__ for event in get_args(ConsumerEvent)} <= reported
 
 
 def test_both_readmes_show_the_same_code() -> None:

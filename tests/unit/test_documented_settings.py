@@ -39,6 +39,6 @@ def shown(field: Field[object]) -> str:
     "config", [ClientConfig, ProducerConfig, LitePullConfig, PushConfig, PopConfig]
 )
 def test_every_setting_is_documented_with_its_default(config: type) -> None:
-    told = documented(config)
+    reported = documented(config)
 
-    assert told == {field.name: shown(field) for field in fields(config)}
+    assert reported == {field.name: shown(field) for field in fields(config)}

@@ -292,8 +292,8 @@ async def test_a_span_that_ends_in_another_task_logs_nothing(
 ) -> None:
     handled = _handling({})
 
-    async def tell(told: Callable[[ConsumeContext], None]) -> None:
-        told(handled)
+    async def tell(reported: Callable[[ConsumeContext], None]) -> None:
+        reported(handled)
 
     await asyncio.create_task(tell(watched.hook.before))
     await asyncio.create_task(tell(watched.hook.after))

@@ -34,41 +34,41 @@ def program() -> Iterator[Heard]:
 def test_all_blocks_are_called_instead_of_the_program(
     program: Heard, number: signal.Signals
 ) -> None:
-    told: list[str] = []
-    with stop_signals(lambda: told.append("a")), stop_signals(lambda: told.append("b")):
+    reported: list[str] = []
+    with stop_signals(lambda: reported.append("a")), stop_signals(lambda: reported.append("b")):
         signal.raise_signal(number)
 
-    assert told == ["a", "b"]
+    assert reported == ["a", "b"]
     assert program == []
 
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_the_last_block_restores_the_handlers(program: Heard, first: int) -> None:
-    told: list[int] = []
-    blocks = [stop_signals(lambda: told.append(0)), stop_signals(lambda: told.append(1))]
+    reported: list[int] = []
+    blocks = [stop_signals(lambda: reported.append(0)), stop_signals(lambda: reported.append(1))]
     for block in blocks:
         block.__enter__()
     blocks.pop(first).__exit__(None, None, None)
     signal.raise_signal(signal.SIGTERM)
-    assert told == [1 - first]
+    assert reported == [1 - first]
 
     blocks.pop().__exit__(None, None, None)
     signal.raise_signal(signal.SIGTERM)
-    assert (told, program) == ([1 - first], ["SIGTERM"])
+    assert (reported, program) == ([1 - first], ["SIGTERM"])
 
 
 def test_a_callback_may_be_registered_twice(program: Heard) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def listen() -> None:
-        told.append("a")
+        reported.append("a")
 
     with stop_signals(listen):
         with stop_signals(listen):
             signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    assert told == ["a", "a", "a"]
+    assert reported == ["a", "a", "a"]
 
 
 def test_a_handler_set_during_a_block_is_kept(program: Heard) -> None:
@@ -101,11 +101,11 @@ def wait_for_signal(ready: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12
 def test_a_forked_process_has_the_original_handlers() -> None:
-    told: list[str] = []
+    reported: list[str] = []
     ready, written = os.pipe()
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        with stop_signals(lambda: told.append("parent")):
+        with stop_signals(lambda: reported.append("parent")):
             child = get_context("fork").Process(target=wait_for_signal, args=(written,))
             child.start()
             assert os.read(ready, 1) == b"x"
@@ -117,4 +117,4 @@ def test_a_forked_process_has_the_original_handlers() -> None:
         os.close(written)
 
     assert child.exitcode == -signal.SIGTERM
-    assert told == []
+    assert reported == []

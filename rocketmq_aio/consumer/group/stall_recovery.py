@@ -65,7 +65,7 @@ class StallDetector:
 
 
 class CommitFence(Generic[Q]):
-    """Sets the commit floor of each queue: after a stall, the offset that is committed then.
+    """Sets `min_commit_offset` of each queue: after a stall, the offset that is committed then.
 
     A member that only worked long without yielding to the event loop still has its queues unless
     the broker dropped it, so its own progress is usually committed.
@@ -87,12 +87,12 @@ class CommitFence(Generic[Q]):
     def may_commit(self, assigned: QueueState) -> bool:
         """Whether committing the queue keeps what other members committed."""
         self.stalls.look()  # the caller may have been woken before the timer
-        return assigned.committable >= assigned.commit_floor
+        return assigned.committable >= assigned.min_commit_offset
 
     async def refresh(self, queues: Iterable[QueueState]) -> dict[MessageQueue, BaseException]:
-        """Read the floors of those of *queues* that a stall invalidated; return what failed."""
+        """Read the least offsets that a stall made unknown; return what failed."""
         self.stalls.look()  # the caller may have been woken before the timer
-        stale = [each for each in queues if each.commit_floor == UNVERIFIED]
+        stale = [each for each in queues if each.min_commit_offset == UNVERIFIED]
         _, failed = await gather_limited(self._refresh, stale)
         return {assigned.queue: error for assigned, error in failed.items()}
 
@@ -101,9 +101,9 @@ class CommitFence(Generic[Q]):
         held = list(self._table.values())
         if not held:
             return
-        logger.warning("process_stood_still", seconds=round(seconds), queues=len(held))
+        logger.warning("event_loop_stalled", seconds=round(seconds), queues=len(held))
         for assigned in held:
-            assigned.commit_floor = UNVERIFIED
+            assigned.min_commit_offset = UNVERIFIED
         self._on_stall(held)
 
     def _on_stall(self, held: list[Q]) -> None:
@@ -118,8 +118,8 @@ class CommitFence(Generic[Q]):
             logger.info("progress_unknown", queue=str(assigned.queue), reason=str(error))
             raise
         # Unchanged: since then there was no seek, and no other stall.
-        if assigned.commit_floor == UNVERIFIED and count == self._count:
-            assigned.commit_floor = UNKNOWN if committed is None else committed
+        if assigned.min_commit_offset == UNVERIFIED and count == self._count:
+            assigned.min_commit_offset = UNKNOWN if committed is None else committed
 
 
 class StallRecovery(CommitFence[Q]):

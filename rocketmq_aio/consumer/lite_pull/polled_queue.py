@@ -95,11 +95,11 @@ class PolledQueue(QueueState):
 
     def refetch(self) -> None:
         processed, explicit, delivered = self._processed, self._explicit, self.delivered
-        floor = self.commit_floor
+        least = self.min_commit_offset
         if delivered != UNKNOWN:
             self.move(delivered)
             self._processed, self._explicit = processed, explicit
-            self.commit_floor = floor
+            self.min_commit_offset = least
 
     def put(self, messages: list[MessageExt]) -> None:
         held = self.process_queue

@@ -15,7 +15,7 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID
 
 UNKNOWN: Final = -1
-UNVERIFIED: Final = 2**63  # a commit floor that no offset reaches
+UNVERIFIED: Final = 2**63  # a `min_commit_offset` that no queue reaches
 
 
 class QueueState:
@@ -26,7 +26,7 @@ class QueueState:
     """
 
     __slots__ = (
-        *("queue", "process_queue", "next_offset", "commit_due", "commit_floor", "generation"),
+        *("queue", "process_queue", "next_offset", "commit_due", "min_commit_offset", "generation"),
         *("dropped", "released", "paused", "drained", "failure", "start_error", "started"),
         *("broker_id", "master", "last_message", "pull_request", "scope", "wake"),
         *("last_pull", "last_consume"),
@@ -41,7 +41,7 @@ class QueueState:
         self.released = False  # other members may own it: late results are ignored
         # The position must be committed, also without automatic commits; cleared when it is.
         self.commit_due = False
-        self.commit_floor = UNKNOWN  # less is not committed; see `CommitFence`
+        self.min_commit_offset = UNKNOWN  # less is not committed; see `CommitFence`
         self.generation = 0  # counts moves: the response to an older pull is ignored
         self.failure: RocketMQError | None = None  # raised by the next poll
         self.broker_id = MASTER_ID  # the replica that the broker suggested
@@ -117,7 +117,7 @@ class QueueState:
 
     def trust(self) -> None:
         """Allow commits below those of other members: the position was set explicitly."""
-        self.commit_floor = UNKNOWN
+        self.min_commit_offset = UNKNOWN
 
     def drop(self) -> None:
         """Stop pulling and delivering: the queue is revoked."""

@@ -198,8 +198,8 @@ async def a_pop_of_unknown_age_tells_the_time_and_is_not_held(env: CaseEnv) -> N
         answer = await client.ask(pop_header(env, born_time=0))
 
     assert answer.code == NOTHING
-    told = read_header(answer, PopMessageResponse).pop_time
-    assert abs(told - time.time_ns() // 1_000_000) < 60_000
+    reported = read_header(answer, PopMessageResponse).pop_time
+    assert abs(reported - time.time_ns() // 1_000_000) < 60_000
 
 
 async def a_pop_from_long_ago_is_not_served(env: CaseEnv) -> None:

@@ -310,10 +310,10 @@ async def test_the_first_heartbeat_of_a_connection_is_full() -> None:
             assert short_forms(cluster)[-1]
             await cluster.broker.restart()
             await until(lambda: not client.remoting.is_connected(address))
-            told = len(short_forms(cluster))
+            reported = len(short_forms(cluster))
             await client.heartbeats.send_all()
 
-            assert not short_forms(cluster)[told]
+            assert not short_forms(cluster)[reported]
 
 
 async def test_heartbeat_is_full_on_a_connection_made_by_other_requests() -> None:
@@ -325,11 +325,11 @@ async def test_heartbeat_is_full_on_a_connection_made_by_other_requests() -> Non
             (queue, *_) = (await client.routes.get("orders")).subscribe_queues
             await cluster.broker.restart()
             await until(lambda: not client.remoting.is_connected(address))
-            told = len(short_forms(cluster))
+            reported = len(short_forms(cluster))
             await client.broker.max_offset(queue)
-            await cluster.broker.wait_for(HEART_BEAT, told + 1)
+            await cluster.broker.wait_for(HEART_BEAT, reported + 1)
 
-            assert not short_forms(cluster)[told]
+            assert not short_forms(cluster)[reported]
 
 
 def short_forms(cluster: FakeCluster) -> list[bool]:
@@ -364,9 +364,9 @@ async def test_a_slow_name_server_delays_no_heartbeat() -> None:
     ):
         cluster.name_server.on(ROUTE, None, times=None)
         await cluster.name_server.wait_for(ROUTE, len(cluster.name_server.requests) + 1)
-        told = len(cluster.broker.requests_of(HEART_BEAT))
+        reported = len(cluster.broker.requests_of(HEART_BEAT))
 
-        await cluster.broker.wait_for(HEART_BEAT, told + 5)
+        await cluster.broker.wait_for(HEART_BEAT, reported + 5)
 
 
 async def test_a_broker_that_hangs_delays_no_route(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,9 +375,9 @@ async def test_a_broker_that_hangs_delays_no_route(monkeypatch: pytest.MonkeyPat
         FakeCluster(topics={"orders": 2}) as cluster,
         ConsumerClient(config_of(cluster, **OFTEN_AND_PATIENT), "billing") as member,
     ):
-        told = len(cluster.broker.requests_of(HEART_BEAT))
+        reported = len(cluster.broker.requests_of(HEART_BEAT))
         cluster.broker.on(HEART_BEAT, None, times=None)
-        await cluster.broker.wait_for(HEART_BEAT, told + 1)
+        await cluster.broker.wait_for(HEART_BEAT, reported + 1)
         cluster.create_topic("orders", 7)
 
         await until(lambda: "orders" in member.changed[1:])

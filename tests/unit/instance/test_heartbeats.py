@@ -62,13 +62,13 @@ class Beating:
     def broker(self) -> FakeBroker:
         return self.brokers[0]
 
-    def told(self, broker: FakeBroker | None = None) -> list[HeartbeatData]:
+    def reported(self, broker: FakeBroker | None = None) -> list[HeartbeatData]:
         """Bodies of the heartbeats that a broker received."""
         commands = (broker or self.broker).requests_of(HEART_BEAT)
         return [read_body(command.body, HeartbeatData) for command in commands]
 
     def forms(self) -> list[str]:
-        return ["short" if each.without_sub else "whole" for each in self.told()]
+        return ["short" if each.without_sub else "whole" for each in self.reported()]
 
 
 @asynccontextmanager
@@ -97,7 +97,7 @@ async def test_heartbeats_have_client_id_groups_and_subscriptions() -> None:
 
         assert failures == {}
         for broker in made.brokers:
-            (said,) = made.told(broker)
+            (said,) = made.reported(broker)
             assert said.client_id == "me"
             assert [each.group_name for each in said.producer_data_set] == ["shop"]
             assert said.consumer_data_set == described().consumer_data_set
@@ -132,7 +132,7 @@ async def test_heartbeats_report_a_broker_that_is_down_and_reach_the_others() ->
         failures = await made.heartbeats.send_all()
 
         assert [type(error) for error in failures.values()] == [NotConnectedError]
-        assert len(made.told(made.brokers[1])) == 1
+        assert len(made.reported(made.brokers[1])) == 1
 
 
 async def test_heartbeats_are_full_unless_short_ones_are_enabled() -> None:
@@ -141,7 +141,7 @@ async def test_heartbeats_are_full_unless_short_ones_are_enabled() -> None:
             await made.heartbeats.send_all()
 
         assert made.forms() == ["whole"] * 3
-        assert {each.heartbeat_fingerprint for each in made.told()} == {0}
+        assert {each.heartbeat_fingerprint for each in made.reported()} == {0}
 
 
 async def test_heartbeats_are_short_after_an_accepted_full_one() -> None:
@@ -150,9 +150,9 @@ async def test_heartbeats_are_short_after_an_accepted_full_one() -> None:
             await made.heartbeats.send_all()
 
         assert made.forms() == ["whole", "short", "short"]
-        (fingerprint,) = {each.heartbeat_fingerprint for each in made.told()}
+        (fingerprint,) = {each.heartbeat_fingerprint for each in made.reported()}
         assert fingerprint != 0
-        assert made.told()[1].consumer_data_set[0].subscription_data_set == []
+        assert made.reported()[1].consumer_data_set[0].subscription_data_set == []
 
 
 async def test_a_broker_before_5_gets_full_heartbeats_only() -> None:
@@ -171,7 +171,7 @@ async def test_heartbeat_is_full_after_a_changed_subscription() -> None:
         await made.heartbeats.send_all()
 
         assert made.forms() == ["whole", "whole", "short"]
-        fingerprints = [each.heartbeat_fingerprint for each in made.told()]
+        fingerprints = [each.heartbeat_fingerprint for each in made.reported()]
         assert fingerprints[0] != fingerprints[1] == fingerprints[2]
 
 
@@ -181,7 +181,7 @@ async def test_the_fingerprint_is_the_same_for_all_members_of_a_group() -> None:
             made.data = data
             await made.heartbeats.send_all(anew=True)
 
-        assert len({each.heartbeat_fingerprint for each in made.told()}) == 1
+        assert len({each.heartbeat_fingerprint for each in made.reported()}) == 1
 
 
 async def test_heartbeat_is_full_after_the_broker_reports_a_changed_subscription() -> None:
@@ -279,7 +279,7 @@ async def test_a_failed_heartbeat_is_retried_within_the_interval() -> None:
         for _ in range(10):
             await asyncio.sleep(0.01)
 
-        assert len(made.told()) == 3
+        assert len(made.reported()) == 3
 
 
 @pytest.mark.usefixtures("soon")
@@ -292,7 +292,7 @@ async def test_a_broker_gets_a_heartbeat_soon_after_its_connection_was_lost() ->
             await made.broker.start()
             await made.broker.wait_for(HEART_BEAT, 2)
 
-        assert len(made.told(made.brokers[1])) == 1
+        assert len(made.reported(made.brokers[1])) == 1
 
 
 @pytest.mark.usefixtures("soon")
@@ -304,7 +304,7 @@ async def test_a_broker_that_is_new_in_the_routes_gets_a_heartbeat() -> None:
             made.brokers.append(new)
             await new.wait_for(HEART_BEAT)
 
-        assert len(made.told()) == 1
+        assert len(made.reported()) == 1
 
 
 @pytest.mark.usefixtures("soon")
@@ -315,7 +315,7 @@ async def test_a_broker_that_hangs_delays_no_retry_of_another() -> None:
         async with beating(made):
             await made.broker.wait_for(HEART_BEAT, 2)
 
-        assert len(made.told(made.brokers[1])) == 1
+        assert len(made.reported(made.brokers[1])) == 1
 
 
 async def test_results_convert_to_json() -> None:
@@ -343,12 +343,13 @@ async def test_concurrent_heartbeats_end_with_the_newest() -> None:
         made.data = described("new")
         second = asyncio.create_task(made.heartbeats.send_all())
         await asyncio.sleep(0)
-        assert len(made.told()) == 1
+        assert len(made.reported()) == 1
         go.set()
         await asyncio.gather(first, second)
 
     expressions = [
-        told.consumer_data_set[0].subscription_data_set[0].sub_string for told in made.told()
+        reported.consumer_data_set[0].subscription_data_set[0].sub_string
+        for reported in made.reported()
     ]
     assert expressions == ["*", "new"]
 
@@ -369,4 +370,4 @@ async def test_waiting_callers_share_one_heartbeat() -> None:
         go.set()
         assert await asyncio.gather(first, *others) == [{}] * 11
 
-        assert len(made.told()) == 2
+        assert len(made.reported()) == 2

@@ -203,13 +203,13 @@ def test_messages_of_other_namespaces_are_rejected() -> None:
 
 def test_namespace_of_a_config() -> None:
     first = namespace_of(ClientConfig(namespace="shop"))
-    told = namespace_of(ClientConfig(namesrv="http://MQ_INST_123_abc.mq.example.com:8080"))
+    reported = namespace_of(ClientConfig(namesrv="http://MQ_INST_123_abc.mq.example.com:8080"))
     second = ClientConfig(namespace="shop", namespace_version=2)
 
     assert first is not None
     assert first.name == "shop"
-    assert told is not None
-    assert told.name == "MQ_INST_123_abc"
+    assert reported is not None
+    assert reported.name == "MQ_INST_123_abc"
     assert namespace_of(ClientConfig(namesrv="127.0.0.1:9876")) is None
     assert namespace_of(second) is None
     assert namespace_fields(second) == {"nsd": "true", "ns": "shop"}

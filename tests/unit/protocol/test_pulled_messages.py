@@ -77,7 +77,7 @@ def test_a_long_topic_comes_in_a_record_of_version_2(pull: Json) -> None:
 
 
 def test_every_unusual_form_was_pulled() -> None:
-    told = " ".join(pull["what"] for pull in PULLS)
+    reported = " ".join(pull["what"] for pull in PULLS)
 
     for form in ("compressed", "three messages", "entries inside", "middle", "IPv6", "version 2"):
-        assert form in told
+        assert form in reported

@@ -44,7 +44,7 @@ def test_every_field_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "read"),
+    ("reported", "read"),
     [
         ("[::1]:10911", "[::1]:10911"),
         ("0:0:0:0:0:0:0:1:10911", "[::1]:10911"),
@@ -55,8 +55,8 @@ def test_every_field_is_kept() -> None:
         ("10.0.0.2:99999999999", "0.0.0.0:0"),
     ],
 )
-def test_hosts_are_read_in_any_form(told: str, read: str) -> None:
-    pushed = msgspec.structs.replace(PUSHED, born_host=told, store_host=told)
+def test_hosts_are_read_in_any_form(reported: str, read: str) -> None:
+    pushed = msgspec.structs.replace(PUSHED, born_host=reported, store_host=reported)
     message = reply_message(pushed, b"pong")
 
     assert (message.born_host, message.store_host) == (read, read)

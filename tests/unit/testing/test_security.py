@@ -49,10 +49,10 @@ def test_a_4_9_broker_reads_its_accounts_from_a_file(tmp_path: Path) -> None:
     home = prepare_home(tmp_path, BOTH.files("4.9.7"))
 
     assert BOTH.broker_properties("4.9.7") == {"aclEnable": "true"}
-    told = json.loads((home / "conf" / "plain_acl.yml").read_text())
-    assert [each["admin"] for each in told["accounts"]] == [True, False]
-    assert told["accounts"][1]["topicPerms"] == ["orders=PUB|SUB"]
-    assert told["accounts"][1]["groupPerms"] == ["billing=SUB"]
+    reported = json.loads((home / "conf" / "plain_acl.yml").read_text())
+    assert [each["admin"] for each in reported["accounts"]] == [True, False]
+    assert reported["accounts"][1]["topicPerms"] == ["orders=PUB|SUB"]
+    assert reported["accounts"][1]["groupPerms"] == ["billing=SUB"]
     assert "administrator" in (home / "conf" / "tools.yml").read_text()
 
 

@@ -325,8 +325,8 @@ async def test_records_over_the_limit_are_dropped_counted_and_logged_once(
 
     assert len(records(cluster)) == trace.sent == 10
     assert trace.dropped == 15
-    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-    assert [("trace_dropped" in each, "trace_incomplete" in each) for each in told] == [
+    reported = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert [("trace_dropped" in each, "trace_incomplete" in each) for each in reported] == [
         (True, False),
         (False, True),
     ]

@@ -213,23 +213,25 @@ def test_invalid_hooks_are_rejected(hook: object) -> None:
 
 
 def test_hooks_run_once_per_queue_of_a_batch() -> None:
-    told: list[ConsumeContext] = []
+    reported: list[ConsumeContext] = []
 
     class Listener:
         def before(self, context: ConsumeContext) -> None:
             assert context.status is None
 
         def after(self, context: ConsumeContext) -> None:
-            told.append(context)
+            reported.append(context)
 
     taken = [message(0), message(0, queue(1)), message(1)]
     checked_consume_hooks([Listener()]).run_for("billing", "poll", taken)
 
-    assert [(each.queue, list(each.messages)) for each in told] == [
+    assert [(each.queue, list(each.messages)) for each in reported] == [
         (taken[0].queue, [taken[0], taken[2]]),
         (taken[1].queue, [taken[1]]),
     ]
-    assert {(each.group, each.mode, each.status) for each in told} == {("billing", "poll", "ok")}
+    assert {(each.group, each.mode, each.status) for each in reported} == {
+        ("billing", "poll", "ok")
+    }
 
 
 def test_consumers_without_handlers_reject_filter_hooks() -> None:

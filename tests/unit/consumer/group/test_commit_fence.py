@@ -156,15 +156,15 @@ async def test_an_answer_from_before_another_stall_is_ignored(
     with monkeypatch.context() as patched:
         patched.setattr(env.store, "read", read_slowly)
         assert await env.commit_progress() == THERE
-    assert env.assigned.commit_floor == UNVERIFIED
+    assert env.assigned.min_commit_offset == UNVERIFIED
     assert await env.commit_progress() == THERE
-    assert env.assigned.commit_floor == THERE
+    assert env.assigned.min_commit_offset == THERE
 
 
 def test_without_a_stall_every_offset_may_be_committed(env: FenceEnv) -> None:
     env.assigned.mark_processed_at(0)
 
-    assert env.assigned.commit_floor == UNKNOWN
+    assert env.assigned.min_commit_offset == UNKNOWN
     assert env.fence.may_commit(env.assigned)
 
 

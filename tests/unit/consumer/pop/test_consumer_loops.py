@@ -276,8 +276,8 @@ async def test_loops_that_wait_for_confirmations_end_when_the_consumer_is_closed
     async with asyncio.timeout(WAIT_SECONDS):
         await asyncio.gather(*tasks)
 
-    told = [event.offset async for event in events if isinstance(event, AckFailed)]
-    assert sorted(told) == [0, 1, 2]
+    reported = [event.offset async for event in events if isinstance(event, AckFailed)]
+    assert sorted(reported) == [0, 1, 2]
 
 
 @pytest.mark.usefixtures("one_unconfirmed")

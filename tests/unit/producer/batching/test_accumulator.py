@@ -546,8 +546,8 @@ class Idle:
 async def test_an_error_set_while_its_caller_is_cancelled_is_not_logged(
     hooks: tuple[Idle, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     left: list[asyncio.Task[SendResult]] = []
 
     def fail_and_cancel(entries: Sequence[Entry], error: RocketMQError) -> None:
@@ -567,7 +567,7 @@ async def test_an_error_set_while_its_caller_is_cancelled_is_not_logged(
         gc.collect()
 
         assert ended == [True, True, True]
-        assert told == []
+        assert reported == []
 
 
 # --- without waiting, flushing, closing ----------------------------------------------------------

@@ -201,8 +201,8 @@ async def test_a_heartbeat_precedes_the_half_message(env: TransactionEnv) -> Non
     codes = [frame.command.code for frame in env.broker.requests]
     first_half = codes.index(SEND)
     beats = [c for c in env.broker.requests[:first_half] if c.command.code == HEART_BEAT]
-    told = [read_body(each.command.body, HeartbeatData).producer_data_set for each in beats]
-    assert [each.group_name for each in told[0]] == ["till"]
+    reported = [read_body(each.command.body, HeartbeatData).producer_data_set for each in beats]
+    assert [each.group_name for each in reported[0]] == ["till"]
 
 
 async def test_a_new_connection_gets_a_heartbeat_before_the_half_message(

@@ -101,8 +101,14 @@ def test_members_agree_for_any_input_order() -> None:
 
 
 def test_queues_are_sorted_by_broker_name_as_text_and_by_number_as_number() -> None:
-    told = [("broker-b", 0), ("broker-a", 10), ("broker-a", 2), ("broker-10", 0), ("broker-2", 0)]
-    offered = [MessageQueue("orders", broker, number) for broker, number in told]
+    reported = [
+        ("broker-b", 0),
+        ("broker-a", 10),
+        ("broker-a", 2),
+        ("broker-10", 0),
+        ("broker-2", 0),
+    ]
+    offered = [MessageQueue("orders", broker, number) for broker, number in reported]
 
     allocated = allocate(AllocateAveragely(), "c1", offered, ["c1"]) or []
 
