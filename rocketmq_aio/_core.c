@@ -133,6 +133,7 @@ decode_plain(PyObject *module, PyObject *const *args, Py_ssize_t count)
 
 typedef struct {
     PyObject *topic, *body, *flag, *properties, *encoded_properties, *timed, *wait, *delay;
+    PyObject *done, *queue_offset, *popleft, *suspended, *size;
 } Names;
 
 static int
@@ -145,7 +146,12 @@ intern_names(Names *names)
            (names->encoded_properties = PyUnicode_InternFromString("encoded_properties")) == NULL ||
            (names->timed = PyUnicode_InternFromString("timed")) == NULL ||
            (names->wait = PyUnicode_InternFromString("WAIT")) == NULL ||
-           (names->delay = PyUnicode_InternFromString("DELAY")) == NULL;
+           (names->delay = PyUnicode_InternFromString("DELAY")) == NULL ||
+           (names->done = PyUnicode_InternFromString("done")) == NULL ||
+           (names->queue_offset = PyUnicode_InternFromString("queue_offset")) == NULL ||
+           (names->popleft = PyUnicode_InternFromString("popleft")) == NULL ||
+           (names->suspended = PyUnicode_InternFromString("suspended")) == NULL ||
+           (names->size = PyUnicode_InternFromString("size")) == NULL;
 }
 
 static void
@@ -161,6 +167,11 @@ free_names(void *module)
         Py_CLEAR(names->timed);
         Py_CLEAR(names->wait);
         Py_CLEAR(names->delay);
+        Py_CLEAR(names->done);
+        Py_CLEAR(names->queue_offset);
+        Py_CLEAR(names->popleft);
+        Py_CLEAR(names->suspended);
+        Py_CLEAR(names->size);
     }
 }
 
@@ -753,6 +764,268 @@ done:
     return results;
 }
 
+/* --- The process queue and the calls of handlers ------------------------------------------------- */
+
+static Py_ssize_t
+body_length(const Names *names, PyObject *message)
+{
+    PyObject *body = PyObject_GetAttr(message, names->body);
+    Py_ssize_t length = body == NULL ? -1 : PyObject_Size(body);
+    Py_XDECREF(body);
+    return length;
+}
+
+/* Whether *message is done, from its attribute; -1 with an exception. */
+static int
+is_done(const Names *names, PyObject *message)
+{
+    PyObject *done = PyObject_GetAttr(message, names->done);
+    int yes = done == NULL ? -1 : PyObject_IsTrue(done);
+    Py_XDECREF(done);
+    return yes;
+}
+
+PyDoc_STRVAR(measure_messages_doc,
+             "measure_messages(messages, largest, /)\n--\n\n"
+             "Return the offset of the last one and the bytes of all bodies; None unless offsets\n"
+             "ascend from above *largest*, or if one needs more than 64 bits.");
+
+static PyObject *
+measure_messages(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "measure_messages: a list is expected");
+        return NULL;
+    }
+    const Names *names = PyModule_GetState(module);
+    int overflow;
+    long long largest = PyLong_AsLongLongAndOverflow(args[1], &overflow);
+    if (overflow) {
+        Py_RETURN_NONE;
+    }
+    if (largest == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    Py_ssize_t total = 0;
+    for (Py_ssize_t index = 0; index < PyList_GET_SIZE(args[0]); index++) {
+        PyObject *message = Py_NewRef(PyList_GET_ITEM(args[0], index));
+        PyObject *number = PyObject_GetAttr(message, names->queue_offset);
+        long long offset = number == NULL ? -1 : PyLong_AsLongLongAndOverflow(number, &overflow);
+        Py_XDECREF(number);
+        Py_ssize_t length = PyErr_Occurred() ? -1 : body_length(names, message);
+        Py_DECREF(message);
+        if (length < 0) {
+            return NULL;
+        }
+        if (overflow || offset <= largest || length > PY_SSIZE_T_MAX - total) {
+            Py_RETURN_NONE;
+        }
+        largest = offset;
+        total += length;
+    }
+    return Py_BuildValue("(Ln)", largest, total);
+}
+
+/* Remove the done messages at the start of *held*; return the bytes of their bodies, or -1. */
+static Py_ssize_t
+remove_done(const Names *names, PyObject *held)
+{
+    Py_ssize_t freed = 0, left;
+    while ((left = PyObject_Size(held)) > 0) {
+        PyObject *first = PySequence_GetItem(held, 0);
+        int done = first == NULL ? -1 : is_done(names, first);
+        if (done > 0) {
+            PyObject *removed = PyObject_CallMethodNoArgs(held, names->popleft);
+            Py_ssize_t length = removed == NULL ? -1 : body_length(names, removed);
+            Py_XDECREF(removed);
+            done = length < 0 ? -1 : 1;
+            freed += length;
+        }
+        Py_XDECREF(first);
+        if (done <= 0) {
+            return done < 0 ? -1 : freed;
+        }
+    }
+    return left < 0 ? -1 : freed;
+}
+
+PyDoc_STRVAR(mark_done_doc,
+             "mark_done(messages, held, /)\n--\n\n"
+             "Set *done* of *messages*, and remove the done messages at the start of the deque *held*.\n"
+             "Return how many were not done, and the bytes of the removed bodies.");
+
+static PyObject *
+mark_done(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "mark_done: a list and a deque are expected");
+        return NULL;
+    }
+    const Names *names = PyModule_GetState(module);
+    Py_ssize_t marked = 0;
+    for (Py_ssize_t index = 0; index < PyList_GET_SIZE(args[0]); index++) {
+        PyObject *message = Py_NewRef(PyList_GET_ITEM(args[0], index));
+        int done = is_done(names, message);
+        if (done == 0) {
+            done = PyObject_SetAttr(message, names->done, Py_True);
+            marked++;
+        }
+        Py_DECREF(message);
+        if (done < 0) {
+            return NULL;
+        }
+    }
+    Py_ssize_t freed = remove_done(names, args[1]);
+    return freed < 0 ? NULL : Py_BuildValue("(nn)", marked, freed);
+}
+
+/* What became of a call of a handler: kept in step with `workers.py`. */
+enum {
+    RETURNED, /* a value that is not None, or something has cancelled the task */
+    WAITS,    /* its coroutine has yielded */
+    RAISED,
+    AWAITABLE, /* it returned something other than a coroutine */
+};
+
+static PyObject *
+raised(void)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL) {
+        PyException_SetTraceback(value, traceback);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+#endif
+}
+
+/* Call *handler* and run its coroutine until it waits or ends; set *coroutine and *value. */
+static int
+call_handler(PyObject *handler, PyObject *message, PyObject **coroutine, PyObject **value)
+{
+    *value = NULL;
+    *coroutine = PyObject_CallOneArg(handler, message);
+    if (*coroutine != NULL && !PyCoro_CheckExact(*coroutine)) {
+        *value = Py_NewRef(*coroutine);
+        return AWAITABLE;
+    }
+    if (*coroutine != NULL) {
+        switch (PyIter_Send(*coroutine, Py_None, value)) {
+        case PYGEN_RETURN:
+            return RETURNED;
+        case PYGEN_NEXT:
+            return WAITS;
+        case PYGEN_ERROR:
+            break;
+        }
+    }
+    *value = raised();
+    return RAISED;
+}
+
+/* Whether *attribute* of *object* is true; -1 with an exception. */
+static int
+is_set(PyObject *object, PyObject *attribute)
+{
+    PyObject *value = PyObject_GetAttr(object, attribute);
+    int yes = value == NULL ? -1 : PyObject_IsTrue(value);
+    Py_XDECREF(value);
+    return yes;
+}
+
+/* Whether the number that *call* returns is not 0; -1 with an exception. */
+static int
+is_counted(PyObject *call)
+{
+    PyObject *number = PyObject_CallNoArgs(call);
+    int yes = number == NULL ? -1 : PyObject_IsTrue(number);
+    Py_XDECREF(number);
+    return yes;
+}
+
+/* Whether worker *number* of *workers* is surplus; -1 with an exception. */
+static int
+is_surplus(const Names *names, PyObject *workers, long number)
+{
+    PyObject *size = PyObject_GetAttr(workers, names->size);
+    long most = size == NULL ? -1 : PyLong_AsLong(size);
+    Py_XDECREF(size);
+    return most == -1 && PyErr_Occurred() ? -1 : number >= most;
+}
+
+PyDoc_STRVAR(run_handlers_doc,
+             "run_handlers(handler, waiting, done, limit, due, monotonic, cancelling, service, workers,\n"
+             "number, /)\n--\n\n"
+             "Call *handler* with up to *limit* messages of the deque *waiting*, while its coroutines\n"
+             "return None without waiting; append their messages to *done*.\n\n"
+             "Return None when the turn ends, else (kind, message, coroutine, value, began) of the\n"
+             "first call with another outcome.");
+
+static PyObject *
+run_handlers(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 10 || !PyList_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "run_handlers: a list is expected");
+        return NULL;
+    }
+    const Names *names = PyModule_GetState(module);
+    PyObject *handler = args[0], *waiting = args[1], *done = args[2], *monotonic = args[5];
+    PyObject *cancelling = args[6], *service = args[7], *workers = args[8];
+    Py_ssize_t limit = PyLong_AsSsize_t(args[3]);
+    double due = PyFloat_AsDouble(args[4]);
+    long number = PyLong_AsLong(args[9]);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    for (; limit > 0; limit--) {
+        Py_ssize_t left = PyObject_Size(waiting);
+        int stops = left <= 0 ? 1 : is_set(service, names->suspended);
+        if (left < 0 || stops < 0) {
+            return NULL;
+        }
+        if (stops) {
+            break;
+        }
+        PyObject *began = PyObject_CallNoArgs(monotonic);
+        double at = began == NULL ? -1 : PyFloat_AsDouble(began);
+        PyObject *message = NULL, *coroutine, *value;
+        if (!PyErr_Occurred()) {
+            message = PyObject_CallMethodNoArgs(waiting, names->popleft);
+        }
+        if (message == NULL) {
+            Py_XDECREF(began);
+            return NULL;
+        }
+        int kind = call_handler(handler, message, &coroutine, &value);
+        int ended = kind == RETURNED && value == Py_None ? is_counted(cancelling) : 1;
+        if (ended > 0) {
+            if (coroutine == NULL) {
+                coroutine = Py_NewRef(Py_None);
+            }
+            return Py_BuildValue("(iNNNN)", kind, message, coroutine, value, began);
+        }
+        int failed = ended < 0 || PyList_Append(done, message) < 0;
+        Py_DECREF(message);
+        Py_DECREF(coroutine);
+        Py_DECREF(value);
+        Py_DECREF(began);
+        stops = failed ? -1 : at >= due ? 1 : is_surplus(names, workers, number);
+        if (stops < 0) {
+            return NULL;
+        }
+        if (stops) {
+            break;
+        }
+    }
+    Py_RETURN_NONE;
+}
+
 static void
 free_module(void *module)
 {
@@ -767,6 +1040,10 @@ static PyMethodDef functions[] = {
      accelerate_messages_doc},
     {"batch_results", (PyCFunction)(void (*)(void))batch_results, METH_FASTCALL,
      batch_results_doc},
+    {"measure_messages", (PyCFunction)(void (*)(void))measure_messages, METH_FASTCALL,
+     measure_messages_doc},
+    {"mark_done", (PyCFunction)(void (*)(void))mark_done, METH_FASTCALL, mark_done_doc},
+    {"run_handlers", (PyCFunction)(void (*)(void))run_handlers, METH_FASTCALL, run_handlers_doc},
     {NULL, NULL, 0, NULL},
 };
 

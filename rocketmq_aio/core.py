@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import deque
+from collections.abc import Awaitable, Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, cast
@@ -49,6 +51,25 @@ class Core(Protocol):
     def accelerate_messages(
         self, kind: type, topics: set[str], reserved: frozenset[str], /
     ) -> None: ...
+
+    def measure_messages(self, messages: list[Any], largest: int, /) -> tuple[int, int] | None: ...
+
+    def mark_done(self, messages: list[Any], held: deque[Any], /) -> tuple[int, int]: ...
+
+    def run_handlers(
+        self,
+        handler: Callable[[Any], Awaitable[object]],
+        waiting: deque[Any],
+        done: list[Any],
+        limit: int,
+        due: float,
+        monotonic: Callable[[], float],
+        cancelling: Callable[[], int],
+        service: object,
+        workers: object,
+        number: int,
+        /,
+    ) -> tuple[int, Any, Any, Any, float] | None: ...
 
     def batch_results(
         self,

@@ -12,7 +12,9 @@ import pytest
 from tests.core.building import SANITIZED, load
 
 INPUTS: Final = 10_000
-AGREEMENT: Final = ("tests/core/test_agreement.py", "tests/core/test_messages.py")
+AGREEMENT: Final = tuple(
+    f"tests/core/test_{name}.py" for name in ("agreement", "dispatch", "messages")
+)
 
 
 def main(file: str) -> int:

@@ -13,6 +13,8 @@ from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.message import MessageExt
 
 USERS: Final = (
+    "rocketmq_aio.consumer.pull_loop.process_queue",
+    "rocketmq_aio.consumer.push.workers",
     "rocketmq_aio.producer.batching.explicit_batch",
     "rocketmq_aio.protocol.record",
 )  # modules that use the core

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from rocketmq_aio.core import core
 from rocketmq_aio.model.message import MessageExt
 
 NO_OFFSET: Final = -1
@@ -36,12 +37,10 @@ class ProcessQueue:
         Returns how many were appended.  A repeated offset comes from a repeated pull, or from a
         broker that went back; `clear` accepts it again.
         """
-        largest, size = self._largest, 0
-        for message in messages:
-            if message.queue_offset <= largest:
-                return self._put_new(messages)
-            largest = message.queue_offset
-            size += len(message.body)
+        measured = _measure(messages, self._largest)
+        if measured is None:
+            return self._put_new(messages)
+        largest, size = measured
         self._messages.extend(messages)
         self._largest = largest
         self.count += len(messages)
@@ -87,6 +86,16 @@ class ProcessQueue:
         messages = self._messages
         while messages and messages[0].done:
             self.size_bytes -= len(messages.popleft().body)
+
+    def mark_all_done(self, messages: list[MessageExt]) -> None:
+        """Mark *messages* as processed, as `mark_done` does."""
+        if core is None:
+            for message in messages:
+                self.mark_done(message)
+            return
+        marked, freed = core.mark_done(messages, self._messages)
+        self.count -= marked
+        self.size_bytes -= freed
 
     def not_done(self) -> list[MessageExt]:
         """Return the messages that are not done."""
@@ -143,3 +152,16 @@ class ProcessQueue:
     def span(self) -> int:
         """Distance from the first to the last offset; 0 without messages."""
         return self._largest - self._messages[0].queue_offset if self._messages else 0
+
+
+def _measure(messages: list[MessageExt], largest: int) -> tuple[int, int] | None:
+    """Return the last offset and the bytes of all bodies; None unless offsets ascend."""
+    if core is not None and (measured := core.measure_messages(messages, largest)) is not None:
+        return measured
+    size = 0
+    for message in messages:
+        if message.queue_offset <= largest:
+            return None
+        largest = message.queue_offset
+        size += len(message.body)
+    return largest, size

@@ -243,26 +243,25 @@ class DispatchQueue(QueueState):
         if self.in_flight.running:
             self.in_flight.end(message, done=True)
 
-    def complete(self, messages: list[MessageExt]) -> None:
-        """Finish *messages* after their handler succeeded."""
+    def mark_all_done(self, messages: list[MessageExt]) -> None:
         held = self.process_queue
-        if self.uncommitted:
-            self.mark_uncommitted_done()
-        for message in messages:
-            held.mark_done(message)
-        self.active -= len(messages)
+        held.mark_all_done(messages)
         if self.wake is not None and held.count <= self._wake_at:
             self.wake_puller()
-        if self.drained is not None and not self.active:
-            self.drained.set()
         if self.in_flight.running:
             for message in messages:
                 self.in_flight.end(message, done=True)
 
+    def complete(self, messages: list[MessageExt]) -> None:
+        """Finish *messages* after their handler succeeded."""
+        if self.uncommitted:
+            self.mark_uncommitted_done()
+        self.mark_all_done(messages)
+        self.end_flight(len(messages))
+
     def mark_uncommitted_done(self) -> None:
         """Mark the messages done that an orderly handler had not committed."""
-        for message in self.uncommitted:
-            self.mark_done(message)
+        self.mark_all_done(self.uncommitted)
         self.uncommitted.clear()
 
     def finish(self, messages: list[MessageExt]) -> None:

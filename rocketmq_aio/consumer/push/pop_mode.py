@@ -66,10 +66,9 @@ class PoppedQueue(DispatchQueue):
         if isinstance(message, PoppedMessage):
             self._acks.add(message)
 
-    def complete(self, messages: list[MessageExt]) -> None:
+    def mark_all_done(self, messages: list[MessageExt]) -> None:
         for message in messages:
             self.mark_done(message)
-        self.end_flight(len(messages))
 
     def end_flight(self, count: int) -> None:
         super().end_flight(count)

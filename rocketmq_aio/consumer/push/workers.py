@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from time import monotonic
-from typing import Final
+from types import coroutine
+from typing import Any, Final
 
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
@@ -18,6 +19,7 @@ from rocketmq_aio.consumer.push.handlers import (
     Handler,
     RetryRequest,
 )
+from rocketmq_aio.core import core
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
 
@@ -27,6 +29,11 @@ STATISTICS_SECONDS: Final = 1.0  # a turn ends after this time, so that statisti
 # All other exceptions of a handler concern its message only.
 PROGRAM_ENDS: Final = (KeyboardInterrupt, SystemExit)
 LONGEST_WATCH_SECONDS: Final = 1.0
+
+
+# Outcomes of `run_handlers`: a value that is not None (or a cancelled task), a coroutine that has
+# yielded *value*, an exception, and something other than a coroutine.
+RETURNED, WAITS, RAISED, AWAITABLE = range(4)
 
 
 class Worker:
@@ -140,28 +147,44 @@ class Workers:
             # Handlers that never wait would starve pulls and heartbeats.
             await asyncio.sleep(0)
 
-    async def _serve_queue(self, worker: Worker, assigned: DispatchQueue) -> None:
+    async def _serve_queue(  # noqa: C901 - flat: it runs for every message
+        self, worker: Worker, assigned: DispatchQueue
+    ) -> None:
         """Call the handler with messages of *assigned* until its turn ends."""
         service, call, one, size = self._service, self._call, self._one, self._batch_size
         waiting, cancelling, may_take = assigned.waiting, worker.cancelling, service.may_take
-        worker.assigned, mark_done = assigned, assigned.mark_done
+        worker.assigned = assigned
+        # The core calls handlers until one waits: then most of them do.
+        eager = core is not None and one is not None and may_take is None
         calls = taken = failed = 0
         began, excluded = monotonic(), 0.0
         due = began + STATISTICS_SECONDS
         while waiting and not service.suspended and (may_take is None or may_take(assigned)):
-            if one is None:
-                messages = assigned.take(size)
-                message = messages[0]
-                taken += len(messages)
-            else:  # the most frequent case: counted by the turn, with no call but `mark_done`
-                message = waiting.popleft()
+            awaitable: Awaitable[object] | None = None
+            if eager:
+                stopped, count = self._run_handlers(worker, assigned, due)
+                calls += count
+                if stopped is None:
+                    break
+                kind, message, running, value, now = stopped
                 messages = [message]
+                eager = kind != WAITS
+                awaitable = value if kind == AWAITABLE else _rest_of(kind, running, value)
+            elif one is None:
+                messages = assigned.take(size)
+                taken += len(messages)
+                now = monotonic()
+            else:  # counted by the turn, with no call but `mark_done`
+                messages = [waiting.popleft()]
+                now = monotonic()
             worker.messages = messages
-            worker.since = now = monotonic()
+            worker.since = now
             result: object = None
             error: BaseException | None = None
             try:
-                result = await (call(messages) if one is None else one(message))
+                if awaitable is None:
+                    awaitable = call(messages) if one is None else one(messages[0])
+                result = await awaitable
             except BaseException as raised:  # noqa: BLE001 - judged, and raised again if it is ours
                 error = self._judge(worker, raised)
             worker.since = 0.0
@@ -170,7 +193,7 @@ class Workers:
                 if one is None:
                     assigned.complete(messages)
                 else:
-                    mark_done(message)
+                    assigned.mark_done(messages[0])
             else:
                 ended = monotonic()
                 failed += await self._finish(worker, assigned, messages, result, error)
@@ -181,6 +204,28 @@ class Workers:
         seconds = monotonic() - began - excluded
         topic, done = assigned.queue.topic, (taken or calls) - failed
         self._statistics.note_consumed(topic, done, failed, seconds, calls=calls)
+
+    def _run_handlers(
+        self, worker: Worker, assigned: DispatchQueue, due: float
+    ) -> tuple[tuple[int, MessageExt, Any, Any, float] | None, int]:
+        """Call the handler with messages of *assigned* as long as it returns None without waiting.
+
+        Returns another outcome of a call, None if the turn has ended, and how many were done.
+        """
+        assert core is not None
+        assert self._one is not None
+        done: list[MessageExt] = []
+        left = TURN - assigned.turn
+        try:
+            stopped = core.run_handlers(
+                *(self._one, assigned.waiting, done, left, due, monotonic, worker.cancelling),
+                *(self._service, self, worker.number),
+            )
+        finally:
+            if done:
+                assigned.mark_all_done(done)
+                assigned.turn += len(done)
+        return stopped, len(done)
 
     async def _finish(
         self,
@@ -259,3 +304,32 @@ class Workers:
             "handler_stuck", queue=str(queue), offset=first.queue_offset, seconds=round(seconds)
         )
         self._publish(message_event(HandlerStuck, first, seconds=seconds))
+
+
+@coroutine
+def _rest_of(
+    kind: int,
+    running: Any,  # noqa: ANN401 - a coroutine, which has no type that can be delegated to
+    value: Any,  # noqa: ANN401
+) -> Generator[Any, Any, object]:
+    """Return the result of a call that `run_handlers` has begun, or raise its exception."""
+    if kind == RAISED:
+        raise value
+    while kind == WAITS:
+        error: BaseException | None = None
+        try:
+            yield value  # what the coroutine has yielded: a future, or None
+        except GeneratorExit:
+            running.close()
+            raise
+        except BaseException as thrown:  # noqa: BLE001 - thrown into the coroutine
+            error = thrown
+        if error is None:
+            return (yield from running)
+        try:
+            value = running.throw(error)
+        except StopIteration as ended:
+            return ended.value
+        finally:
+            error = None
+    return value

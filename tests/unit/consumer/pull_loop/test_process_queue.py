@@ -14,6 +14,8 @@ from rocketmq_aio.consumer.pull_loop.process_queue import ProcessQueue
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
 
@@ -94,7 +96,17 @@ class Settling(Model):
     def mark_done(self, data: st.DataObject) -> None:
         settled = data.draw(st.sampled_from(self.held))
         self.queue.mark_done(settled)
-        self.done.add(settled.queue_offset)
+        self._settle(settled)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def mark_all_done(self, data: st.DataObject) -> None:
+        settled = data.draw(st.lists(st.sampled_from(self.held), max_size=6))
+        self.queue.mark_all_done(settled)
+        self._settle(*settled)
+
+    def _settle(self, *settled: MessageExt) -> None:
+        self.done.update(each.queue_offset for each in settled)
         while self.held and self.held[0].queue_offset in self.done:
             self.done.remove(self.held.pop(0).queue_offset)
 

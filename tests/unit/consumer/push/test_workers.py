@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from traceback import extract_tb
 
 import pytest
 
@@ -19,6 +21,8 @@ from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, Suspen
 from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.worker_env import FakeSendBack, Gate, WorkerEnv, forever
 from tests.unit.remoting.until import until
+
+pytestmark = pytest.mark.usefixtures("each_core")
 
 MakeWorkerEnv = Callable[..., WorkerEnv]
 
@@ -267,6 +271,151 @@ async def test_suspension_stops_a_running_turn(worker_env: MakeWorkerEnv) -> Non
         await env.until_committable(2)
 
 
+async def test_a_handler_that_suspends_its_consumer_is_not_called_again(
+    worker_env: MakeWorkerEnv,
+) -> None:
+    seen: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message.queue_offset)
+        env.service.suspended = message.queue_offset == 1
+
+    async with worker_env(handle, concurrency=1) as env:
+        env.pull(*range(5))
+        await env.until_committable(2)
+        assert seen == [0, 1]
+
+        env.service.suspended = False
+        env.service.idle.wake_all()
+        await env.until_committable(5)
+
+
+async def test_a_surplus_worker_ends_after_the_handler_that_resizes(
+    worker_env: MakeWorkerEnv,
+) -> None:
+    seen: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message.queue_offset)
+        if message.queue_offset == 2:
+            env.workers.resize(0)
+
+    async with worker_env(handle, concurrency=1) as env:
+        env.pull(*range(5))
+        await until(lambda: not env.workers._workers, "no workers")
+        assert (seen, env.queue().committable) == ([0, 1, 2], 3)
+
+        env.workers.resize(1)
+        await env.until_committable(5)
+
+
+async def test_messages_before_one_that_waits_are_committable(worker_env: MakeWorkerEnv) -> None:
+    gate = Gate(3)
+    async with worker_env(gate, concurrency=1) as env:
+        assigned = env.pull(*range(5))
+        await gate.reached.wait()
+
+        assert assigned.committable == 3
+        assert [each.queue_offset for each in env.workers.messages_in_flight()] == [3]
+
+        gate.open.set()
+        await env.until_committable(5)
+
+
+async def test_a_handler_may_wait_several_times(worker_env: MakeWorkerEnv) -> None:
+    async def handle(message: MessageExt) -> None:
+        for _ in range(message.queue_offset):
+            await asyncio.sleep(0)
+        await asyncio.wait_for(asyncio.sleep(0), 60)
+
+    async with worker_env(handle, concurrency=1) as env:
+        env.pull(*range(5))
+        await env.until_committable(5)
+
+    assert env.send_back.sent == []
+
+
+async def test_a_handler_may_limit_the_time_of_its_own_waits(worker_env: MakeWorkerEnv) -> None:
+    late: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        try:
+            async with asyncio.timeout(0):
+                await forever()
+        except TimeoutError:
+            late.append(message.queue_offset)
+        await asyncio.sleep(0)
+
+    async with worker_env(handle, concurrency=1) as env:
+        env.pull(0, 1)
+        await env.until_committable(2)
+
+    assert (late, env.send_back.sent) == ([0, 1], [])
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_an_exception_of_a_handler_has_its_own_traceback_and_context(
+    worker_env: MakeWorkerEnv, waits: bool
+) -> None:
+    async def handle(message: MessageExt) -> None:
+        if waits:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0):
+                    await forever()
+        if message.queue_offset == 1:
+            raise LookupError("bad")
+
+    failures: list[BaseException] = []
+    async with worker_env(handle, concurrency=1) as env:
+        env.workers._judge = note_failures(env.workers._judge, failures)  # type: ignore[method-assign]
+        env.pull(*range(3))
+        await env.until_committable(3)
+
+    assert env.send_back.sent == [(1, 0)]
+    assert [repr(each) for each in failures] == ["LookupError('bad')"]
+    assert failures[0].__context__ is None
+    assert "handle" in [frame.name for frame in extract_tb(failures[0].__traceback__)]
+
+
+def note_failures(
+    judge: Callable[..., BaseException], failures: list[BaseException]
+) -> Callable[..., BaseException]:
+    def noting(worker: object, raised: BaseException) -> BaseException:
+        failures.append(raised)
+        return judge(worker, raised)
+
+    return noting
+
+
+async def test_a_handler_may_return_any_awaitable() -> None:
+    class Handler:
+        """Async by its declaration; its result is a future."""
+
+        def __init__(self) -> None:
+            self.futures: list[asyncio.Future[None]] = []
+
+        async def declared(self, _: MessageExt) -> None: ...
+
+    handler = Handler()
+    async with WorkerEnv(handler.declared, concurrency=1) as env:
+
+        def give_future(_: MessageExt) -> asyncio.Future[None]:
+            handler.futures.append(asyncio.get_running_loop().create_future())
+            return handler.futures[-1]
+
+        env.workers._one = give_future
+        assigned = env.pull(0, 1)
+        await until(lambda: len(handler.futures) == 1, "the first call")
+        assert assigned.committable == 0
+        handler.futures[0].set_result(None)
+        await until(lambda: len(handler.futures) == 2, "the second call")
+        assert assigned.committable == 1
+        handler.futures[1].set_exception(LookupError("bad"))
+        await env.until_committable(2)
+
+    assert env.send_back.sent == [(1, 0)]
+
+
 async def test_handlers_that_never_wait_yield_to_the_event_loop(worker_env: MakeWorkerEnv) -> None:
     count, at_last_turn, longest = 0, 0, 0
 
@@ -451,6 +600,7 @@ async def test_send_back_time_does_not_count_for_the_next_handler(
     since: list[float] = []
 
     async def handle(message: MessageExt) -> None:
+        await asyncio.sleep(0)
         since.append(env.workers.busy[0].since)
         if message.queue_offset == 0:
             raise ValueError("bad")
