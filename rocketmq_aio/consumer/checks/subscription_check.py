@@ -44,8 +44,9 @@ CHECK_SECONDS: Final = 60.0
 # Heartbeats of members change the broker's table at fixed intervals: checks at a fixed interval
 # could always see the table of the same member.
 LATER_BY_UP_TO: Final = 0.5  # of the interval
-LEAST_SECONDS: Final = 1.0  # between checks: a flood of notifications is one check
-SETTLING_SECONDS: Final = 2.0  # between checks after a join; longer in groups of more than 16
+# Between checks, longer in groups of more than 16: all members check after each change.
+LEAST_SECONDS: Final = 1.0  # a flood of notifications is one check
+SETTLING_SECONDS: Final = 2.0  # after a join
 PENDING_SECONDS: Final = 10.0  # between checks while a fault is not reported yet
 SMALL_GROUP: Final = 16
 # A member that does not respond blocks one of the 16 threads that a broker has for such requests,
@@ -104,7 +105,7 @@ class SubscriptionCheck:
         while True:
             self._wake.clear()
             await self.check()
-            await anyio.sleep(min(LEAST_SECONDS, interval_seconds))
+            await anyio.sleep(min(LEAST_SECONDS * self._crowd, interval_seconds))
             with anyio.move_on_after(self._pause(interval_seconds)):
                 await self._wake.wait()
 
@@ -113,9 +114,12 @@ class SubscriptionCheck:
         if self._history is None or self._denied:
             return regular
         if self._history.is_settling(self._clock()):
-            crowd = max(1.0, len(self._peers) / SMALL_GROUP)
-            return min(regular, SETTLING_SECONDS * crowd - LEAST_SECONDS)
+            return min(regular, (SETTLING_SECONDS - LEAST_SECONDS) * self._crowd)
         return min(regular, PENDING_SECONDS) if self._history.has_pending() else regular
+
+    @property
+    def _crowd(self) -> float:
+        return max(1.0, len(self._peers) / SMALL_GROUP)
 
     async def check(self) -> None:
         wanted = {each.topic: each for each in self._subscriptions() if not _is_retry(each.topic)}

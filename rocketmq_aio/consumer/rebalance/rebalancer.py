@@ -22,6 +22,10 @@ logger = get_logger(__name__)
 
 INCOMPLETE_SECONDS: Final = 0.5  # until the next round after an incomplete one
 LEAST_SECONDS: Final = 0.1  # between rounds: a flood of notifications is one round
+# Each member that joins or leaves wakes all others: in large groups rounds are less frequent, or
+# brokers and members would have time for nothing else while many members start or stop.
+MEMBER_SECONDS: Final = 0.01  # between rounds, per member
+MOST_SECONDS: Final = 1.0  # between rounds when woken, as in the Java client
 
 
 class Rebalancer:
@@ -53,7 +57,12 @@ class Rebalancer:
         self._changes = 0  # of the subscribed topics
         self._ended = False
         self.popped: dict[str, frozenset[MessageQueue]] = {}  # by topic: the queues to pop
-        self.has_other_members = False  # in the last round
+        self._group_size = 0  # in the last round
+
+    @property
+    def has_other_members(self) -> bool:
+        """Whether the group had other members in the last round."""
+        return self._group_size > 1
 
     def wake(self) -> None:
         self._wake.set()
@@ -87,8 +96,9 @@ class Rebalancer:
             if complete and changes == self._changes:
                 self._complete.set()
             wait = self._interval if complete else INCOMPLETE_SECONDS
-            await anyio.sleep(LEAST_SECONDS)
-            with anyio.move_on_after(wait):
+            pause = min(max(LEAST_SECONDS, MEMBER_SECONDS * self._group_size), MOST_SECONDS)
+            await anyio.sleep(pause)
+            with anyio.move_on_after(wait - pause):
                 await self._wake.wait()
 
     async def round(self) -> bool:
@@ -140,7 +150,7 @@ class Rebalancer:
             # A restarted broker has forgotten all members: keep the queues and send a heartbeat.
             await self._instance.heartbeats.send_all(anew=True)
             members = await self._instance.broker.consumer_ids(self._group, topic)
-        self.has_other_members = len(set(members)) > 1
+        self._group_size = len(set(members))
         return members
 
     async def _assigned(

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -423,6 +423,28 @@ async def test_checks_run_until_cancelled(
         checking = asyncio.create_task(SubscriptionCheck.keep_checking(check, 0.01))
         await cluster.broker.wait_for(LIST_CONNECTIONS, 5)
         checking.cancel()
+
+
+async def test_notifications_are_merged_for_longer_in_large_groups(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = 0
+
+    async def check_large_group(check: SubscriptionCheck) -> None:
+        nonlocal checks
+        checks += 1
+        check._peers = cast(Any, range(16_000_000))
+
+    monkeypatch.setattr(SubscriptionCheck, "check", check_large_group)
+    monkeypatch.setattr(check_module, "LEAST_SECONDS", 0.001)
+    async with member(cluster) as check:
+        checking = asyncio.create_task(SubscriptionCheck.keep_checking(check, 3600))
+        for _ in range(100):
+            check.wake()
+            await asyncio.sleep(0.002)
+        checking.cancel()
+
+    assert checks == 1
 
 
 async def test_pauses_are_short_while_members_join_and_faults_are_pending(

@@ -276,6 +276,22 @@ async def test_notifications_are_merged_into_one_round(
     assert group.rounds == 1
 
 
+async def test_notifications_are_merged_for_longer_in_large_groups(
+    instance: Instance, group: GroupEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebalance_module, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(rebalance_module, "MEMBER_SECONDS", 1.0)
+    monkeypatch.setattr(rebalance_module, "MOST_SECONDS", 60.0)
+    instance.members = ["me", *(f"member-{number}" for number in range(99))]
+    running = asyncio.create_task(group.rebalancer.run())
+    for _ in range(2000):
+        group.rebalancer.wake()
+        await asyncio.sleep(0)
+    running.cancel()
+
+    assert group.rounds == 1
+
+
 async def test_incomplete_round_is_repeated_soon(
     instance: Instance, group: GroupEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
