@@ -228,19 +228,31 @@ class CommitError(RocketMQError):
 class AdminError(RocketMQError):
     """An administrative call failed on some servers and succeeded on the others.
 
-    ``done`` maps server names to results, ``failed`` to causes.  Repeating the call is safe.
+    ``done`` maps server names to results, ``failed`` to causes; calls for several topics, members
+    or names have these instead of servers (*of*).  ``unchanged`` is True if a call that changes
+    something failed while it was still reading.  Repeating the call is safe.
     """
 
     def __init__(
-        self, action: str, done: Mapping[str, object], failed: Mapping[str, RocketMQError]
+        self,
+        action: str,
+        done: Mapping[str, object],
+        failed: Mapping[str, RocketMQError],
+        *,
+        of: str = "servers",
+        unchanged: bool = False,
     ) -> None:
         causes = "; ".join(f"{shown(name)}: {shown(str(e))}" for name, e in failed.items())
-        of_all = f"{len(failed)} of {len(done) + len(failed)} servers"
+        of_all = f"{len(failed)} of {len(done) + len(failed)} {of}"
         others = f"; done on {', '.join(map(shown, done))}" if done else ""
+        if unchanged:
+            others = "; nothing was changed"
         super().__init__(f"{shown(action)} failed on {of_all}: {causes}{others}")
         self.action = action
         self.done = dict(done)
         self.failed = dict(failed)
+        self.of = of
+        self.unchanged = unchanged
 
 
 class UnreadableMessagesError(RocketMQError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Literal, TypeVar
 
 import msgspec
@@ -14,11 +14,12 @@ from rocketmq_aio.admin.server_results import (
     SubjectPolicies,
     User,
 )
-from rocketmq_aio.admin.servers import Servers
+from rocketmq_aio.admin.servers import Servers, before_change, failure
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests import operations
+from rocketmq_aio.remoting.gather import gather_limited
 
 T = TypeVar("T")
 Brokers = Iterable[str] | None
@@ -107,18 +108,21 @@ class AclAdmin:
         Users that exist there are changed.
 
         :return: the copied names
+        :raises AdminError: some failed; ``done`` and ``failed`` are by ``<name> to <target>``
         :raises ConfigError: the source has no such user
         """
         users = {each.username: each for each in (await self.list_users(brokers=[source]))[source]}
         names = _chosen("usernames", users, usernames)
         to = list(targets)
-        existing = await self.list_users(brokers=to)
-        for target in to:
-            held = {each.username for each in existing[target]}
-            for name in names:
-                change = operations.UpdateUser if name in held else operations.CreateUser
-                action, header = f"copying user {name}", change(username=name)
-                await self._send(action, header, users[name], None, [target])
+        existing = await before_change(self.list_users(brokers=to))
+        held = {target: {each.username for each in found} for target, found in existing.items()}
+
+        async def copy(name: str, target: str) -> None:
+            change = operations.UpdateUser if name in held[target] else operations.CreateUser
+            action, header = f"copying user {name}", change(username=name)
+            await self._send(action, header, users[name], None, [target])
+
+        await _copy_each("copying users", names, to, copy)
         return names
 
     # --- policies -------------------------------------------------------------------------------
@@ -210,18 +214,22 @@ class AclAdmin:
         """Copy the policies of all or some *subjects* from broker *source* to brokers *targets*.
 
         :return: the copied subjects
+        :raises AdminError: some failed; ``done`` and ``failed`` are by ``<subject> to <target>``
         :raises ConfigError: the source has no policies of a subject
         """
         held = {each.subject: each for each in (await self.list_policies(brokers=[source]))[source]}
         names = _chosen("subjects", held, subjects)
         to = list(targets)
-        existing = await self.list_policies(brokers=to)
-        for target in to:
-            have = {each.subject for each in existing[target]}
-            for name in names:
-                change = operations.UpdatePolicies if name in have else operations.CreatePolicies
-                action, header = f"copying policies of {name}", change(subject=name)
-                await self._send(action, header, held[name], None, [target])
+        existing = await before_change(self.list_policies(brokers=to))
+        have = {target: {each.subject for each in found} for target, found in existing.items()}
+
+        async def copy(name: str, target: str) -> None:
+            is_known = name in have[target]
+            change = operations.UpdatePolicies if is_known else operations.CreatePolicies
+            action, header = f"copying policies of {name}", change(subject=name)
+            await self._send(action, header, held[name], None, [target])
+
+        await _copy_each("copying policies", names, to, copy)
         return names
 
     # --- accounts of 4.9 ------------------------------------------------------------------------
@@ -321,6 +329,19 @@ class AclAdmin:
             name: read_body(each.body, kind) if each.body else None
             for name, each in responses.items()
         }
+
+
+async def _copy_each(
+    action: str,
+    names: Iterable[str],
+    targets: Iterable[str],
+    copy: Callable[[str, str], Awaitable[None]],
+) -> None:
+    """Call *copy* for each of *names* and *targets*; errors are by ``<name> to <target>``."""
+    copies = {f"{name} to {target}": (name, target) for target in targets for name in names}
+    done, failed = await gather_limited(lambda each: copy(*copies[each]), copies, 1)
+    if failed:
+        raise failure(action, done, failed, of="copies")
 
 
 def _policies(

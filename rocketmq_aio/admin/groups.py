@@ -28,7 +28,7 @@ from rocketmq_aio.admin.results import (
     progress_of,
 )
 from rocketmq_aio.admin.server_results import MemberStatus
-from rocketmq_aio.admin.servers import AT_ONCE, Held, Masters, Servers, bodies
+from rocketmq_aio.admin.servers import AT_ONCE, Held, Masters, Servers, before_change, bodies
 from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import (
@@ -118,7 +118,7 @@ class GroupAdmin:
         """
         check_settings(settings)
         masters = await self._servers.masters(cluster, brokers)
-        held = await self._held(check_group(group), masters)
+        held = await before_change(self._held(check_group(group), masters))
         for config in _configs(group, held):
             if differs(config, settings):
                 raise ConfigError(
@@ -147,7 +147,7 @@ class GroupAdmin:
         """
         check_settings(settings)
         masters = await self._servers.masters(cluster, brokers)
-        held = await self._held(group, masters)
+        held = await before_change(self._held(group, masters))
         existing = bodies(held)
         if not existing or (brokers is not None and len(existing) < len(held)):
             code, absent = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, sorted(held.keys() - existing)
@@ -389,7 +389,8 @@ class GroupAdmin:
                 stacks=info.jstack,
             )
 
-        return await self._servers.on_each(f"reading members of group {group}", places, read)
+        action = f"reading members of group {group}"
+        return await self._servers.on_each(action, places, read, of="members")
 
     async def member_tables(self, group: str, masters: Masters) -> dict[str, ConsumerConnections]:
         """Return the connections by broker, for brokers with members."""

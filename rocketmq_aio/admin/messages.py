@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import binascii
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from datetime import UTC, datetime
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, cast
 
 import anyio
 
@@ -16,6 +16,7 @@ from rocketmq_aio.admin.servers import Servers
 from rocketmq_aio.admin.trace_events import trace_events
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import (
+    AdminError,
     BrokerError,
     CodecError,
     ConfigError,
@@ -196,11 +197,19 @@ class MessageAdmin:
 
         :param message_id: the producer's id
         :raises RouteNotFoundError: there is no trace topic: brokers have ``traceTopicEnable=false``
+        :raises AdminError: some brokers did not answer; ``done`` has the events of the others
         """
         header = _query(trace_topic, message_id, begin, end, DEFAULT_MAX_MESSAGES, by_id=False)
-        stored = await self._query(header, lambda each: message_id in each.keys)
-        events = [event for each in stored for event in trace_events(each, message_id)]
-        return sorted(events, key=lambda each: each.time or EPOCH)
+
+        def events_of(stored: Iterable[MessageExt]) -> list[TraceEvent]:
+            events = [event for each in stored for event in trace_events(each, message_id)]
+            return sorted(events, key=lambda each: each.time or EPOCH)
+
+        try:
+            return events_of(await self._query(header, lambda each: message_id in each.keys))
+        except AdminError as error:
+            done = {name: events_of(cast("list[MessageExt]", e)) for name, e in error.done.items()}
+            raise AdminError(error.action, done, error.failed) from error
 
     async def consume_directly(
         self, offset_message_id: str, group: str, client_id: str

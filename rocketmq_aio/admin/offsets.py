@@ -12,7 +12,7 @@ from rocketmq_aio.admin.groups import ONLINE_OR_NOT, GroupAdmin
 from rocketmq_aio.admin.offset_search import OffsetSearch
 from rocketmq_aio.admin.results import OffsetReset
 from rocketmq_aio.admin.server_results import QueueTimeSpan
-from rocketmq_aio.admin.servers import Servers
+from rocketmq_aio.admin.servers import Servers, before_change, failure
 from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError
 from rocketmq_aio.model.names import RETRY_PREFIX, check_group, check_topic
 from rocketmq_aio.model.values import MessageQueue
@@ -22,6 +22,7 @@ from rocketmq_aio.protocol.requests.admin import InvokeResetOffset
 from rocketmq_aio.protocol.requests.groups import GetConsumerConnectionList
 from rocketmq_aio.protocol.requests.operations import GetConsumeTimeSpan, GetMemberOffsets
 from rocketmq_aio.protocol.static_topics import is_logical
+from rocketmq_aio.remoting.gather import gather_limited
 
 Target = datetime | Literal["earliest", "latest"] | Mapping[MessageQueue, int]
 
@@ -91,18 +92,23 @@ class OffsetAdmin:
 
         The retry topic is not copied.
 
+        :raises AdminError: some topics failed; ``done`` and ``failed`` are by topic
         :raises ConfigError: members of *target* are connected, and would overwrite the offsets
         :raises SubscriptionError: there is no group *target* (5.x brokers only)
         """
         if (await self._groups.connections(target)).online:
             raise ConfigError("target", target, "its members are connected: stop them first")
-        queues = (await self._groups.progress(source, topic)).queues
-        topics = {each.queue.topic for each in queues}
-        cloned: list[OffsetReset] = []
-        for each in sorted(topics):
-            if not each.startswith(RETRY_PREFIX):
-                cloned += await self.reset(target, each, await self._copied(source, each))
-        return cloned
+        progress = await before_change(self._groups.progress(source, topic))
+        topics = sorted({each.queue.topic for each in progress.queues})
+
+        async def copy(topic: str) -> list[OffsetReset]:
+            return await self.reset(target, topic, await self._copied(source, topic))
+
+        copied = [each for each in topics if not each.startswith(RETRY_PREFIX)]
+        done, failed = await gather_limited(copy, copied, 1)
+        if failed:
+            raise failure(f"copying offsets of group {source}", done, failed, of="topics")
+        return [each for some in done.values() for each in some]
 
     async def skip(self, group: str, topic: str) -> list[OffsetReset]:
         """Skip all messages of *topic* that the group has not consumed: `reset` to the end."""

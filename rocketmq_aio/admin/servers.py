@@ -109,10 +109,16 @@ class Servers:
     # --- many servers ---------------------------------------------------------------------------
 
     async def on_each(
-        self, action: str, targets: Masters, call: Callable[[str, str], Awaitable[T]]
+        self,
+        action: str,
+        targets: Masters,
+        call: Callable[[str, str], Awaitable[T]],
+        *,
+        of: str = "servers",
     ) -> dict[str, T]:
         """Call *call* with name and address of each of *targets*; return the results by name.
 
+        :param of: kind of the names, for errors
         :raises AdminError: some calls failed; an error common to all is raised itself
         """
 
@@ -121,7 +127,7 @@ class Servers:
 
         done, failed = await gather_limited(call_one, targets, AT_ONCE)
         if failed:
-            raise _failure(action, done, failed)
+            raise failure(action, done, failed, of=of)
         return done
 
     async def read_each(
@@ -256,13 +262,27 @@ def _known(name: str, address: str | None) -> str:
     return address
 
 
-def _failure(
-    action: str, done: Mapping[str, object], failed: Mapping[str, RocketMQError]
+async def before_change(call: Awaitable[T]) -> T:
+    """Return what *call* reads for a change that has not begun; its errors say so."""
+    try:
+        return await call
+    except AdminError as error:
+        raise AdminError(
+            error.action, error.done, error.failed, of=error.of, unchanged=True
+        ) from error
+
+
+def failure(
+    action: str,
+    done: Mapping[str, object],
+    failed: Mapping[str, RocketMQError],
+    *,
+    of: str = "servers",
 ) -> RocketMQError:
     """Return the common error of all servers, or `AdminError`."""
     first, *others = failed.values()
     if done or not all(_is_same(first, each) for each in others):
-        return AdminError(action, done, failed)
+        return AdminError(action, done, failed, of=of)
     for each in others:
         first.add_note(f"likewise {each}")
     return first

@@ -18,7 +18,15 @@ from rocketmq_aio.admin.results import (
     perm_text,
     time_of,
 )
-from rocketmq_aio.admin.servers import AT_ONCE, Held, Masters, Servers, bodies, broker_info
+from rocketmq_aio.admin.servers import (
+    AT_ONCE,
+    Held,
+    Masters,
+    Servers,
+    before_change,
+    bodies,
+    broker_info,
+)
 from rocketmq_aio.admin.topic_settings import (
     TopicSettings,
     changed,
@@ -91,7 +99,7 @@ class TopicAdmin:
         """
         wanted = checked(settings)
         masters = await self._servers.masters(cluster, brokers)
-        held = await self._held(check_topic(topic), masters)
+        held = await before_change(self._held(check_topic(topic), masters))
         _check_equal(topic, held, wanted)
 
         async def make(name: str, _: str) -> None:
@@ -122,7 +130,7 @@ class TopicAdmin:
         """
         wanted = checked(settings)
         masters = await self._servers.masters(cluster, brokers)
-        held = await self._held(check_topic(topic), masters)
+        held = await before_change(self._held(check_topic(topic), masters))
         existing = bodies(held)
         if not existing or (brokers is not None and len(existing) < len(held)):
             raise RouteNotFoundError(topic, f"it is not on {sorted(held.keys() - existing)}")

@@ -128,6 +128,8 @@ def _describe(error: BaseException) -> str:
         return f"pipelines need {error.name}: {missing_extra('spark')}"
     hint = next((text for kind, text in HINTS.items() if isinstance(error, kind)), None)
     text = _first_line(error)
+    if others := sum(each.startswith("likewise ") for each in getattr(error, "__notes__", ())):
+        text += f" (likewise on {others} other server{'s' if others > 1 else ''})"
     return f"{text}: {hint}" if hint is not None else text
 
 
@@ -160,6 +162,6 @@ def exit_code(error: BaseException) -> ExitCode:
     """Return the exit code of a command that failed with *error*."""
     if isinstance(error, ConfigError | ModuleNotFoundError) or hasattr(error, "format_message"):
         return ExitCode.USAGE
-    if isinstance(error, AdminError) and error.done:
+    if isinstance(error, AdminError) and error.done and not error.unchanged:
         return ExitCode.INCOMPLETE
     return ExitCode.STOPPED if isinstance(error, click.Abort) else ExitCode.FAILED

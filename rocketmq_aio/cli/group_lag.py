@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from rocketmq_aio.cli.names import check_known, topics_checked
 from rocketmq_aio.cli.output import FormatArguments, print_error, print_line, show_result
 from rocketmq_aio.cli.results import is_empty
 from rocketmq_aio.cli.running import run_async
+from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.remoting.gather import gather_limited
 
 if TYPE_CHECKING:
@@ -61,17 +63,21 @@ async def _show(arguments: LagArguments) -> int:
             names = arguments.groups or await admin.groups.list()
             names = [n for n in names if arguments.match is None or fnmatchcase(n, arguments.match)]
             async with topics_checked(arguments):
-                code, rows = await read_lag(
+                rows, failed = await read_lag(
                     admin,
                     names,
                     arguments.topic,
                     by_queue=arguments.queues,
                     check_names=bool(arguments.groups),
                 )
+                if failed and len(failed) == len(names):
+                    raise next(iter(failed.values()))
+            for group, error in failed.items():
+                print_error(f"{group}: {format_error(error)}")
             rows = [row for row in rows if row["lag"] > arguments.above]
             show_result(rows, arguments.output, _columns(by_queue=arguments.queues))
             if arguments.watch is None:
-                return code
+                return ExitCode.INCOMPLETE if failed else ExitCode.DONE
             await asyncio.sleep(arguments.watch)
             print_line("")
 
@@ -83,8 +89,8 @@ async def read_lag(
     *,
     by_queue: bool = False,
     check_names: bool = False,
-) -> tuple[ExitCode, list[dict[str, Any]]]:
-    """Return the rows of *groups*; the errors of those that cannot be read are printed.
+) -> tuple[list[dict[str, Any]], Mapping[str, RocketMQError]]:
+    """Return the rows of *groups*, and the errors of those that cannot be read.
 
     :param check_names: a group that does not exist is an error
     """
@@ -96,13 +102,8 @@ async def read_lag(
         return progress
 
     found, failed = await gather_limited(read, groups, AT_ONCE)
-    if failed and not found:
-        raise next(iter(failed.values()))
-    for group, error in failed.items():
-        print_error(f"{group}: {format_error(error)}")
     make = _queue_rows if by_queue else _topic_rows
-    rows = [row for each in found.values() for row in make(each)]
-    return ExitCode.INCOMPLETE if failed else ExitCode.DONE, rows
+    return [row for each in found.values() for row in make(each)], failed
 
 
 def _columns(*, by_queue: bool) -> tuple[str, ...]:

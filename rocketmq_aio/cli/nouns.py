@@ -21,7 +21,7 @@ from rocketmq_aio.cli.arguments import Group, command, option, options
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.names import NotFoundError, check_known
-from rocketmq_aio.cli.output import FormatArguments, print_note
+from rocketmq_aio.cli.output import FormatArguments, print_error, print_note
 from rocketmq_aio.cli.parameters import SECRET, parameters
 from rocketmq_aio.cli.results import as_list, expand, is_empty, plain, show
 from rocketmq_aio.cli.running import ChangeArguments, run_async
@@ -35,6 +35,7 @@ class Verb(NamedTuple):
     :ivar preview: method whose result is shown before a confirmation and by ``--dry-run``
     :ivar columns: columns of the table
     :ivar expand: field with a list whose entries become the rows
+    :ivar partial: print the results of an `AdminError`, which have the form of whole ones
     :ivar missing: error for an empty result, with the names of parameters
     """
 
@@ -44,6 +45,7 @@ class Verb(NamedTuple):
     examples: str = ""
     expand: str = ""
     missing: str = ""
+    partial: bool = False
 
 
 NOUNS: Final[dict[str, tuple[str, dict[str, str]]]] = {
@@ -153,17 +155,21 @@ VERBS: Final = {
         columns=_MESSAGES,
         examples="rmq message by-key orders 42 --begin 2026-03-01T00:00:00Z",
         missing="no message of topic {topic} has the key {key}: check --begin and --end",
+        partial=True,
     ),
     "message by-id": Verb(
         columns=_MESSAGES,
         missing="no message of topic {topic} has the id {message_id}: check --begin and --end",
+        partial=True,
     ),
     "message trace": Verb(
         columns="time kind group topic success cost_millis client_host state",
         examples="rmq trace 7F0000010A2B18B4AAC2...",
         missing="there are no trace records of message {message_id}: only clients with a message "
         "trace send some, indexed after a moment; --trace-topic names another topic",
+        partial=True,
     ),
+    "group status": Verb(partial=True, examples="rmq group status billing --stacks -o yaml"),
     "group producers": Verb(missing="no producer of group {group} is connected"),
     "broker statistics": Verb(missing="no broker has counted {name} of {key}"),
     "namesrv values": Verb(missing="no name server has values in namespace {namespace}"),
@@ -235,9 +241,12 @@ def methods(part: object) -> list[str]:
 
 def changes(noun: str, verb: str, method: Callable[..., Any]) -> bool:
     """Return whether a method has to be confirmed."""
-    first = (inspect.getdoc(method) or "").partition(" ")[0]
-    is_safe = first == "Return" or method.__name__.partition("_")[0] in SAFE
+    is_safe = _is_read(method) or method.__name__.partition("_")[0] in SAFE
     return bool(VERBS.get(f"{noun} {verb}", Verb()).action) or not is_safe
+
+
+def _is_read(method: Callable[..., Any]) -> bool:
+    return (inspect.getdoc(method) or "").startswith("Return ")
 
 
 def register(app: click.Group, noun: str, shown: str, method: Callable[..., Any]) -> None:
@@ -249,7 +258,7 @@ def register(app: click.Group, noun: str, shown: str, method: Callable[..., Any]
     returned = str(get_type_hints(method).get("return", ""))
     if returned.startswith(TABLES) and not verb.columns:
         verb = verb._replace(columns="server name value")
-    is_list = (inspect.getdoc(method) or "").startswith("Return") and returned.startswith(ROWS)
+    is_list = _is_read(method) and returned.startswith(ROWS)
     own: list[type] = [ChangeArguments] if is_change else [ListArguments] if is_list else []
     kind = make_dataclass(
         f"{noun}_{name}",
@@ -260,11 +269,12 @@ def register(app: click.Group, noun: str, shown: str, method: Callable[..., Any]
 
     names = {**NAMED, **({"source": "group", "target": "group"} if noun == "offset" else {})}
     names.pop(NEW.get(f"{noun} {shown}", ""), None)
+    is_read = _is_read(method)
 
     def run(arguments: Any) -> int:  # noqa: ANN401 - a kind
         values = {each.name: each.value(getattr(arguments, f"p_{each.name}")) for each in given}
         call = _Call(arguments, noun, name, values, verb, names)
-        return run_async(_call(call, is_change=is_change))
+        return run_async(_call(call, is_change=is_change, is_read=is_read))
 
     run.__doc__ = _help(method)
     command(app, shown, kind, verb.examples)(run)
@@ -309,12 +319,12 @@ class _Call(NamedTuple):
                 await check_known(admin, kind, name.upper(), value)
 
 
-async def _call(call: _Call, *, is_change: bool) -> int:
+async def _call(call: _Call, *, is_change: bool, is_read: bool) -> int:
     async with call.arguments.admin() as admin:
         part = getattr(admin, NOUNS[call.noun][0])
         if is_change and not await _is_confirmed(call, admin, part):
             return ExitCode.DONE
-        result, failure = await _result(call, admin, part, may_repeat=not is_change)
+        result, failure = await _result(call, admin, part, is_read=is_read)
     code = _print(call, plain(result))
     if failure is not None:
         raise failure
@@ -333,21 +343,22 @@ async def _is_confirmed(call: _Call, admin: AdminClient, part: object) -> bool:
 
 
 async def _result(
-    call: _Call, admin: AdminClient, part: object, *, may_repeat: bool
+    call: _Call, admin: AdminClient, part: object, *, is_read: bool
 ) -> tuple[object, AdminError | None]:
     """Return what `_answer` does; errors for unknown names have similar names.
 
     :raises NotFoundError: the result is empty
     """
     try:
-        result, failure = await _answer(part, call, may_repeat=may_repeat)
+        result, failure = await _answer(part, call, is_read=is_read)
     except RouteNotFoundError as error:
-        await check_known(admin, "topic", "TOPIC", error.topic)
+        if is_read or "topic" in call.names:  # not of a topic that was just created
+            await check_known(admin, "topic", "TOPIC", error.topic)
         raise
     except SubscriptionError:
         await call.check_names(admin)
         raise
-    if failure is None and may_repeat and is_empty(result):
+    if failure is None and is_read and is_empty(result):
         await call.check_names(admin)
         if call.verb.missing:
             raise NotFoundError(call.verb.missing.format_map(dict(call.values)))
@@ -356,6 +367,10 @@ async def _result(
 
 def _print(call: _Call, shown: Any) -> ExitCode:  # noqa: ANN401 - JSON values
     code = ExitCode.INCOMPLETE if _has_problem(shown) else ExitCode.DONE
+    if isinstance(shown, Mapping):
+        for name, reason in (shown.get("silent") or {}).items():
+            print_error(f"{name}: {reason}")
+            code = ExitCode.INCOMPLETE
     if call.verb.expand:
         shown = expand(shown, call.verb.expand)
     if hasattr(call.arguments, "match"):  # ListArguments
@@ -367,18 +382,26 @@ def _print(call: _Call, shown: Any) -> ExitCode:  # noqa: ANN401 - JSON values
     return code
 
 
-async def _answer(
-    part: object, call: _Call, *, may_repeat: bool
-) -> tuple[object, AdminError | None]:
+async def _answer(part: object, call: _Call, *, is_read: bool) -> tuple[object, AdminError | None]:
     """Return the result, or that of the brokers that answered and the error of the others."""
     method, given = getattr(part, call.method), call.given
     try:
         return await _bound(method, given), None
     except AdminError as error:
-        others = _of_the_others(method, given, error) if may_repeat else {}
+        if call.verb.partial and error.done:
+            return _parts(error), error
+        others = _of_the_others(method, given, error) if is_read else {}
         if not others:
             raise
         return await _bound(method, others), error
+
+
+def _parts(error: AdminError) -> object:
+    """Return the results in *error* as one list, or by name."""
+    parts = [each for each in error.done.values() if isinstance(each, list)]
+    if len(parts) == len(error.done):
+        return [row for each in parts for row in each]
+    return error.done
 
 
 def _of_the_others(

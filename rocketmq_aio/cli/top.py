@@ -63,14 +63,14 @@ async def _show(arguments: TopArguments) -> int:
             live.start()
         try:
             while True:
-                text, before = await _screen(admin, arguments, before)
+                text, before, is_whole = await _screen(admin, arguments, before)
                 if live is None:
                     print_line(text)
                 else:
                     live.update(Text(text, no_wrap=True), refresh=True)
                 shown += 1
                 if shown == arguments.count:
-                    return ExitCode.DONE
+                    return ExitCode.DONE if is_whole else ExitCode.INCOMPLETE
                 await asyncio.sleep(arguments.interval)
         finally:
             if live is not None:
@@ -79,12 +79,15 @@ async def _show(arguments: TopArguments) -> int:
 
 async def _screen(
     admin: AdminClient, arguments: TopArguments, before: dict[Any, tuple[float, int]]
-) -> tuple[str, dict[Any, tuple[float, int]]]:
-    """Return the text, and the time and the sum of offsets by topic and by group."""
+) -> tuple[str, dict[Any, tuple[float, int]], bool]:
+    """Return the text, the time and the sum of offsets by topic and by group, and if it is whole.
+
+    Topics and groups that cannot be read, because a broker does not respond, are counted.
+    """
     topics, of_topics = _chosen(await admin.topics.list(), arguments.match, arguments.most)
     groups, of_groups = _chosen(await admin.groups.list(), arguments.match, arguments.most)
     found, failed = await gather_limited(admin.topics.stats, topics, AT_ONCE)
-    _, lags = await read_lag(admin, groups) if groups else (None, [])
+    lags, unread = await read_lag(admin, groups)
     now, after = time.monotonic(), {}
 
     def rate(key: object, offset: int) -> float | None:
@@ -106,12 +109,15 @@ async def _screen(
     ]
     busy.sort(key=lambda row: (-(row["in_per_second"] or 0), -row["messages"], row["topic"]))
     late.sort(key=lambda row: (-row["lag"], row["group"], row["topic"]))
-    head = f"{of_topics} topics, {of_groups} groups, {len(failed)} topics not readable"
+    head = f"{of_topics} topics, {of_groups} groups"
+    if failed or unread:
+        head += f"; not readable: {len(failed)} topics, {len(unread)} groups"
     tables = [
         format_table(*as_rows(rows[: arguments.limit], columns))
         for rows, columns in ((busy, TOPICS), (late, GROUPS))
     ]
-    return "\n\n".join([f"{time.strftime('%H:%M:%S')}  {head}", *tables]), after
+    text = "\n\n".join([f"{time.strftime('%H:%M:%S')}  {head}", *tables])
+    return text, after, not failed and not unread
 
 
 def _chosen(names: list[str], match: str | None, most: int) -> tuple[list[str], str]:
