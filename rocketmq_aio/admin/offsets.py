@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,8 +24,10 @@ from rocketmq_aio.protocol.requests.operations import GetConsumeTimeSpan, GetMem
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.remoting.gather import gather_limited
 
+T = TypeVar("T")
 Target = datetime | Literal["earliest", "latest"] | Mapping[MessageQueue, int]
 
+QUEUES_AT_ONCE: Final = 64  # concurrent requests
 BEGINNING: Final = 0  # as a timestamp
 END: Final = -1
 
@@ -158,25 +160,29 @@ class OffsetAdmin:
                 if type(offset) is not int or not least <= offset <= most:
                     raise ConfigError("to", offset, f"{queue} has offsets {least} to {most}")
             return dict(to)
+        millis = _millis(to) or 0
         if to == "earliest":
-            return {queue: await broker.min_offset(queue) for queue in queues}
+            return await _each_queue(queues, broker.min_offset)
         if to == "latest":
-            return {queue: await broker.max_offset(queue) for queue in queues}
-        return {queue: await self._search.offset_at(queue, _millis(to) or 0) for queue in queues}
+            return await _each_queue(queues, broker.max_offset)
+        return await _each_queue(queues, lambda queue: self._search.offset_at(queue, millis))
 
     async def _copied(self, group: str, topic: str) -> dict[MessageQueue, int]:
         """Return the committed offsets of *group* in *topic*, at least the minimum offsets."""
         broker = self._servers.instance.broker
-        offsets: dict[MessageQueue, int] = {}
+
+        async def copied(queue: MessageQueue) -> int | None:
+            offset = await broker.query_offset(group, queue)
+            return None if offset is None else max(offset, await broker.min_offset(queue))
+
         with self._servers.instance.routes.pin(topic):
-            for queue in (await self._servers.instance.routes.fetch(topic)).subscribe_queues:
-                if (offset := await broker.query_offset(group, queue)) is not None:
-                    offsets[queue] = max(offset, await broker.min_offset(queue))
-        return offsets
+            queues = (await self._servers.instance.routes.fetch(topic)).subscribe_queues
+            offsets = await _each_queue(queues, copied)
+        return {queue: offset for queue, offset in offsets.items() if offset is not None}
 
     async def _move(self, move: _Move) -> list[OffsetReset]:
         query = self._servers.instance.broker.query_offset
-        before = {queue: await query(move.group, queue) for queue in move.offsets}
+        before = await _each_queue(move.offsets, lambda queue: query(move.group, queue))
         online, version = await self._is_online(move)
         if any(map(is_logical, move.offsets)):
             moved, how = await self._move_logical(move, online=online), "committed"
@@ -203,21 +209,31 @@ class OffsetAdmin:
         A broker configured not to store them takes the request for a reset by time, to the end
         and only backwards.  That changes nothing and returns other offsets.
         """
-        for queue, offset in move.offsets.items():
+
+        async def store(queue: MessageQueue) -> str:
             header = InvokeResetOffset(
                 group=move.group,
                 topic=move.topic,
                 queue_id=queue.queue_id,
-                offset=offset,
+                offset=move.offsets[queue],
                 timestamp=END,
                 is_force=False,
             )
             command = await self._servers.request(move.address, header, accept=ONLINE_OR_NOT)
             if command.code == ResponseCode.CONSUMER_NOT_ONLINE:
-                return await self._commit(move), "committed"
-            if read_reset_offsets(command.body) != {queue: offset}:
-                return await self._move_members(move), "members"
-        return move.offsets, "broker"
+                return "committed"
+            is_stored = read_reset_offsets(command.body) == {queue: move.offsets[queue]}
+            return "broker" if is_stored else "members"
+
+        first, *others = move.offsets
+        how = await store(first)  # the broker does the same for all queues
+        if how == "broker":
+            await _each_queue(others, store, changed=[first])
+        elif how == "committed":
+            await self._commit(move)
+        else:
+            return await self._move_members(move), how
+        return move.offsets, how
 
     async def _move_logical(self, move: _Move, *, online: bool) -> dict[MessageQueue, int]:
         """Commit: brokers reset only physical queues, which members do not know."""
@@ -242,13 +258,38 @@ class OffsetAdmin:
     async def _commit(self, move: _Move) -> dict[MessageQueue, int]:
         """Commit for a group without members, and verify it."""
         broker = self._servers.instance.broker
-        for queue, offset in move.offsets.items():
+
+        async def commit(queue: MessageQueue) -> None:
+            offset = move.offsets[queue]
             await broker.update_offset(move.group, queue, offset)
             kept = await broker.query_offset(move.group, queue)
             if kept != offset:
                 remark = f"it acknowledged offset {offset} of {queue}, and holds {kept}"
                 raise BrokerError(ResponseCode.SYSTEM_ERROR, remark, move.address)
+
+        await _each_queue(move.offsets, commit, changed=())
         return move.offsets
+
+
+async def _each_queue(
+    queues: Iterable[MessageQueue],
+    call: Callable[[MessageQueue], Awaitable[T]],
+    *,
+    changed: Iterable[MessageQueue] | None = None,
+) -> dict[MessageQueue, T]:
+    """Return what *call* returns for each of *queues*; a failure ends the calls.
+
+    :param changed: queues that were changed before, if *call* changes something
+    :raises AdminError: some queues were changed before one failed
+    """
+    done, failed = await gather_limited(call, queues, QUEUES_AT_ONCE, fail_fast=True)
+    if failed and changed is None:
+        raise next(iter(failed.values()))
+    if failed:
+        names = {str(queue): None for queue in (*(changed or ()), *done)}
+        by_name = {str(queue): error for queue, error in failed.items()}
+        raise failure("setting offsets", names, by_name, of="queues")
+    return done
 
 
 def _millis(to: Target) -> int | None:

@@ -367,10 +367,9 @@ async def _result(
 
 def _print(call: _Call, shown: Any) -> ExitCode:  # noqa: ANN401 - JSON values
     code = ExitCode.INCOMPLETE if _has_problem(shown) else ExitCode.DONE
-    if isinstance(shown, Mapping):
-        for name, reason in (shown.get("silent") or {}).items():
-            print_error(f"{name}: {reason}")
-            code = ExitCode.INCOMPLETE
+    for name, reason in _silent(shown).items():
+        print_error(f"{name}: {reason}")
+        code = ExitCode.INCOMPLETE
     if call.verb.expand:
         shown = expand(shown, call.verb.expand)
     if hasattr(call.arguments, "match"):  # ListArguments
@@ -414,6 +413,12 @@ def _of_the_others(
     if not error.done or "brokers" not in inspect.signature(method).parameters:
         return {}
     return {**given, "cluster": None, "brokers": list(error.done)}
+
+
+def _silent(shown: object) -> Mapping[str, str]:
+    """Return the members that did not report, with the reasons."""
+    found = shown.get("silent") if isinstance(shown, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def _has_problem(rows: object) -> bool:

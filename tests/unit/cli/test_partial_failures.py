@@ -181,3 +181,20 @@ def test_top_counts_the_groups_that_are_not_readable(rmq: Rmq, cluster: Embedded
 
     assert "; not readable: 0 topics, 1 groups" in out
     assert rmq("top", "--count", "1", code=1, stderr=True) == ""
+
+
+async def test_a_reset_that_fails_midway_names_the_queues_that_were_reset() -> None:
+    async with EmbeddedCluster(1, topics={"orders": 2}) as cluster:
+        cluster.brokers[0].create_group("billing")
+        async with AdminClient(namesrv=cluster.namesrv) as admin:
+            reset = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+            first = cluster.faults.hold(reset)
+            resetting = asyncio.ensure_future(admin.offsets.reset("billing", "orders", "earliest"))
+            await first.wait()
+            cluster.faults.refuse(reset, 1, "no space")
+            first.release()
+            with pytest.raises(AdminError, match="no space") as raised:
+                await resetting
+
+    assert raised.value.of == "queues"
+    assert len(raised.value.done) == len(raised.value.failed) == 1
