@@ -7,7 +7,7 @@ import string
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from rocketmq_aio.embedded.broker.acl import AccountLike
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
@@ -19,6 +19,11 @@ from rocketmq_aio.embedded.faults import Faults
 from rocketmq_aio.embedded.loop_thread import LoopThread, from_any_thread
 from rocketmq_aio.embedded.name_server import EmbeddedNameServer
 from rocketmq_aio.embedded.server import HOST, EmbeddedServer
+
+# a to z, then aa, ab, ...
+NAMES: Final = [
+    first + second for first in ("", *string.ascii_lowercase) for second in string.ascii_lowercase
+]
 
 
 class EmbeddedCluster:
@@ -42,6 +47,8 @@ class EmbeddedCluster:
     :param auto_create_groups: members create their group, the default of brokers
     :param tls: accept TLS only
     :param accounts: enforce access control
+    :param idle_seconds: close connections without traffic for so long, by `clock`, as real servers
+        do after 120; default: never
     :param max_bytes: bytes of messages that a broker keeps; the oldest are deleted beyond
     :param host: address or name to listen on; whoever reaches it can read and write everything;
         message ids contain 127.0.0.1 instead of an IPv6 address
@@ -65,18 +72,20 @@ class EmbeddedCluster:
         auto_create_groups: bool = True,
         tls: ssl.SSLContext | None = None,
         accounts: Sequence[AccountLike] = (),
+        idle_seconds: float | None = None,
         max_bytes: int = MAX_BYTES,
         host: str = HOST,
         port: int = 0,
     ) -> None:
-        if not 0 <= brokers <= len(string.ascii_lowercase):
-            raise ValueError(f"brokers is {brokers}, not 0 to {len(string.ascii_lowercase)}")
+        if not 0 <= brokers <= len(NAMES):
+            raise ValueError(f"brokers is {brokers}, not 0 to {len(NAMES)}")
         self.thread = LoopThread()
         self.clock = Clock(self.thread)
         self.faults = Faults(self.clock, self.thread)
         options: dict[str, Any] = {
             "tls": tls,
             "host": host,
+            "idle_seconds": idle_seconds,
             "clock": self.clock,
             "faults": self.faults,
             "thread": self.thread,
@@ -85,7 +94,7 @@ class EmbeddedCluster:
         versions = list(broker_versions) or [version] * brokers
         self._brokers = [
             self.broker_class(
-                name=f"broker-{letter}",
+                name=f"broker-{letters}",
                 version=each,
                 auto_create_topics=auto_create_topics,
                 auto_create_groups=auto_create_groups,
@@ -93,7 +102,7 @@ class EmbeddedCluster:
                 accounts=accounts,
                 **options,
             )
-            for letter, each in zip(string.ascii_lowercase[:brokers], versions, strict=True)
+            for letters, each in zip(NAMES[:brokers], versions, strict=True)
         ]
         for broker, each in zip(self.brokers, versions, strict=True):
             self.name_server.register(broker)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any, Final, Protocol as Interface, cast
 
 import msgspec
@@ -42,6 +43,7 @@ class ServerConnection(asyncio.Protocol):
     Invalid input closes the connection without a response, like on brokers. A client that does not
     read its responses is not read either, and is dropped at `MAX_UNSENT_BYTES`.
 
+    :ivar active_at: when data came or went last, by *now*, if that is set
     :ivar language: of the client, as in connection lists
     :ivar tasks: of requests that are not answered yet
     :ivar pushed: responses of the client that the server waits for, by opaque
@@ -52,6 +54,8 @@ class ServerConnection(asyncio.Protocol):
         self.is_open = False
         self.language = ""
         self.client_address: tuple[str, int] = ("0.0.0.0", 0)
+        self.now: Callable[[], float] | None = None
+        self.active_at = 0.0
         self.tasks: set[asyncio.Future[Any]] = set()
         self.pushed: dict[int, asyncio.Future[Command]] = {}
         self._peer = peer
@@ -75,6 +79,8 @@ class ServerConnection(asyncio.Protocol):
         self._peer.opened(self)
 
     def data_received(self, data: bytes) -> None:
+        if self.now is not None:
+            self.active_at = self.now()
         try:
             self._decoder.feed(data)
         except CodecError:
@@ -153,6 +159,8 @@ class ServerConnection(asyncio.Protocol):
             self._flushing.cancel()
             self._flushing = None
         if self._unsent and self.is_open and not self._frozen:
+            if self.now is not None:
+                self.active_at = self.now()
             transport, data = self._transport_(), b"".join(self._unsent)
             self._drop_unsent()
             transport.write(data)

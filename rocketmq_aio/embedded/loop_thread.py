@@ -6,13 +6,13 @@ import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import wraps
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
-CALL_SECONDS: Final = 60.0  # of one call; reached only if the thread hangs
+CALL_SECONDS: Final = 60.0  # without a turn of the event loop: the thread hangs
 
 
 class LoopThread:
@@ -76,10 +76,19 @@ class LoopThread:
             raise RuntimeError("the cluster does not run in this process")
         call = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
-            return call.result(CALL_SECONDS)
+            while not wait([call], CALL_SECONDS).done:
+                self._check_responsive(self._loop)
+            return call.result()
         except BaseException:  # e.g. an interrupt: the coroutine must not run on alone
             call.cancel()
             raise
+
+    def _check_responsive(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raise TimeoutError if the thread hangs; a call may take as long as it needs."""
+        turned = threading.Event()
+        loop.call_soon_threadsafe(turned.set)
+        if not turned.wait(CALL_SECONDS):
+            raise TimeoutError(f"the cluster's thread does not respond for {CALL_SECONDS:g} s")
 
     def _main(self, started: Future[None]) -> None:
         asyncio.run(self._until_end(started))

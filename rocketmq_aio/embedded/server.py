@@ -7,6 +7,7 @@ import inspect
 import ssl
 from collections import deque
 from collections.abc import Awaitable
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Final, NamedTuple, Self, TypedDict, Unpack
@@ -58,6 +59,7 @@ class ServerOptions(TypedDict, total=False):
     :param tls: accept TLS only
     :param host: address or name to listen on, and to give to clients
     :param port: default: any free one
+    :param idle_seconds: close connections without traffic for so long; default: never
     :param clock: of the cluster; default: one of its own, as for faults and thread
     """
 
@@ -65,6 +67,7 @@ class ServerOptions(TypedDict, total=False):
     tls: ssl.SSLContext | None
     host: str
     port: int
+    idle_seconds: float | None
     clock: Clock
     faults: Faults
     thread: LoopThread
@@ -95,6 +98,7 @@ class EmbeddedServer:
         self.connections: dict[int, ServerConnection] = {}  # open connections
         self.changed = Notifier()  # of the set of connections
         self._tls = options.get("tls")
+        self._idle_seconds = options.get("idle_seconds")
         self._server: asyncio.Server | None = None
         self._closing: asyncio.Server | None = None
         self._frozen = False
@@ -286,6 +290,10 @@ class EmbeddedServer:
 
     def opened(self, connection: ServerConnection) -> None:
         self.connections[connection.number] = connection
+        if self._idle_seconds is not None:
+            connection.now = self.clock.monotonic
+            connection.active_at = connection.now()
+            self._close_when_idle(connection, self._idle_seconds)
         if self._frozen:
             connection.freeze()
         elif self.faults.active:
@@ -297,6 +305,14 @@ class EmbeddedServer:
                 assert not isinstance(outcome, Response)
                 self._act(connection, outcome)
         self.changed.notify()
+
+    def _close_when_idle(self, connection: ServerConnection, seconds: float) -> None:
+        left = connection.active_at + seconds - self.clock.monotonic()
+        if left > 0:
+            again = partial(self._close_when_idle, connection, seconds)
+            self.clock.call_later(left, again)
+        elif connection.is_open:
+            connection.close()
 
     def received(self, connection: ServerConnection, encoding: int, command: Command) -> None:
         if command.is_response:

@@ -24,9 +24,11 @@ class LockProcessor:
         self._clock = clock
         self.kept_seconds = KEPT_SECONDS
         self.owners: defaultdict[str, dict[MessageQueue, tuple[str, float]]] = defaultdict(dict)
+        self._cleared_at = clock.monotonic()
 
     @reads(LockBatchRequest, RequestCode.LOCK_BATCH_MQ)
     def lock(self, request: LockBatchRequest) -> object:
+        self._drop_expired()
         owners = self.owners[request.consumer_group]
         granted = []
         for each in request.mq_set:  # also grants queues that do not exist
@@ -43,9 +45,22 @@ class LockProcessor:
 
     def owner(self, group: str, queue: MessageQueue) -> str | None:
         """Return the client id of the owner of *queue*."""
-        client_id, locked_at = self.owners[group].get(queue, (None, 0.0))
+        client_id, locked_at = self.owners.get(group, {}).get(queue, (None, 0.0))
         return client_id if self._clock.monotonic() - locked_at < self.kept_seconds else None
 
     def any_in(self, group: str) -> bool:
         """Whether the group holds any lock."""
-        return any(self.owner(group, queue) for queue in self.owners[group])
+        return any(self.owner(group, queue) for queue in self.owners.get(group, ()))
+
+    def _drop_expired(self) -> None:
+        """Drop expired locks of all groups, at most once in `kept_seconds`."""
+        now = self._clock.monotonic()
+        if now - self._cleared_at < self.kept_seconds:
+            return
+        self._cleared_at = now
+        for group, held in list(self.owners.items()):
+            for queue in list(held):
+                if self.owner(group, queue) is None:
+                    del held[queue]
+            if not held:
+                del self.owners[group]

@@ -179,7 +179,7 @@ class PopProcessor:
 
     async def _hold(
         self,
-        header: GroupQueueRequest,
+        header: PopMessage | Notification,
         seconds: float,
         respond: Callable[[], Response],
         has_found: Callable[[Response], bool],
@@ -194,6 +194,7 @@ class PopProcessor:
             if has_found(response) or left <= 0:
                 return response
             await self._state.store.arrivals.wait(topics, left)
+            self._check(header)  # the topic may be another one now, with fewer queues
 
     def _notification(self, header: Notification) -> Response:
         has_message = "true" if self._has_message(header) else "false"

@@ -19,7 +19,7 @@ from rocketmq_aio.model.names import (
     RETRY_PREFIX,
     SYSTEM_PREFIXES,
 )
-from rocketmq_aio.protocol.bodies import Body
+from rocketmq_aio.protocol.bodies import MAX_QUEUES, Body
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.requests.admin import (
     CreateTopic,
@@ -139,6 +139,9 @@ class TopicProcessor:
         before = self._state.store.topics.get(name)
         attributes = _changed(before, signed)
         queues = max(config.read_queue_nums, config.write_queue_nums)
+        if queues > MAX_QUEUES:  # real brokers accept any number
+            remark = f"a topic of an embedded broker has at most {MAX_QUEUES} queues, not {queues}"
+            raise ErrorResponse(remark)
         topic = self._state.store.create_topic(name, queues, config.perm)
         topic.read_queues, topic.write_queues = config.read_queue_nums, config.write_queue_nums
         topic.sys_flag, topic.attributes = config.topic_sys_flag, attributes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from rocketmq_aio.protocol.codes import ResponseCode
 from tests.fakes.conformance.case_env import (
     HOLD_MILLIS,
     CaseEnv,
@@ -12,7 +13,7 @@ from tests.fakes.conformance.case_env import (
     messages_in,
     pull_header,
 )
-from tests.fakes.conformance.popping import bodies, pop
+from tests.fakes.conformance.popping import bodies, pop, pop_header
 from tests.fakes.raw_client import RawClient
 
 ENV = CaseEnv("", "", "5.5.0", "orders", "billing")
@@ -77,3 +78,22 @@ async def test_a_held_pull_of_a_deleted_topic_is_an_error() -> None:
         cluster.clock.advance(HOLD_MILLIS / 1000)
 
         assert (await client.answer(held)).code == 17
+
+
+@pytest.mark.parametrize("queues", [0, 1], ids=["deleted", "fewer queues"])
+async def test_a_held_pop_of_a_queue_that_is_gone_is_refused(queues: int) -> None:
+    async with (
+        EmbeddedCluster(topics={"orders": 2}, auto_create_topics=False) as cluster,
+        RawClient(cluster.broker.address) as client,
+    ):
+        held = client.send(pop_header(ENV, queue_id=1, poll_time=HOLD_MILLIS))
+        assert await is_unanswered(client, held)
+        cluster.delete_topic("orders")
+        if queues:
+            cluster.create_topic("orders", queues)
+            cluster.broker.put("orders", b"one")
+        else:
+            cluster.clock.advance(HOLD_MILLIS / 1000)
+
+        gone, illegal = ResponseCode.TOPIC_NOT_EXIST, cluster.broker.state.invalid("").response.code
+        assert (await client.answer(held)).code == (illegal if queues else gone)

@@ -11,6 +11,7 @@ import threading
 
 import pytest
 
+from rocketmq_aio.embedded import loop_thread
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.embedded.loop_thread import LoopThread
 from rocketmq_aio.errors import RocketMQError
@@ -115,6 +116,7 @@ def test_an_exception_in_the_thread_is_raised_by_the_caller() -> None:
 
 FORK = """
 import os, sys, socket
+from rocketmq_aio.embedded import loop_thread
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 
 with EmbeddedCluster() as cluster:
@@ -169,3 +171,26 @@ def test_the_cluster_cannot_start_twice_at_once() -> None:
 def test_a_client_error_is_no_error_of_the_cluster() -> None:
     with EmbeddedCluster(auto_create_topics=False) as cluster, pytest.raises(RocketMQError):
         send(cluster, b"one")
+
+
+def test_a_wait_may_take_longer_than_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_thread, "CALL_SECONDS", 0.05)
+    with EmbeddedCluster() as cluster:
+        fault = cluster.faults.drop("send")
+
+        with pytest.raises(TimeoutError, match=r"waited 0\.5 s for 1 request"):
+            fault.wait(seconds=0.5)
+
+
+def test_a_call_ends_when_the_thread_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_thread, "CALL_SECONDS", 0.05)
+    resume = threading.Event()
+    thread = LoopThread()
+    thread.start()
+    try:
+        with pytest.raises(TimeoutError, match="does not respond"):
+            thread.call(resume.wait, 60)
+    finally:
+        resume.set()
+        monkeypatch.undo()
+        thread.stop()

@@ -8,7 +8,10 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
+from rocketmq_aio.embedded.broker.locks import KEPT_SECONDS
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from rocketmq_aio.protocol.bodies import MAX_QUEUES
+from rocketmq_aio.protocol.requests.admin import CreateTopic
 from rocketmq_aio.protocol.requests.groups import GetRouteInfo, LockBatchMQ
 from rocketmq_aio.protocol.requests.offsets import (
     GetMaxOffset,
@@ -115,6 +118,52 @@ async def test_kill_resets_connections_and_loses_locks_but_no_messages_or_offset
         assert (await client.ask(MAX_OFFSET)).ext_fields() == {"offset": "1"}
         assert broker.committed("billing", "orders", 0) == 1
         assert await lock(client, CASE_ENV, "c@2", 0) == [0]
+
+
+async def test_expired_locks_are_removed(cluster: EmbeddedCluster) -> None:
+    async with RawClient(cluster.broker.address) as client:
+        await lock(client, CASE_ENV, "c@1", 0, 1)
+        cluster.clock.advance(KEPT_SECONDS + 1)
+        await lock(client, CASE_ENV._replace(group="shipping"), "c@2", 0)
+
+        assert {group: len(held) for group, held in cluster.broker.locks.owners.items()} == {
+            "shipping": 1
+        }
+
+
+async def test_idle_connections_are_closed_if_the_cluster_shall() -> None:
+    async with (
+        EmbeddedCluster(topics={"orders": 1}, idle_seconds=120) as cluster,
+        RawClient(cluster.broker.address) as idle,
+        RawClient(cluster.broker.address) as busy,
+    ):
+        await cluster.broker.wait_for_connections(2)
+        cluster.clock.advance(100)
+        await busy.ask(MAX_OFFSET)
+        cluster.clock.advance(100)
+        with pytest.raises(ConnectionResetError):
+            await idle.ask(MAX_OFFSET)
+
+        assert (await busy.ask(MAX_OFFSET)).code == 0
+
+
+async def test_a_topic_of_too_many_queues_is_refused(cluster: EmbeddedCluster) -> None:
+    """Real brokers accept any number, even negative ones; memory here is that of the tests."""
+    header = CreateTopic(
+        topic="wide",
+        default_topic="TBW102",
+        read_queue_nums=4,
+        write_queue_nums=MAX_QUEUES + 1,
+        perm=6,
+        topic_filter_type="SINGLE_TAG",
+        topic_sys_flag=0,
+        order=False,
+    )
+    async with RawClient(cluster.broker.address) as client:
+        response = await client.ask(header)
+
+        assert (response.code, "wide" in cluster.broker.topics) == (1, False)
+        assert "at most 65536 queues" in (response.remark or "")
 
 
 async def test_a_frozen_broker_accepts_connections_but_responds_after_resume(
