@@ -157,10 +157,6 @@ class BrokerClient:
 
     # --- groups ---------------------------------------------------------------------------------
 
-    async def consumer_ids(self, group: str, topic: str) -> list[str]:
-        """Return the client ids of the members registered with one broker of the topic."""
-        return await self.consumer_ids_at(group, self._any_broker(topic))
-
     async def consumer_ids_at(self, group: str, address: str) -> list[str]:
         """Return the client ids of the members registered with the broker at *address*."""
         command = await self._remoting.request(
@@ -179,7 +175,7 @@ class BrokerClient:
 
         :raises NotSupportedError: the broker is older than 5.0
         """
-        address, body = self._any_broker(request.topic), msgspec.json.encode(request)
+        address, body = self.any_broker(request.topic), msgspec.json.encode(request)
         response = await self.read(address, QueryAssignment(), AssignmentResponse, body)
         return response.message_queue_assignments
 
@@ -215,11 +211,11 @@ class BrokerClient:
         if self._routes.known(wanted.topic) is None:
             address = await self._any_registered_broker(wanted.topic)
         else:
-            address = self._any_broker(wanted.topic)
+            address = self.any_broker(wanted.topic)
         body = msgspec.json.encode(request)
         await self._remoting.request_checked(address, CheckClientConfig(), body)
 
-    def _any_broker(self, topic: str) -> str:
+    def any_broker(self, topic: str) -> str:
         """Return the address of a random broker of the topic, a master if there is one."""
         route = self._routes.known(topic)
         return _random_address(topic, route.brokers.values() if route is not None else ())

@@ -261,7 +261,9 @@ async def what_nobody_took_is_given_back_at_the_end(place: Place) -> None:
 async def the_broker_lists_the_member(place: Place) -> None:
     async with place.popping() as consumer:
         client = consumer.client
-        ids = await client.broker.consumer_ids(place.group, place.topic)
+        ids = await client.broker.consumer_ids_at(
+            place.group, client.broker.any_broker(place.topic)
+        )
 
         assert ids == [client.client_id]
 

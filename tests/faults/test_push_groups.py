@@ -202,7 +202,7 @@ async def test_failure_after_revocation_is_left_to_the_next_owner(cluster: FakeC
         let_go.set()
         await until(lambda: group.handled(Outcome.FAIL))
         # When this response arrives, a sent back message would be at the broker, too.
-        await first.client.broker.consumer_ids(GROUP, TOPIC)
+        await first.client.broker.consumer_ids_at(GROUP, first.client.broker.any_broker(TOPIC))
         await first.close()
         await group.join()
         await group.have("a")

@@ -355,7 +355,8 @@ class GroupEngine(Generic[Q]):
     def on_route_changed(self, topic: str) -> None:
         """Rebalance after queues were added, removed or moved; pull from new masters at once."""
         self._missing.check(topic)
-        self.rebalancer.wake()
+        if topic in self._shared_topics():
+            self.rebalancer.wake()
         for queue, assigned in self.table.items():
             if queue.topic == topic and (is_logical(queue) or self._has_new_master(assigned)):
                 assigned.interrupt()  # the former broker still holds the pull

@@ -55,6 +55,7 @@ class Rebalancer:
         self._wake = asyncio.Event()
         self._complete = asyncio.Event()
         self._changes = 0  # of the subscribed topics
+        self._members_at: dict[str, list[str]] = {}  # in this round, by address
         self._ended = False
         self.popped: dict[str, frozenset[MessageQueue]] = {}  # by topic: the queues to pop
         self._group_size = 0  # in the last round
@@ -105,6 +106,7 @@ class Rebalancer:
         """Compute and apply the assignment once; return False if it is incomplete."""
         wanted: dict[str, frozenset[MessageQueue]] = {}
         complete = True
+        self._members_at.clear()
         topics = list(self._topics())
         for topic in self.popped.keys() - topics:
             del self.popped[topic]
@@ -145,11 +147,17 @@ class Rebalancer:
         return None if share is None else frozenset(share)
 
     async def _members(self, topic: str) -> list[str]:
-        members = await self._instance.broker.consumer_ids(self._group, topic)
+        """Return the members that a broker of *topic* knows; each is asked once in a round."""
+        broker = self._instance.broker
+        address = broker.any_broker(topic)
+        if (known := self._members_at.get(address)) is not None:
+            return known
+        members = await broker.consumer_ids_at(self._group, address)
         if self._instance.client_id not in members:
             # A restarted broker has forgotten all members: keep the queues and send a heartbeat.
             await self._instance.heartbeats.send_all(anew=True)
-            members = await self._instance.broker.consumer_ids(self._group, topic)
+            members = await broker.consumer_ids_at(self._group, address)
+        self._members_at[address] = members
         self._group_size = len(set(members))
         return members
 

@@ -110,16 +110,16 @@ async def test_the_members_of_a_group_are_listed() -> None:
         listed = Response(body=b'{"consumerIdList":["a","b"]}')
         cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, listed)
 
-        assert await broker.consumer_ids("billing", "orders") == ["a", "b"]
+        assert await broker.consumer_ids_at("billing", broker.any_broker("orders")) == ["a", "b"]
 
 
 async def test_a_group_without_members_is_empty_and_a_failure_is_not() -> None:
     async with asking() as (cluster, broker):
-        assert await broker.consumer_ids("billing", "orders") == []
+        assert await broker.consumer_ids_at("billing", broker.any_broker("orders")) == []
         cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Response(1, remark="broken"))
 
         with pytest.raises(BrokerError, match="broken"):
-            await broker.consumer_ids("billing", "orders")
+            await broker.consumer_ids_at("billing", broker.any_broker("orders"))
 
 
 async def test_a_failure_that_quotes_the_answer_about_no_members_is_raised() -> None:
@@ -128,7 +128,7 @@ async def test_a_failure_that_quotes_the_answer_about_no_members_is_raised() -> 
         cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Response(1, remark=remark))
 
         with pytest.raises(BrokerError, match="proxy failed"):
-            await broker.consumer_ids("billing", "orders")
+            await broker.consumer_ids_at("billing", broker.any_broker("orders"))
 
 
 @pytest.mark.parametrize("remark", [None, 'because "consumerGroupInfo" is null'])
@@ -138,7 +138,7 @@ async def test_a_proxy_that_does_not_know_a_group_has_no_members(remark: str | N
     async with asking() as (cluster, broker):
         cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, response)
 
-        assert await broker.consumer_ids("billing", "orders") == []
+        assert await broker.consumer_ids_at("billing", broker.any_broker("orders")) == []
 
 
 async def test_another_failure_of_a_proxy_is_raised() -> None:
@@ -147,13 +147,13 @@ async def test_another_failure_of_a_proxy_is_raised() -> None:
         cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, response)
 
         with pytest.raises(BrokerError, match="broken"):
-            await broker.consumer_ids("billing", "orders")
+            await broker.consumer_ids_at("billing", broker.any_broker("orders"))
 
 
 async def test_a_topic_without_a_broker_raises() -> None:
     async with asking() as (_, broker):
         with pytest.raises(RouteNotFoundError):
-            await broker.consumer_ids("billing", "nowhere")
+            await broker.consumer_ids_at("billing", broker.any_broker("nowhere"))
 
 
 async def test_an_invalid_filter_raises() -> None:

@@ -51,6 +51,20 @@ async def test_a_new_group_skips_old_messages_and_misses_no_new_ones(cluster: Fa
         assert bodies(await polled(consumer, 1)) == ["new"]
 
 
+async def test_routes_of_other_topics_cause_no_rebalance(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients of one instance have many topics: its consumers would all rebalance for each."""
+    async with consuming(cluster) as consumer:
+        woken: list[str] = []
+        monkeypatch.setattr(consumer._engine.rebalancer, "wake", lambda: woken.append("woken"))
+        consumer._engine.on_route_changed("another")
+        assert woken == []
+
+        consumer._engine.on_route_changed(TOPIC)
+        assert woken == ["woken"]
+
+
 async def test_latest_means_the_same_after_a_crash(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
 

@@ -35,6 +35,7 @@ class Instance:
         self.routes = self.broker = self.heartbeats = self
         self.queues: dict[str, int] = {"orders": 8}
         self.gone: set[str] = set()
+        self.brokers: dict[str, str] = {}  # by topic
         self.responses: list[list[str] | RocketMQError] = []  # used up, then *members*
         self.members = ["me"]
         self.queried = 0
@@ -50,7 +51,10 @@ class Instance:
     def is_gone(self, topic: str) -> bool:
         return topic in self.gone
 
-    async def consumer_ids(self, group: str, topic: str) -> list[str]:
+    def any_broker(self, topic: str) -> str:
+        return self.brokers.get(topic, "broker-a")
+
+    async def consumer_ids_at(self, group: str, address: str) -> list[str]:
         assert group == "billing"
         self.queried += 1
         if self.may_answer is not None:
@@ -116,6 +120,21 @@ async def test_members_share_the_queues(instance: Instance, group: GroupEnv) -> 
     assert await group.rebalancer.round()
     assert group.decided == {"orders": [3, 4, 5]}
     assert group.rebalancer.has_other_members
+
+
+async def test_each_broker_is_asked_for_the_members_once_in_a_round(
+    instance: Instance, group: GroupEnv
+) -> None:
+    group.topics = [f"topic-{number}" for number in range(20)]
+    instance.queues = dict.fromkeys(group.topics, 8)
+    instance.brokers = dict.fromkeys(group.topics[15:], "broker-b")
+    instance.members = ["zoe", "me", "ann"]
+    await group.rebalancer.round()
+
+    assert instance.queried == 2
+    assert group.decided == {topic: [3, 4, 5] for topic in group.topics}
+    await group.rebalancer.round()
+    assert instance.queried == 4
 
 
 async def test_popped_queues_of_an_unsubscribed_topic_are_forgotten(
