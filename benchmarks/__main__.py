@@ -15,6 +15,7 @@ from msgspec import structs
 from benchmarks import (
     ceiling,
     embedded,
+    growth,
     plot,
     report,
     results,
@@ -86,6 +87,9 @@ def _parser() -> argparse.ArgumentParser:
     inside = commands.add_parser("embedded", help="sends per second of an embedded broker")
     embedded.add_options(inside)
     inside.set_defaults(act=embedded.run)
+    growing = commands.add_parser("growth", help="idle CPU and memory by queues, topics, ...")
+    growth.add_options(growing)
+    growing.set_defaults(act=growth.run)
     profile = commands.add_parser("profile", help="where the client's CPU goes, on the stand-in")
     profile.add_argument("route", choices=[route.name for route in ceiling.ALL])
     profile.add_argument("--seconds", type=float, default=4.0)

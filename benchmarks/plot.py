@@ -1,31 +1,34 @@
-"""Plot of a run: rates and CPU per message relative to the reference."""
+"""Plots of a run: rates and CPU per message relative to the reference; cost of growth."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
+from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.report import REFERENCES
-from benchmarks.results import Results, paired_ratio
+from benchmarks.results import Results, figures, paired_ratio
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PANELS: Final = (
     ("rate", "messages a second, times {reference} (more is better)"),
     ("client_cpu_us", "CPU per message, times {reference} (less is better)"),
+)
+GROWTH: Final = (
+    ("client_cores", "idle: % of a core", 100.0),
+    ("rss_now_mib", "memory (RSS), MiB", 1.0),
+    ("start_cpu_seconds", "start: CPU seconds", 1.0),
 )
 BAR: Final = 0.8
 
 
 def draw(results: Results, path: Path) -> None:
     """Draw the paired ratios of *results*, medians with their ranges, to a PNG or SVG at *path*."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": path.name})
-    from matplotlib import pyplot
-
+    pyplot = _pyplot(path)
     workloads = [
         name
         for name in dict.fromkeys(sample.workload for sample in results.samples)
@@ -40,9 +43,44 @@ def draw(results: Results, path: Path) -> None:
     axes[0].set_yticks(range(len(workloads)), workloads)
     axes[0].invert_yaxis()
     axes[0].legend(loc="best")
+    _save(figure, path)
+
+
+def _pyplot(path: Path) -> ModuleType:
+    """Return matplotlib's pyplot, set up for a file at *path*."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": path.name})
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _save(figure: Figure, path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
-    pyplot.close(figure)
+    figure.clear()
+
+
+def draw_growth(results: Results, path: Path, titles: dict[str, str]) -> None:
+    """Draw idle CPU, memory and CPU of the start over sizes to a PNG or SVG at *path*."""
+    pyplot = _pyplot(path)
+    figure, axes = pyplot.subplots(1, len(GROWTH), figsize=(15, 5))
+    for panel, (figure_name, title, factor) in zip(axes, GROWTH, strict=True):
+        for name in dict.fromkeys(sample.workload for sample in results.samples):
+            sizes = dict.fromkeys(s.subject for s in results.samples if s.workload == name)
+            values = [
+                median(figures(results.samples, name, size, figure_name).values()) for size in sizes
+            ]
+            shown = [value * factor for value in values]
+            panel.plot([int(size) for size in sizes], shown, marker="o", label=titles[name])
+        panel.set_xscale("log")
+        panel.set_yscale("log")
+        panel.set_xlabel("number")
+        panel.set_title(title)
+    axes[0].legend(fontsize="small")
+    _save(figure, path)
 
 
 def _draw_panel(panel: Axes, results: Results, workloads: list[str], figure_name: str) -> None:

@@ -122,10 +122,11 @@ def _cell(results: Results, workload: str, subject: str, column: Column, referen
         spread = paired_ratio(results.samples, workload, subject, reference, column.figure)
     else:
         spread = Spread.of(figures(results.samples, workload, subject, column.figure).values())
-    return _text(spread, column.show)
+    return spread_text(spread, column.show)
 
 
-def _text(spread: Spread | None, show: Callable[[float], str]) -> str:
+def spread_text(spread: Spread | None, show: Callable[[float], str]) -> str:
+    """Return median and range; empty without values."""
     if spread is None:
         return ""
     median, low, high = show(spread.median), show(spread.low), show(spread.high)
