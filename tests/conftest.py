@@ -23,6 +23,14 @@ UNIT = Path(__file__).parent / "unit"
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "mqadmin(commands): compares AdminClient or rmq with these commands, or with their effect"
+        " on clients; tests/unit/test_documented_names.py needs a test for each command",
+    )
+
+
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, LoopFactory]:

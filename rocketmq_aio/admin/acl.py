@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -15,7 +15,7 @@ from rocketmq_aio.admin.server_results import (
     User,
 )
 from rocketmq_aio.admin.servers import Servers, before_change, failure
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.errors import BrokerError, ConfigError
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests import operations
@@ -26,6 +26,8 @@ Brokers = Iterable[str] | None
 UserType = Literal["Super", "Normal"]
 Decision = Literal["Allow", "Deny"]
 PolicyType = Literal["Custom", "Default"]
+
+NO_SUBJECT: Final = "The subject is not exist"  # remark of brokers, with a code of refusals
 
 
 class AclAdmin:
@@ -188,8 +190,19 @@ class AclAdmin:
         self, subject: str, *, cluster: str | None = None, brokers: Brokers = None
     ) -> dict[str, SubjectPolicies]:
         """Return the policies of a subject, from brokers that have some."""
-        header, kind = operations.GetPolicies(subject=subject), SubjectPolicies
-        found = await self._read(f"reading policies of {subject}", header, kind, cluster, brokers)
+        header = operations.GetPolicies(subject=subject)
+
+        async def read(_: str, address: str) -> SubjectPolicies | None:
+            try:
+                body = (await self._servers.request(address, header)).body
+            except BrokerError as error:  # the user does not exist there
+                if (error.remark or "").startswith(NO_SUBJECT):
+                    return None
+                raise
+            return read_body(body, SubjectPolicies) if body else None
+
+        masters = await self._servers.masters(cluster, brokers)
+        found = await self._servers.on_each(f"reading policies of {subject}", masters, read)
         return {name: each for name, each in found.items() if each is not None}
 
     async def list_policies(

@@ -38,9 +38,11 @@ from rocketmq_aio.remoting.gather import gather_limited
 T = TypeVar("T")
 Brokers = Iterable[str] | None
 RocksDBConfig = Literal["topics", "subscriptionGroups", "consumerOffsets"]
+TimerEngine = Literal["ROCKSDB_TIMELINE", "FILE_TIME_WHEEL"]
 
 MAX_TEST_MESSAGES: Final = 100_000
 MAX_TEST_BYTES: Final = 4 * 1024 * 1024
+ENGINES: Final = {"ROCKSDB_TIMELINE": "R", "FILE_TIME_WHEEL": "F"}  # names of mqadmin: of requests
 NO_STATISTICS: Final = "The stats <"  # the remark goes on: "<name>@<key> not exist"
 
 
@@ -273,17 +275,15 @@ class BrokerAdmin:
         await self._send("setting the read-ahead", header, b"", cluster, brokers)
 
     async def switch_timer_engine(
-        self,
-        engine: Literal["ROCKSDB_TIMELINE", "FILE_TIME_WHEEL"],
-        *,
-        cluster: str | None = None,
-        brokers: Brokers = None,
+        self, engine: TimerEngine, *, cluster: str | None = None, brokers: Brokers = None
     ) -> None:
         """Choose the engine that stores delayed messages (5.4.0).
 
-        :raises BrokerError: the engine is not enabled in the broker
+        :raises BrokerError: the broker was started without the engine (``timerRocksDBEnable``)
         """
-        header = operations.SwitchTimerEngine(engine=engine)
+        if engine not in ENGINES:
+            raise ConfigError("engine", engine, f"expected one of {list(ENGINES)}")
+        header = operations.SwitchTimerEngine(engine=ENGINES[engine])
         await self._send("switching the timer engine", header, b"", cluster, brokers)
 
     async def cold_data(
@@ -321,7 +321,10 @@ class BrokerAdmin:
         cluster: str | None = None,
         brokers: Brokers = None,
     ) -> dict[str, RocksDBCheck]:
-        """Compare the consume queues of *topic* in RocksDB with those in files (5.3.1)."""
+        """Compare the consume queues of *topic* in RocksDB with those in files (5.3.1).
+
+        Newer brokers compare in the background: they return status 2, and log the result.
+        """
         header = operations.CheckRocksDBQueues(topic=topic, check_store_time=since_millis)
         return await self._read("comparing queues", header, RocksDBCheck, cluster, brokers)
 

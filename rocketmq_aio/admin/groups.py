@@ -172,7 +172,8 @@ class GroupAdmin:
 
         Connected members create it again where brokers create groups automatically.
 
-        :param keep_offsets: keep the offsets for a later group of the same name
+        :param keep_offsets: keep the offsets for a later group of the same name; 5.5.0 brokers that
+            create groups automatically do so at once, with default settings
         :param delete_topics: also delete its retry topic and dead-letter topic
         """
         clean = not keep_offsets

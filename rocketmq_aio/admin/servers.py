@@ -20,7 +20,7 @@ from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.name_servers import AT_BROKERS
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
-from rocketmq_aio.protocol.codes import CLIENT_VERSION
+from rocketmq_aio.protocol.codes import CLIENT_VERSION, RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
@@ -33,6 +33,14 @@ from rocketmq_aio.remoting.remoting_client import SUCCESS
 T = TypeVar("T")
 
 AT_ONCE: Final = 16  # concurrent requests
+SLOW_SECONDS: Final = 60.0
+SLOW: Final = frozenset(  # servers respond when it is done: brokers of a container stop in 13 s
+    {
+        *(RequestCode.ADD_BROKER, RequestCode.REMOVE_BROKER, RequestCode.SWITCH_TIMER_ENGINE),
+        *(RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON, RequestCode.POP_ROLLBACK),
+        *(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC),
+    }
+)
 BY_PROXY: Final = "a proxy supports no administration but `topic_route`"
 
 Masters = Mapping[str, str | None]  # address by broker name; None: no master now
@@ -72,10 +80,15 @@ class Servers:
         accept: Container[int] = SUCCESS,
         version: int = CLIENT_VERSION,
     ) -> Command:
-        """Send a request; see `RemotingClient.request_checked`."""
+        """Send a request; see `RemotingClient.request_checked`.
+
+        One of `SLOW` has at least `SLOW_SECONDS`.
+        """
         self.check_running()
+        usual = self.instance.config.request_timeout_seconds
+        seconds = max(usual, SLOW_SECONDS) if header.code in SLOW else usual
         call = self.instance.remoting.request_checked(
-            address, header, body, accept=accept, version=version
+            address, header, body, accept=accept, timeout=seconds, version=version
         )
         try:
             return await self._explained(call)

@@ -260,15 +260,15 @@ class TopicAdmin:
             chosen.setdefault(each.broker_name, []).append(each)
 
         async def put(name: str, address: str) -> None:
-            topics = [self._listed(each) for each in chosen[name]]
-            body = msgspec.json.encode({"topicConfigList": topics})
+            configs = await self._with_new_attributes(address, chosen[name])
+            body = msgspec.json.encode({"topicConfigList": [*map(self._listed, configs)]})
             try:
                 await self._servers.request(address, PUT_TOPICS, body)
             except NotSupportedError:  # older than 5.3
                 version = (await self._servers.request(address, GetBrokerRuntime())).version
-                if version < V5_0_0 and any(each.attributes for each in chosen[name]):
+                if version < V5_0_0 and any(each.attributes for each in configs):
                     raise
-                for each in chosen[name]:
+                for each in configs:
                     await self._servers.request(address, to_request(each, each.attributes, 0))
 
         if chosen:
@@ -305,6 +305,28 @@ class TopicAdmin:
             client: queues[start:end]
             for client, start, end in zip(clients, starts, ends, strict=False)
         }
+
+    async def _with_new_attributes(
+        self, address: str, configs: builtins.list[TopicConfig]
+    ) -> builtins.list[TopicConfig]:
+        """Return *configs* without the attributes that the broker has.
+
+        It rejects those that cannot be changed, such as ``queue.type``, also if they are equal.
+        """
+        if not any(each.attributes for each in configs):
+            return configs
+        command = await self._servers.request(address, GetAllTopicConfig())
+        table = read_body(command.body, TopicConfigTable).topic_config_table
+
+        def new(config: TopicConfig) -> TopicConfig:
+            body = table.get(self._servers.outer(config.topic))
+            held = (body.attributes if body is not None else None) or {}
+            kept = {
+                name: text for name, text in config.attributes.items() if held.get(name) != text
+            }
+            return msgspec.structs.replace(config, attributes=kept)
+
+        return [*map(new, configs)]
 
     def _listed(self, config: TopicConfig) -> dict[str, object]:
         """Return the JSON body of *config*, with signs at its attributes."""

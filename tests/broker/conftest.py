@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.testing import Cluster
 from rocketmq_aio.testing.plugin import backend_of
+from tests.broker.official_tool import OfficialTool
 from tests.collecting import limit_tests, run_first
 
 LONG_TIMEOUT_SECONDS: Final = 15.0
@@ -94,3 +96,13 @@ def queue(rocketmq_cluster: Cluster, rocketmq_topic: str) -> MessageQueue:
 def mqadmin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in a temporary folder: mqadmin writes files into the current one."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def official_tool(
+    rocketmq_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OfficialTool]:
+    """mqadmin on the cluster of the session, in one JVM."""
+    folder = tmp_path_factory.mktemp("mqadmin")
+    with OfficialTool(rocketmq_cluster.version, rocketmq_cluster.namesrv, folder) as tool:
+        yield tool

@@ -39,6 +39,7 @@ from rocketmq_aio import (
 )
 from rocketmq_aio.protocol.record import encode_batch_entry
 from rocketmq_aio.testing import Cluster
+from tests.broker.official_tool import OfficialTool
 from tests.broker.reading_groups import in_thread
 from tests.unit.remoting.until import until_done
 
@@ -147,8 +148,9 @@ async def test_topic_attributes_are_set_and_updated_since_5_0(
     assert (without.attributes, without.read_queues) == ({}, 2)
 
 
+@pytest.mark.mqadmin("updateOrderConf")
 async def test_an_ordered_topic_stores_its_queues_at_the_name_servers(
-    admin: AdminClient, group: str, rocketmq_cluster: Cluster
+    admin: AdminClient, group: str, rocketmq_cluster: Cluster, official_tool: OfficialTool
 ) -> None:
     topic = f"{group}-topic"
     name = rocketmq_cluster.brokers[0].name
@@ -157,10 +159,7 @@ async def test_an_ordered_topic_stores_its_queues_at_the_name_servers(
     await admin.create_topic(topic, queues=2, order=True)
     await admin.update_topic(topic, queues=3)
 
-    printed = await in_thread(
-        rocketmq_cluster.mqadmin,
-        *("updateOrderConf", "-m", "get", "-t", topic, "-n", rocketmq_cluster.namesrv),
-    )
+    (printed,) = await official_tool(f"updateOrderConf -m get -t {topic}")
     await admin.delete_topic(topic)
     assert f"{name}:3" in printed
     assert (await admin.cluster_info()).clusters == ("DefaultCluster",)
@@ -233,13 +232,9 @@ async def test_connections_list_members_and_producers(
 # --- offsets -------------------------------------------------------------------------------------
 
 
+@pytest.mark.mqadmin("consumerProgress topicStatus")
 async def test_progress_and_statistics_equal_those_of_mqadmin(
-    admin: AdminClient,
-    namesrv: str,
-    topic: str,
-    group: str,
-    rocketmq_cluster: Cluster,
-    mqadmin_folder: None,
+    admin: AdminClient, namesrv: str, topic: str, group: str, official_tool: OfficialTool
 ) -> None:
     await send(namesrv, topic)
     await admin.create_group(group)
@@ -254,13 +249,12 @@ async def test_progress_and_statistics_equal_those_of_mqadmin(
     assert progress.lag == progress.to_dict()["lag"] == QUEUES
     assert json.dumps([stats.to_dict(), progress.to_dict()])
     assert await admin.topic_groups(topic) == [group]
-    reported = await in_thread(
-        rocketmq_cluster.mqadmin, "consumerProgress", "-g", group, "-n", namesrv
+    reported, status = await official_tool(
+        f"consumerProgress -g {group}", f"topicStatus -t {topic}"
     )
     assert re.findall(r"Diff Total: *(\d+)", reported) == [str(progress.lag)], reported
-    reported = await in_thread(rocketmq_cluster.mqadmin, "topicStatus", "-t", topic, "-n", namesrv)
     ends = [(q.queue.queue_id, q.min_offset, q.max_offset) for q in stats.queues]
-    assert rows(reported) == ends, reported
+    assert rows(status) == ends, status
 
 
 def rows(printed: str) -> list[tuple[int, ...]]:
@@ -314,6 +308,7 @@ async def test_reset_to_a_time_finds_the_first_message_whatever_brokers_answer(
         assert {each.offset for each in resets if each.queue == queue} == {first}
 
 
+@pytest.mark.mqadmin("resetOffsetByTime")
 async def test_reset_moves_an_online_group(
     admin: AdminClient, namesrv: str, topic: str, group: str, rocketmq_version: str
 ) -> None:

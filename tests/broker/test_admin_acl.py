@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import pytest
@@ -15,12 +15,14 @@ from rocketmq_aio import (
     ConfigError,
     Credentials,
     Message,
+    MessageQueue,
     NotSupportedError,
     PermissionDeniedError,
     Producer,
 )
 from rocketmq_aio.testing import Account, Cluster
-from tests.broker.reading_groups import in_thread
+from rocketmq_aio.testing.security import Security
+from tests.broker.official_tool import OfficialTool
 from tests.unit.remoting.until import until_done
 
 TOPIC: Final = "guarded-orders"
@@ -33,8 +35,8 @@ SECONDS: Final = 30.0
 
 @pytest.fixture(scope="module")
 def acl_cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
-    """A cluster with access control."""
-    return fresh_cluster(accounts=[ADMIN, SHOP])
+    """Two brokers with access control."""
+    return fresh_cluster(accounts=[ADMIN, SHOP], brokers=2)
 
 
 def config(cluster: Cluster, credentials: Credentials | None) -> ClientConfig:
@@ -57,7 +59,7 @@ async def test_an_administrator_account_is_allowed_and_finds_messages_by_id(
 
         await until_done(found, "the message", SECONDS)
         assert (await admin.topic_stats(TOPIC)).count == 1
-        assert len(await admin.reset_offsets("guarded-group", TOPIC, "latest")) == 2
+        assert len(await admin.reset_offsets("guarded-group", TOPIC, "latest")) == 4
 
 
 @pytest.mark.parametrize(
@@ -93,14 +95,20 @@ async def test_an_account_without_admin_rights_is_denied(acl_cluster: Cluster) -
 # --- users, policies, accounts ---------------------------------------------------------------
 
 
-async def printed_by(cluster: Cluster, *arguments: str) -> str:
-    printed: str = await in_thread(cluster.mqadmin, *arguments, "-n", cluster.namesrv)
-    return printed
+@pytest.fixture(scope="module")
+def tool(acl_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OfficialTool]:
+    """mqadmin with the account of the administrator."""
+    security = Security(accounts=(ADMIN, SHOP))
+    folder = tmp_path_factory.mktemp("mqadmin-acl")
+    with OfficialTool(acl_cluster.version, acl_cluster.namesrv, folder, security) as tool:
+        yield tool
 
 
 @pytest.mark.needs_real_broker("the embedded broker stores no users")
+@pytest.mark.mqadmin("createUser updateUser deleteUser getUser listUser copyUser")
+@pytest.mark.mqadmin("createAcl updateAcl deleteAcl getAcl listAcl copyAcl")
 async def test_users_and_policies_are_managed_and_take_effect(
-    acl_cluster: Cluster, mqadmin_folder: None
+    acl_cluster: Cluster, tool: OfficialTool
 ) -> None:
     allowed = config(acl_cluster, ADMIN.credentials)
     alice = Credentials(access_key="alice", secret_key="wonderland-1")
@@ -110,18 +118,17 @@ async def test_users_and_policies_are_managed_and_take_effect(
             with pytest.raises(NotSupportedError, match=r"5\.3\.0"):
                 await acl.create_user("alice", "wonderland-1")
             return
-        (broker,) = await acl.list_users()
+        broker, other = (each.name for each in acl_cluster.brokers)
+        address, target = (each.address for each in acl_cluster.brokers)
+        only = [broker]
         await admin.topics.create("alices-topic", queues=1)
-        await acl.create_user("alice", "wonderland-1")
+        await acl.create_user("alice", "wonderland-1", brokers=only)
         with pytest.raises(BrokerError):
-            await acl.create_user("alice", "wonderland-1")
-        await acl.create_policy("User:alice", ["Topic:alices-*"], ["Pub"])
-        users = await printed_by(acl_cluster, "listUser", "-c", "DefaultCluster")
-        policies = await printed_by(
-            acl_cluster, "getAcl", "-c", "DefaultCluster", "-s", "User:alice"
-        )
+            await acl.create_user("alice", "wonderland-1", brokers=only)
+        await acl.create_policy("User:alice", ["Topic:alices-*"], ["Pub"], brokers=only)
+        users, policies = await tool(f"listUser -b {address}", f"getAcl -b {address} -s User:alice")
 
-        await stored("alices-topic", config(acl_cluster, alice))
+        await stored(MessageQueue("alices-topic", broker, 0), config(acl_cluster, alice))
         assert "alice" in {each.username for each in (await acl.list_users())[broker]}
         assert [each.username for each in (await acl.list_users("lic"))[broker]] == ["alice"]
         user = (await acl.user("alice"))[broker]
@@ -136,24 +143,39 @@ async def test_users_and_policies_are_managed_and_take_effect(
         assert [each.subject for each in (await acl.list_policies("alice"))[broker]] == [
             "User:alice"
         ]
-        assert await acl.copy_users(broker, [broker], ["alice"]) == ["alice"]
-        assert await acl.copy_policies(broker, [broker], ["User:alice"]) == ["User:alice"]
+
+        # Copied by this package, deleted, and copied by mqadmin.
+        at_other = MessageQueue("alices-topic", other, 0)
+        assert await acl.copy_users(broker, [other], ["alice"]) == ["alice"]
+        assert await acl.copy_policies(broker, [other], ["User:alice"]) == ["User:alice"]
         with pytest.raises(ConfigError, match="nobody"):
-            await acl.copy_users(broker, [broker], ["nobody"])
+            await acl.copy_users(broker, [other], ["nobody"])
+        await stored(at_other, config(acl_cluster, alice))
+        ours = (await acl.user("alice"))[other], (await acl.policies("User:alice"))[other]
+        await acl.delete_policy("User:alice", brokers=[other])
+        await acl.delete_user("alice", brokers=[other])
+        assert list(await acl.user("alice")) == [broker]
+        between = f"-f {address} -t {target}"
+        await tool(f"copyUser {between} -u alice", f"copyAcl {between} -s User:alice")
+        theirs = (await acl.user("alice"))[other], (await acl.policies("User:alice"))[other]
+        assert theirs == ours
 
         await acl.update_policy("User:alice", ["Topic:alices-*"], ["Pub"], decision="Deny")
-        await refused("alices-topic", config(acl_cluster, alice))
+        await refused(at_other, config(acl_cluster, alice))
         await acl.delete_policy("User:alice")
         assert (await acl.list_policies("alice"))[broker] == ()
         await acl.update_user("alice", enabled=False)
         assert (await acl.user("alice"))[broker].user_status == "disable"
         await acl.delete_user("alice")
         assert await acl.user("alice") == {}
+        assert await acl.policies("User:alice") == {}
 
 
 @pytest.mark.needs_real_broker("the embedded broker stores no accounts")
+@pytest.mark.mqadmin("updateAclConfig deleteAclConfig updateGlobalWhiteAddr")
+@pytest.mark.mqadmin("clusterAclConfigVersion")
 async def test_accounts_of_4_9_are_managed_and_take_effect(
-    acl_cluster: Cluster, mqadmin_folder: None
+    acl_cluster: Cluster, tool: OfficialTool
 ) -> None:
     bob = Credentials(access_key="bobs-account", secret_key="builder-canary")
     async with AdminClient(client=config(acl_cluster, ADMIN.credentials)) as admin:
@@ -163,31 +185,33 @@ async def test_accounts_of_4_9_are_managed_and_take_effect(
                 await acl.account_versions()
             return
         await admin.topics.create("bobs-topic", queues=1)
-        (before,) = (await acl.account_versions()).values()
+        broker = acl_cluster.brokers[0].name
+        queue = MessageQueue("bobs-topic", broker, 0)
+        before = (await acl.account_versions())[broker]
         await acl.put_account(bob.access_key, bob.secret_key, topics={"bobs-topic": "PUB"})
-        (after,) = (await acl.account_versions()).values()
-        printed = await printed_by(acl_cluster, "clusterAclConfigVersion", "-c", "DefaultCluster")
+        after = (await acl.account_versions())[broker]
+        (printed,) = await tool("clusterAclConfigVersion -c DefaultCluster")
 
-        await stored("bobs-topic", config(acl_cluster, bob))
+        await stored(queue, config(acl_cluster, bob))
         assert after.all_acl_file_version != before.all_acl_file_version
         assert after.broker_name in printed
         await acl.put_account(bob.access_key, bob.secret_key, topics={"bobs-topic": "DENY"})
-        await refused("bobs-topic", config(acl_cluster, bob))
+        await refused(queue, config(acl_cluster, bob))
         await acl.delete_account(bob.access_key)
         await acl.put_open_addresses(["127.0.0.1"])
-        await stored("bobs-topic", config(acl_cluster, bob))  # no account is needed any more
+        await stored(queue, config(acl_cluster, bob))  # no account is needed any more
         await acl.put_open_addresses(["10.9.9.9"])
         with pytest.raises(BrokerError):
             await acl.put_account("short", "short")
 
 
-async def stored(topic: str, client: ClientConfig) -> None:
+async def stored(queue: MessageQueue, client: ClientConfig) -> None:
     """Send until the broker allows it: changed accounts are cached for a moment."""
 
     async def sends() -> bool:
         try:
             async with Producer("till", client=client) as producer:
-                await producer.send(Message(topic, b"one"))
+                await producer.send(Message(queue.topic, b"one"), queue=queue)
         except (AuthError, PermissionDeniedError):
             return False
         return True
@@ -195,11 +219,11 @@ async def stored(topic: str, client: ClientConfig) -> None:
     await until_done(sends, "permission", SECONDS)
 
 
-async def refused(topic: str, client: ClientConfig) -> None:
+async def refused(queue: MessageQueue, client: ClientConfig) -> None:
     async def is_refused() -> bool:
         try:
             async with Producer("till", client=client) as producer:
-                await producer.send(Message(topic, b"one"))
+                await producer.send(Message(queue.topic, b"one"), queue=queue)
         except (AuthError, PermissionDeniedError):
             return True
         return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Final
 
@@ -12,14 +11,12 @@ import pytest
 from rocketmq_aio import LitePullConfig, LitePullConsumer, Message, Producer
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.testing.jars import fetch_jars
-from rocketmq_aio.testing.jvm import SMALL, UNSECURED, class_options, prepare_home
+from tests.broker.official_tool import OfficialTool, cells
 from tests.broker.reading_groups import in_thread
 from tests.broker.test_compression_interop import java
 
-TOOL: Final = Path(__file__).parent / "java" / "Tool.java"
 OFFICIAL: Final = Path(__file__).parent / "java" / "Official.java"
 POLL_SECONDS: Final = 30.0
-TOOL_SECONDS: Final = 120.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,39 +26,17 @@ def jars(rocketmq_version: str) -> Path:
 
 
 async def mqadmin(
-    version: str, folder: Path, cluster: EmbeddedCluster, *commands: str
-) -> dict[str, str]:
-    """Run *commands* in one JVM; return what each of them prints."""
-    given = [f"{command} -n {cluster.namesrv}" for command in commands]
-    home = prepare_home(folder / "home")  # 4.9 prints nothing without its configuration
-    options = class_options(fetch_jars(version), UNSECURED.java_options(), home)
-    printed = await in_thread(
-        lambda: (
-            subprocess.run(
-                ["java", *SMALL, *options, str(TOOL), *given],
-                cwd=folder,
-                capture_output=True,
-                encoding="utf-8",
-                check=True,
-                timeout=TOOL_SECONDS,
-            ).stdout
-        )
-    )
-    parts = printed.split("@@@ ")[1:]
-    return dict(zip(commands, (part.partition("\n")[2] for part in parts), strict=True))
-
-
-def cells(printed: str, first: str) -> list[list[str]]:
-    """Return the cells of the lines that begin with *first*."""
-    lines = [line.split() for line in printed.splitlines()]
-    return [line for line in lines if line[:1] == [first]]
+    version: str, cluster: EmbeddedCluster, folder: Path, *commands: str
+) -> list[str]:
+    with OfficialTool(version, cluster.namesrv, folder) as tool:
+        return await tool(*commands)
 
 
 async def test_mqadmin_administers_topics_and_groups(rocketmq_version: str, tmp_path: Path) -> None:
     async with EmbeddedCluster(brokers=2, version=rocketmq_version) as cluster:
         address = cluster.broker.address
         printed = await mqadmin(
-            *(rocketmq_version, tmp_path, cluster),
+            *(rocketmq_version, cluster, tmp_path),
             "clusterList",
             "updateTopic -c DefaultCluster -t orders -r 2 -w 2",
             "topicRoute -t orders",
@@ -79,9 +54,7 @@ async def test_mqadmin_administers_topics_and_groups(rocketmq_version: str, tmp_
             "topicList -c",
         )
 
-        clusters, topic, route, topics, group, wiped, added, put, order, config, *rest = (
-            printed.values()
-        )
+        clusters, topic, route, topics, group, wiped, added, put, order, config, *rest = printed
         updated, status, no_group, no_topic, left = rest
         release = "V" + rocketmq_version.replace(".", "_")
         assert [line[1:5] for line in cells(clusters, "DefaultCluster")] == [
@@ -119,7 +92,7 @@ async def test_mqadmin_reads_messages_and_progress(rocketmq_version: str, tmp_pa
         await consumer.commit()
         client_id = consumer.client.client_id
         printed = await mqadmin(
-            *(rocketmq_version, tmp_path, cluster),
+            *(rocketmq_version, cluster, tmp_path),
             "sendMessage -t orders -p again -c tagA",
             "topicStatus -t orders",
             f"queryMsgById -i {sent.offset_message_id}{by_topic}",
@@ -136,7 +109,7 @@ async def test_mqadmin_reads_messages_and_progress(rocketmq_version: str, tmp_pa
             "statsAll -t orders",
         )
 
-    sends, status, by_id, by_key, by_unique, by_offset, messages, *rest = printed.values()
+    sends, status, by_id, by_key, by_unique, by_offset, messages, *rest = printed
     connections, running, producers, progress, consumed, reset, stats = rest
     assert "SEND_OK" in sends
     assert sum(int(line[3]) for line in cells(status, "broker-a")) == 2

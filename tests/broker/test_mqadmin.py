@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 import pytest
@@ -16,13 +15,12 @@ from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.testing import Cluster
+from tests.broker.official_tool import OfficialTool
 from tests.broker.reading_groups import (
     POLL_SECONDS,
     QUEUES,
     bodies,
     consuming,
-    in_thread,
     numbers,
     polled,
     send,
@@ -124,22 +122,20 @@ def choice(request: pytest.FixtureRequest) -> Choice:
 
 
 class Tool:
-    """mqadmin on one cluster."""
+    """mqadmin on the cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, tool: OfficialTool) -> None:
+        self.folder = tool.folder
+        self._tool = tool
 
     async def __call__(self, *arguments: str) -> str:
-        """Run it in a thread; return its output."""
-        options = (*arguments, "-n", self._cluster.namesrv)
-        printed: str = await in_thread(self._cluster.mqadmin, *options)
+        (printed,) = await self._tool(" ".join(arguments))
         return printed
 
 
 @pytest.fixture
-def mqadmin(rocketmq_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tool:
-    monkeypatch.chdir(tmp_path)  # mqadmin writes files
-    return Tool(rocketmq_cluster)
+def mqadmin(official_tool: OfficialTool) -> Tool:
+    return Tool(official_tool)
 
 
 def rows(printed: str, first: str) -> list[list[str]]:
@@ -166,14 +162,14 @@ async def test_mqadmin_lists_connections_and_subscriptions(
 
 
 async def test_mqadmin_checks_a_group(
-    mqadmin: Tool, choice: Choice, namesrv: str, topic: str, group: str, tmp_path: Path
+    mqadmin: Tool, choice: Choice, namesrv: str, topic: str, group: str
 ) -> None:
     async with choice.open(namesrv, group, topic) as subject:
         printed = await mqadmin("consumerStatus", "-g", group, "-s")
 
     assert "Same subscription in the same group of consumer" in printed
     assert "Rebalance OK" in printed
-    (left,) = tmp_path.glob(f"*/{subject.client_id}")
+    (left,) = mqadmin.folder.glob(f"*/{subject.client_id}")
     assert "#Consumer jstack#" in left.read_text()
 
 

@@ -26,17 +26,14 @@ from rocketmq_aio import (
     Producer,
     PushConfig,
     PushConsumer,
-    RocketMQError,
 )
 from rocketmq_aio.admin.metadata import Metadata
 from rocketmq_aio.testing import Cluster
+from tests.broker.official_tool import OfficialTool
 from tests.broker.reading_groups import POLL_SECONDS, consuming, in_thread, is_5, polled, send
 from tests.unit.remoting.until import until, until_done
 
-pytestmark = [
-    pytest.mark.needs_real_broker("the embedded broker has no requests of operators"),
-    pytest.mark.usefixtures("mqadmin_folder"),
-]
+pytestmark = pytest.mark.needs_real_broker("the embedded broker has no requests of operators")
 
 BROKER: Final = "broker-a"
 # Brokers of 5.x register all their topics every 30 s; a registration that was being made when a
@@ -50,8 +47,8 @@ async def admin(rocketmq_namesrv: str) -> AsyncIterator[AdminClient]:
         yield client
 
 
-async def mqadmin(cluster: Cluster, *arguments: str) -> str:
-    printed: str = await in_thread(cluster.mqadmin, *arguments, "-n", cluster.namesrv)
+async def mqadmin(tool: OfficialTool, *arguments: str) -> str:
+    (printed,) = await tool(" ".join(arguments))
     return printed
 
 
@@ -64,8 +61,9 @@ async def needs(release: str, call: Awaitable[object]) -> None:
 # --- topics ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.mqadmin("updateTopicList topicClusterList")
 async def test_many_topics_are_stored_at_once(
-    admin: AdminClient, group: str, rocketmq_cluster: Cluster
+    admin: AdminClient, group: str, rocketmq_cluster: Cluster, official_tool: OfficialTool
 ) -> None:
     names = [f"{group}-{number}" for number in range(3)]
     (template,) = await admin.topics.create(names[0], queues=3)
@@ -79,7 +77,7 @@ async def test_many_topics_are_stored_at_once(
 
     await until_done(lambda: listed(admin, names), "the topics", SECONDS)
     assert [await admin.topics.config(each) for each in names] == [[each] for each in configs]
-    printed = await mqadmin(rocketmq_cluster, "topicClusterList", "-t", names[2])
+    printed = await mqadmin(official_tool, "topicClusterList", "-t", names[2])
     assert printed.split() == await admin.topics.clusters(names[2]) == ["DefaultCluster"]
     with pytest.raises(ConfigError, match="elsewhere"):
         await admin.topics.put([msgspec.structs.replace(template, broker_name="elsewhere")])
@@ -91,16 +89,17 @@ async def listed(admin: AdminClient, names: list[str]) -> bool:
     return set(names) <= set(await admin.topics.list())
 
 
+@pytest.mark.mqadmin("updateOrderConf allocateMQ")
 async def test_order_configuration_and_allocation_equal_those_of_mqadmin(
-    admin: AdminClient, topic: str, rocketmq_cluster: Cluster
+    admin: AdminClient, topic: str, official_tool: OfficialTool
 ) -> None:
     await admin.topics.set_order(topic, {BROKER: 4})
     stored = await admin.topics.order(topic)
-    printed = await mqadmin(rocketmq_cluster, "updateOrderConf", "-m", "get", "-t", topic)
+    printed = await mqadmin(official_tool, "updateOrderConf", "-m", "get", "-t", topic)
     await admin.topics.set_order(topic, {})
     members = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
     allocated = await admin.topics.allocate(topic, members)
-    reported = await mqadmin(rocketmq_cluster, "allocateMQ", "-t", topic, "-i", ",".join(members))
+    reported = await mqadmin(official_tool, "allocateMQ", "-t", topic, "-i", ",".join(members))
 
     assert stored == {BROKER: 4}
     assert f"{BROKER}:4" in printed
@@ -117,8 +116,9 @@ async def test_order_configuration_and_allocation_equal_those_of_mqadmin(
 # --- groups ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.mqadmin("updateSubGroupList getConsumerConfig")
 async def test_many_groups_are_stored_at_once(
-    admin: AdminClient, group: str, rocketmq_cluster: Cluster
+    admin: AdminClient, group: str, rocketmq_cluster: Cluster, official_tool: OfficialTool
 ) -> None:
     names = [f"{group}-{number}" for number in range(3)]
     (template,) = await admin.groups.create(names[0], max_retries=3)
@@ -130,14 +130,17 @@ async def test_many_groups_are_stored_at_once(
     if not is_5(rocketmq_cluster):
         with pytest.raises(NotSupportedError, match="orderly"):
             await admin.groups.put([msgspec.structs.replace(template, orderly=True)])
-    printed = await mqadmin(rocketmq_cluster, "getConsumerConfig", "-g", names[2])
+    printed = await mqadmin(official_tool, "getConsumerConfig", "-g", names[2])
     assert re.search(r"retryMaxTimes\s+=\s+5", printed)
 
 
+@pytest.mark.mqadmin("exportMetadata")
 async def test_metadata_is_exported_and_restored(
     admin: AdminClient, topic: str, group: str, rocketmq_cluster: Cluster
 ) -> None:
     await admin.groups.create(group, max_retries=7)
+    if is_5(rocketmq_cluster):  # an attribute that cannot be changed
+        await admin.topics.create(f"{topic}-b", queues=1, attributes={"queue.type": "BatchCQ"})
     exported = await admin.metadata.export(cluster="DefaultCluster")
     saved = Metadata.from_dict(json.loads(json.dumps(exported.to_dict())))
     config = await admin.topics.config(topic)
@@ -161,8 +164,14 @@ async def test_metadata_is_exported_and_restored(
         Metadata.from_dict({"topics": 1})
 
 
+@pytest.mark.mqadmin("setConsumeMode")
 async def test_the_mode_of_a_group_reaches_assignments(
-    admin: AdminClient, namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
+    admin: AdminClient,
+    namesrv: str,
+    topic: str,
+    group: str,
+    rocketmq_cluster: Cluster,
+    official_tool: OfficialTool,
 ) -> None:
     if not is_5(rocketmq_cluster):
         await needs("5.0", admin.groups.set_mode(group, topic, "pop"))
@@ -172,7 +181,7 @@ async def test_the_mode_of_a_group_reaches_assignments(
     await admin.groups.set_mode(group, topic, "pop", shared_queues=1)
 
     printed = await mqadmin(
-        *(rocketmq_cluster, "setConsumeMode", "-g", group, "-t", topic),
+        *(official_tool, "setConsumeMode", "-g", group, "-t", topic),
         *("-b", rocketmq_cluster.brokers[0].address, "-m", "PULL", "-q", "0"),
     )
     assert "success" in printed
@@ -180,6 +189,7 @@ async def test_the_mode_of_a_group_reaches_assignments(
         await admin.groups.set_mode(group, topic, "push")  # type: ignore[arg-type]
 
 
+@pytest.mark.mqadmin("consumerStatus")
 async def test_status_shows_members_and_their_offsets(
     admin: AdminClient, namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
 ) -> None:
@@ -222,6 +232,7 @@ async def has_spans(admin: AdminClient, group: str, topic: str) -> bool:
     return len(spans) == 4 and not any(span.delay_time for span in spans)
 
 
+@pytest.mark.mqadmin("skipAccumulatedMessage")
 async def test_skipped_messages_are_not_delivered(
     admin: AdminClient, namesrv: str, topic: str, group: str
 ) -> None:
@@ -237,8 +248,9 @@ async def test_skipped_messages_are_not_delivered(
 # --- messages -------------------------------------------------------------------------------------
 
 
+@pytest.mark.mqadmin("queryMsgByOffset")
 async def test_messages_are_read_without_a_group(
-    admin: AdminClient, namesrv: str, topic: str, queue: MessageQueue, rocketmq_cluster: Cluster
+    admin: AdminClient, namesrv: str, topic: str, queue: MessageQueue, official_tool: OfficialTool
 ) -> None:
     before = datetime.now(UTC) - timedelta(minutes=1)
     await send(namesrv, topic, [str(number) for number in range(40)], queue=queue, tags="a")
@@ -251,7 +263,7 @@ async def test_messages_are_read_without_a_group(
     first = [each async for each in admin.messages.read(topic, begin=before, max_messages=2)]
     one = await admin.messages.by_offset(queue, 7)
     printed = await mqadmin(
-        *(rocketmq_cluster, "queryMsgByOffset", "-t", topic, "-b", BROKER, "-i", "0", "-o", "7")
+        *(official_tool, "queryMsgByOffset", "-t", topic, "-b", BROKER, "-i", "0", "-o", "7")
     )
 
     assert [each.queue_offset for each in everything if each.queue == queue] == [*range(40)]
@@ -267,8 +279,9 @@ async def test_messages_are_read_without_a_group(
         await admin.messages.by_offset(MessageQueue(topic, BROKER, 9), 0)
 
 
+@pytest.mark.mqadmin("queryMsgTraceById")
 async def test_a_trace_is_a_timeline_of_the_message(
-    admin: AdminClient, namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
+    admin: AdminClient, namesrv: str, topic: str, group: str, official_tool: OfficialTool
 ) -> None:
     seen: list[MessageExt] = []
 
@@ -294,8 +307,7 @@ async def test_a_trace_is_a_timeline_of_the_message(
     await until_done(complete, "three events", SECONDS)
     events = await admin.messages.trace(sent.message_id)
     printed = await mqadmin(
-        *(rocketmq_cluster, "queryMsgTraceById", "-i", sent.message_id),
-        *("-t", "RMQ_SYS_TRACE_TOPIC"),
+        *(official_tool, "queryMsgTraceById", "-i", sent.message_id), *("-t", "RMQ_SYS_TRACE_TOPIC")
     )
     pub, before, after = events
     assert [each.kind for each in events] == ["Pub", "SubBefore", "SubAfter"]
@@ -339,12 +351,13 @@ async def test_a_member_consumes_a_message_directly(
 # --- brokers --------------------------------------------------------------------------------------
 
 
+@pytest.mark.mqadmin("getBrokerConfig updateBrokerConfig")
 async def test_settings_of_brokers_are_read_and_changed(
-    admin: AdminClient, rocketmq_cluster: Cluster
+    admin: AdminClient, rocketmq_cluster: Cluster, official_tool: OfficialTool
 ) -> None:
     before = (await admin.brokers.config())[BROKER]
     printed = await mqadmin(
-        rocketmq_cluster, "getBrokerConfig", "-b", rocketmq_cluster.brokers[0].address
+        official_tool, "getBrokerConfig", "-b", rocketmq_cluster.brokers[0].address
     )
     wanted = str(int(before["fileReservedTime"]) + 1)
     await admin.brokers.update_config({"fileReservedTime": wanted}, brokers=[BROKER])
@@ -362,11 +375,12 @@ async def test_settings_of_brokers_are_read_and_changed(
         await admin.brokers.update_config({})
 
 
+@pytest.mark.mqadmin("clusterList")
 async def test_brokers_are_listed_with_their_rates(
-    admin: AdminClient, rocketmq_cluster: Cluster
+    admin: AdminClient, official_tool: OfficialTool
 ) -> None:
     (overview,) = await admin.brokers.list()
-    printed = await mqadmin(rocketmq_cluster, "clusterList")
+    printed = await mqadmin(official_tool, "clusterList")
 
     assert (overview.broker_name, overview.broker_id, overview.problem) == (BROKER, 0, None)
     row = next(line for line in printed.splitlines() if BROKER in line)
@@ -374,8 +388,14 @@ async def test_brokers_are_listed_with_their_rates(
     assert 0 < overview.disk_ratio < 1
 
 
+@pytest.mark.mqadmin("brokerConsumeStats producer statsAll")
 async def test_consume_stats_statistics_and_producers_are_those_of_mqadmin(
-    admin: AdminClient, namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
+    admin: AdminClient,
+    namesrv: str,
+    topic: str,
+    group: str,
+    rocketmq_cluster: Cluster,
+    official_tool: OfficialTool,
 ) -> None:
     async with Producer(f"{group}-p", namesrv=namesrv) as producer:
         for number in range(8):
@@ -395,7 +415,7 @@ async def test_consume_stats_statistics_and_producers_are_those_of_mqadmin(
             producers = (await admin.brokers.producers())[BROKER]
             me = producer.client.client_id
         printed = await mqadmin(
-            rocketmq_cluster, "brokerConsumeStats", "-b", rocketmq_cluster.brokers[0].address
+            official_tool, "brokerConsumeStats", "-b", rocketmq_cluster.brokers[0].address
         )
 
     queues = [each for each in stats[group].queues if each.queue.topic == topic]
@@ -410,8 +430,14 @@ async def produces(admin: AdminClient, group: str) -> bool:
     return group in (await admin.brokers.producers())[BROKER]
 
 
+@pytest.mark.mqadmin("queryCq")
 async def test_consume_queues_are_inspected(
-    admin: AdminClient, namesrv: str, topic: str, queue: MessageQueue, rocketmq_cluster: Cluster
+    admin: AdminClient,
+    namesrv: str,
+    topic: str,
+    queue: MessageQueue,
+    rocketmq_cluster: Cluster,
+    official_tool: OfficialTool,
 ) -> None:
     await send(namesrv, topic, ["0", "1", "2"], queue=queue, tags="a")
 
@@ -421,7 +447,7 @@ async def test_consume_queues_are_inspected(
     await until_done(dispatched, "the entries", SECONDS)
     entries = await admin.brokers.consume_queue(queue, 1, 2)
     printed = await mqadmin(
-        *(rocketmq_cluster, "queryCq", "-t", topic, "-q", "0", "-i", "1", "-c", "2"),
+        *(official_tool, "queryCq", "-t", topic, "-q", "0", "-i", "1", "-c", "2"),
         *("-b", rocketmq_cluster.brokers[0].address),
     )
 
@@ -432,6 +458,7 @@ async def test_consume_queues_are_inspected(
         await admin.brokers.consume_queue(MessageQueue(topic, "elsewhere", 0), 0)
 
 
+@pytest.mark.mqadmin("clusterRT checkMsgSendRT sendMsgStatus")
 async def test_test_messages_are_stored_and_measured(admin: AdminClient) -> None:
     before = (await admin.topics.stats(BROKER)).count
 
@@ -442,19 +469,25 @@ async def test_test_messages_are_stored_and_measured(admin: AdminClient) -> None
     assert (await admin.topics.stats(BROKER)).count == before + 3
 
 
-async def test_cleaning_succeeds(admin: AdminClient, rocketmq_cluster: Cluster) -> None:
+@pytest.mark.mqadmin("cleanExpiredCQ")
+async def test_cleaning_succeeds(admin: AdminClient, official_tool: OfficialTool) -> None:
     await admin.brokers.clean_expired_queues()
     await admin.brokers.clean_unused_topics(brokers=[BROKER])
     await admin.brokers.delete_expired_logs(cluster="DefaultCluster")
 
-    printed = await mqadmin(rocketmq_cluster, "cleanExpiredCQ")
+    printed = await mqadmin(official_tool, "cleanExpiredCQ")
     assert "success" in printed
     with pytest.raises(ConfigError, match="elsewhere"):
         await admin.brokers.clean_expired_queues(brokers=["elsewhere"])
 
 
+@pytest.mark.mqadmin("haStatus getColdDataFlowCtrInfo")
 async def test_requests_of_5_name_the_release_that_has_them(
-    admin: AdminClient, topic: str, group: str, rocketmq_cluster: Cluster
+    admin: AdminClient,
+    topic: str,
+    group: str,
+    rocketmq_cluster: Cluster,
+    official_tool: OfficialTool,
 ) -> None:
     brokers, lite, acl = admin.brokers, admin.lite, admin.acl
     if not is_5(rocketmq_cluster):
@@ -467,7 +500,7 @@ async def test_requests_of_5_name_the_release_that_has_them(
         await needs("5.3.2", brokers.export_rocksdb_config("topics"))
         return
     status = await brokers.ha_status()
-    printed = await mqadmin(rocketmq_cluster, "haStatus", "-b", rocketmq_cluster.brokers[0].address)
+    printed = await mqadmin(official_tool, "haStatus", "-b", rocketmq_cluster.brokers[0].address)
 
     assert status[BROKER].master
     assert f"#MasterAddr\t{rocketmq_cluster.brokers[0].address}" in printed
@@ -476,13 +509,13 @@ async def test_requests_of_5_name_the_release_that_has_them(
     await brokers.set_read_ahead(random=False)
     await brokers.limit_cold_data(group, 1000)
     assert (await brokers.cold_data())[BROKER]["configTable"][group] == 1000
-    reported = await mqadmin(rocketmq_cluster, "getColdDataFlowCtrInfo", "-c", "DefaultCluster")
+    reported = await mqadmin(official_tool, "getColdDataFlowCtrInfo", "-c", "DefaultCluster")
     assert group in reported
     await brokers.unlimit_cold_data(group)
     assert group not in (await brokers.cold_data())[BROKER]["configTable"]
     checks = await brokers.check_rocksdb_queues(topic)
     assert list(checks) == [BROKER]
-    with pytest.raises(RocketMQError):  # RocksDB is not enabled for delayed messages
+    with pytest.raises(BrokerError, match="timerRocksDBEnable must be configured"):
         await brokers.switch_timer_engine("ROCKSDB_TIMELINE")
     with pytest.raises(BrokerError, match="controllerMode"):
         await brokers.epochs()
@@ -498,8 +531,9 @@ async def test_requests_of_5_name_the_release_that_has_them(
         await admin.controllers.metadata(rocketmq_cluster.brokers[0].address)
 
 
+@pytest.mark.mqadmin("getBrokerLiteInfo getParentTopicInfo triggerLiteDispatch")
 async def test_lite_topics_are_described(
-    admin: AdminClient, group: str, rocketmq_cluster: Cluster
+    admin: AdminClient, group: str, rocketmq_cluster: Cluster, official_tool: OfficialTool
 ) -> None:
     if not is_5(rocketmq_cluster):
         await needs("5.5.0", admin.lite.brokers())
@@ -509,8 +543,8 @@ async def test_lite_topics_are_described(
 
     brokers = await admin.lite.brokers()
     found = await admin.lite.parent(parent)
-    printed = await mqadmin(rocketmq_cluster, "getBrokerLiteInfo", "-c", "DefaultCluster")
-    reported = await mqadmin(rocketmq_cluster, "getParentTopicInfo", "-p", parent)
+    printed = await mqadmin(official_tool, "getBrokerLiteInfo", "-c", "DefaultCluster")
+    reported = await mqadmin(official_tool, "getParentTopicInfo", "-p", parent)
 
     assert (found[BROKER].topic, found[BROKER].lite_topic_count) == (parent, 0)
     assert str(brokers[BROKER].max_lmq_num) in printed
@@ -522,15 +556,16 @@ async def test_lite_topics_are_described(
     nobody = (await admin.lite.client(parent, group, "nobody"))[BROKER]
     assert (nobody.client_id, nobody.lite_topics) == ("nobody", ())
     await admin.lite.dispatch(parent, group)
-    reported = await mqadmin(rocketmq_cluster, "triggerLiteDispatch", "-p", parent, "-g", group)
+    reported = await mqadmin(official_tool, "triggerLiteDispatch", "-p", parent, "-g", group)
     assert re.search(rf"{BROKER}\s+dispatched", reported)
 
 
 # --- name servers ---------------------------------------------------------------------------------
 
 
+@pytest.mark.mqadmin("getNamesrvConfig updateNamesrvConfig updateKvConfig deleteKvConfig")
 async def test_name_servers_store_settings_and_values(
-    admin: AdminClient, group: str, rocketmq_cluster: Cluster
+    admin: AdminClient, group: str, rocketmq_cluster: Cluster, official_tool: OfficialTool
 ) -> None:
     servers = admin.name_servers
     (address,) = rocketmq_cluster.namesrv.split(";")
@@ -540,8 +575,8 @@ async def test_name_servers_store_settings_and_values(
     await servers.put_value("operations", group, "one=1")
     stored = await servers.value("operations", group)
     everything = await servers.values("operations")
-    printed = await mqadmin(rocketmq_cluster, "getNamesrvConfig")
-    await mqadmin(rocketmq_cluster, "deleteKvConfig", "-s", "operations", "-k", group)
+    printed = await mqadmin(official_tool, "getNamesrvConfig")
+    await mqadmin(official_tool, "deleteKvConfig", "-s", "operations", "-k", group)
 
     assert before["listenPort"] == changed["listenPort"] == address.rpartition(":")[2]
     assert changed["productEnvName"] == group
@@ -553,14 +588,15 @@ async def test_name_servers_store_settings_and_values(
     assert (await servers.values(f"{group}-none"))[address] == {}
 
 
+@pytest.mark.mqadmin("wipeWritePerm addWritePerm")
 async def test_the_write_permission_of_a_broker_is_taken_and_given_back(
-    admin: AdminClient, topic: str, rocketmq_cluster: Cluster
+    admin: AdminClient, topic: str, official_tool: OfficialTool
 ) -> None:
     (wiped,) = (await admin.name_servers.wipe_write_permission(BROKER)).values()
     without = (await admin.topics.route(topic)).queues
     (added,) = (await admin.name_servers.add_write_permission(BROKER)).values()
     again = (await admin.topics.route(topic)).queues
-    printed = await mqadmin(rocketmq_cluster, "addWritePerm", "-b", BROKER)
+    printed = await mqadmin(official_tool, "addWritePerm", "-b", BROKER)
 
     assert wiped >= 1
     assert added >= 1

@@ -7,10 +7,13 @@ import json
 import sys
 from typing import Any
 
+import pytest
+
 from rocketmq_aio.admin.client import AdminClient
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Cluster
+from tests.broker.official_tool import OfficialTool
 from tests.unit.remoting.until import until_done
 
 COMMAND = [sys.executable, "-c", "from rocketmq_aio.cli import main; main()"]
@@ -32,15 +35,19 @@ async def rows(cluster: Cluster, *arguments: str) -> Any:  # noqa: ANN401 - JSON
     return json.loads(await rmq(cluster, *arguments, "-o", "json"))
 
 
-async def mqadmin(cluster: Cluster, *arguments: str) -> str:
-    return await asyncio.to_thread(cluster.mqadmin, *arguments)
+async def mqadmin(tool: OfficialTool, *arguments: str) -> str:
+    (printed,) = await tool(" ".join(arguments))
+    return printed
 
 
-async def test_topics_are_those_of_mqadmin(rocketmq_cluster: Cluster, rocketmq_topic: str) -> None:
+@pytest.mark.mqadmin("topicList updateTopic deleteTopic")
+async def test_topics_are_those_of_mqadmin(
+    rocketmq_cluster: Cluster, rocketmq_topic: str, official_tool: OfficialTool
+) -> None:
     name = f"{rocketmq_topic}-made"
     await rmq(rocketmq_cluster, "topic", "create", name, "--queues", "3")
 
-    printed = (await mqadmin(rocketmq_cluster, "topicList")).split()
+    printed = (await mqadmin(official_tool, "topicList")).split()
     listed = await rows(rocketmq_cluster, "topic", "list")
     route = await rows(rocketmq_cluster, "topic", "route", name)
     assert name in printed
@@ -48,11 +55,13 @@ async def test_topics_are_those_of_mqadmin(rocketmq_cluster: Cluster, rocketmq_t
     assert {each["read_queues"] for each in route["queues"]} == {3}
 
     await rmq(rocketmq_cluster, "topic", "delete", name, "--yes")
-    assert name not in (await mqadmin(rocketmq_cluster, "topicList")).split()
+    assert name not in (await mqadmin(official_tool, "topicList")).split()
 
 
+@pytest.mark.mqadmin("sendMessage consumeMessage consumerProgress resetOffsetByTime")
+@pytest.mark.mqadmin("startMonitoring")
 async def test_sent_lines_are_consumed_committed_and_reset(
-    rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
+    rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str, official_tool: OfficialTool
 ) -> None:
     topic, group = rocketmq_topic, rocketmq_group
     await rmq(rocketmq_cluster, "group", "create", group)
@@ -62,7 +71,7 @@ async def test_sent_lines_are_consumed_committed_and_reset(
     watched = await rmq(rocketmq_cluster, *begin)
     member = await rmq(rocketmq_cluster, *begin, "--group", group)
     lag = await rows(rocketmq_cluster, "lag", group, "--topic", topic)
-    progress = await mqadmin(rocketmq_cluster, "consumerProgress", "-g", group)
+    progress = await mqadmin(official_tool, "consumerProgress", "-g", group)
     await rmq(rocketmq_cluster, "offset", "reset", group, topic, "earliest", "--yes")
     again = await rmq(rocketmq_cluster, *begin, "--group", group)
 
@@ -72,6 +81,7 @@ async def test_sent_lines_are_consumed_committed_and_reset(
     assert sorted(again.split()) == ["1", "2", "3"]
 
 
+@pytest.mark.mqadmin("queryMsgByKey queryMsgByUniqueKey")
 async def test_a_message_is_found_by_its_key_and_id(
     rocketmq_cluster: Cluster, rocketmq_topic: str
 ) -> None:
@@ -91,10 +101,13 @@ async def test_a_message_is_found_by_its_key_and_id(
     assert by_key[0]["message_id"] == sent.message_id
 
 
-async def test_brokers_and_their_settings_are_those_of_mqadmin(rocketmq_cluster: Cluster) -> None:
+@pytest.mark.mqadmin("clusterList getBrokerConfig")
+async def test_brokers_and_their_settings_are_those_of_mqadmin(
+    rocketmq_cluster: Cluster, official_tool: OfficialTool
+) -> None:
     brokers = await rows(rocketmq_cluster, "cluster", "list")
     settings = await rows(rocketmq_cluster, "broker", "config", "--match", "brokerName")
-    printed = await mqadmin(rocketmq_cluster, "clusterList")
+    printed = await mqadmin(official_tool, "clusterList")
     checks = await rows(rocketmq_cluster, "doctor")
 
     assert {each["broker_name"] for each in brokers} == {b.name for b in rocketmq_cluster.brokers}

@@ -224,6 +224,7 @@ async def test_offsets_are_reset_and_cloned_in_a_static_topic(
     assert copied == [3, 3, 3, 3, 1, 3]
 
 
+@pytest.mark.mqadmin("updateStaticTopic remappingStaticTopic")
 async def test_the_official_tool_and_the_client_change_a_static_topic_in_turn(
     two_broker_cluster: Cluster,
 ) -> None:

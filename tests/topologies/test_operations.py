@@ -20,6 +20,8 @@ async def mqadmin(cluster: Cluster, *arguments: str) -> str:
     return printed
 
 
+@pytest.mark.mqadmin("getControllerMetaData getSyncStateSet getControllerConfig")
+@pytest.mark.mqadmin("updateControllerConfig electMaster cleanBrokerMetadata getBrokerEpoch")
 async def test_controllers_are_described_and_elect_masters(
     controlled: Cluster, broker: ControlledBroker
 ) -> None:
@@ -73,6 +75,7 @@ async def test_controllers_are_described_and_elect_masters(
         await until_done(follows, "the new master", 60)
 
 
+@pytest.mark.mqadmin("haStatus resetMasterFlushOffset")
 async def test_the_replication_of_a_master_and_its_slave_is_shown(replicated: Cluster) -> None:
     async with AdminClient(namesrv=replicated.namesrv) as admin:
         overviews = await admin.brokers.list()

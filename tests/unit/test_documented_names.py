@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import click
 
@@ -45,17 +46,57 @@ def test_both_readmes_show_the_same_code() -> None:
 
 
 def test_the_table_of_mqadmin_names_methods_and_commands_that_exist() -> None:
-    page = (ROOT / "docs" / "guide" / "admin.md").read_text()
-    rows = [line.split(" | ") for line in page.partition("| mqadmin |")[2].splitlines()[2:]]
+    rows = mqadmin_rows()
     admin = AdminClient(namesrv="127.0.0.1:1")
     commands = {
         f"rmq {noun} {verb}"
         for noun in NOUNS
         for verb in apps[noun].list_commands(click.Context(apps[noun]))
     }
-    shown = re.findall(r"`(rmq \w+ [a-z][\w-]*)", "".join(row[2] for row in rows))
-    methods = re.findall(r"`([a-z_]+)\.(\w+)", "".join(row[1] for row in rows))
+    shown = re.findall(r"`(rmq \w+ [a-z][\w-]*)", "".join(row.rmq for row in rows))
+    methods = re.findall(r"`([a-z_]+)\.(\w+)", "".join(row.methods for row in rows))
 
     assert len(rows) > 50
     assert set(shown) <= commands
     assert [name for part, name in methods if not hasattr(getattr(admin, part), name)] == []
+
+
+def test_every_command_of_mqadmin_has_a_test_on_a_real_broker_or_a_reason() -> None:
+    rows = mqadmin_rows()
+    missing = [row for row in rows if row.methods == row.rmq == "none"]
+    covered = {name for row in rows if row not in missing for name in row.commands}
+
+    assert [row for row in rows if "none" in (row.methods, row.rmq) and not row.notes] == []
+    assert covered - mqadmin_marks() == set()
+    assert mqadmin_marks() - covered == set()
+
+
+class Row(NamedTuple):
+    """A row of the table of mqadmin."""
+
+    commands: tuple[str, ...]
+    methods: str
+    rmq: str
+    notes: str
+
+
+def mqadmin_rows() -> list[Row]:
+    page = (ROOT / "docs" / "guide" / "admin.md").read_text()
+    lines = page.partition("| mqadmin |")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return [Row(tuple(re.findall(r"`(\w+)`", names)), *rest) for names, *rest in rows]
+
+
+def mqadmin_marks() -> set[str]:
+    """Return the commands in the marks ``mqadmin`` of tests on real brokers."""
+    return {
+        name
+        for folder in ("broker", "topologies")
+        for path in (ROOT / "tests" / folder).glob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef)
+        for mark in node.decorator_list
+        if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.mqadmin"
+        for names in mark.args
+        for name in ast.literal_eval(names).split()
+    }

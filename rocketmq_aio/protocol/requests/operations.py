@@ -184,7 +184,7 @@ class SetReadAhead(RequestHeader, frozen=True, kw_only=True):
 
 
 class SwitchTimerEngine(RequestHeader, frozen=True, kw_only=True):
-    """Choose the engine of delayed messages: ROCKSDB_TIMELINE or FILE_TIME_WHEEL."""
+    """Choose the engine of delayed messages: ``R`` is RocksDB, ``F`` the file time wheel."""
 
     code = RequestCode.SWITCH_TIMER_ENGINE
     engine: str | None = msgspec.field(name="E_T", default=None)

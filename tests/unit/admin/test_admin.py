@@ -79,6 +79,23 @@ def on_all(cluster: FakeCluster, code: int, reply: Response) -> None:
         broker.on(code, reply, times=None)
 
 
+async def test_requests_that_take_long_outlast_the_request_timeout(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    broker = cluster.brokers[0]
+    held = broker.hold(RequestCode.REMOVE_BROKER)
+    broker.on(RequestCode.GET_BROKER_CONFIG, None)
+
+    removal = asyncio.create_task(admin.brokers.remove(broker.address, "c", "broker-x", 0))
+    await broker.wait_for(RequestCode.REMOVE_BROKER)
+    with pytest.raises(RequestTimeoutError):  # later than the removal
+        await admin.brokers.config(brokers=[broker.name])
+    held.release()
+
+    with pytest.raises(NotSupportedError):  # what the embedded broker responds
+        await removal
+
+
 async def test_admin_error_has_the_outcome_of_each_server(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
