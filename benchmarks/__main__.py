@@ -218,7 +218,9 @@ def run_profile(parsed: argparse.Namespace) -> None:
     [route] = ceiling.select(parsed.route)
     with tempfile.TemporaryDirectory() as folder:
         program = standin.build(Path(folder))
-        with standin.running(program, body_bytes=route.body_bytes) as address:
+        with standin.running(
+            program, body_bytes=route.body_bytes, messages=route.pull_batch
+        ) as address:
             subprocess.run(
                 [
                     *ceiling.command(route, "client", address, parsed.loop, parsed.seconds),

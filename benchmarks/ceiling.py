@@ -39,6 +39,7 @@ class Route:
     in_flight: int = 1
     batch: int = 1
     body_bytes: int = 256
+    pull_batch: int = standin.PULL_MESSAGES
     prototype: str = ""
     level: str = "dispatch"
     per_second: int = PROTOTYPE_RATE
@@ -54,6 +55,8 @@ ALL: Final = (
     Route(name="pull-1k", title="pull 1 KiB, 16 queues", task="pull", body_bytes=1024),
     Route(name="handle-1k", title="1 KiB to push handlers, dispatched and settled", task="push",
           body_bytes=1024),
+    Route(name="handle-tuned-1k", title="the same, 1 024 a pull", task="push", body_bytes=1024,
+          pull_batch=1024),
     Route(name="handle-read-1k", title="to push handlers that read tags and properties",
           task="push-read", body_bytes=1024, level="props"),
 )  # fmt: skip
@@ -77,7 +80,8 @@ def command(route: Route, subject: str, address: str, loop: str, seconds: float)
         sys.executable, "-m", "benchmarks.subject", subject, route.task,
         "--loop", loop, "--namesrv", address, "--topic", standin.TOPIC,
         "--in-flight", str(route.in_flight), "--batch", str(route.batch),
-        "--body-bytes", str(route.body_bytes), "--rich", "--seconds", str(seconds),
+        "--body-bytes", str(route.body_bytes), "--pull-batch", str(route.pull_batch),
+        "--rich", "--seconds", str(seconds),
     ]  # fmt: skip
 
 
@@ -126,6 +130,7 @@ class Ceiling:
             port=PROTOTYPE_SEND_PORT if sending_prototype else 0,
             cpu=self._cpus[1],
             mirror_encoding=self.mirror_encoding,
+            messages=route.pull_batch,
         ) as address:
             for number in range(self.rounds):
                 for name in random.sample(names, len(names)):

@@ -24,6 +24,8 @@ enum {
     BODY_LENGTH_AT = 84,
     HEAD = 88, /* fixed fields of a record whose hosts are IPv4 */
     LENGTHS = 1 + 2, /* of topic and properties */
+    PREFIX = 4 + 4, /* of a frame: its length, and header encoding and length */
+    HEADER_MASK = 0xFFFFFF,
 };
 
 static const uint32_t MAGIC_V1 = 0xDAA320A7u;
@@ -129,6 +131,56 @@ decode_plain(PyObject *module, PyObject *const *args, Py_ssize_t count)
         at += size;
     }
     return PyLong_FromSsize_t(at);
+}
+
+PyDoc_STRVAR(cut_frames_doc,
+             "cut_frames(data, at, longest, deliver, /)\n--\n\n"
+             "Call *deliver* with the header encoding, the header and the body of each complete frame of\n"
+             "*data* from *at* on; return where they end.");
+
+static PyObject *
+cut_frames(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 4) {
+        PyErr_SetString(PyExc_TypeError, "cut_frames: four arguments are expected");
+        return NULL;
+    }
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]), longest = PyLong_AsSsize_t(args[2]);
+    Py_buffer data;
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    const unsigned char *start = data.buf;
+    PyObject *end = NULL;
+    while (at >= 0 && at <= data.len - PREFIX) {
+        Py_ssize_t length = read_32(start + at), header = read_32(start + at + 4) & HEADER_MASK;
+        if (length > longest || length > data.len - at - 4 || header > length - 4) {
+            break;
+        }
+        const unsigned char *header_at = start + at + PREFIX;
+        PyObject *parts[] = {
+            NULL, /* room for a self, which makes the call cheaper */
+            PyLong_FromLong(start[at + 4]),
+            bytes_of(header_at, header),
+            bytes_of(header_at + header, length - 4 - header),
+        };
+        PyObject *done = NULL;
+        if (parts[1] != NULL && parts[2] != NULL && parts[3] != NULL) {
+            done = PyObject_Vectorcall(args[3], parts + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        }
+        Py_XDECREF(parts[1]);
+        Py_XDECREF(parts[2]);
+        Py_XDECREF(parts[3]);
+        if (done == NULL) {
+            goto failed;
+        }
+        Py_DECREF(done);
+        at += 4 + length;
+    }
+    end = PyLong_FromSsize_t(at);
+failed:
+    PyBuffer_Release(&data);
+    return end;
 }
 
 typedef struct {
@@ -1035,6 +1087,7 @@ free_module(void *module)
 
 static PyMethodDef functions[] = {
     {"decode_plain", (PyCFunction)(void (*)(void))decode_plain, METH_FASTCALL, decode_plain_doc},
+    {"cut_frames", (PyCFunction)(void (*)(void))cut_frames, METH_FASTCALL, cut_frames_doc},
     {"pack_batch", (PyCFunction)(void (*)(void))pack_batch, METH_FASTCALL, pack_batch_doc},
     {"accelerate_messages", (PyCFunction)(void (*)(void))accelerate_messages, METH_FASTCALL,
      accelerate_messages_doc},

@@ -37,6 +37,15 @@ class Core(Protocol):
         /,
     ) -> int: ...
 
+    def cut_frames(
+        self,
+        data: bytes | memoryview,
+        at: int,
+        longest: int,
+        deliver: Callable[[int, bytes, bytes], None],
+        /,
+    ) -> int: ...
+
     def pack_batch(
         self,
         kind: type,

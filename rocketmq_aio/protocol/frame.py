@@ -9,6 +9,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
+from rocketmq_aio.core import core
 from rocketmq_aio.errors import CodecError
 
 PREFIX: Final = Struct(">II")
@@ -35,15 +36,19 @@ class FrameDecoder:
         self._need = 0
         self.position = 0
 
-    def feed(self, data: bytes) -> None:
-        """Decode the next bytes of the stream.
+    def feed(self, data: bytes | memoryview) -> None:
+        """Decode the next bytes of the stream; a buffer may be used again afterwards.
 
         :raises CodecError: they are not a frame; the stream cannot be decoded further
         """
+        if core is None:
+            data = bytes(data)  # slicing bytes is cheaper than slicing a buffer
         at = 0
         if self._chunks and (at := self._finish(data)) < 0:
             return
         start, end, longest = at, len(data), self._max - 4
+        if core is not None:
+            at = core.cut_frames(data, at, longest, self._deliver)
         while end - at >= 8:
             length, word = PREFIX.unpack_from(data, at)
             frame_end = at + 4 + length
@@ -51,11 +56,11 @@ class FrameDecoder:
             if frame_end > end or body_at > frame_end or length > longest:
                 self._check(length, word, self.position + at - start)
                 break
-            self._deliver(word >> 24, data[at + 8 : body_at], data[body_at:frame_end])
+            self._deliver(word >> 24, bytes(data[at + 8 : body_at]), bytes(data[body_at:frame_end]))
             at = frame_end
         self.position += at - start
         if at < end:
-            self._keep(data[at:])
+            self._keep(bytes(data[at:]))
 
     @property
     def has_unfinished(self) -> bool:
@@ -97,14 +102,14 @@ class FrameDecoder:
         else:
             self._need = 4
 
-    def _finish(self, data: bytes) -> int:
+    def _finish(self, data: bytes | memoryview) -> int:
         """Deliver the incomplete frame; return where it ends in *data*, -1 if behind it."""
         at, end = 0, len(data)
         while (missing := self._need - self._have) > 0:
             if missing > end - at:
-                self._add(data[at:] if at else data)
+                self._add(bytes(data[at:]))
                 return -1
-            self._add(data[at : at + missing] if missing < end else data)
+            self._add(bytes(data[at : at + missing]))
             at += missing
             if self._need <= 8:  # now its lengths are known, or the first one
                 self._keep(b"".join(self._chunks))

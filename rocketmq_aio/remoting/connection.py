@@ -223,10 +223,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._last_received = self._loop.time()
-        # One copy: slicing bytes is cheaper than slicing the buffer.
-        data = bytes(self._buffer[:nbytes])
+        data = self._buffer[:nbytes]
         if not self.received_any:
-            if data[3:9] == HTTP2_SETTINGS:
+            if bytes(data[3:9]) == HTTP2_SETTINGS:
                 self._executes_nothing = True
                 self.abort(GRPC)  # nothing received so far: the next attempts wait longer
                 return

@@ -13,7 +13,7 @@ from tests.core.building import SANITIZED, load
 
 INPUTS: Final = 10_000
 AGREEMENT: Final = tuple(
-    f"tests/core/test_{name}.py" for name in ("agreement", "dispatch", "messages")
+    f"tests/core/test_{name}.py" for name in ("agreement", "dispatch", "frames", "messages")
 )
 
 

@@ -16,6 +16,7 @@ USERS: Final = (
     "rocketmq_aio.consumer.pull_loop.process_queue",
     "rocketmq_aio.consumer.push.workers",
     "rocketmq_aio.producer.batching.explicit_batch",
+    "rocketmq_aio.protocol.frame",
     "rocketmq_aio.protocol.record",
 )  # modules that use the core
 

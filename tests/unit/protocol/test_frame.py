@@ -9,6 +9,8 @@ from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.frame import FrameDecoder
 from tests.unit.costs import MIB, cpu_seconds, held_bytes, peak_bytes
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 MAX = 256
 Frame = tuple[int, bytes, bytes]
 Ending = tuple[str, int, str] | None
@@ -97,6 +99,21 @@ def test_chunk_sizes_do_not_change_the_frames(
     chunks = [stream[start:end] for start, end in pairwise(bounds)]
 
     assert split(*chunks) == split(stream) == split(*dripped(stream))
+
+
+def test_a_buffer_may_be_used_again() -> None:
+    stream = frame(b"head", b"body") * 3
+    frames: list[Frame] = []
+    splitter = FrameDecoder(lambda *parts: frames.append(parts), max_frame_bytes=MAX)
+    buffer = bytearray(5)
+    for at in range(0, len(stream), 5):
+        chunk = stream[at : at + 5]
+        buffer[: len(chunk)] = chunk
+        splitter.feed(memoryview(buffer)[: len(chunk)])
+        buffer[:] = bytes(5)
+
+    assert frames == [(0, b"head", b"body")] * 3
+    assert all(type(part) is bytes for _, *parts in frames for part in parts)
 
 
 # --- lengths ------------------------------------------------------------------------------------
