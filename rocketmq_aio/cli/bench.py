@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_topics
 from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
 from rocketmq_aio.cli.failures import ExitCode
-from rocketmq_aio.cli.output import FormatArguments, show_result
+from rocketmq_aio.cli.output import FormatArguments, ProgressArguments, progress, show_result
 from rocketmq_aio.cli.running import ChangeArguments, run_async
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
@@ -19,12 +19,15 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
 
+if TYPE_CHECKING:
+    from rocketmq_aio.spark.pipelines.summary import Report
+
 app = Group("bench")
 PERCENTILES: Final = (50, 99)
 
 
 @options
-class BenchArguments(ChangeArguments, FormatArguments, ClientArguments):
+class BenchArguments(ChangeArguments, ProgressArguments, FormatArguments, ClientArguments):
     """Options of `bench`."""
 
     topic: str = argument(
@@ -47,6 +50,13 @@ def _bench(arguments: BenchArguments) -> int:
 
 
 async def _measure(arguments: BenchArguments) -> int:
+    with progress(wanted=not arguments.quiet) as report:
+        result = await _figures(arguments, report)
+    show_result(result, arguments.output)
+    return ExitCode.DONE if result["received"] >= result["sent"] else ExitCode.INCOMPLETE
+
+
+async def _figures(arguments: BenchArguments, report: Report) -> dict[str, float]:
     config = arguments.config()
     starts: dict[MessageQueue, int] = {}
     seconds: list[float] = []
@@ -62,31 +72,32 @@ async def _measure(arguments: BenchArguments) -> int:
                 seconds.append(time.monotonic() - before)
                 first = starts.get(result.queue, result.queue_offset)
                 starts[result.queue] = min(first, result.queue_offset)
+                report("sending", len(seconds), arguments.count)
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(min(arguments.concurrency, arguments.count)):
                 tasks.create_task(send())
     sent_in = time.monotonic() - begun
     begun = time.monotonic()
-    received = await _receive(config, starts, arguments.count)
+    received = await _receive(config, starts, arguments.count, report)
     read_in = time.monotonic() - begun
     seconds.sort()
-    result = {
+    return {
         "sent": len(seconds),
         "sent_per_second": round(len(seconds) / sent_in),
         **{f"send_ms_p{p}": _percentile(seconds, p) for p in PERCENTILES},
         "received": received,
         "received_per_second": round(received / read_in),
     }
-    show_result(result, arguments.output)
-    return ExitCode.DONE if received >= len(seconds) else ExitCode.INCOMPLETE
 
 
 def _percentile(ordered: list[float], percent: int) -> float:
     return round(ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] * 1000, 2)
 
 
-async def _receive(config: ClientConfig, starts: dict[MessageQueue, int], count: int) -> int:
+async def _receive(
+    config: ClientConfig, starts: dict[MessageQueue, int], count: int, report: Report
+) -> int:
     """Return how many messages are read from *starts* on, up to the ends at this moment."""
     received = 0
     async with PullConsumer(READER_GROUP, client=config) as reader:
@@ -99,6 +110,7 @@ async def _receive(config: ClientConfig, starts: dict[MessageQueue, int], count:
                 if result.status is PullStatus.NO_NEW:
                     return
                 received += len(result.messages)
+                report("receiving", min(received, count), count)
                 offset = result.next_offset
 
         async with asyncio.TaskGroup() as tasks:

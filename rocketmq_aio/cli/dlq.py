@@ -7,13 +7,20 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, nullcontext
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups
 from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
 from rocketmq_aio.cli.names import check_known
-from rocketmq_aio.cli.output import FormatArguments, json_line, print_note, show_result
+from rocketmq_aio.cli.output import (
+    FormatArguments,
+    ProgressArguments,
+    json_line,
+    print_note,
+    progress,
+    show_result,
+)
 from rocketmq_aio.cli.reading import describe, parse_start, printer, read_topic
 from rocketmq_aio.cli.running import ChangeArguments, run_async
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
@@ -22,6 +29,9 @@ from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.properties import RETRY_TOPIC
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.remoting.gather import gather_limited
+
+if TYPE_CHECKING:
+    from rocketmq_aio.spark.pipelines.summary import Report
 
 app = Group("dlq", "Dead letters of groups.")
 PREFIX: Final = "%DLQ%"
@@ -57,14 +67,14 @@ class ShowArguments(FormatArguments, GroupArguments):
 
 
 @options
-class ResendArguments(ChangeArguments, GroupArguments):
+class ResendArguments(ChangeArguments, ProgressArguments, GroupArguments):
     """Options of `resend`."""
 
     to_topic: str | None = option("Topic to send to; default: the original one.")
 
 
 @options
-class ExportArguments(GroupArguments):
+class ExportArguments(ProgressArguments, GroupArguments):
     """Options of `export`."""
 
     file: Path | None = option("File to create; default: standard output.", "--file", "-f")
@@ -114,15 +124,22 @@ def _show(arguments: ShowArguments) -> int:
 
 
 async def _letters(
-    reader: PullConsumer, arguments: GroupArguments
+    reader: PullConsumer, arguments: GroupArguments, report: Report | None = None
 ) -> AsyncGenerator[MessageExt, None]:
-    """Yield the letters that are stored now; a group without a topic for them has none."""
+    """Yield the letters that are stored now; a group without a topic for them has none.
+
+    :param report: is called for each letter that was read, also for those that are not wanted
+    """
     topic = PREFIX + arguments.group
     messages = read_topic(reader, topic, start=parse_start(arguments.start), exit_at_end=True)
-    left = arguments.count
+    left, read = arguments.count, 0
     try:
+        total = 0 if report is None else await _stored(reader, topic, arguments.start)
         async with aclosing(messages):
             async for letter in messages:
+                read += 1
+                if report is not None:
+                    report("letters", read, total)
                 if arguments.is_wanted(letter):
                     yield letter
                     if left is not None and (left := left - 1) == 0:
@@ -134,6 +151,14 @@ async def _letters(
         async with arguments.admin() as admin:
             await check_known(admin, "group", "GROUP", arguments.group)
         print_note(f"{arguments.group} has no dead letters")
+
+
+async def _stored(reader: PullConsumer, topic: str, start: str) -> int:
+    """Return how many letters are stored, 0 if not all of them are read."""
+    if start != "beginning":
+        return 0
+    queues = await reader.message_queues(topic)
+    return sum([await reader.max_offset(q) - await reader.min_offset(q) for q in queues])
 
 
 @command(
@@ -154,19 +179,20 @@ def _resend(arguments: ResendArguments) -> int:
 async def _resend_all(arguments: ResendArguments) -> int:
     is_wanted = arguments.confirm(f"resend dead letters of group {arguments.group}")
     config, sent = arguments.config(), 0
-    async with (
-        PullConsumer(READER_GROUP, client=config) as reader,
-        Producer("rmq-dlq", client=config) as producer,
-        aclosing(_letters(reader, arguments)) as letters,
-    ):
-        try:
-            async for letter in letters:
-                if is_wanted:
-                    await producer.send(copy_of(letter, arguments.to_topic))
-                sent += 1
-        finally:
-            would = "sent" if is_wanted else "would be sent"
-            print_note(f"{sent} dead letters of {arguments.group} {would}")
+    try:
+        with progress(wanted=not arguments.quiet) as report:
+            async with (
+                PullConsumer(READER_GROUP, client=config) as reader,
+                Producer("rmq-dlq", client=config) as producer,
+                aclosing(_letters(reader, arguments, report)) as letters,
+            ):
+                async for letter in letters:
+                    if is_wanted:
+                        await producer.send(copy_of(letter, arguments.to_topic))
+                    sent += 1
+    finally:
+        would = "sent" if is_wanted else "would be sent"
+        print_note(f"{sent} dead letters of {arguments.group} {would}")
     return 0
 
 
@@ -197,10 +223,11 @@ async def _export_all(arguments: ExportArguments) -> int:
         out: Any = nullcontext(sys.stdout) if arguments.file is None else arguments.file.open("x")
     except OSError as error:
         raise ConfigError("--file", str(arguments.file), str(error.strerror)) from None
-    with out as file:
+    is_quiet = arguments.quiet or (arguments.file is None and sys.stdout.isatty())
+    with out as file, progress(wanted=not is_quiet) as report:
         async with (
             PullConsumer(READER_GROUP, client=arguments.config()) as reader,
-            aclosing(_letters(reader, arguments)) as letters,
+            aclosing(_letters(reader, arguments, report)) as letters,
         ):
             async for letter in letters:
                 described = describe(letter)

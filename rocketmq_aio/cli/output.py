@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -27,6 +29,7 @@ WIDTH_OF_PIPES: Final = 160  # so that tables in files are not wrapped
 PLAIN_YAML: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]*")
 YAML_WORDS: Final = frozenset("null true false yes no on off y n".split())  # of YAML 1.1
 GAP: Final = "  "
+PROGRESS_SECONDS: Final = 0.1  # between two updates of a bar
 NESTED_WIDTH: Final = 100  # of nested values in tables
 
 
@@ -40,11 +43,17 @@ class Format(StrEnum):
 
 
 @options
-class OutputArguments:
+class ProgressArguments:
+    """Option of commands with progress bars."""
+
+    quiet: bool = option("No progress bars.", "--quiet", "-q", default=False)
+
+
+@options
+class OutputArguments(ProgressArguments):
     """Options of the output of pipelines."""
 
     json: bool = option("Results as one line of JSON.", default=False)
-    quiet: bool = option("No progress bars.", "--quiet", "-q", default=False)
 
 
 @options
@@ -310,11 +319,14 @@ def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
 
 
 @contextmanager
-def progress(wanted: bool) -> Iterator[Report | None]:
-    """Show progress bars and yield their callback; None: *wanted* is False, or not a terminal."""
-    stderr = console(stderr=True)
-    if not wanted or not stderr.is_terminal:
-        yield None
+def progress(*, wanted: bool) -> Iterator[Report]:
+    """Show progress bars on standard error and yield their callback.
+
+    It takes a step, what is done of it, and all of it, 0 if unknown.  It does nothing in calls that
+    follow fast, if *wanted* is False, and if standard error is no terminal.
+    """
+    if not wanted or not (sys.stderr.isatty() or "FORCE_COLOR" in os.environ):
+        yield lambda *_: None
         return
     from rich.progress import (
         BarColumn,
@@ -325,11 +337,18 @@ def progress(wanted: bool) -> Iterator[Report | None]:
         TimeElapsedColumn,
     )
 
+    stderr = console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn())
-    with Progress(*columns, MofNCompleteColumn(), TimeElapsedColumn(), console=stderr) as bars:
+    shown = (*columns, MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*shown, console=stderr, redirect_stdout=False) as bars:
         tasks: dict[str, TaskID] = {}
+        due: dict[str, float] = {}
 
         def report(step: str, done: int, total: int) -> None:
+            now = time.monotonic()
+            if now < due.get(step, 0.0) and done != total:
+                return
+            due[step] = now + PROGRESS_SECONDS
             if step not in tasks:  # one bar per step, created by its first report
                 tasks[step] = bars.add_task(step, total=None)
             bars.update(tasks[step], completed=done, total=total or None)

@@ -127,16 +127,13 @@ def run_pipeline(
 ) -> int:
     """Run *pipeline* in a session, show its summary and return the exit code."""
     from rocketmq_aio.spark.pipelines.progress import JVM_ENDED
-    from rocketmq_aio.spark.pipelines.summary import no_report
 
     if (format_name := getattr(arguments, "format", None)) is not None:
         arguments.check_format(format_name)
     bars = progress(wanted=not arguments.quiet)
     with session(arguments, name) as spark, stop_flag() as stop, bars as report:
         try:
-            summary = pipeline(
-                spark, settings, dry_run=arguments.dry_run, stop=stop, report=report or no_report
-            )
+            summary = pipeline(spark, settings, dry_run=arguments.dry_run, stop=stop, report=report)
         except JVM_ENDED as error:  # the signal also ended a JVM that was not started here
             if not stop():
                 raise

@@ -7,7 +7,7 @@ import base64
 import binascii
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -15,7 +15,7 @@ from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_topics
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.input import InputError, Line, check_files, read_lines, read_whole
-from rocketmq_aio.cli.output import Output, json_line, print_note
+from rocketmq_aio.cli.output import Output, ProgressArguments, json_line, print_note, progress
 from rocketmq_aio.cli.parameters import parse_pairs
 from rocketmq_aio.cli.running import run_async
 from rocketmq_aio.errors import ConfigError, InvalidMessageError
@@ -23,6 +23,9 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.properties import RESERVED
 from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer.producer import Producer
+
+if TYPE_CHECKING:
+    from rocketmq_aio.spark.pipelines.summary import Report
 
 app = Group("produce")
 AT_ONCE: Final = 256
@@ -51,7 +54,7 @@ class Fields(msgspec.Struct):
 
 
 @options
-class ProduceArguments(ClientArguments):
+class ProduceArguments(ProgressArguments, ClientArguments):
     """Options of `produce`."""
 
     topic: str = argument("Topic to send to.", "TOPIC", complete=complete_topics)
@@ -140,9 +143,11 @@ def _produce(arguments: ProduceArguments) -> int:
 
 async def _send_all(arguments: ProduceArguments) -> int:
     async with Producer(arguments.group, client=arguments.config()) as producer:
+        is_quiet = arguments.quiet or arguments.verbose or not arguments.files
         sending = _Sending(arguments, producer)
         try:
-            await sending.run()
+            with progress(wanted=not is_quiet) as report:
+                await sending.run(report)
         finally:
             print_note(sending.summary())
     return 0
@@ -160,9 +165,9 @@ class _Sending:
         self._reading: asyncio.Task[None] | None = None
         self._output = Output()
 
-    async def run(self) -> None:
+    async def run(self, report: Report) -> None:
         """Send all lines; raise the first failure when no send runs any more."""
-        self._reading = asyncio.ensure_future(self._read())
+        self._reading = asyncio.ensure_future(self._read(report))
         try:
             await self._reading
         except asyncio.CancelledError:
@@ -181,12 +186,16 @@ class _Sending:
         more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
         return f"{text}; failed: {', '.join(places[:SHOWN])}{more}" if places else text
 
-    async def _read(self) -> None:
+    async def _read(self, report: Report) -> None:
+        sizes, done = [each.stat().st_size for each in self._arguments.files or ()], 0
+        total = sum(sizes) if all(sizes) else 0  # pipes have none
         arguments, loop = self._arguments, asyncio.get_running_loop()
         read = read_whole if arguments.whole else read_lines
         started, due = 0, loop.time()
         async with aclosing(read(arguments.files or ())) as lines:  # type: ignore[type-var]
             async for line in lines:
+                done += len(line.body) + (not arguments.whole)
+                report("bytes", min(done, total) or done, total)
                 if not line.body and not arguments.whole:
                     continue
                 message = arguments.message(line)

@@ -50,7 +50,7 @@ def test_json_of_a_summary_is_one_line(capfd: pytest.CaptureFixture[str]) -> Non
 
 def test_there_are_no_bars_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     with progress(wanted=True) as bars:
-        assert bars is None
+        bars("writing", 1, 2)
 
     assert capfd.readouterr().err == ""
 
@@ -62,7 +62,6 @@ def test_a_report_updates_the_bar_of_its_step(
     monkeypatch.setenv("TERM", "xterm")
 
     with progress(wanted=True) as bars:
-        assert bars is not None
         bars("writing", 1, 0)
         bars("writing", 3, 4)
 

@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -360,3 +361,56 @@ def test_an_error_of_the_file_of_contexts_has_a_place_and_no_content(
 
     assert "TOMLDecodeError (at " in error
     assert "TOPSECRET" not in error
+
+
+# --- progress bars --------------------------------------------------------------------------------
+
+
+def with_bars(*arguments: str) -> tuple[int, bytes, bytes]:
+    """Run a command whose standard error is a terminal; return its code, output and errors."""
+    terminal, error = pty.openpty()
+    code = "from rocketmq_aio.cli import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "COLUMNS": "100", "TERM": "xterm"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=error,
+    ) as process:
+        os.close(error)
+        assert process.stdout is not None
+        out, seen = process.stdout.read(), b""
+        with suppress(OSError):  # the end of the terminal
+            while chunk := os.read(terminal, 4096):
+                seen += chunk
+    os.close(terminal)
+    return process.returncode, out, seen
+
+
+@pytest.mark.parametrize("quiet", [(), ("--quiet",)])
+def test_long_commands_draw_bars_on_a_terminal_only(
+    rmq: Rmq, cluster: EmbeddedCluster, tmp_path: Path, quiet: tuple[str, ...]
+) -> None:
+    file = tmp_path / "in"
+    file.write_text("one\ntwo\n")
+    cluster.create_group("billing")
+    cluster.create_topic("%DLQ%billing", 1)
+    commands = [
+        ("produce", "orders", str(file)),
+        ("dlq", "export", "billing", "--file", str(tmp_path / "letters")),
+        ("dlq", "resend", "billing", "--to-topic", "orders", "--yes"),
+        ("bench", "orders", "--count", "10", "--yes"),
+    ]
+
+    for command in commands:
+        code, _, seen = with_bars(*command, *quiet)
+
+        assert code == 0, seen
+        assert (b"\x1b[" in seen) == (not quiet), command
+
+
+def test_output_has_no_bars(rmq: Rmq, cluster: EmbeddedCluster) -> None:
+    code, out, _ = with_bars("bench", "orders", "--count", "10", "--yes", "-o", "json")
+
+    assert code == 0
+    assert json.loads(out)["received"] == 10
