@@ -28,22 +28,25 @@ PANELS: Final = {  # commands of each panel of the help: name, module, help
         ("doctor", "doctor", "Check settings, servers, clocks and permissions."),
         ("bench", "bench", "Measure sending and receiving."),
     ),
-    "Administration": tuple(
-        (name, "nouns", text)
-        for name, text in (
-            ("topic", "Topics."),
-            ("group", "Consumer groups."),
-            ("offset", "Committed offsets of groups."),
-            ("message", "Stored messages."),
-            ("broker", "Brokers."),
-            ("cluster", "Clusters."),
-            ("namesrv", "Name servers."),
-            ("controller", "Controllers, which choose masters."),
-            ("acl", "Accounts and policies of access control."),
-            ("user", "Users of access control 2.0."),
-            ("lite", "Lite topics of 5.5."),
-            ("static-topic", "Topics whose queues can be moved between brokers."),
-        )
+    "Administration": (
+        *(
+            (name, "nouns", text)
+            for name, text in (
+                ("topic", "Topics."),
+                ("group", "Consumer groups."),
+                ("offset", "Committed offsets of groups."),
+                ("message", "Stored messages."),
+                ("broker", "Brokers."),
+                ("cluster", "Clusters."),
+                ("namesrv", "Name servers."),
+                ("controller", "Controllers, which choose masters."),
+                ("acl", "Accounts and policies of access control."),
+                ("user", "Users of access control 2.0."),
+                ("lite", "Lite topics of 5.5."),
+                ("static-topic", "Topics whose queues can be moved between brokers."),
+            )
+        ),
+        ("metadata", "metadata", "Topics and groups with their settings, to a file and from it."),
     ),
     "Other": (
         ("context", "context", "Profiles of connections."),

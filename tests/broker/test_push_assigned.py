@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
+from typing import Literal
 
 import pytest
 
 from rocketmq_aio import (
+    AdminClient,
     ConfigError,
     MessageDeadLettered,
     MessageExt,
     MessageModel,
     MessageQueue,
+    NotSupportedError,
     PushConfig,
     PushConsumer,
     RetryLater,
 )
-from rocketmq_aio.protocol.codes import RequestCode
-from rocketmq_aio.testing import Cluster, probe
+from rocketmq_aio.testing import Cluster
 from tests.broker.reading_groups import is_5, numbers, send
 from tests.broker.test_push import Notes, dead_letter, pushing
 from tests.unit.remoting.until import until
 
 
-async def set_mode(cluster: Cluster, topic: str, group: str, mode: str, share: int = 0) -> None:
-    """Set the request mode of the group on 5.x brokers: pull or pop."""
-    wish = {"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": share}
-    body = json.dumps(wish).encode()
-    for broker in cluster.brokers:
-        reply = await asyncio.to_thread(
-            probe.request, broker.address, RequestCode.SET_MESSAGE_REQUEST_MODE, None, body
-        )
-        assert reply.code == (0 if is_5(cluster) else 3)
+async def set_mode(cluster: Cluster, topic: str, group: str, mode: Literal["pop", "pull"]) -> None:
+    """Set the request mode of the group on 5.x brokers."""
+    async with AdminClient(namesrv=cluster.namesrv) as admin:
+        if is_5(cluster):
+            await admin.groups.set_mode(group, topic, mode)
+        else:
+            with pytest.raises(NotSupportedError):
+                await admin.groups.set_mode(group, topic, mode)
 
 
 async def test_brokers_assign_the_queues(
@@ -53,10 +52,11 @@ def of(consumer: PushConsumer, topic: str) -> list[MessageQueue]:
     return [queue for queue in consumer.assignment() if queue.topic == topic]
 
 
+@pytest.mark.mqadmin("setConsumeMode")
 async def test_popped_messages_are_handled_once_and_acknowledged(
     namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
 ) -> None:
-    await set_mode(rocketmq_cluster, topic, group, "POP")
+    await set_mode(rocketmq_cluster, topic, group, "pop")
     await send(namesrv, topic, numbers(300), tags="new")
     first, second = Notes(), Notes()
     async with pushing(namesrv, group, topic, first, selector="new", client_rebalance=False) as one:
@@ -76,7 +76,7 @@ async def test_popped_messages_are_handled_once_and_acknowledged(
 async def test_failed_popped_messages_are_redelivered_and_go_to_the_dlq(
     namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
 ) -> None:
-    await set_mode(rocketmq_cluster, topic, group, "POP")
+    await set_mode(rocketmq_cluster, topic, group, "pop")
     await send(namesrv, topic, ["bad", "good"])
 
     def react(message: MessageExt) -> None:
@@ -110,17 +110,17 @@ async def test_switching_between_pull_and_pop_loses_no_message(
         namesrv, group, topic, handled, client_rebalance=False, rebalance_interval_seconds=0.3
     ) as consumer:
 
-        async def change(cluster: Cluster, mode: str, queues: int) -> None:
+        async def change(cluster: Cluster, mode: Literal["pop", "pull"], queues: int) -> None:
             await set_mode(cluster, topic, group, mode)
             if is_5(cluster):
                 await until(lambda: len(of(consumer, topic)) == queues, mode, 30)
 
         await send(namesrv, topic, numbers(50))
         await handled.have(50)
-        await change(rocketmq_cluster, "POP", 1)
+        await change(rocketmq_cluster, "pop", 1)
         await send(namesrv, topic, numbers(50, 50))
         await until(lambda: {*numbers(100)} <= {*handled.bodies()}, "what was popped", 60)
-        await change(rocketmq_cluster, "PULL", 4)
+        await change(rocketmq_cluster, "pull", 4)
         await send(namesrv, topic, numbers(50, 100))
         await until(lambda: {*numbers(150)} <= {*handled.bodies()}, "what was pulled", 60)
 

@@ -3,37 +3,45 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from rocketmq_aio import AdminClient, BrokerError, RocketMQError
 from rocketmq_aio.testing import Cluster, ControlledBroker
-from tests.broker.reading_groups import in_thread
+from tests.broker.official_tool import OfficialTool
 from tests.topologies.test_failover import broker, controlled
 from tests.unit.remoting.until import until_done
 
 __all__ = ["broker", "controlled"]  # fixtures
 
 
-async def mqadmin(cluster: Cluster, *arguments: str) -> str:
-    printed: str = await in_thread(cluster.mqadmin, *arguments)
-    return printed
+@pytest.fixture
+def tool(controlled: Cluster, tmp_path: Path) -> Iterator[OfficialTool]:
+    """mqadmin on the cluster with controllers."""
+    with OfficialTool(controlled.version, controlled.namesrv, tmp_path) as tool:
+        yield tool
 
 
 @pytest.mark.mqadmin("getControllerMetaData getSyncStateSet getControllerConfig")
 @pytest.mark.mqadmin("updateControllerConfig electMaster cleanBrokerMetadata getBrokerEpoch")
 async def test_controllers_are_described_and_elect_masters(
-    controlled: Cluster, broker: ControlledBroker
+    controlled: Cluster, broker: ControlledBroker, tool: OfficialTool
 ) -> None:
     async with AdminClient(namesrv=controlled.namesrv) as admin:
         (settings,) = (await admin.brokers.config()).values()
         controller = settings["controllerAddr"]
         metadata = await admin.controllers.metadata(controller)
-        printed = await mqadmin(controlled, "getControllerMetaData", "-a", controller)
         before = (await admin.controllers.in_sync_sets(controller, [broker.name]))[broker.name]
-        reported = await mqadmin(controlled, "getSyncStateSet", "-a", controller, "-b", broker.name)
         config = (await admin.controllers.config([controller]))[controller]
         epochs = await admin.brokers.epochs()
+        printed, reported, configured, epoch_lists = await tool(
+            f"getControllerMetaData -a {controller}",
+            f"getSyncStateSet -a {controller} -b {broker.name}",
+            f"getControllerConfig -a {controller}",
+            f"getBrokerEpoch -b {broker.name}",
+        )
         status = await admin.brokers.ha_status()
 
         assert metadata.leader_address == controller
@@ -41,7 +49,15 @@ async def test_controllers_are_described_and_elect_masters(
         assert str(before.master_address) in reported
         assert len(before.in_sync) == 3
         assert before.not_in_sync == ()
-        assert config["controllerType"]
+        shown = dict(re.findall(r"^(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", configured, re.M))
+        assert shown["controllerType"]
+        assert {name: config.get(name) for name in shown} == shown
+        listed = re.findall(r"epoch=(\d+), startOffset=(\d+)", epoch_lists, re.I)
+        assert sorted(listed) == sorted(
+            (str(one.epoch), str(one.start_offset))
+            for each in epochs.values()
+            for one in each.epochs
+        )
         assert len(epochs) == len(status) == 3
         assert {each.broker_name for each in epochs.values()} == {broker.name}
         assert status[broker.name].in_sync_slave_nums == 2
@@ -66,7 +82,9 @@ async def test_controllers_are_described_and_elect_masters(
             )
         still = (await admin.controllers.in_sync_sets(controller, [broker.name]))[broker.name]
         assert len(still.in_sync) + len(still.not_in_sync) == 3
-        await admin.controllers.update_config([controller], {"notifyBrokerRoleChanged": "true"})
+        await admin.controllers.update_config([controller], {"scanNotActiveBrokerInterval": "4000"})
+        (configured,) = await tool(f"getControllerConfig -a {controller}")
+        assert re.search(r"scanNotActiveBrokerInterval\s*=\s*4000\b", configured)
 
         async def follows() -> bool:
             overviews = await admin.brokers.list()
@@ -99,4 +117,7 @@ async def test_the_replication_of_a_master_and_its_slave_is_shown(replicated: Cl
         slave = status[f"{name}:1"].client
         assert slave is not None
         assert re.fullmatch(r"[0-9.]+:\d+", slave.master_addr)
-        await admin.brokers.reset_master_flush_offset(overviews[1].address, 0)
+        await admin.brokers.reset_master_flush_offset(overviews[1].address, 1)
+        client = (await admin.brokers.ha_status())[f"{name}:1"].client
+        assert client is not None
+        assert client.master_flush_offset == 1

@@ -258,6 +258,32 @@ def test_many_topics_and_groups_are_listed_with_few_requests(
 # --- conventions ----------------------------------------------------------------------------------
 
 
+def test_metadata_moves_topics_and_groups_to_other_brokers(rmq: Rmq, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.json"
+    rmq("topic", "create", "moved", "--queues", "3", "--brokers", "broker-a")
+    rmq("group", "create", "movers", "--max-retries", "5")
+    written = rmq("metadata", "export", "--file", str(file), stderr=True)
+    again = rmq("metadata", "export", "--file", str(file), code=2, stderr=True)
+    exported = json.loads(rmq("metadata", "export"))
+    part = {"topics": [each for each in exported["topics"] if each["topic"] == "moved"]}
+    rmq("topic", "delete", "moved", "--yes")
+
+    dry = rmq("metadata", "restore", str(file), "--dry-run", stderr=True)
+    assert "moved" not in rmq("topic", "list")
+    file.write_text(json.dumps(part))
+    rmq("metadata", "restore", str(file), "--brokers", "broker-a=broker-b", "--yes")
+    (config,) = json.loads(rmq("topic", "config", "moved", "-o", "json"))
+    file.write_text("[]")
+    refused = rmq("metadata", "restore", str(file), "--yes", code=2, stderr=True)
+
+    assert written == "2 topics and 1 groups written\n"
+    assert "--file" in again
+    assert json.loads(json.dumps(exported))["groups"][0]["max_retries"] == 5
+    assert dry == "dry run: would create or change 2 topics and 1 groups\n"
+    assert (config["broker_name"], config["read_queues"]) == ("broker-b", 3)
+    assert refused.startswith("rmq: FILE")
+
+
 def commands() -> dict[str, Any]:
     """Return every command by its full name."""
     found = {}

@@ -1,0 +1,94 @@
+"""``rmq metadata``: topics and groups with their settings, to a file and from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from rocketmq_aio.admin.metadata import Metadata
+from rocketmq_aio.cli.arguments import Group, argument, command, option, options
+from rocketmq_aio.cli.connection import ClientArguments
+from rocketmq_aio.cli.output import print_line, print_note
+from rocketmq_aio.cli.parameters import parse_pairs
+from rocketmq_aio.cli.running import ChangeArguments, run_async
+from rocketmq_aio.errors import ConfigError
+
+app = Group("metadata", "Topics and groups with their settings.")
+NOTHING: Final[dict[str, object]] = {"topics": [], "groups": []}
+
+
+@options
+class ExportArguments(ClientArguments):
+    """Options of `export`."""
+
+    cluster: str | None = option("Name of a cluster; default: all.")
+    file: Path | None = option("File to create; default: standard output.", "--file", "-f")
+
+
+@options
+class RestoreArguments(ChangeArguments, ClientArguments):
+    """Options of `restore`."""
+
+    file: Path = argument("File of rmq metadata export, or a part of one.", "FILE")
+    brokers: list[str] = option("OLD=NEW: another name of a broker; repeatable.", default=())
+
+
+@command(app, "export", ExportArguments, "rmq metadata export --file cluster.json")
+def _export(arguments: ExportArguments) -> int:
+    """Write all topics and groups as JSON, each with its settings on each broker."""
+    return run_async(_write(arguments))
+
+
+async def _write(arguments: ExportArguments) -> int:
+    async with arguments.admin() as admin:
+        metadata = await admin.metadata.export(cluster=arguments.cluster)
+    text = msgspec.json.format(msgspec.json.encode(metadata.to_dict())).decode()
+    if arguments.file is None:
+        print_line(text)
+        return 0
+    try:
+        with arguments.file.open("x", encoding="utf-8") as file:
+            file.write(f"{text}\n")
+    except OSError as error:
+        raise ConfigError("--file", str(arguments.file), str(error.strerror)) from None
+    print_note(f"{_count(metadata)} written")
+    return 0
+
+
+@command(
+    app,
+    "restore",
+    RestoreArguments,
+    "rmq metadata restore cluster.json --dry-run\n"
+    "rmq metadata restore cluster.json --brokers broker-a=broker-x --yes",
+)
+def _restore(arguments: RestoreArguments) -> int:
+    """Create or change all topics and groups of a file, each on its broker.
+
+    Others stay as they are. A broker gets all its topics in one request, and all its groups.
+    """
+    return run_async(_put(arguments))
+
+
+async def _put(arguments: RestoreArguments) -> int:
+    try:
+        values = msgspec.json.decode(arguments.file.read_bytes(), type=dict)
+    except OSError as error:
+        raise ConfigError("FILE", str(arguments.file), str(error.strerror)) from None
+    except msgspec.DecodeError as error:
+        raise ConfigError("FILE", str(arguments.file), f"is no object in JSON: {error}") from None
+    metadata = Metadata.from_dict(NOTHING | values)
+    brokers = {old: new for old, new in (parse_pairs(arguments.brokers) or {}).items() if new}
+    if arguments.confirm(f"create or change {_count(metadata)}"):
+        async with arguments.admin() as admin:
+            await admin.metadata.restore(metadata, brokers=brokers)
+        print_note("done")
+    return 0
+
+
+def _count(metadata: Metadata) -> str:
+    topics = {each.topic for each in metadata.topics}
+    groups = {each.group for each in metadata.groups}
+    return f"{len(topics)} topics and {len(groups)} groups"
