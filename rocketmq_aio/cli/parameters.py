@@ -146,7 +146,7 @@ def parameters(method: Callable[..., Any]) -> list[Parameter] | None:
         kind, value = converter
         if is_required:
             default: Any = MISSING
-        elif kind is bool and each.default is True:  # --no-x
+        elif kind is bool and each.default is not False:  # --no-x; None keeps what is there
             kind, default = bool | None, None
         else:
             default = False if kind is bool else () if kind == list[str] else None

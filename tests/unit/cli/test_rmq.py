@@ -306,6 +306,19 @@ def test_every_command_has_help_and_no_option_for_secrets() -> None:
     assert not {name for name, options in names.items() if options & secrets}
 
 
+def test_a_setting_that_is_not_given_is_not_changed() -> None:
+    enabled = {
+        name: param
+        for name, command in commands().items()
+        for param in command.params
+        if param.name == "p_enabled"
+    }
+
+    assert "user update" in enabled
+    for name, param in enabled.items():
+        assert (param.default, param.secondary_opts) == (None, ["--no-enabled"]), name
+
+
 def test_every_option_and_argument_has_a_help_text() -> None:
     without = {
         f"{name} {each.name}"
