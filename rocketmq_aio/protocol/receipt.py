@@ -19,6 +19,7 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import find_property
 from rocketmq_aio.protocol.bodies import BatchAck
+from rocketmq_aio.protocol.record import RawRecord
 from rocketmq_aio.protocol.requests.pop import ChangeInvisibleTimeResponse, PopMessageResponse
 
 POP_CK: Final = b"POP_CK\x01"
@@ -127,24 +128,69 @@ def receipts(
     messages: Iterable[MessageExt], response: PopMessageResponse, broker_name: str
 ) -> list[Receipt]:
     """Return the receipts of *messages*; CodecError if data is missing or invalid."""
-    info = read_info(response)
-    positions: dict[QueueKey, int] = defaultdict(int)  # of the next message, by queue
-    first: dict[QueueKey, int] = {}
+    maker = _ReceiptMaker(response, broker_name)
     result: list[Receipt] = []
     for message in messages:
         if (text := find_property(message.raw_properties, POP_CK)) is not None:
             receipt = parse_receipt(text)
-            positions[receipt.marker, receipt.queue_id] += 1
-            result.append(receipt)
-            continue
-        key = (NORMAL, message.queue.queue_id)
-        # Early 5.x brokers send no tables: each queue starts at its first message.
-        start = info.starts.get(key, first.setdefault(key, message.queue_offset))
-        offset = _offset(info, key, positions[key], message.queue_offset)
-        positions[key] += 1
-        response_fields = (response.pop_time, response.invisible_time, response.revive_queue_id)
-        result.append(Receipt(start, *response_fields, NORMAL, broker_name, key[1], offset))
+            maker.count((receipt.marker, receipt.queue_id))
+        else:
+            receipt = maker.make((NORMAL, message.queue.queue_id), message.queue_offset)
+        result.append(receipt)
     return result
+
+
+def with_receipts(
+    body: bytes, response: PopMessageResponse, topic: str, retry_topic: str, broker_name: str
+) -> bytes:
+    """Return *body* with the records of *retry_topic* as newer brokers send them.
+
+    They replace the topic by *topic* and add the receipt; 5.0.0 brokers send stored records.
+
+    :raises CodecError: the response has no receipts for them
+    """
+    stored = retry_topic.encode()
+    if stored not in body:
+        return body
+    maker = _ReceiptMaker(response, broker_name)
+    parts: list[bytes] = []
+    at = 0
+    while at < len(body):
+        try:
+            record = RawRecord.read(body, at)
+        except CodecError:  # the decoder reports it
+            parts.append(body[at:])
+            break
+        at += len(record.data)
+        if record.topic == stored:
+            receipt = maker.make((RETRY_V1, record.queue_id), record.queue_offset)
+            record = record.changed(topic.encode(), POP_CK + str(receipt).encode())
+        parts.append(record.data)
+    return b"".join(parts)
+
+
+class _ReceiptMaker:
+    """Makes the receipts of the messages of a response that have none, in their order."""
+
+    def __init__(self, response: PopMessageResponse, broker_name: str) -> None:
+        self._response = response
+        self._broker_name = broker_name
+        self._info = read_info(response)
+        self._positions: dict[QueueKey, int] = defaultdict(int)  # of the next message, by queue
+        self._first: dict[QueueKey, int] = {}
+
+    def count(self, key: QueueKey) -> None:
+        """Note a message that has a receipt."""
+        self._positions[key] += 1
+
+    def make(self, key: QueueKey, queue_offset: int) -> Receipt:
+        response = self._response
+        # Early 5.x brokers send no tables: each queue starts at its first message.
+        start = self._info.starts.get(key, self._first.setdefault(key, queue_offset))
+        offset = _offset(self._info, key, self._positions[key], queue_offset)
+        self._positions[key] += 1
+        fields = (response.pop_time, response.invisible_time, response.revive_queue_id)
+        return Receipt(start, *fields, key[0], self._broker_name, key[1], offset)
 
 
 def _offset(info: PopInfo, key: QueueKey, position: int, own: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from struct import Struct, error as struct_error
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from rocketmq_aio.core import core
@@ -23,6 +23,7 @@ MAGIC_V2: Final = -626_843_477  # 0xDAA320AB: two bytes (brokers from 5.1, long 
 IPV4_HEAD: Final = 88
 SHORTEST: Final = IPV4_HEAD + 1 + 2
 MESSAGE_BYTES: Final = 512  # approximate memory of a message without its body
+MAX_PROPERTIES: Final = 65_535  # bytes
 MAX_INNER: Final = 32_767  # messages of an inner batch: the broker counts them in 16 bits
 
 # size, magic, queue offset, sysFlag, body length of a record whose hosts are IPv4
@@ -33,6 +34,7 @@ _QUEUE_ID: Final = Struct(">i")
 _SHORT: Final = Struct(">H")
 _ENTRY: Final = Struct(">iiiii")  # size, magic, crc, flag, body length
 _CRC: Final = Struct(">i")
+_PAIR_END: Final = b"\x02"
 _CRC_AT: Final = 8
 CRC_MASK: Final = 0x7FFF_FFFF
 _QUEUE_ID_AT: Final = 12
@@ -135,6 +137,54 @@ def stored_message(data: bytes, broker_name: str) -> MessageExt:
         raise CodecError("message", 0, "the record is not a message") from cause
     head, properties = data[:body_at], data[properties_at:]
     return MessageExt(topic, data[body_at:body_end], queue, offset, head, properties)
+
+
+class RawRecord(NamedTuple):
+    """A record whose parts are not decoded."""
+
+    data: bytes
+    body_end: int
+    topic_at: int
+    properties_at: int
+
+    @classmethod
+    def read(cls, data: bytes, at: int) -> RawRecord:
+        """Return the record of *data* that begins at *at*; CodecError if it is invalid."""
+        try:
+            _, *ends = _bounds(data, at)
+            (size,) = _CRC.unpack_from(data, at)
+        except (struct_error, IndexError) as cause:
+            raise CodecError("message", at, "the record is cut short") from cause
+        return cls(data[at : at + size], *(each - at for each in ends))
+
+    @property
+    def topic(self) -> bytes:
+        return self.data[self.topic_at : self.properties_at - 2]
+
+    @property
+    def queue_id(self) -> int:
+        return int(_QUEUE_ID.unpack_from(self.data, _QUEUE_ID_AT)[0])
+
+    @property
+    def queue_offset(self) -> int:
+        return int(_OFFSET.unpack_from(self.data, _QUEUE_OFFSET_AT)[0])
+
+    def changed(self, topic: bytes, pair: bytes) -> RawRecord:
+        """Return the record of *topic*, which is shorter, with another property."""
+        properties = self.data[self.properties_at :].removesuffix(_PAIR_END)
+        properties = _PAIR_END.join(filter(None, (properties, pair)))
+        if len(properties) > MAX_PROPERTIES:
+            raise CodecError("properties", self.properties_at, "there is no room for another one")
+        rest = b"".join(
+            (
+                self.data[_CRC.size : self.body_end],
+                len(topic).to_bytes(self.topic_at - self.body_end, "big"),
+                topic,
+                _SHORT.pack(len(properties)),
+                properties,
+            )
+        )
+        return RawRecord.read(_CRC.pack(_CRC.size + len(rest)) + rest, 0)
 
 
 def _decode_unusual(data: bytes, at: int, queue: MessageQueue, limit: int) -> list[MessageExt]:

@@ -22,6 +22,12 @@ def is_5(cluster: Cluster) -> bool:
     return cluster.version.startswith("5.")
 
 
+def is_before(version: str, other: str) -> bool:
+    """Whether RocketMQ *version* is older than *other*."""
+    numbers, others = ([int(part) for part in each.split(".")] for each in (version, other))
+    return numbers < others
+
+
 def consumer_of(
     namesrv: str,
     group: str,

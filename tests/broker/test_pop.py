@@ -21,7 +21,7 @@ from rocketmq_aio.errors import NotSupportedError, RouteNotFoundError, Subscript
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.testing import Cluster
-from tests.broker.reading_groups import in_thread, numbers, send
+from tests.broker.reading_groups import in_thread, is_before, numbers, send
 
 SECONDS: Final = 40.0  # real brokers redeliver some seconds late
 QUIET_SECONDS: Final = 3.0
@@ -58,15 +58,13 @@ async def is_quiet(consumer: PopConsumer) -> bool:
     return await consumer.receive(wait_seconds=QUIET_SECONDS) == []
 
 
-@pytest.fixture
-def is_5(rocketmq_cluster: Cluster) -> bool:
-    return rocketmq_cluster.version.startswith("5.")
-
-
 class Place:
     """Name server, topic and group of a test."""
 
-    def __init__(self, namesrv: str, topic: str, group: str) -> None:
+    def __init__(self, namesrv: str, topic: str, group: str, version: str = "") -> None:
+        self.repeats_batches = is_before(
+            version or "5.5", "5.1"
+        )  # in order, whatever was acknowledged
         self.namesrv = namesrv
         self.topic = topic
         self.group = group
@@ -213,18 +211,23 @@ async def queues_of(consumer: LitePullConsumer, topic: str) -> list[MessageQueue
 async def an_ordered_queue_waits_and_counts(place: Place) -> None:
     queue = MessageQueue(place.topic, "broker-a", 0)
     await place.send(numbers(6), queue=queue)
-    async with place.popping(orderly=True, invisible_seconds=30) as one:
+    invisible = 10 if place.repeats_batches else 30
+    async with place.popping(orderly=True, invisible_seconds=invisible) as one:
         first = await one.receive(2)
         assert [each.body for each in first] == [b"0", b"1"]
-        async with place.popping(orderly=True) as two:
+        async with place.popping(orderly=True, invisible_seconds=invisible) as two:
             assert await two.receive(wait_seconds=1) == []
             await one.ack(first[0])
             await one.retry(first[1], 1)
-            again = await two.receive(2)
-            assert [(m.body, m.reconsume_times) for m in again] == [(b"1", 1), (b"2", 0)]
+            again = await received(two, 2)
+            counted = [(m.body, m.reconsume_times) for m in again]
+            if place.repeats_batches:
+                assert counted == [(b"0", 1), (b"1", 1)]
+            else:
+                assert counted == [(b"1", 1), (b"2", 0)]
             await two.ack(again)
-            rest = await received(two, 3)
-            assert [each.body for each in rest] == [b"3", b"4", b"5"]
+            rest = await received(two, 4 if place.repeats_batches else 3)
+            assert [each.body for each in rest] == [b"2", b"3", b"4", b"5"][-len(rest) :]
             await two.ack(rest)
             assert await is_quiet(two)
 
@@ -285,11 +288,13 @@ SCENARIOS: Final = [
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 async def test_popping(
-    scenario: Scenario, is_5: bool, rocketmq_namesrv: str, rocketmq_topic: str, rocketmq_group: str
+    scenario: Scenario, rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
-    place = Place(rocketmq_namesrv, rocketmq_topic, rocketmq_group)
+    version = rocketmq_cluster.version
+    # Retry topics contain both names, and 5.0.0 brokers create none of more than 127 characters.
+    place = Place(rocketmq_cluster.namesrv, rocketmq_topic, f"pop-{rocketmq_group[-12:]}", version)
 
-    await (scenario(place) if is_5 else refused(place))
+    await (refused(place) if version.startswith("4.") else scenario(place))
 
 
 @pytest.mark.needs_real_broker("the embedded broker has no retry topics V2")
@@ -306,17 +311,17 @@ async def test_messages_of_retry_topics_v2_are_popped(
     if rocketmq_version.startswith("4."):
         await refused(place)
     else:
-        await tried_again_in_the_second_kind(place)
+        await tried_again(place, "1" if is_before(rocketmq_version, "5.2") else "2")
     await asyncio.to_thread(cluster.close)
 
 
-async def tried_again_in_the_second_kind(place: Place) -> None:
+async def tried_again(place: Place, marker: str) -> None:
     await place.send(numbers(3))
     async with place.popping(invisible_seconds=1) as consumer:
         await received(consumer, 3)
     async with place.popping() as consumer:
         again = await received(consumer, 3)
-        assert {each.receipt.marker for each in again} == {"2"}
+        assert {each.receipt.marker for each in again} == {marker}
         await consumer.change_invisible(again[0], 30)
         await consumer.ack(again)
         assert await is_quiet(consumer)

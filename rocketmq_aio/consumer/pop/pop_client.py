@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -22,12 +22,20 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.name_servers import AT_BROKERS
+from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import BatchAckRequest
 from rocketmq_aio.protocol.codes import V5_0_0, V5_1_3, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.receipt import batch_acks, fits_batch
+from rocketmq_aio.protocol.namespaces import namespace_of
+from rocketmq_aio.protocol.receipt import (
+    RETRY_JOINTS,
+    RETRY_V1,
+    batch_acks,
+    fits_batch,
+    with_receipts,
+)
 from rocketmq_aio.protocol.requests.pop import (
     AckMessage,
     BatchAckMessage,
@@ -94,6 +102,8 @@ class PopClient:
         self._masters: dict[str, _Master] = {}  # by broker name
         self._decoder = MessageDecoder(instance)
         self._remoting = instance.remoting
+        namespace = namespace_of(instance.config)
+        self._outer: Callable[[str], str] = str if namespace is None else namespace.outer
 
     def close(self) -> None:
         self._decoder.close()
@@ -134,7 +144,8 @@ class PopClient:
         if command.code == ResponseCode.SUCCESS:
             response = read_header(command, PopMessageResponse)
             age = clock.note_response(response.pop_time, requested_at, now)
-            decoded = await self._decoder.decode(command.body, source)
+            body = self._with_receipts(command.body, response, source, address)
+            decoded = await self._decoder.decode(body, source)
             return Popped(*read_popped(decoded, response, source, now, age))
         if command.code not in NOTHING:
             raise self._pop_error(command, address)
@@ -164,6 +175,17 @@ class PopClient:
             attempt_id=attempt_id,
             broker_name=source.broker_name,
         )
+
+    def _with_receipts(
+        self, body: bytes, response: PopMessageResponse, source: MessageQueue, address: str
+    ) -> bytes:
+        """Return the *body* of a pop as newer brokers send it."""
+        if not self._sends_stored_records(address):
+            return body
+        outer = self._outer
+        topic = outer(source.topic)
+        retry_topic = f"{RETRY_PREFIX}{outer(self._group)}{RETRY_JOINTS[RETRY_V1]}{topic}"
+        return with_receipts(body, response, topic, retry_topic, source.broker_name)
 
     def _pop_error(self, command: Command, address: str) -> Exception:
         if command.code == ResponseCode.POLLING_FULL:
@@ -225,12 +247,22 @@ class PopClient:
             group=self._group,
             delay_level=STRAIGHT_TO_DEAD_LETTERS,
             origin_msg_id=message.message_id,
-            origin_topic=message.topic,
+            origin_topic=self._dead_letter_topic(message, address),
             max_reconsume_times=0,
             unit_mode=self._instance.config.unit_mode,
             broker_name=message.receipt.broker_name,
         )
         await self._remoting.request_checked(address, header)
+
+    def _dead_letter_topic(self, message: PoppedMessage, address: str) -> str:
+        """Return the topic that the broker compares with the stored message, if it does."""
+        if self._sends_stored_records(address):
+            return message.receipt.stored_topic(self._group, message.topic)
+        return message.topic
+
+    def _sends_stored_records(self, address: str) -> bool:
+        """Whether the broker, as 5.0.0, does not replace the retry topics of popped messages."""
+        return self._instance.heartbeats.broker_versions.get(address, V5_0_0) < V5_1_3
 
     def _takes_batches(self, master: _Master) -> bool:
         version = self._instance.heartbeats.broker_versions.get(master.address, 0)

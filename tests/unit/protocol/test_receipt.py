@@ -22,9 +22,12 @@ from rocketmq_aio.protocol.receipt import (
     parse_receipt,
     read_info,
     receipts,
+    with_receipts,
 )
+from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.pop import ChangeInvisibleTimeResponse, PopMessageResponse
 from tests.unit.protocol.wire_files import RECORDED, load
+from tests.unit.stored import MAGIC_V1, MAGIC_V2, Stored
 
 GOLDEN: Final = load("frames/golden/texts.json")["receipts"]
 TOPIC: Final = "TopicTest"
@@ -220,3 +223,65 @@ def test_receipts_of_one_pop_and_queue_share_an_entry() -> None:
 @pytest.mark.parametrize(("offset", "fits"), [(100, True), (99, False), (100 + 4096, False)])
 def test_only_near_offsets_fit_a_bit_set(offset: int, *, fits: bool) -> None:
     assert fits_batch(receipt(offset=offset)) is fits
+
+
+# --- brokers that send retried messages as they are stored ----------------------------------------
+
+RETRIES: Final = "%RETRY%billing_TopicTest"
+
+
+def popped(*records: Stored, starts: str, offsets: str) -> tuple[list[MessageExt], list[Receipt]]:
+    """Return the messages of a pop by group ``billing``, and their receipts."""
+    response = answer(starts, offsets)
+    data = b"".join(record.to_bytes() for record in records)
+    body = with_receipts(data, response, TOPIC, RETRIES, "broker-a")
+    messages, fault = decode_messages(body, MessageQueue(TOPIC, "broker-a", 3))
+    assert fault is None
+    return messages, receipts(messages, response, "broker-a")
+
+
+@pytest.mark.parametrize("magic", [MAGIC_V1, MAGIC_V2])
+@pytest.mark.parametrize("properties", [b"", b"TAGS\x01paid", b"TAGS\x01paid\x02"])
+def test_a_stored_retry_gets_its_topic_and_receipt(magic: int, properties: bytes) -> None:
+    stored = Stored(topic=RETRIES.encode(), magic=magic, properties=properties, queue_offset=9)
+    [message], [own] = popped(stored, starts="1 3 8", offsets="1 3 8,9")
+
+    assert (message.topic, message.body) == (TOPIC, b"hello")
+    assert message.properties.get("TAGS", "") == ("paid" if properties else "")
+    assert own == receipt(start_offset=8, queue_id=3, offset=9, marker="1")
+    assert own.stored_topic("billing", TOPIC) == RETRIES
+
+
+def test_stored_retries_may_come_with_other_messages() -> None:
+    records = [Stored(topic=RETRIES.encode(), queue_offset=number) for number in (4, 6)]
+    records.insert(1, Stored(topic=TOPIC.encode(), queue_offset=20))
+    _, own = popped(*records, starts="0 3 20;1 3 4", offsets="0 3 20;1 3 4,6")
+
+    assert [(each.marker, each.start_offset, each.offset) for each in own] == [
+        ("1", 4, 4),
+        ("0", 20, 20),
+        ("1", 4, 6),
+    ]
+
+
+def test_a_response_without_retries_is_not_changed() -> None:
+    data = Stored(topic=TOPIC.encode()).to_bytes()
+
+    assert with_receipts(data, answer(None, None), TOPIC, RETRIES, "broker-a") is data
+
+
+@pytest.mark.parametrize("cut", [1, 60, 100])
+def test_a_stored_retry_that_is_cut_is_a_codec_error(cut: int) -> None:
+    data = Stored(topic=RETRIES.encode()).to_bytes() * 2
+    body = with_receipts(data[:-cut], answer("1 3 7", "1 3 7,7"), TOPIC, RETRIES, "broker-a")
+    messages, fault = decode_messages(body, MessageQueue(TOPIC, "broker-a", 3))
+
+    assert len(messages) == 1
+    assert isinstance(fault, CodecError)
+
+
+def test_a_stored_retry_without_room_for_its_receipt_is_a_codec_error() -> None:
+    data = Stored(topic=RETRIES.encode(), properties=b"x" * 65_535).to_bytes()
+
+    with pytest.raises(CodecError, match="room"):
+        with_receipts(data, answer("1 3 7", "1 3 7"), TOPIC, RETRIES, "broker-a")

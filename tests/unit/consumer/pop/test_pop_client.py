@@ -7,11 +7,15 @@ from typing import Any, cast
 
 import pytest
 
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.pop.pop_client import PopClient, PopRequest
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.instance.client_instance import MQClientInstance
+from rocketmq_aio.protocol.codes import V5_0_0
+from rocketmq_aio.protocol.receipt import parse_receipt
 from rocketmq_aio.protocol.subscription import subscription
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, queue
+from tests.unit.consumer.pop_env import popped
 
 
 async def test_only_the_current_master_of_a_broker_is_remembered() -> None:
@@ -22,6 +26,7 @@ async def test_only_the_current_master_of_a_broker_is_remembered() -> None:
         raise NotConnectedError(address, "away")
 
     instance = SimpleNamespace(
+        config=ClientConfig(),
         routes=SimpleNamespace(master=lambda _name: f"10.0.0.{len(requests)}:10911"),
         remoting=SimpleNamespace(request=lose, decode=None),
     )
@@ -32,3 +37,29 @@ async def test_only_the_current_master_of_a_broker_is_remembered() -> None:
 
     assert len(set(requests)) == 5
     assert [len(table) for table in vars(calls).values() if isinstance(table, dict)] == [1]
+
+
+@pytest.mark.parametrize(("version", "topic"), [(V5_0_0, f"%RETRY%{GROUP}_{TOPIC}"), (475, TOPIC)])
+async def test_brokers_of_5_0_get_the_stored_topic_of_a_dead_letter(
+    version: int, topic: str
+) -> None:
+    sent: list[Any] = []
+
+    async def note(_address: str, header: object) -> None:
+        sent.append(header)
+
+    address = "10.0.0.1:10911"
+    instance = SimpleNamespace(
+        config=ClientConfig(),
+        heartbeats=SimpleNamespace(broker_versions={address: version}),
+        routes=SimpleNamespace(master=lambda _name: address),
+        remoting=SimpleNamespace(request_checked=note, decode=None),
+    )
+    calls = PopClient(cast(MQClientInstance, instance), GROUP, start_from="earliest")
+    message = popped(9)
+    message.receipt = parse_receipt("5 1700000000000 60000 2 1 broker-a 0 9")
+    message.head = bytes(88)
+
+    await calls.send_to_dlq(message)
+
+    assert [each.origin_topic for each in sent] == [topic]
