@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
@@ -17,9 +18,11 @@ from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageModel, MessageQueue
 from rocketmq_aio.protocol.requests.groups import MessageRequestMode
+from rocketmq_aio.remoting.gather import gather_limited
 
 logger = get_logger(__name__)
 
+TOPICS_AT_ONCE: Final = 16  # a broker that does not respond must not delay every topic in turn
 INCOMPLETE_SECONDS: Final = 0.5  # until the next round after an incomplete one
 LEAST_SECONDS: Final = 0.1  # between rounds: a flood of notifications is one round
 # Each member that joins or leaves wakes all others: in large groups rounds are less frequent, or
@@ -55,7 +58,9 @@ class Rebalancer:
         self._wake = asyncio.Event()
         self._complete = asyncio.Event()
         self._changes = 0  # of the subscribed topics
-        self._members_at: dict[str, list[str]] = {}  # in this round, by address
+        # In this round, by address: members, or why they are unknown.
+        self._members_at: dict[str, list[str] | RocketMQError] = {}
+        self._asking: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
         self._ended = False
         self.popped: dict[str, frozenset[MessageQueue]] = {}  # by topic: the queues to pop
         self._group_size = 0  # in the last round
@@ -107,18 +112,12 @@ class Rebalancer:
         wanted: dict[str, frozenset[MessageQueue]] = {}
         complete = True
         self._members_at.clear()
+        self._asking.clear()
         topics = list(self._topics())
         for topic in self.popped.keys() - topics:
             del self.popped[topic]
-        for topic in topics:
-            try:
-                share = await self._share(topic)
-            except ConfigError as error:  # the strategy of the application
-                logger.warning("allocation_failed", topic=topic, reason=str(error))
-                share = None
-            except RocketMQError as error:
-                logger.info("rebalance_failed", topic=topic, reason=str(error))
-                share = None
+        shares = (await gather_limited(self._known_share, topics, TOPICS_AT_ONCE)).results
+        for topic, share in shares.items():
             if share is None:
                 # Brokers create the retry topic after the first heartbeat of the group.
                 complete = complete and topic.startswith(RETRY_PREFIX)
@@ -126,6 +125,16 @@ class Rebalancer:
                 wanted[topic] = share
         applied = await self._apply(wanted)
         return complete and applied
+
+    async def _known_share(self, topic: str) -> frozenset[MessageQueue] | None:
+        """Return the result of `_share`, None also after an error, which is logged."""
+        try:
+            return await self._share(topic)
+        except ConfigError as error:  # the strategy of the application
+            logger.warning("allocation_failed", topic=topic, reason=str(error))
+        except RocketMQError as error:
+            logger.info("rebalance_failed", topic=topic, reason=str(error))
+        return None
 
     async def _share(self, topic: str) -> frozenset[MessageQueue] | None:
         """Return this member's queues of *topic*; None if they are unknown now."""
@@ -148,16 +157,25 @@ class Rebalancer:
 
     async def _members(self, topic: str) -> list[str]:
         """Return the members that a broker of *topic* knows; each is asked once in a round."""
+        address = self._instance.broker.any_broker(topic)
+        async with self._asking[address]:
+            if address not in self._members_at:
+                try:
+                    self._members_at[address] = await self._members_of(address)
+                except RocketMQError as error:
+                    self._members_at[address] = error
+            known = self._members_at[address]
+        if isinstance(known, RocketMQError):
+            raise known
+        return known
+
+    async def _members_of(self, address: str) -> list[str]:
         broker = self._instance.broker
-        address = broker.any_broker(topic)
-        if (known := self._members_at.get(address)) is not None:
-            return known
         members = await broker.consumer_ids_at(self._group, address)
         if self._instance.client_id not in members:
             # A restarted broker has forgotten all members: keep the queues and send a heartbeat.
             await self._instance.heartbeats.send_all(anew=True)
             members = await broker.consumer_ids_at(self._group, address)
-        self._members_at[address] = members
         self._group_size = len(set(members))
         return members
 

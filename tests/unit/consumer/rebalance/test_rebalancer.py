@@ -137,6 +137,34 @@ async def test_each_broker_is_asked_for_the_members_once_in_a_round(
     assert instance.queried == 4
 
 
+async def test_topics_do_not_wait_for_each_other(instance: Instance, group: GroupEnv) -> None:
+    group.topics = ["orders", *(f"topic-{number}" for number in range(5))]
+    instance.queues = dict.fromkeys(group.topics, 1)
+    instance.brokers = {topic: f"broker-of-{topic}" for topic in group.topics}
+    instance.may_answer = asyncio.Event()
+    computing = asyncio.create_task(group.rebalancer.round())
+    await wait_all_tasks_blocked()
+    queried = instance.queried
+    instance.may_answer.set()
+
+    assert await computing
+    assert queried == 6
+    assert set(group.decided) == set(group.topics)
+
+
+async def test_a_broker_that_fails_is_queried_once_in_a_round(
+    instance: Instance, group: GroupEnv
+) -> None:
+    group.topics = ["orders", "invoices", "bills"]
+    instance.queues = dict.fromkeys(group.topics, 1)
+    instance.brokers = {"bills": "broker-b"}
+    instance.responses = [DOWN]
+
+    assert not await group.rebalancer.round()
+    assert instance.queried == 2
+    assert set(group.decided) == {"bills"}
+
+
 async def test_popped_queues_of_an_unsubscribed_topic_are_forgotten(
     instance: Instance, group: GroupEnv
 ) -> None:
@@ -192,6 +220,7 @@ async def test_round_without_member_list_changes_nothing(
 
 async def test_failing_topic_does_not_block_another(instance: Instance, group: GroupEnv) -> None:
     instance.queues["invoices"] = 2
+    instance.brokers = {"invoices": "broker-b"}
     instance.responses = [DOWN]
     group.topics = ["orders", "invoices"]
 
