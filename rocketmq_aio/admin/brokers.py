@@ -252,7 +252,7 @@ class BrokerAdmin:
     async def clean_expired_queues(
         self, *, cluster: str | None = None, brokers: Brokers = None
     ) -> None:
-        """Delete files of consume queues whose messages are deleted."""
+        """Delete consume queues without any message left; their offsets begin at 0 again."""
         await self._send("cleaning queues", operations.CLEAN_EXPIRED_QUEUES, b"", cluster, brokers)
 
     async def clean_unused_topics(

@@ -36,7 +36,8 @@ BROKER: Final = "broker-a"
 SECONDS: Final = 40.0
 IN_CLUSTER: Final = "-c DefaultCluster"
 OF_4_9: Final = {
-    *("updateAclConfig", "deleteAclConfig", "updateGlobalWhiteAddr", "clusterAclConfigVersion")
+    *("updateAclConfig", "deleteAclConfig", "updateGlobalWhiteAddr", "clusterAclConfigVersion"),
+    "getAclConfig",
 }
 
 
