@@ -183,6 +183,77 @@ failed:
     return end;
 }
 
+PyDoc_STRVAR(take_body_doc,
+             "take_body(kept, size, /)\n--\n\n"
+             "Return bytes of *size*, to be filled with `fill_body` before anything else reads them.\n\n"
+             "Takes the memory of the last bytes of *kept*, a list, which is removed, if nothing else\n"
+             "refers to them.");
+
+static PyObject *
+take_body(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "take_body: a list and a size are expected");
+        return NULL;
+    }
+    Py_ssize_t size = PyLong_AsSsize_t(args[1]), last = PyList_GET_SIZE(args[0]) - 1;
+    if (size < 2) { /* shorter bytes may be shared */
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ValueError, "take_body: the size is too small");
+        }
+        return NULL;
+    }
+    PyObject *body = NULL;
+    if (last >= 0) {
+        body = Py_NewRef(PyList_GET_ITEM(args[0], last));
+        if (PyList_SetSlice(args[0], last, last + 1, NULL) < 0) {
+            Py_DECREF(body);
+            return NULL;
+        }
+#ifdef Py_GIL_DISABLED
+        Py_CLEAR(body); /* a count of references proves nothing */
+#else
+        if (!PyBytes_CheckExact(body) || Py_REFCNT(body) != 1 || PyBytes_GET_SIZE(body) < 2) {
+            Py_CLEAR(body);
+        }
+        /* Another size makes it forget its hash. */
+        else if ((PyBytes_GET_SIZE(body) == size && _PyBytes_Resize(&body, size - 1) < 0) ||
+                 _PyBytes_Resize(&body, size) < 0) {
+            return NULL;
+        }
+#endif
+    }
+    return body == NULL ? PyBytes_FromStringAndSize(NULL, size) : body;
+}
+
+PyDoc_STRVAR(fill_body_doc,
+             "fill_body(body, at, data, /)\n--\n\n"
+             "Copy *data* into bytes of `take_body`; return the position after it.");
+
+static PyObject *
+fill_body(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3 || !PyBytes_CheckExact(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "fill_body: bytes are expected");
+        return NULL;
+    }
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]);
+    Py_buffer data;
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[2], &data, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    PyObject *end = NULL;
+    if (at < 0 || at > PyBytes_GET_SIZE(args[0]) || data.len > PyBytes_GET_SIZE(args[0]) - at) {
+        PyErr_SetString(PyExc_ValueError, "fill_body: the data does not fit");
+    }
+    else {
+        memmove(PyBytes_AS_STRING(args[0]) + at, data.buf, (size_t)data.len);
+        end = PyLong_FromSsize_t(at + data.len);
+    }
+    PyBuffer_Release(&data);
+    return end;
+}
+
 typedef struct {
     PyObject *topic, *body, *flag, *properties, *encoded_properties, *timed, *wait, *delay;
     PyObject *done, *queue_offset, *popleft, *suspended, *size;
@@ -1088,6 +1159,8 @@ free_module(void *module)
 static PyMethodDef functions[] = {
     {"decode_plain", (PyCFunction)(void (*)(void))decode_plain, METH_FASTCALL, decode_plain_doc},
     {"cut_frames", (PyCFunction)(void (*)(void))cut_frames, METH_FASTCALL, cut_frames_doc},
+    {"take_body", (PyCFunction)(void (*)(void))take_body, METH_FASTCALL, take_body_doc},
+    {"fill_body", (PyCFunction)(void (*)(void))fill_body, METH_FASTCALL, fill_body_doc},
     {"pack_batch", (PyCFunction)(void (*)(void))pack_batch, METH_FASTCALL, pack_batch_doc},
     {"accelerate_messages", (PyCFunction)(void (*)(void))accelerate_messages, METH_FASTCALL,
      accelerate_messages_doc},

@@ -46,6 +46,10 @@ class Core(Protocol):
         /,
     ) -> int: ...
 
+    def take_body(self, kept: list[bytes], size: int, /) -> bytes: ...
+
+    def fill_body(self, body: bytes, at: int, data: bytes | memoryview, /) -> int: ...
+
     def pack_batch(
         self,
         kind: type,

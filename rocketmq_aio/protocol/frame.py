@@ -6,6 +6,7 @@ length of the rest | header encoding << 24 | header length | header | body
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
 from struct import Struct
 from typing import Final
 
@@ -15,7 +16,8 @@ from rocketmq_aio.errors import CodecError
 PREFIX: Final = Struct(">II")
 LENGTH: Final = Struct(">I")
 HEADER_MASK: Final = 0xFF_FFFF
-MANY_CHUNKS: Final = 64  # then a slowly received frame is joined into one buffer
+LARGE_BYTES: Final = 128 * 1024  # of bodies: glibc maps such blocks, and unmaps them when freed
+MAX_KEPT_BYTES: Final = 4 * 1024 * 1024
 
 Deliver = Callable[[int, bytes, bytes], None]  # header encoding, header, body
 
@@ -25,15 +27,25 @@ class FrameDecoder:
 
     A length is validated before its bytes are buffered, so that an invalid one cannot fill memory.
 
+    :param recycle: use the memory of a large body for the next one, once nothing else refers to
+        it: the system needs longer to provide new memory than the rest takes.  Call `trim`
     :ivar position: bytes of the stream delivered in complete frames
     """
 
-    def __init__(self, deliver: Deliver, *, max_frame_bytes: int) -> None:
+    def __init__(self, deliver: Deliver, *, max_frame_bytes: int, recycle: bool = False) -> None:
         self._deliver = deliver
         self._max = max_frame_bytes
-        self._chunks: list[bytes | bytearray] = []
-        self._have = 0
+        self._recycles = recycle
+        self._kept: list[bytes] = []  # the last large body
+        self._trimmed = False  # since the last large body
+        # Of the incomplete frame: its first 8 bytes, its header, and what is received of the part,
+        # header or body, of `_need` bytes.  `BytesIO` gives its bytes away without a copy.
+        self._prefix = b""
+        self._header: bytes | None = None
+        self._part = BytesIO()
         self._need = 0
+        self._body: bytes | None = None  # of a large frame, instead of `_part`
+        self._filled = 0
         self.position = 0
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -44,7 +56,7 @@ class FrameDecoder:
         if core is None:
             data = bytes(data)  # slicing bytes is cheaper than slicing a buffer
         at = 0
-        if self._chunks and (at := self._finish(data)) < 0:
+        if self._prefix and (at := self._resume(data, 0)) < 0:
             return
         start, end, longest = at, len(data), self._max - 4
         if core is not None:
@@ -60,24 +72,28 @@ class FrameDecoder:
             at = frame_end
         self.position += at - start
         if at < end:
-            self._keep(bytes(data[at:]))
+            self._resume(data, at)
 
     @property
     def has_unfinished(self) -> bool:
         """Whether an incomplete frame is buffered."""
-        return bool(self._chunks)
+        return bool(self._prefix)
 
     def unfinished(self) -> tuple[int, bytes, bytes] | None:
         """Return header encoding, header and partial body of the incomplete frame.
 
         None if its header is incomplete.
         """
-        data = b"".join(self._chunks)
-        if len(data) < 8:
+        if self._header is None:
             return None
-        _, word = PREFIX.unpack_from(data)
-        body_at = 8 + (word & HEADER_MASK)
-        return (word >> 24, data[8:body_at], data[body_at:]) if body_at <= len(data) else None
+        received = self._part.getvalue() if self._body is None else self._body[: self._filled]
+        return self._prefix[4], self._header, bytes(received)
+
+    def trim(self, *, idle: bool) -> None:
+        """Release the memory kept for large bodies, if unused since the last call or if *idle*."""
+        if self._trimmed or idle:
+            self._kept.clear()
+        self._trimmed = True
 
     def _check(self, length: int, word: int, position: int) -> None:
         if not 4 <= length <= self._max - 4:
@@ -86,58 +102,64 @@ class FrameDecoder:
             reason = f"{word & HEADER_MASK} in a frame of {length} bytes"
             raise CodecError("header length", position + 4, reason)
 
-    def _keep(self, rest: bytes) -> None:
-        """Buffer the start of an incomplete frame."""
-        self._chunks = [rest]
-        self._have = len(rest)
-        if self._have >= 8:
-            length, word = PREFIX.unpack_from(rest)
-            self._check(length, word, self.position)
-            self._need = 4 + length
-        elif self._have >= 4:
-            (length,) = LENGTH.unpack_from(rest)
-            self._check(length, 0, self.position)
-            # The second word is needed to validate the header length before buffering the rest.
-            self._need = 8
-        else:
-            self._need = 4
+    def _resume(self, data: bytes | memoryview, at: int) -> int:
+        """Add *data* from *at* on to the incomplete frame, and deliver it once it is complete.
 
-    def _finish(self, data: bytes | memoryview) -> int:
-        """Deliver the incomplete frame; return where it ends in *data*, -1 if behind it."""
-        at, end = 0, len(data)
-        while (missing := self._need - self._have) > 0:
-            if missing > end - at:
-                self._add(bytes(data[at:]))
+        Returns the end of the frame in *data*, -1 if it is behind it.
+        """
+        view = memoryview(data)
+        if (known := len(self._prefix)) < 8:
+            self._prefix += view[at : at + 8 - known]
+            at += 8 - known
+            if not self._start_part():
                 return -1
-            self._add(bytes(data[at : at + missing]))
-            at += missing
-            if self._need <= 8:  # now its lengths are known, or the first one
-                self._keep(b"".join(self._chunks))
-        chunks, self._chunks = self._chunks, []
-        self.position += self._have
-        self._deliver(*_parts(chunks))
+        if self._header is None:
+            if (at := self._collect(view, at)) < 0:
+                return -1
+            self._header, self._part = self._part.getvalue(), BytesIO()
+            length, _ = PREFIX.unpack(self._prefix)
+            self._need = length - 4 - len(self._header)
+        if (at := self._collect_body(view, at)) < 0:
+            return -1
+        encoding, header, body = self._prefix[4], self._header, self._body
+        if body is None:
+            body = self._part.getvalue()
+        elif self._recycles and len(body) <= MAX_KEPT_BYTES:
+            self._kept[:] = [body]
+            self._trimmed = False
+        self._prefix, self._header, self._part, self._body = b"", None, BytesIO(), None
+        self.position += 8 + len(header) + len(body)
+        self._deliver(encoding, header, body)
         return at
 
-    def _add(self, data: bytes) -> None:
-        chunks = self._chunks
-        if len(chunks) == 1 and isinstance(chunks[0], bytearray):
-            chunks[0] += data
-        else:
-            chunks.append(data)
-            if len(chunks) >= MANY_CHUNKS:
-                self._chunks = [bytearray(b"".join(chunks))]
-        self._have += len(data)
+    def _start_part(self) -> bool:
+        """Validate the received lengths; whether both are there."""
+        prefix = self._prefix
+        if len(prefix) >= 4:
+            (length,) = LENGTH.unpack_from(prefix)
+            word = LENGTH.unpack_from(prefix, 4)[0] if len(prefix) == 8 else 0
+            self._check(length, word, self.position)
+            self._need = word & HEADER_MASK
+        return len(prefix) == 8
 
+    def _collect_body(self, view: memoryview, at: int) -> int:
+        if core is None or self._need < LARGE_BYTES:
+            return self._collect(view, at)
+        here = len(view) - at
+        if self._body is None:
+            received = self._part.tell()
+            # A length alone allocates no memory: it may be wrong.
+            if not self._kept and 8 * (received + here) < self._need:
+                return self._collect(view, at)
+            self._body = core.take_body(self._kept, self._need)
+            self._filled = core.fill_body(self._body, 0, self._part.getvalue())
+            self._part = BytesIO()
+        missing = self._need - self._filled
+        self._filled = core.fill_body(self._body, self._filled, view[at : at + missing])
+        return at + missing if missing <= here else -1
 
-def _parts(chunks: list[bytes | bytearray]) -> tuple[int, bytes, bytes]:
-    """Return header encoding, header and body of a frame; its bytes are copied once."""
-    first = chunks[0]
-    _, word = PREFIX.unpack_from(first) if len(first) >= 8 else (0, HEADER_MASK)
-    body_at = 8 + (word & HEADER_MASK)
-    rest = chunks[1:]
-    if body_at > len(first):  # the header is cut, too
-        first, rest = b"".join(chunks), []
-        _, word = PREFIX.unpack_from(first)
-        body_at = 8 + (word & HEADER_MASK)
-    body = b"".join((memoryview(first)[body_at:], *rest))
-    return word >> 24, bytes(first[8:body_at]), body
+    def _collect(self, view: memoryview, at: int) -> int:
+        """Add what *view* has of the current part; return where that ends, -1 if behind it."""
+        missing = self._need - self._part.tell()
+        self._part.write(view[at : at + missing])
+        return at + missing if missing <= len(view) - at else -1

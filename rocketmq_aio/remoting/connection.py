@@ -84,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_timeout = on_timeout
         self._on_go_away = on_go_away
         self._max_in_flight = max_in_flight
-        self._decoder = FrameDecoder(self._deliver, max_frame_bytes=max_frame_bytes)
+        self._decoder = FrameDecoder(self._deliver, max_frame_bytes=max_frame_bytes, recycle=True)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
@@ -360,6 +360,7 @@ class Connection(asyncio.BufferedProtocol):
             if not reply.done():
                 reply.set_exception(RequestTimeoutError(self.address, code, timeout))
         self._note_progress(now)
+        self._decoder.trim(idle=not self._pending)
         if expired and self._on_timeout is not None:
             self._on_timeout(self.address)
         if expired and (reason := self._reason_to_abort(now, expired[-1])) is not None:

@@ -1,12 +1,15 @@
 """Frame decoder: complete frames from any chunks, errors for invalid ones."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
+from rocketmq_aio.core import core
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.protocol.frame import FrameDecoder
+from rocketmq_aio.protocol.frame import LARGE_BYTES, FrameDecoder
+from tests.unit.cores import using
 from tests.unit.costs import MIB, cpu_seconds, held_bytes, peak_bytes
 
 pytestmark = pytest.mark.usefixtures("each_core")
@@ -250,3 +253,97 @@ def test_a_large_frame_is_joined_once() -> None:
 
     assert peak_bytes(lambda: splitter.feed(large[-1:])) < 2.5 * MIB
     assert bodies == [bytes(2 * MIB)]
+
+
+# --- large bodies -------------------------------------------------------------------------------
+
+
+LARGE = [LARGE_BYTES - 1, LARGE_BYTES, 3 * LARGE_BYTES + 5, 20 * LARGE_BYTES]
+READ = 64 * 1024
+
+
+def read_by_read(splitter: FrameDecoder, stream: bytes) -> None:
+    """Feed *stream* from a buffer that is used again, as a connection does."""
+    buffer = bytearray(READ)
+    for at in range(0, len(stream), READ):
+        chunk = stream[at : at + READ]
+        buffer[: len(chunk)] = chunk
+        splitter.feed(memoryview(buffer)[: len(chunk)])
+
+
+def large_frames() -> list[Frame]:
+    return [
+        (number % 2, b"h" * number, bytes([number + at]) * (size + at))
+        for number, size in enumerate(LARGE)
+        for at in (0, 0, 1)
+    ]
+
+
+@pytest.mark.parametrize("recycle", [True, False])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_large_bodies_are_delivered_unchanged(recycle: bool, keeps: bool) -> None:
+    delivered: list[Frame] = []
+    expected = large_frames()
+
+    def deliver(*parts: Any) -> None:  # noqa: ANN401
+        assert parts == expected[len(delivered)]
+        delivered.append(parts if keeps else (*parts[:2], b""))
+
+    splitter = FrameDecoder(deliver, max_frame_bytes=16 * MIB, recycle=recycle)
+    read_by_read(splitter, b"".join(frame(h, body, e) for e, h, body in expected))
+
+    assert len(delivered) == len(expected)
+    assert not keeps or delivered == expected
+    assert not splitter.has_unfinished
+
+
+@pytest.mark.skipif(core is None, reason="the Python version makes each body anew")
+def test_memory_of_a_large_body_is_used_for_the_next() -> None:
+    addresses: list[int] = []
+    others: list[bytes] = []  # would get the memory if it were free
+
+    def deliver(_: int, __: bytes, body: bytes) -> None:
+        addresses.append(id(body))
+
+    splitter = FrameDecoder(deliver, max_frame_bytes=16 * MIB, recycle=True)
+    with using(core):
+        for _ in range(3):
+            read_by_read(splitter, frame(b"head", bytes(2 * MIB)))
+            others.append(bytes(bytearray(2 * MIB)))
+
+    assert len(set(addresses)) == 1
+
+
+def test_kept_memory_is_released_when_it_is_not_used() -> None:
+    splitter = FrameDecoder(lambda *_: None, max_frame_bytes=16 * MIB, recycle=True)
+
+    def receive(trims: list[bool]) -> None:
+        read_by_read(splitter, frame(b"head", bytes(2 * MIB)))
+        for idle in trims:
+            splitter.trim(idle=idle)
+
+    assert held_bytes(lambda: receive([False, False])) < 10_000
+    assert held_bytes(lambda: receive([True])) < 10_000
+
+
+def test_too_large_bodies_are_not_kept() -> None:
+    splitter = FrameDecoder(lambda *_: None, max_frame_bytes=16 * MIB, recycle=True)
+    stream = frame(b"head", bytes(5 * MIB))
+
+    assert held_bytes(lambda: read_by_read(splitter, stream)) < 10_000
+
+
+def test_a_length_allocates_no_memory_before_a_part_is_received() -> None:
+    splitter = FrameDecoder(lambda *_: None, max_frame_bytes=16 * MIB, recycle=True)
+    start = frame(b"head", bytes(15 * MIB))[:READ]
+
+    assert peak_bytes(lambda: splitter.feed(start)) < 3 * READ
+
+
+def test_an_unfinished_large_frame_shows_what_was_received() -> None:
+    splitter = FrameDecoder(lambda *_: None, max_frame_bytes=16 * MIB)
+    body = bytes(range(256)) * 4096
+    stream = frame(b"head", body, 1)
+    read_by_read(splitter, stream[: 10 * READ])
+
+    assert splitter.unfinished() == (1, b"head", body[: 10 * READ - 12])

@@ -11,6 +11,7 @@ from rocketmq_aio.protocol.codes import ONEWAY_FLAG
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.remoting import connection as connection_module
 from rocketmq_aio.remoting.connection import MAX_OPAQUE
+from tests.unit.remoting.until import until
 from tests.unit.remoting.wire import PEER, Wire, outcome, settle
 
 BIG = bytes(64 * 1024)
@@ -199,6 +200,34 @@ async def test_an_idle_connection_has_no_timer() -> None:
 
         assert wire.connection._sweep_timer is None
         assert wire.connection.in_flight == 0
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_large_response_stays_as_it_is_while_it_is_used(held: bool) -> None:
+    async with Wire() as wire:
+        bodies: list[bytes] = []
+        for letter in b"abc":
+            asked = wire.ask()
+            await settle()
+            wire.answer(wire.written[-1], bytes([letter]) * 1_000_000)
+            body = (await asked).body
+            assert body == bytes([letter]) * 1_000_000
+            if held:
+                bodies.append(body)
+
+        assert [each[:1] for each in bodies] == [b"a", b"b", b"c"] * held
+        assert [each.count(each[:1]) for each in bodies] == [1_000_000] * 3 * held
+
+
+async def test_an_idle_connection_keeps_no_memory_of_a_large_response() -> None:
+    async with Wire() as wire:
+        asked = wire.ask()
+        await settle()
+        wire.answer(wire.written[0], bytes(1_000_000))
+        await asked
+
+        await until(lambda: wire.connection._sweep_timer is None, "the sweep to end")
+        assert wire.connection._decoder._kept == []
 
 
 async def test_a_lost_connection_fails_pending_requests_and_rejects_new_ones() -> None:
