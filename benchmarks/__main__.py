@@ -210,6 +210,9 @@ def print_report(parsed: argparse.Namespace) -> None:
         _print_tables(results.load(path), markdown=parsed.markdown, reference=parsed.reference)
     if parsed.picture is not None:
         first, *others = map(results.load, files)
+        if first.kind == growth.KIND:
+            growth.draw(first, parsed.picture)
+            return
         samples = [sample for each in (first, *others) for sample in each.samples]
         plot.draw(structs.replace(first, samples=samples), parsed.picture)
 
@@ -255,7 +258,11 @@ def _finish(measured: Results) -> None:
 
 def _print_tables(measured: Results, *, markdown: bool, reference: str | None) -> None:
     print(report.describe(measured) + "\n")
-    for title, rows in report.tables(measured, TITLES, reference):
+    if measured.kind == growth.KIND:
+        tables = [(growth.TITLE, growth.table(measured.samples))]
+    else:
+        tables = report.tables(measured, TITLES, reference)
+    for title, rows in tables:
         table = report.as_markdown(rows) if markdown else report.as_text(rows)
         print(f"{'### ' if markdown else ''}{title}\n\n{table}\n")
 

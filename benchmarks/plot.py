@@ -66,6 +66,8 @@ def _save(figure: Figure, path: Path) -> None:
 def draw_growth(results: Results, path: Path, titles: dict[str, str]) -> None:
     """Draw idle CPU, memory and CPU of the start over sizes to a PNG or SVG at *path*."""
     pyplot = _pyplot(path)
+    from matplotlib.ticker import LogLocator
+
     figure, axes = pyplot.subplots(1, len(GROWTH), figsize=(15, 5))
     for panel, (figure_name, title, factor) in zip(axes, GROWTH, strict=True):
         for name in dict.fromkeys(sample.workload for sample in results.samples):
@@ -77,9 +79,13 @@ def draw_growth(results: Results, path: Path, titles: dict[str, str]) -> None:
             panel.plot([int(size) for size in sizes], shown, marker="o", label=titles[name])
         panel.set_xscale("log")
         panel.set_yscale("log")
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.set_major_formatter("{x:g}")
+        panel.minorticks_off()
         panel.set_xlabel("number")
         panel.set_title(title)
-    axes[0].legend(fontsize="small")
+    axes[1].legend(fontsize="small")
     _save(figure, path)
 
 
