@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,6 +115,23 @@ async def test_brokers_and_their_settings_are_those_of_mqadmin(
     assert all(each["address"] in printed for each in brokers)
     assert {each["value"] for each in settings} == {b.name for b in rocketmq_cluster.brokers}
     assert all(each["ok"] for each in checks)
+
+
+@pytest.mark.mqadmin("exportMetadata updateTopicList")
+async def test_exported_topics_are_restored(
+    rocketmq_cluster: Cluster, rocketmq_topic: str, tmp_path: Path
+) -> None:
+    file, copy = tmp_path / "cluster.json", f"{rocketmq_topic}-copy"
+    await rmq(rocketmq_cluster, "metadata", "export", "--file", str(file))
+    exported = json.loads(file.read_text())["topics"]
+    copies = [each | {"topic": copy} for each in exported if each["topic"] == rocketmq_topic]
+    file.write_text(json.dumps({"topics": copies}))
+
+    await rmq(rocketmq_cluster, "metadata", "restore", str(file), "--yes")
+
+    assert len(copies) == 1
+    assert await rows(rocketmq_cluster, "topic", "config", copy) == copies
+    await rmq(rocketmq_cluster, "topic", "delete", copy, "--yes")
 
 
 async def test_an_unknown_topic_or_group_ends_with_2(
