@@ -23,7 +23,7 @@ from rocketmq_aio.admin.server_results import (
     read_properties,
     write_properties,
 )
-from rocketmq_aio.admin.servers import AT_ONCE, Servers
+from rocketmq_aio.admin.servers import AT_ONCE, Servers, check_settings_known
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import BrokerError, ConfigError, shown
 from rocketmq_aio.model.values import MessageQueue
@@ -208,8 +208,7 @@ class BrokerAdmin:
     ) -> None:
         """Change settings of running brokers, in memory and in their configuration files.
 
-        Brokers ignore names that they do not know.
-
+        :raises AdminError: a broker does not have one of the settings; the others were changed
         :raises BrokerError: a setting cannot be changed while the broker runs
         """
         if not settings:
@@ -219,6 +218,8 @@ class BrokerAdmin:
         await self._servers.send_each(
             "changing settings", targets, operations.UPDATE_BROKER_CONFIG, body
         )
+        reading = self.config(cluster=cluster, brokers=brokers, replicas=replicas)
+        await check_settings_known(settings, reading)
 
     # --- replication ----------------------------------------------------------------------------
 

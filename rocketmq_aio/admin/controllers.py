@@ -15,7 +15,7 @@ from rocketmq_aio.admin.server_results import (
     read_properties,
     write_properties,
 )
-from rocketmq_aio.admin.servers import Servers
+from rocketmq_aio.admin.servers import Servers, check_settings_known
 from rocketmq_aio.errors import ConfigError, NotConnectedError
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
@@ -50,12 +50,16 @@ class ControllerAdmin:
         return {address: read_properties(each.body) for address, each in responses.items()}
 
     async def update_config(self, addresses: Iterable[str], settings: Mapping[str, str]) -> None:
-        """Change settings of running controllers."""
+        """Change settings of running controllers.
+
+        :raises AdminError: they do not have one of the settings; the others were changed
+        """
         if not settings:
             raise ConfigError("settings", settings, "expected settings by name")
         header, targets = operations.UPDATE_CONTROLLER_CONFIG, {each: each for each in addresses}
         body = write_properties(settings)
         await self._servers.send_each("changing settings", targets, header, body)
+        await check_settings_known(settings, self.config(targets))
 
     async def in_sync_sets(self, address: str, brokers: Iterable[str]) -> dict[str, InSyncSet]:
         """Return master and replicas of *brokers*, by name.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rocketmq_aio.admin.server_results import read_properties, write_properties
-from rocketmq_aio.admin.servers import Servers
+from rocketmq_aio.admin.servers import Servers, check_settings_known
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -42,12 +42,14 @@ class NameServerAdmin:
     async def update_config(self, settings: Mapping[str, str]) -> None:
         """Change settings of running name servers, in memory and in their files.
 
+        :raises AdminError: they do not have one of the settings; the others were changed
         :raises BrokerError: a setting cannot be changed while the name server runs
         """
         if not settings:
             raise ConfigError("settings", settings, "expected settings by name")
         header, body = operations.UPDATE_NAME_SERVER_CONFIG, write_properties(settings)
         await self._servers.on_name_servers("changing settings", header, body=body)
+        await check_settings_known(settings, self.config())
 
     async def values(self, namespace: str) -> dict[str, dict[str, str]]:
         """Return all values that are stored in *namespace*."""

@@ -10,10 +10,12 @@ from msgspec.structs import replace
 from rocketmq_aio.admin.results import BrokerInfo, ClusterInfo
 from rocketmq_aio.errors import (
     AdminError,
+    AuthError,
     BrokerError,
     ConfigError,
     NotConnectedError,
     NotSupportedError,
+    PermissionDeniedError,
     RocketMQError,
 )
 from rocketmq_aio.instance.client_instance import MQClientInstance
@@ -273,6 +275,27 @@ def _known(name: str, address: str | None) -> str:
     if address is None:
         raise NotConnectedError(name, "no name server knows a master of this broker")
     return address
+
+
+async def check_settings_known(
+    settings: Mapping[str, str], reading: Awaitable[Mapping[str, Mapping[str, str]]]
+) -> None:
+    """Raise an error for *settings* that servers ignored: they store only those that they have.
+
+    :param reading: returns the settings by server; an account may not be allowed to read them
+    """
+    try:
+        tables = await reading
+    except (AuthError, PermissionDeniedError):
+        return
+    ignored = {name: sorted(settings.keys() - table.keys()) for name, table in tables.items()}
+    reason = "it has no such setting, and ignored it; other settings were changed"
+    failed: dict[str, RocketMQError] = {
+        server: ConfigError("settings", names, reason) for server, names in ignored.items() if names
+    }
+    if failed:
+        done = {server: None for server, names in ignored.items() if not names}
+        raise AdminError("changing settings", done, failed)
 
 
 async def before_change(call: Awaitable[T]) -> T:
