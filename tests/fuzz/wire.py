@@ -42,6 +42,7 @@ from rocketmq_aio.protocol.receipt import (
     parse_receipt,
     read_info,
     receipts,
+    with_receipts,
 )
 from rocketmq_aio.protocol.record import (
     decode_batch,
@@ -280,6 +281,9 @@ NUMBERS: Final = (
 )
 
 
+NO_TABLES: Final = PopMessageResponse(pop_time=0, invisible_time=0, revive_queue_id=0, rest_num=0)
+
+
 def record_seeds(random: Random) -> list[bytes]:
     del random
     return RECORDS
@@ -329,6 +333,13 @@ def check_records(data: bytes) -> Signature:
         NAMESPACE.received(stored)
         outcome(lambda: list(store_times(stored, 0)))
     outcome(lambda: list(records(data)))
+    renamed = outcome(with_receipts, data, NO_TABLES, "t", queue.topic, "broker-a")
+    if messages and fault is None and isinstance(renamed, bytes):
+        again, second = decode_messages(
+            renamed, MessageQueue("t", "broker-a", 3), limit=MAX_INFLATED
+        )
+        assert second is None
+        assert [each.body for each in again] == [each.body for each in messages]
     return len(messages), kind_of(fault), kind_of(single), kind_of(stored)
 
 
