@@ -19,7 +19,7 @@ PARALLEL ?= 3
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/pytest -n $(PARALLEL) $(BY_FILE)
 # Tests without servers of their own mostly wait.
-UNIT_PYTEST := $(BIN)/pytest -n 5 $(BY_FILE)
+UNIT_PYTEST := $(BIN)/pytest -n 4 $(BY_FILE)
 # A Spark session uses two processors, and fails if its Python processes take 10 s to start.
 SPARK_PYTEST := $(BIN)/pytest -n 2 $(BY_FILE)
 # Read, stream and write; the other Spark tests do not depend on the version.

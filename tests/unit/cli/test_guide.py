@@ -101,6 +101,7 @@ def test_the_commands_of_a_task_run_as_they_stand(
         "rmq acl create-policy User:app Pub --resources Topic:orders",
         "rmq produce orders in --key 42",
         "rmq produce %DLQ%billing in --key 42",
+        f"rmq context set new -n {os.environ['ROCKETMQ_NAMESRV']}",
     ):
         call(prepare)
     capfd.readouterr()

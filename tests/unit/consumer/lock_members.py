@@ -58,8 +58,9 @@ class Member:
 async def joined(cluster: FakeCluster) -> AsyncIterator[Member]:
     config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=5)
     async with MQClientInstance(config) as instance:
-        await instance.routes.get("orders")
-        yield Member(instance)
+        with instance.routes.pin("orders"):  # as one that a consumer subscribes to
+            await instance.routes.get("orders")
+            yield Member(instance)
 
 
 def give_away(cluster: FakeCluster, queue: MessageQueue) -> None:
