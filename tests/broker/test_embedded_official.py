@@ -133,7 +133,9 @@ async def test_mqadmin_reads_messages_and_progress(rocketmq_version: str, tmp_pa
 async def test_the_java_client_sends_and_consumes_messages_of_all_kinds(
     rocketmq_version: str, tmp_path: Path
 ) -> None:
-    async with EmbeddedCluster(version=rocketmq_version) as cluster:
+    # A Java consumer looks for queues of a topic that was created later every 20 s only.
+    topics = {"java-requests": 4}
+    async with EmbeddedCluster(version=rocketmq_version, topics=topics) as cluster:
         arguments = (rocketmq_version, tmp_path, cluster.namesrv)
         printed = await in_thread(lambda: java(*arguments, source=OFFICIAL))
 

@@ -281,6 +281,27 @@ async def test_reset_raises_if_the_committed_offset_is_not_stored(
         await admin.reset_offsets(GROUP, TOPIC, {QUEUE: 1})
 
 
+async def test_the_first_offset_that_a_reset_commits_is_sent_alone(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    broker = cluster.broker
+    broker.create_group(GROUP)
+    broker.create_topic("wide", queues=8)
+    on_all(cluster, RequestCode.GET_CONSUMER_CONNECTION_LIST, OFFLINE)
+    on_all(cluster, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, OFFLINE)
+    held = broker.hold(RequestCode.UPDATE_CONSUMER_OFFSET, times=1)
+    resetting = asyncio.create_task(admin.reset_offsets(GROUP, "wide", "latest"))
+    await held.wait(1)
+    # A request that is sent and answered after all that the reset could send meanwhile.
+    await admin.client.broker.max_offset(MessageQueue("wide", "broker-a", 0))
+    sent = len(broker.requests_of(RequestCode.UPDATE_CONSUMER_OFFSET))
+    held.release()
+    await resetting
+
+    assert sent == 1
+    assert len(broker.requests_of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 8
+
+
 async def test_a_reset_keeps_its_route_however_long_it_takes(
     cluster: FakeCluster, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
