@@ -14,14 +14,15 @@ CHAOS_SEED ?= 1
 BACKEND ?= embedded
 BIN := .venv/bin
 READY := .venv/.ready
-# Parallel test processes; each has its own servers, about 1 GB.
+# Parallel test processes; each has its own servers, about 1 GB.  Up to three failed tests are
+# repeated alone.
 PARALLEL ?= 3
 BY_FILE := --dist loadfile --no-loadscope-reorder
-PYTEST := $(BIN)/pytest -n $(PARALLEL) $(BY_FILE)
+PYTEST := tools/run_tests.sh -n $(PARALLEL) $(BY_FILE)
 # Tests without servers of their own mostly wait.
-UNIT_PYTEST := $(BIN)/pytest -n 4 $(BY_FILE)
+UNIT_PYTEST := tools/run_tests.sh -n 4 $(BY_FILE)
 # A Spark session uses two processors, and fails if its Python processes take 10 s to start.
-SPARK_PYTEST := $(BIN)/pytest -n 2 $(BY_FILE)
+SPARK_PYTEST := tools/run_tests.sh -n 2 $(BY_FILE)
 # Read, stream and write; the other Spark tests do not depend on the version.
 SPARK_ON_4 := tests/spark/test_read.py tests/spark/test_stream.py tests/spark/test_write.py
 define CHECK_PYTHON
@@ -105,7 +106,7 @@ test-spark: $(READY)
 test-containers: $(READY)
 	ROCKETMQ_VERSIONS="$(VERSIONS)" tools/container_engine.sh sh -c 'set -e; \
 	  for version in $(VERSIONS); do \
-	    $(BIN)/pytest tests/containers --rocketmq-version $$version; \
+	    tools/run_tests.sh tests/containers --rocketmq-version $$version; \
 	  done'
 
 check: check-format check-mypy check-pyright check-layers check-docs
