@@ -30,10 +30,9 @@ MAX_INNER: Final = 32_767  # messages of an inner batch: the broker counts them 
 _PLAIN: Final = Struct(">ii12xq8xi44xi")
 _BODY_LENGTH: Final = Struct(">i")
 _OFFSET: Final = Struct(">q")
-_QUEUE_ID: Final = Struct(">i")
+_INT: Final = Struct(">i")
 _SHORT: Final = Struct(">H")
 _ENTRY: Final = Struct(">iiiii")  # size, magic, crc, flag, body length
-_CRC: Final = Struct(">i")
 _PAIR_END: Final = b"\x02"
 _CRC_AT: Final = 8
 CRC_MASK: Final = 0x7FFF_FFFF
@@ -131,7 +130,7 @@ def stored_message(data: bytes, broker_name: str) -> MessageExt:
     try:
         body_at, body_end, topic_at, properties_at = _bounds(data, 0)
         topic = data[topic_at : properties_at - 2].decode()
-        queue = MessageQueue(topic, broker_name, _QUEUE_ID.unpack_from(data, _QUEUE_ID_AT)[0])
+        queue = MessageQueue(topic, broker_name, _INT.unpack_from(data, _QUEUE_ID_AT)[0])
         (offset,) = _OFFSET.unpack_from(data, _QUEUE_OFFSET_AT)
     except (struct_error, UnicodeError) as cause:
         raise CodecError("message", 0, "the record is not a message") from cause
@@ -152,7 +151,7 @@ class RawRecord(NamedTuple):
         """Return the record of *data* that begins at *at*; CodecError if it is invalid."""
         try:
             _, *ends = _bounds(data, at)
-            (size,) = _CRC.unpack_from(data, at)
+            (size,) = _INT.unpack_from(data, at)
         except (struct_error, IndexError) as cause:
             raise CodecError("message", at, "the record is cut short") from cause
         return cls(data[at : at + size], *(each - at for each in ends))
@@ -163,7 +162,7 @@ class RawRecord(NamedTuple):
 
     @property
     def queue_id(self) -> int:
-        return int(_QUEUE_ID.unpack_from(self.data, _QUEUE_ID_AT)[0])
+        return int(_INT.unpack_from(self.data, _QUEUE_ID_AT)[0])
 
     @property
     def queue_offset(self) -> int:
@@ -177,14 +176,14 @@ class RawRecord(NamedTuple):
             raise CodecError("properties", self.properties_at, "there is no room for another one")
         rest = b"".join(
             (
-                self.data[_CRC.size : self.body_end],
+                self.data[_INT.size : self.body_end],
                 len(topic).to_bytes(self.topic_at - self.body_end, "big"),
                 topic,
                 _SHORT.pack(len(properties)),
                 properties,
             )
         )
-        return RawRecord.read(_CRC.pack(_CRC.size + len(rest)) + rest, 0)
+        return RawRecord.read(_INT.pack(_INT.size + len(rest)) + rest, 0)
 
 
 def _decode_unusual(data: bytes, at: int, queue: MessageQueue, limit: int) -> list[MessageExt]:
@@ -198,7 +197,7 @@ def _decode_unusual(data: bytes, at: int, queue: MessageQueue, limit: int) -> li
         raise CodecError("properties length", properties_at - 2, "it does not end the record")
     body = data[body_at:body_end]
     if sys_flag & _GROWS:  # cheap compared to what follows
-        (stored,) = _CRC.unpack_from(data, at + _CRC_AT)
+        (stored,) = _INT.unpack_from(data, at + _CRC_AT)
         _check_sum(body, stored, body_at)
         if limit <= 0:
             raise InflationLimitError("body", at, "the response inflates to more than the limit")
