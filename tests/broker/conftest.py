@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -104,5 +105,5 @@ def official_tool(
 ) -> Iterator[OfficialTool]:
     """mqadmin on the cluster of the session, in one JVM."""
     folder = tmp_path_factory.mktemp("mqadmin")
-    with OfficialTool(rocketmq_cluster.version, rocketmq_cluster.namesrv, folder) as tool:
+    with closing(OfficialTool(rocketmq_cluster.version, rocketmq_cluster.namesrv, folder)) as tool:
         yield tool

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from rocketmq_aio.testing.jars import fetch_jars
 from rocketmq_aio.testing.jvm import SMALL, UNSECURED, class_options, prepare_home
@@ -22,7 +21,7 @@ class ToolError(Exception):
 
 
 class OfficialTool:
-    """A JVM that runs commands of mqadmin one after the other; it ends with the block.
+    """A JVM that runs commands of mqadmin one after the other; `close` ends it.
 
     Files of the commands are relative to *folder*.
 
@@ -89,17 +88,6 @@ class OfficialTool:
     async def __call__(self, *commands: str) -> list[str]:
         """Run *commands* in a thread and return the output of each."""
         return [await in_thread(self.run, command) for command in commands]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def cells(printed: str, first: str) -> list[list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Final
 
 import pytest
@@ -100,7 +101,7 @@ def tool(acl_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """mqadmin with the account of the administrator."""
     security = Security(accounts=(ADMIN, SHOP))
     folder = tmp_path_factory.mktemp("mqadmin-acl")
-    with OfficialTool(acl_cluster.version, acl_cluster.namesrv, folder, security) as tool:
+    with closing(OfficialTool(acl_cluster.version, acl_cluster.namesrv, folder, security)) as tool:
         yield tool
 
 

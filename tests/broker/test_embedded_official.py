@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +29,7 @@ def jars(rocketmq_version: str) -> Path:
 async def mqadmin(
     version: str, cluster: EmbeddedCluster, folder: Path, *commands: str
 ) -> list[str]:
-    with OfficialTool(version, cluster.namesrv, folder) as tool:
+    with closing(OfficialTool(version, cluster.namesrv, folder)) as tool:
         return await tool(*commands)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ __all__ = ["broker", "controlled"]  # fixtures
 @pytest.fixture
 def tool(controlled: Cluster, tmp_path: Path) -> Iterator[OfficialTool]:
     """mqadmin on the cluster with controllers."""
-    with OfficialTool(controlled.version, controlled.namesrv, tmp_path) as tool:
+    with closing(OfficialTool(controlled.version, controlled.namesrv, tmp_path)) as tool:
         yield tool
 
 
