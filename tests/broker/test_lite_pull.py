@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from rocketmq_aio.admin.client import AdminClient
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import LitePullConfig
-from rocketmq_aio.consumer.common.events import OffsetCorrected
+from rocketmq_aio.consumer.common.events import OffsetCorrected, PullFailed
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.errors import OffsetIllegalError, SubscriptionError
@@ -323,3 +324,32 @@ async def test_an_illegal_offset_can_be_an_error(
             await consumer.poll(0)
         await consumer.seek_to_begin(queue)
         assert bodies(await polled(consumer, 5)) == numbers(5)
+
+
+# --- topics that are created again ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 9], ids=["fewer messages", "more messages"])
+async def test_messages_of_a_topic_that_is_created_again_are_read(
+    namesrv: str, topic: str, group: str, count: int
+) -> None:
+    """The broker would continue in the middle of the new log, or at its end (5.5.0)."""
+    again = f"{topic}-again"
+    async with AdminClient(namesrv=namesrv) as admin, consumer_of(namesrv, group) as consumer:
+        await admin.topics.create(again, queues=1)
+        await consumer.subscribe(again)
+        await send(namesrv, again, numbers(5))
+        await polled(consumer, 5)
+        events = consumer.events()
+        await admin.topics.delete(again)
+        async with asyncio.timeout(60):
+            async for event in events:
+                if isinstance(event, PullFailed):
+                    break
+        await admin.topics.create(again, queues=1)
+        await send(namesrv, again, numbers(count))
+        taken = await polled(consumer, count)
+        assert await consumer.poll(1) == []
+        await admin.topics.delete(again)
+
+    assert bodies(taken) == numbers(count)

@@ -12,7 +12,12 @@ import pytest_asyncio
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.config.producer import ProducerConfig
-from rocketmq_aio.consumer.common.events import ConsumerEvent, OffsetCorrected, QueueHeld
+from rocketmq_aio.consumer.common.events import (
+    ConsumerEvent,
+    OffsetCorrected,
+    PullFailed,
+    QueueHeld,
+)
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.embedded.responses import Response
@@ -291,6 +296,25 @@ async def test_a_log_whose_start_was_deleted_is_read_on(cluster: FakeCluster) ->
         assert events_of(events) == []
 
 
+async def test_messages_skipped_by_a_seek_are_not_read_after_a_failover(
+    cluster: FakeCluster,
+) -> None:
+    async with consuming(cluster) as consumer, noted(consumer) as events:
+        put(cluster, *"abcd")
+        await polled(consumer, 4)
+        put(cluster, *"efgh")
+        await consumer.seek_to_end(queue())
+        await until(lambda: pulls_of(cluster.broker) >= 3, "the long poll")
+        cluster.broker.kill()
+        truncate(cluster, 3)  # also the last message that was polled
+        put(cluster, *"DEFGH")
+        replica_of(cluster).promote()
+        put(cluster, "i")
+
+        assert bodies(await polled(consumer, 1)) == ["i"]
+        assert events_of(events) == []
+
+
 async def test_lost_messages_hold_the_queue_if_offsets_may_not_be_corrected(
     cluster: FakeCluster,
 ) -> None:
@@ -308,6 +332,47 @@ async def test_lost_messages_hold_the_queue_if_offsets_may_not_be_corrected(
         await consumer.seek(queue(), held.suggested)
 
         assert bodies(await polled(consumer, 6)) == [*"ABCDEF"]
+
+
+# --- topics that are created again ----------------------------------------------------------------
+
+
+async def create_again(cluster: FakeCluster, consumer: LitePullConsumer) -> None:
+    """Delete the topic, and create it when a pull has failed."""
+    events = consumer.events()
+    cluster.delete_topic(TOPIC)
+    async with asyncio.timeout(15):
+        async for event in events:
+            if isinstance(event, PullFailed):
+                break
+    cluster.broker.state.store.clock.advance(0.01)
+    cluster.create_topic(TOPIC, 1)
+
+
+@pytest.mark.parametrize("count", [1, 4, 6], ids=lambda count: f"{count} messages")
+async def test_messages_of_a_topic_that_is_created_again_are_read(
+    cluster: FakeCluster, count: int
+) -> None:
+    async with consuming(cluster) as consumer:
+        put(cluster, *"abcd")
+        await polled(consumer, 4)
+        await create_again(cluster, consumer)
+        put(cluster, *"ABCDEF"[:count])
+
+        assert bodies(await polled(consumer, count)) == [*"ABCDEF"[:count]]
+
+
+async def test_messages_stored_since_a_log_was_cut_are_read(cluster: FakeCluster) -> None:
+    async with consuming(cluster) as consumer, noted(consumer) as events:
+        put(cluster, *"abcdefgh")
+        await polled(consumer, 8)
+        await cluster.broker.stop()
+        truncate(cluster, 2)
+        put(cluster, *"CDE")  # the log still ends before the position
+        await cluster.broker.start()
+
+        assert bodies(await polled(consumer, 3)) == [*"CDE"]
+        assert [each.corrected for each in events_of(events)] == [2]
 
 
 def events_of(events: list[ConsumerEvent]) -> list[OffsetCorrected]:

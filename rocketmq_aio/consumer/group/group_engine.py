@@ -355,6 +355,8 @@ class GroupEngine(Generic[Q]):
     def on_route_changed(self, topic: str) -> None:
         """Rebalance after queues were added, removed or moved; pull from new masters at once."""
         self._missing.check(topic)
+        if self.instance.routes.is_gone(topic):
+            self._starts.note_gone(topic)
         if topic in self._shared_topics():
             self.rebalancer.wake()
         for queue, assigned in self.table.items():

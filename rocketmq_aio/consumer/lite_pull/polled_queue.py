@@ -95,11 +95,11 @@ class PolledQueue(QueueState):
 
     def refetch(self) -> None:
         processed, explicit, delivered = self._processed, self._explicit, self.delivered
-        least = self.min_commit_offset
+        least, last_message = self.min_commit_offset, self.last_message
         if delivered != UNKNOWN:
             self.move(delivered)
             self._processed, self._explicit = processed, explicit
-            self.min_commit_offset = least
+            self.min_commit_offset, self.last_message = least, last_message
 
     def put(self, messages: list[MessageExt]) -> None:
         held = self.process_queue

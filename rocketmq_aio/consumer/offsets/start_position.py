@@ -64,6 +64,11 @@ class StartPositions:
             await anyio.sleep(NOTING_SECONDS)
         self._first_seen[topic] = frozenset(() if known else queues)
 
+    def note_gone(self, topic: str) -> None:
+        """Note that *topic* was deleted: if it is created again, all its messages are new."""
+        if topic in self._first_seen:
+            self._first_seen[topic] = frozenset()
+
     def forget_topic(self, topic: str) -> None:
         """Forget a topic that is unsubscribed."""
         self._first_seen.pop(topic, None)

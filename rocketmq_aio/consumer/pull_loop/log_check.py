@@ -66,7 +66,7 @@ class LogCheck:
             return None
         after = last.store_time + MILLISECOND
         offset = await self._instance.broker.offset_for_time(queue, round(after.timestamp() * 1000))
-        return min(offset, last.offset)
+        return max(0, min(offset, last.offset))
 
     async def _differs(self, queue: MessageQueue, address: str, last: StoredAt) -> bool:
         everything = subscription(queue.topic, "*", 0)

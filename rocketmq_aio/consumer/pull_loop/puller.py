@@ -209,15 +209,8 @@ class Puller(Generic[Q]):
 
     async def _check_log(self, assigned: Q, master: str) -> bool:
         """Return False if the position changed meanwhile, so that the result does not apply."""
-        queue, record = assigned.queue, assigned.last_message
-        if record is None or is_logical(queue):
-            return True
-        offset, head = record
-        last = stored_at(MessageExt(queue.topic, b"", queue, offset, head, b""))
-        if last is None:
-            return True
         generation = assigned.generation
-        differs_at = await self._log_check.first_difference(queue, master, last)
+        differs_at = await self._first_difference(assigned, master)
         if assigned.generation != generation:
             return False
         if differs_at is None:
@@ -228,6 +221,17 @@ class Puller(Generic[Q]):
                 return False
         assigned.last_message = None  # the log has another one at its offset
         return True
+
+    async def _first_difference(self, assigned: Q, address: str) -> int | None:
+        """Return where the log at *address* differs from what was pulled; None if it may not."""
+        queue, record = assigned.queue, assigned.last_message
+        if record is None or is_logical(queue):
+            return None
+        offset, head = record
+        last = stored_at(MessageExt(queue.topic, b"", queue, offset, head, b""))
+        if last is None:
+            return None
+        return await self._log_check.first_difference(queue, address, last)
 
     def _other_replica(self, assigned: Q) -> str:
         """Return the address of a replica instead of the suggested one, which no route names."""
@@ -319,6 +323,14 @@ class Puller(Generic[Q]):
             # A replica may lag behind the master: its end of the queue may be too early.
             assigned.broker_id = MASTER_ID
             return
+        if corrected < requested and not reset and address == assigned.master:
+            # The log ends before the offset: it lost messages, or the topic was created again, and
+            # the broker's correction may be behind messages that were stored since.
+            generation = assigned.generation
+            differs_at = await self._first_difference(assigned, address)
+            if assigned.generation != generation:
+                return
+            corrected = corrected if differs_at is None else differs_at
         await self._correct(assigned, broker_error(command, address), requested, corrected)
 
     async def _correct(
@@ -373,6 +385,8 @@ class Puller(Generic[Q]):
             await self._send_heartbeat()
         elif isinstance(error, BrokerError) and error.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
             self._instance.routes.invalidate(assigned.queue.topic)
+        elif isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
+            assigned.forget_master()  # the topic may be created again, with another log
         await anyio.sleep(pause)
 
     async def _send_heartbeat(self) -> None:
@@ -385,10 +399,9 @@ class Puller(Generic[Q]):
 
 def _move(assigned: QueueState, requested: int, corrected: int, *, reset: bool) -> int:
     """Go on at *corrected*; return how many cached messages were dropped."""
-    if reset:
-        return assigned.restart(corrected)
-    if corrected < requested:
-        return assigned.step_back(corrected)
+    if reset or corrected < requested:
+        assigned.last_message = None  # the log may have another one at its offset
+        return assigned.restart(corrected) if reset else assigned.step_back(corrected)
     # Messages were deleted before they were pulled; the cached ones are valid.
     assigned.advance(corrected)
     return 0

@@ -45,7 +45,7 @@ class QueueState:
         self.generation = 0  # counts moves: the response to an older pull is ignored
         self.failure: RocketMQError | None = None  # raised by the next poll
         self.broker_id = MASTER_ID  # the replica that the broker suggested
-        self.master: str | None = None  # address; the log was compared with *last_message*
+        self.master: str | None = None  # address; its log was compared with *last_message*
         # Offset and fixed fields of the last message that was pulled.
         self.last_message: tuple[int, bytes] | None = None
         self.pull_request: PullRequest | None = None
@@ -112,8 +112,14 @@ class QueueState:
 
     def move(self, offset: int) -> None:
         """Go on at *offset*: clear the cache, cancel the running pull."""
+        self.last_message = None  # messages that are skipped now are not missed later
         self.restart(offset)
         self.interrupt()
+
+    def forget_master(self) -> None:
+        """Have the log compared with *last_message* before the next pull."""
+        if self.master is not None:
+            self.master = ""
 
     def trust(self) -> None:
         """Allow commits below those of other members: the position was set explicitly."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import ConsumerConfig, LitePullConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import ConsumerEvent
@@ -41,7 +42,8 @@ class FakeInstance:
     """A fake instance; requests go directly to the handlers of the fake broker."""
 
     def __init__(self, broker: FakeBroker) -> None:
-        self.remoting = self.routes = self.heartbeats = self
+        self.remoting = self.routes = self.heartbeats = self.broker = self
+        self.config = ClientConfig()
         self.takes_prepared = True
         self.decode = decode_messages
         self.broker_versions = {ADDRESS: V5_0_0}
@@ -64,6 +66,9 @@ class FakeInstance:
     def replicas_of(self, queue: MessageQueue) -> dict[int, str]:
         assert queue.broker_name == "broker-a"
         return self.addresses
+
+    async def offset_for_time(self, queue: MessageQueue, millis: int) -> int:
+        return self._broker.topics[queue.topic].queues[queue.queue_id].search(millis)
 
     def invalidate(self, topic: str) -> None:
         self.invalidated.append(topic)

@@ -163,6 +163,17 @@ async def test_an_unsubscribed_topic_is_noted_anew(ends: Ends, store: Store) -> 
 
 
 @pytest.mark.parametrize("start_from", ["latest", "earliest", NOON], ids=str)
+async def test_a_topic_that_was_deleted_and_created_again_is_read_from_its_beginning(
+    ends: Ends, store: Store, start_from: object
+) -> None:
+    positions = starts(ends, store, start_from)
+    await positions.note_topic("orders")
+    positions.note_gone("orders")
+
+    assert await positions.find(queue(0)) == (10, True)
+
+
+@pytest.mark.parametrize("start_from", ["latest", "earliest", NOON], ids=str)
 async def test_manually_assigned_queues_start_at_start_from(
     ends: Ends, store: Store, start_from: object
 ) -> None:
