@@ -63,13 +63,13 @@ def read_route(topic: str, data: TopicRouteData) -> TopicRoute:
         publish = [q for q in ordered if MASTER_ID in brokers.get(owners[q], ())]
     else:
         publish, subscribe, ordered = _physical_queues(topic, data, brokers)
-    return TopicRoute(
+    return TopicRoute(  # a broker that is listed twice counts once
         topic=topic,
-        publish_queues=tuple(sorted(publish)),
-        subscribe_queues=tuple(sorted(subscribe)),
+        publish_queues=tuple(sorted(set(publish))),
+        subscribe_queues=tuple(sorted(set(subscribe))),
         brokers=brokers,
         owners=owners,
-        ordered_queues=tuple(sorted(ordered)),
+        ordered_queues=tuple(sorted(set(ordered))),
         malformed=malformed,
     )
 
@@ -110,7 +110,8 @@ def _read_addresses(data: TopicRouteData) -> tuple[dict[str, dict[int, str]], tu
     brokers: dict[str, dict[int, str]] = {}
     malformed: list[str] = []
     for broker in data.broker_datas:
-        addresses = brokers[broker.broker_name] = dict(broker.broker_addrs)
+        addresses = brokers.setdefault(broker.broker_name, {})
+        addresses.update(broker.broker_addrs)
         for broker_id, address in broker.broker_addrs.items():
             try:
                 parse_address(address)

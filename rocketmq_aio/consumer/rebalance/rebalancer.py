@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 
@@ -29,6 +29,22 @@ LEAST_SECONDS: Final = 0.1  # between rounds: a flood of notifications is one ro
 # brokers and members would have time for nothing else while many members start or stop.
 MEMBER_SECONDS: Final = 0.01  # between rounds, per member
 MOST_SECONDS: Final = 1.0  # between rounds when woken, as in the Java client
+# A broker that has restarted lists only the members that have reconnected: for this long after the
+# reconnection of this member, those that it listed before count as missing, not as gone.
+RECONNECTION_SECONDS: Final = 5.0
+MAX_BROKERS: Final = 4096  # whose member lists are remembered
+
+
+class _MemberList(NamedTuple):
+    """The members that a broker listed over a connection.
+
+    *expected* are those of the connection before, for which to wait *until* a time.
+    """
+
+    members: frozenset[str]
+    connection: int
+    expected: frozenset[str] = frozenset()
+    until: float = 0.0
 
 
 class Rebalancer:
@@ -61,6 +77,7 @@ class Rebalancer:
         # In this round, by address: members, or why they are unknown.
         self._members_at: dict[str, list[str] | RocketMQError] = {}
         self._asking: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
+        self._listed: dict[str, _MemberList] = {}  # by broker name
         self._ended = False
         self.popped: dict[str, frozenset[MessageQueue]] = {}  # by topic: the queues to pop
         self._group_size = 0  # in the last round
@@ -120,7 +137,9 @@ class Rebalancer:
         for topic, share in shares.items():
             if share is None:
                 # Brokers create the retry topic after the first heartbeat of the group.
-                complete = complete and topic.startswith(RETRY_PREFIX)
+                awaited = not topic.startswith(RETRY_PREFIX)
+                if awaited or self._instance.routes.known(topic) is not None:
+                    complete = False
             else:
                 wanted[topic] = share
         applied = await self._apply(wanted)
@@ -156,7 +175,10 @@ class Rebalancer:
         return None if share is None else frozenset(share)
 
     async def _members(self, topic: str) -> list[str]:
-        """Return the members that a broker of *topic* knows; each is asked once in a round."""
+        """Return the members that a broker of *topic* knows, empty if it may not know all yet.
+
+        Each broker is asked once in a round.
+        """
         address = self._instance.broker.any_broker(topic)
         async with self._asking[address]:
             if address not in self._members_at:
@@ -176,8 +198,29 @@ class Rebalancer:
             # A restarted broker has forgotten all members: keep the queues and send a heartbeat.
             await self._instance.heartbeats.send_all(anew=True)
             members = await broker.consumer_ids_at(self._group, address)
+        if self._may_lack_members(address, frozenset(members)):
+            return []
         self._group_size = len(set(members))
         return members
+
+    def _may_lack_members(self, address: str, members: frozenset[str]) -> bool:
+        """Whether the broker has just come back, and lacks members that it listed before."""
+        name = self._instance.routes.broker_at(address) or address
+        connection = self._instance.connection_number(address)
+        now = asyncio.get_running_loop().time()
+        last = self._listed.get(name, _MemberList(members, connection))
+        if last.connection == connection:
+            expected, until = last.expected, last.until
+        else:
+            expected, until = last.members, now + RECONNECTION_SECONDS
+        lacks = not expected <= members and now < until
+        if len(self._listed) >= MAX_BROKERS:
+            self._listed.clear()
+        if lacks:
+            self._listed[name] = _MemberList(expected | members, connection, expected, until)
+        else:
+            self._listed[name] = _MemberList(members, connection)
+        return lacks
 
     async def _assigned(
         self, assignment: BrokerAssignment, topic: str, strategy: AllocateStrategy

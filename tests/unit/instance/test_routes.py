@@ -71,6 +71,15 @@ def test_an_order_that_cannot_be_used_changes_nothing(order: str) -> None:
     assert len(found.publish_queues) == 2
 
 
+def test_a_broker_that_is_listed_twice_counts_once() -> None:
+    datas = (queues(), queues(), broker(master=A), broker(replica=B))
+    found = read_route("orders", route(*datas))
+
+    for listed in (found.publish_queues, found.subscribe_queues, found.ordered_queues):
+        assert numbers(listed) == [("broker-a", 0), ("broker-a", 1)]
+    assert found.brokers == {"broker-a": {0: A, 1: B}}
+
+
 def test_an_absurd_order_is_cut_off() -> None:
     found = read_route("orders", route(queues(), broker(master=A), order="broker-a:999999999"))
 

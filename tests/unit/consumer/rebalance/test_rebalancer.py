@@ -40,6 +40,7 @@ class Instance:
         self.members = ["me"]
         self.queried = 0
         self.beats = 0
+        self.connections = 1
         self.may_answer: asyncio.Event | None = None
 
     def known(self, topic: str) -> TopicRoute | None:
@@ -53,6 +54,12 @@ class Instance:
 
     def any_broker(self, topic: str) -> str:
         return self.brokers.get(topic, "broker-a")
+
+    def broker_at(self, address: str) -> str:
+        return address
+
+    def connection_number(self, address: str) -> int:
+        return self.connections
 
     async def consumer_ids_at(self, group: str, address: str) -> list[str]:
         assert group == "billing"
@@ -246,6 +253,60 @@ async def test_member_unknown_to_the_broker_keeps_its_queues(
 
     assert not await group.rebalancer.round()
     assert group.decided == {}
+
+
+async def test_members_that_have_not_reconnected_to_a_restarted_broker_keep_their_queues(
+    instance: Instance, group: GroupEnv
+) -> None:
+    instance.members = ["me", "zoe"]
+    await group.rebalancer.round()
+    instance.connections += 1
+    instance.members = ["me"]
+
+    assert not await group.rebalancer.round()
+    assert group.decided == {"orders": [0, 1, 2, 3]}
+
+    instance.members = ["me", "zoe"]
+    assert await group.rebalancer.round()
+    instance.members = ["me"]
+    assert await group.rebalancer.round()
+    assert group.decided == {"orders": list(range(8))}
+
+
+async def test_members_that_do_not_reconnect_to_a_restarted_broker_lose_their_queues(
+    instance: Instance, group: GroupEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebalance_module, "RECONNECTION_SECONDS", 0.0)
+    instance.members = ["me", "zoe"]
+    await group.rebalancer.round()
+    instance.connections += 1
+    instance.members = ["me"]
+
+    assert await group.rebalancer.round()
+    assert group.decided == {"orders": list(range(8))}
+
+
+async def test_queues_of_a_departed_member_are_taken_over_in_the_next_round(
+    instance: Instance, group: GroupEnv
+) -> None:
+    instance.members = ["me", "zoe"]
+    await group.rebalancer.round()
+    instance.members = ["me"]
+
+    assert await group.rebalancer.round()
+    assert group.decided == {"orders": list(range(8))}
+
+
+async def test_round_is_incomplete_while_the_share_of_a_known_retry_topic_is_unknown(
+    instance: Instance, group: GroupEnv
+) -> None:
+    group.topics = ["orders", "%RETRY%billing"]
+    instance.brokers["%RETRY%billing"] = "broker-b"
+    assert await group.rebalancer.round()
+
+    instance.queues["%RETRY%billing"] = 1
+    instance.responses = [["me"], DOWN]
+    assert not await group.rebalancer.round()
 
 
 async def test_topic_without_a_route_keeps_its_queues(instance: Instance, group: GroupEnv) -> None:
