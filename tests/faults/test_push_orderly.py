@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from itertools import count
@@ -238,6 +239,23 @@ async def test_locks_are_renewed_while_a_handler_runs(cluster: FakeCluster, grou
 
     assert group.events_of(LeaseLost) == []
     assert group.handled() == numbers(10)
+
+
+@pytest.mark.usefixtures("quick_locks")
+async def test_queues_whose_leases_expire_together_are_revoked_together(
+    cluster: FakeCluster, group: Group
+) -> None:
+    """Revoked one by one, each would wait for the response of the broker, and so would the rest."""
+    put(cluster, "0")
+    consumer = await group.join()
+    await group.have("0")
+    await group.at_rest()
+    held = consumer.assignment()
+    let_time_pass(consumer)
+    [request, *_] = await cluster.broker.wait_for(UNLOCK, 1)
+
+    assert len(json.loads(request.body)["mqSet"]) == len(held) > 1
+    await group.drained()
 
 
 # --- rebalances while handlers run ---------------------------------------------------------------

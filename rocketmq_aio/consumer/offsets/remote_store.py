@@ -103,7 +103,11 @@ class RemoteOffsetStore:
         self._latest[queue] = offset
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Send changed offsets to the brokers, and wait for all responses."""
+        """Send changed offsets to the brokers, and wait for all responses.
+
+        After a commit timed out, no further ones are sent to its broker in this call: each would
+        time out in turn.
+        """
         brokers: defaultdict[str, list[MessageQueue]] = defaultdict(list)
         for queue in sorted(set(queues)):
             if self._is_changed(queue):
@@ -111,7 +115,19 @@ class RemoteOffsetStore:
         lost: dict[MessageQueue, BaseException] = {}
 
         async def send_to(broker: str) -> None:
-            sent = await gather_limited(self._send, brokers[broker], SENDS_PER_BROKER)
+            silent: RequestTimeoutError | None = None
+
+            async def send(queue: MessageQueue) -> None:
+                nonlocal silent
+                if silent is not None:
+                    raise silent.with_traceback(None)
+                try:
+                    await self._send(queue)
+                except RequestTimeoutError as error:
+                    silent = error
+                    raise
+
+            sent = await gather_limited(send, brokers[broker], SENDS_PER_BROKER)
             lost.update(sent.failures)
 
         await gather_limited(send_to, brokers)

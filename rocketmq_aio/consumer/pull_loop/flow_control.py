@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Final
 
 from rocketmq_aio.config.consumer import ConsumerConfig, LitePullConfig, PushConfig
 from rocketmq_aio.consumer.pull_loop.queue_state import QueueState
 from rocketmq_aio.model.values import MessageQueue
+
+# A pull loop that waits for room is woken after several messages; with few large ones, or one far
+# behind the others, a single one may make room, and so may a change of the assignment.
+LOOK_SECONDS: Final = 1.0
 
 
 class FlowControl:
@@ -34,12 +39,17 @@ class FlowControl:
 
     async def pause(self, assigned: QueueState) -> None:
         """Wait for room, a resume or a seek; then `may_pull` has to be checked again."""
-        assigned.wake = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        assigned.wake = loop.create_future()
+        look = None
         if not assigned.paused and assigned.failure is None:
             assigned.block()
+            look = loop.call_later(LOOK_SECONDS, assigned.wake_puller)
         try:
             await assigned.wake
         finally:
+            if look is not None:
+                look.cancel()
             assigned.wake = None
             assigned.unblock()
 

@@ -29,6 +29,7 @@ logger = get_logger(__name__)
 LEASE_SECONDS: Final = 30.0  # brokers keep a lock twice as long, which covers a stall
 RENEW_SECONDS: Final = 20.0
 LOOKS_PER_INTERVAL: Final = 20  # checks for due renewals and expired leases
+BROKER_LOCK_SECONDS: Final = 60.0  # after which brokers give a lock to others
 
 
 class Lease(NamedTuple):
@@ -67,6 +68,8 @@ class QueueLocks:
         # Brokers process requests in any order: a renewal must not overtake an unlock.
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
         self._renewing: set[str] = set()
+        # Queues whose unlock failed, and until when their brokers may keep the locks.
+        self._not_unlocked: dict[MessageQueue, float] = {}
 
     def holds(self, queue: MessageQueue) -> bool:
         """Whether this client owns *queue* now."""
@@ -84,7 +87,7 @@ class QueueLocks:
     async def release(self, queues: Collection[MessageQueue]) -> None:
         """Release locks, also those whose `acquire` was cancelled.
 
-        Failures are logged: the broker expires such a lock after a minute.
+        What fails is repeated by `keep_renewing`, until the broker expires the lock after a minute.
         """
         self._forget(queues)
         await self._at_each_broker(queues, self._unlock)
@@ -95,9 +98,10 @@ class QueueLocks:
             while True:
                 await anyio.sleep(interval_seconds / LOOKS_PER_INTERVAL)
                 self._drop_ended()
-                for broker in self._due(interval_seconds) - self._renewing:
+                due = self._due(interval_seconds)
+                for broker in (due | self._left()) - self._renewing:
                     self._renewing.add(broker)
-                    tasks.start_soon(self._renew, broker)
+                    tasks.start_soon(self._renew if broker in due else self._unlock_left, broker)
 
     def _due(self, interval_seconds: float) -> set[str]:
         """Return brokers whose locks are due for renewal, or may have been forgotten.
@@ -127,6 +131,21 @@ class QueueLocks:
         finally:
             self._renewing.discard(broker)
 
+    def _left(self) -> set[str]:
+        """Return brokers that may keep locks of released queues."""
+        now = self._clock()
+        self._not_unlocked = {q: until for q, until in self._not_unlocked.items() if until > now}
+        return {self._broker_of(queue) for queue in self._not_unlocked}
+
+    async def _unlock_left(self, broker: str) -> None:
+        try:
+            async with self._turns[broker]:
+                left = [each for each in self._not_unlocked if self._broker_of(each) == broker]
+                if left:
+                    await self._request_unlocks(broker, left)
+        finally:
+            self._renewing.discard(broker)
+
     async def _lock(self, broker: str, queues: list[MessageQueue]) -> None:
         async with self._turns[broker]:
             self._drop_ended()
@@ -149,6 +168,7 @@ class QueueLocks:
             if self._leases.get(queue) != lease:
                 continue  # released or lost during the request
             if queue in granted:
+                self._not_unlocked.pop(queue, None)
                 self._leases[queue] = Lease(requested_at + self._lease_seconds, address)
             elif lease is not None:
                 self._lose(queue, "the broker gave it to another member")
@@ -156,12 +176,20 @@ class QueueLocks:
     async def _unlock(self, broker: str, queues: list[MessageQueue]) -> None:
         async with self._turns[broker]:
             self._forget(queues)  # granted meanwhile
-            try:
-                address = self._instance.routes.master_of(queues[0])
-                await self._request(address, UnlockBatchMQ(), queues)
-            except RocketMQError as error:
-                count = len(queues)
-                logger.info("queues_not_unlocked", broker=broker, queues=count, reason=str(error))
+            until = self._clock() + BROKER_LOCK_SECONDS
+            self._not_unlocked.update(dict.fromkeys(queues, until))  # also if this is cancelled
+            await self._request_unlocks(broker, queues)
+
+    async def _request_unlocks(self, broker: str, queues: list[MessageQueue]) -> None:
+        try:
+            address = self._instance.routes.master_of(queues[0])
+            await self._request(address, UnlockBatchMQ(), queues)
+        except RocketMQError as error:
+            count = len(queues)
+            logger.info("queues_not_unlocked", broker=broker, queues=count, reason=str(error))
+        else:
+            for queue in queues:
+                self._not_unlocked.pop(queue, None)
 
     async def _request(
         self, address: str, header: RequestHeader, queues: list[MessageQueue]

@@ -102,6 +102,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
             interval_seconds=config.pull_interval_seconds,
         )
         self._assignments = Assignments(self, self.commits, listeners)
+        self._lost: list[DispatchQueue] = []  # whose locks were lost, to be revoked
         self._unlocks: DeferredUnlocks | None = None
         if self.locks is not None:
             self._unlocks = DeferredUnlocks(
@@ -197,7 +198,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
             if isinstance(assigned, PoppedQueue) != (queue in popped)
         ]
         if switched:
-            await self._assignments.revoke(switched)
+            await self._assignments.revoke(switched, drain_seconds=self._drain_seconds)
         if self._pops is not None:
             await self._follow_modes()
         return await super()._apply(shares)
@@ -269,10 +270,14 @@ class PushEngine(GroupEngine[DispatchQueue]):
     def _on_lost(self, queue: MessageQueue) -> None:
         if (assigned := self.table.get(queue)) is not None:
             self.publish(LeaseLost(queue=queue))
-            self._tasks.spawn(self._revoke_lost, assigned, name=f"lease-lost-{queue}")
+            if not self._lost:
+                self._tasks.spawn(self._revoke_lost, name="leases-lost")
+            self._lost.append(assigned)
 
-    async def _revoke_lost(self, assigned: DispatchQueue) -> None:
-        await self._assignments.revoke((assigned,))
+    async def _revoke_lost(self) -> None:
+        # Together: their broker may not respond, and no queue is assigned meanwhile.
+        lost, self._lost = self._lost, []
+        await self._assignments.revoke(lost)
         self.rebalancer.wake()
 
     async def admit(self, queues: tuple[MessageQueue, ...]) -> Collection[MessageQueue]:

@@ -243,6 +243,25 @@ async def test_concurrent_commits_to_a_broker_are_limited(
     assert len(brokers.kept) == 3 * SENDS_PER_BROKER
 
 
+async def test_a_broker_that_times_out_is_sent_no_further_commits_in_the_same_call(
+    brokers: Brokers, store: RemoteOffsetStore
+) -> None:
+    offsets = {queue(n, broker): n for n in range(40) for broker in ("broker-a", "broker-b")}
+    await commit(store, {queue(0, broker): 7 for broker in ("broker-a", "broker-b")})
+    brokers.updates.clear()
+    brokers.errors = {queue(n): [TIMEOUT] for n in range(40)}
+
+    with pytest.raises(CommitError) as caught:
+        await commit(store, offsets)
+
+    assert caught.value.lost == {queue(n): TIMEOUT for n in range(40)}
+    sent = [each for each, _ in brokers.updates if each.broker_name == "broker-a"]
+    assert len(sent) == SENDS_PER_BROKER
+    brokers.errors.clear()
+    await store.persist(list(offsets))
+    assert brokers.kept == offsets
+
+
 async def test_a_broker_that_does_not_answer_does_not_delay_others(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rocketmq_aio.config.consumer import PushConfig
+from rocketmq_aio.consumer.pull_loop import flow_control as flow_control_module
 from rocketmq_aio.consumer.pull_loop.flow_control import TopicFlowControl
 from rocketmq_aio.consumer.push.dispatch_queue import WAKE_AFTER, DispatchQueue
 from rocketmq_aio.model.message import MessageExt
@@ -111,6 +112,27 @@ async def test_a_full_queue_is_woken_when_there_is_room_for_a_pull() -> None:
 
     assigned.mark_done(taken[-1])
     assert wake.done()
+
+
+@pytest.mark.parametrize("limit", [{"pull_threshold_bytes_per_queue": 100}, {"max_span": 5000}])
+async def test_room_that_a_single_message_makes_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, limit: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(flow_control_module, "LOOK_SECONDS", 0.01)
+    bound = limits(**limit)
+    assigned = DispatchQueue(queue())
+    assigned.begin(0)
+    large = message(0, assigned.queue, 100)
+    assigned.put([large, *(message(n, assigned.queue, 1) for n in range(5000, 5063))])
+    assert not bound.may_pull(assigned)
+    pausing = asyncio.create_task(bound.pause(assigned))
+    await asyncio.sleep(0)
+    assigned.mark_done(large)
+    assert assigned.wake is not None
+    assert not assigned.wake.done()
+
+    await pausing
+    assert bound.may_pull(assigned)
 
 
 async def test_few_messages_far_apart_wake_the_pull_loop_one_by_one() -> None:

@@ -326,6 +326,57 @@ async def test_a_release_that_fails_is_no_error(cluster: FakeCluster, member: Me
     assert cluster.brokers[1].locks.owner(GROUP, B0) is None
 
 
+async def test_an_unlock_that_fails_is_repeated(cluster: FakeCluster, member: Member) -> None:
+    await member.locks.acquire([A0, A1])
+    cluster.broker.on(UNLOCK, Response(ResponseCode.SYSTEM_BUSY), times=2)
+    async with member.renewing():
+        await member.locks.release([A0])
+        await until(lambda: cluster.broker.locks.owner(GROUP, A0) is None, "the unlock")
+
+        assert member.locks.holds(A1)
+        assert member.lost == []
+
+
+async def test_an_unlock_that_is_cancelled_is_repeated(
+    cluster: FakeCluster, member: Member
+) -> None:
+    await member.locks.acquire([A0])
+    cluster.broker.on(UNLOCK, None)
+    releasing = asyncio.create_task(member.locks.release([A0]))
+    await cluster.broker.wait_for(UNLOCK, 1)
+    releasing.cancel()
+    await asyncio.gather(releasing, return_exceptions=True)
+    async with member.renewing():
+        await until(lambda: cluster.broker.locks.owner(GROUP, A0) is None, "the unlock")
+
+
+async def test_a_queue_that_is_locked_again_is_not_unlocked_later(
+    cluster: FakeCluster, member: Member
+) -> None:
+    await member.locks.acquire([A0, B0])
+    cluster.broker.on(UNLOCK, Response(ResponseCode.SYSTEM_BUSY))
+    cluster.brokers[1].on(UNLOCK, Response(ResponseCode.SYSTEM_BUSY))
+    await member.locks.release([A0, B0])
+    await member.locks.acquire([A0])
+    async with member.renewing():
+        await until(lambda: cluster.brokers[1].locks.owner(GROUP, B0) is None, "an unlock")
+
+        assert len(cluster.broker.requests_of(UNLOCK)) == 1
+        assert member.locks.holds(A0)
+
+
+async def test_an_unlock_is_repeated_until_the_broker_has_expired_the_lock(
+    cluster: FakeCluster, member: Member
+) -> None:
+    await member.locks.acquire([A0])
+    cluster.broker.on(UNLOCK, Response(ResponseCode.SYSTEM_BUSY), times=None)
+    async with member.renewing():
+        await member.locks.release([A0])
+        await cluster.broker.wait_for(UNLOCK, 3)
+        member.clock.now += locks_module.BROKER_LOCK_SECONDS
+        await until(lambda: not member.locks._not_unlocked, "the end")
+
+
 async def test_a_lock_that_nobody_renews_is_free_for_others(
     cluster: FakeCluster, member: Member
 ) -> None:
