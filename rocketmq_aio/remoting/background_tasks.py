@@ -24,9 +24,19 @@ CLOSE_SECONDS: Final = 5.0  # for the cleanup of cancelled tasks
 _in_background: ContextVar[bool] = ContextVar("rocketmq_aio_in_background", default=False)
 
 
+# The task of the function that `call_isolated` calls; inherited by the tasks that it makes.
+_isolated: ContextVar[asyncio.Task[Any] | None] = ContextVar("rocketmq_aio_isolated", default=None)
+
+
 def in_background_task() -> bool:
     """Whether the close of a client may be waiting for the current task."""
     return _in_background.get()
+
+
+def in_isolated_call() -> bool:
+    """Whether a function that `call_isolated` calls runs in the current task."""
+    task = _isolated.get()
+    return task is not None and task is asyncio.current_task()
 
 
 class BackgroundTasks:
@@ -138,6 +148,7 @@ async def call_isolated(function: Callable[..., object], *args: object) -> objec
     async def run() -> None:
         nonlocal outcome, failure
         _in_background.set(True)
+        _isolated.set(asyncio.current_task())
         try:
             outcome = function(*args)
             if inspect.isawaitable(outcome):

@@ -6,25 +6,29 @@ import asyncio
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import PushConfig
+from rocketmq_aio.consumer.common import listeners as listeners_module
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ClosedError, NotConnectedError, NotRunningError
 from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.stopwatch import Stopwatch
 from tests.faults.proxied import proxied_config, shorten_timeout
-from tests.faults.pushing import Group, group_of, in_both_ways
+from tests.faults.pushing import Group, accept, group_of, in_both_ways
 from tests.history import Outcome
 from tests.history.recording import record_call
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
+from tests.unit.consumer.pushing import push_consumer
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 
@@ -93,20 +97,66 @@ async def test_close_during_the_drain_of_a_rebalance_is_bounded(
 
 
 async def test_a_handler_can_close_its_consumer(cluster: FakeCluster, group: Group) -> None:
+    """Its own message is done: redelivered, it would close the next consumer, too."""
     closed = asyncio.Event()
 
     async def behave(message: MessageExt) -> None:
         if message.body == b"3":
-            closed.set()
             await consumer.close()
+            closed.set()
 
     put(cluster, *numbers(10))
-    consumer = await group.join(behave, concurrency=1, close_timeout_seconds=0.2)
+    consumer = await group.join(behave, concurrency=1, close_timeout_seconds=3600.0)
     await closed.wait()
     await record_call(group.history, "close", 0.2, consumer.close())
 
-    assert group.handled() == numbers(3)
-    assert committed(cluster) == 3
+    assert group.handled() == numbers(4)
+    assert committed(cluster) == 4
+
+
+async def test_a_task_of_a_handler_can_close_its_consumer(
+    cluster: FakeCluster, group: Group
+) -> None:
+    """Unlike in the handler itself, the call returns when the consumer is closed."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def behave(message: MessageExt) -> None:
+        if message.body == b"3":
+            tasks.append(asyncio.create_task(consumer.close()))
+
+    put(cluster, *numbers(10))
+    consumer = await group.join(behave, concurrency=1)
+    await until(lambda: tasks, "the close to begin")
+    await tasks[0]
+
+    assert cluster.broker.members.groups == {}
+    assert committed(cluster) == len(group.handled()) >= 4
+
+
+@pytest.mark.parametrize("name", ["on_assigned", "on_revoked"])
+async def test_a_listener_can_close_its_consumer(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(listeners_module, "LISTENER_SECONDS", 3600)
+    called = asyncio.Event()
+
+    async def listener(_queues: tuple[MessageQueue, ...]) -> None:
+        await consumer.close()
+        called.set()
+
+    arguments: dict[str, Any] = {name: listener}
+    consumer = push_consumer(cluster, accept, arguments=arguments, close_timeout_seconds=0.0)
+    consumer._close_seconds = 3600
+    await consumer.start()
+    await consumer.subscribe(TOPIC)
+    if name == "on_revoked":
+        await consumer.ready(15)
+        await consumer.unsubscribe(TOPIC)
+    async with asyncio.timeout(15):
+        await called.wait()
+        await consumer.close()
+
+    assert cluster.broker.members.groups == {}
 
 
 async def test_pending_local_retry_does_not_delay_close(cluster: FakeCluster, group: Group) -> None:

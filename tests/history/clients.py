@@ -310,6 +310,9 @@ class RecordedConsumer:
 
     async def close(self) -> None:
         await super().close()  # type: ignore[misc]
+        releasing: asyncio.Task[None] | None = self._releasing  # type: ignore[attr-defined]
+        if releasing is not None and not releasing.done():
+            return  # called by a handler, whose end the close waits for
         with suppress(NotRunningError):  # it was never started
             left = events.Left(at=monotonic(), consumer=self.consumer_id, group=self._group)
             self._recorder.add(left)

@@ -163,6 +163,13 @@ class GroupEngine(Generic[Q]):
         for wanted in list(self._subscriptions.values()):
             await self._prepare(wanted)
 
+    def is_calling(self) -> bool:
+        """Whether the current task is that of application code whose end a close waits for."""
+        return self._assignments.is_in_listener()
+
+    def stop_calling(self) -> None:
+        """Start no more calls of application code: the consumer closes after the current ones."""
+
     async def _leave(self) -> None:
         self.events.close()
         self._puller.close()

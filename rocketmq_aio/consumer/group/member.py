@@ -23,6 +23,18 @@ class GroupMember(ClientBase, Generic[E]):
 
     _engine: E
 
+    async def close(self) -> None:
+        """Leave the group and release all resources; bounded in time, may be called twice.
+
+        When cancelled, it continues in the background.  Called in a handler or a listener of this
+        consumer, it returns at once, and waits for the end of that call in the background.
+        """
+        if self._engine.is_calling():
+            self._engine.stop_calling()
+            self._start_release()
+        else:
+            await super().close()
+
     async def unsubscribe(self, topic: str) -> None:
         """Stop reading *topic* and commit its progress.
 

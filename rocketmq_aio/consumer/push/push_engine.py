@@ -157,6 +157,12 @@ class PushEngine(GroupEngine[DispatchQueue]):
         if self.stalls is not None:
             self._tasks.spawn(self.stalls.stalls.watch, name="stalls")
 
+    def is_calling(self) -> bool:
+        return self.workers.is_calling() or super().is_calling()
+
+    def stop_calling(self) -> None:
+        self._service.suspended = True
+
     async def shut(self) -> None:
         # After a failure no handler runs any more.
         drain_seconds = self.config.close_timeout_seconds if self._running else 0.0

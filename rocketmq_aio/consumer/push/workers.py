@@ -114,6 +114,10 @@ class Workers:
     def busy(self) -> list[Worker]:
         return [worker for worker in self._workers.values() if worker.since]
 
+    def is_calling(self) -> bool:
+        """Whether the current task is that of a handler."""
+        return any(worker.is_running for worker in self._workers.values())
+
     def messages_in_flight(self) -> list[MessageExt]:
         """Return the messages that handlers work on now."""
         return [message for worker in self.busy for message in worker.messages]

@@ -18,6 +18,7 @@ from rocketmq_aio.consumer.common.listeners import (
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.pull_loop.queue_state import QueueState
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.remoting.background_tasks import in_isolated_call
 
 DRAIN_SECONDS: Final = 1.0  # for the application to finish its last batch
 LAST_COMMIT_SECONDS: Final = 5.0  # then the next owner starts without this commit
@@ -59,6 +60,10 @@ class Assignments(Generic[Q]):
     def is_changing_here(self) -> bool:
         """Whether a listener called this code: a change would wait for itself."""
         return self._in_listener and _listening.get() is self
+
+    def is_in_listener(self) -> bool:
+        """Whether the current task is that of a listener, whose end every change waits for."""
+        return self.is_changing_here() and in_isolated_call()
 
     async def change(
         self,
