@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from time import time_ns
 from typing import Self, TypeVar
@@ -295,14 +295,19 @@ class MQClientInstance:
         never_connected = address in advertised and address not in self._connection_numbers
         return ADVERTISED if never_connected else ""
 
-    def _describe(self) -> HeartbeatData | None:
-        if not self._producers and not self._consumers:
-            return None
-        return HeartbeatData(
+    def _describe(self, groups: Collection[str] | None) -> HeartbeatData | None:
+        """Return the heartbeat of *groups*, None: of all; None if none of them is registered."""
+        producers: Iterable[str] = self._producers
+        consumers: Iterable[InnerConsumer] = self._consumers.values()
+        if groups is not None:
+            producers = [each for each in groups if each in self._producers]
+            consumers = [self._consumers[each] for each in groups if each in self._consumers]
+        data = HeartbeatData(
             client_id=self.client_id,
-            producer_data_set=[ProducerData(group_name=group) for group in self._producers],
-            consumer_data_set=[self._consumer_data(each) for each in self._consumers.values()],
+            producer_data_set=[ProducerData(group_name=group) for group in producers],
+            consumer_data_set=[self._consumer_data(each) for each in consumers],
         )
+        return data if data.producer_data_set or data.consumer_data_set else None
 
     def _consumer_data(self, consumer: InnerConsumer) -> ConsumerData:
         data = consumer.heartbeat_data()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Final
+from zlib import crc32
 
 import anyio
 import msgspec
@@ -16,12 +18,13 @@ from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.groups import Heartbeat, HeartbeatResponse
-from rocketmq_aio.protocol.subscription import java_hash
 from rocketmq_aio.remoting.backoff import Backoff
 from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.remoting.remoting_client import RemotingClient
 
 logger = get_logger(__name__)
+
+_encode = msgspec.json.Encoder().encode
 
 LOOK_SECONDS: Final = 1.0  # between checks for brokers that do not know this client
 LONGEST_RETRY_SECONDS: Final = 5.0  # a restarted broker checks transactions soon
@@ -30,7 +33,8 @@ LONGEST_RETRY_SECONDS: Final = 5.0  # a restarted broker checks transactions soo
 class Heartbeats:
     """Sends heartbeats to brokers, concurrently: a slow broker does not delay the others.
 
-    :param describe: returns the data to send; None when there is neither producer nor consumer
+    :param describe: returns the data of some groups, or of all if it is given None; None when
+        there is neither producer nor consumer
     :param addresses: returns the brokers to send to
     """
 
@@ -38,7 +42,7 @@ class Heartbeats:
         self,
         remoting: RemotingClient,
         *,
-        describe: Callable[[], HeartbeatData | None],
+        describe: Callable[[Collection[str] | None], HeartbeatData | None],
         addresses: Callable[[], set[str]],
         short_form: bool,
     ) -> None:
@@ -52,6 +56,8 @@ class Heartbeats:
         self._calls = 0  # of `send`
         # By address: the number of calls when the last heartbeat began, and its error.
         self._last: dict[str, tuple[int, RocketMQError | None]] = {}
+        # By address: what the next heartbeat is about, with the number of the last call for it.
+        self._due: defaultdict[str, dict[str | None, int]] = defaultdict(dict)
         self._registered: set[str] = set()  # over the connection of the last heartbeat
         self._retries: dict[str, tuple[float, Backoff]] = {}  # failing addresses: not before
         self._sending: set[str] = set()  # by `run`
@@ -81,10 +87,14 @@ class Heartbeats:
 
     def _is_missing(self, address: str, now: float) -> bool:
         """Whether the broker does not know this client, and may be sent a heartbeat now."""
-        if address in self._registered and self._remoting.is_connected(address):
+        if self._knows_all(address):
             return False
         not_before, _ = self._retries.get(address, (now, None))
         return not_before <= now and not self._remoting.backoff_left(address)
+
+    def _knows_all(self, address: str) -> bool:
+        """Whether the broker has accepted all groups over the current connection."""
+        return address in self._registered and self._remoting.is_connected(address)
 
     async def _send_in_background(self, address: str) -> None:
         try:
@@ -92,27 +102,37 @@ class Heartbeats:
         finally:
             self._sending.discard(address)
 
-    async def send_all(self, *, anew: bool = False) -> dict[str, RocketMQError]:
-        """Send to all brokers now and return the failures; *anew* sends the full form."""
-        if anew:
-            self._accepted.clear()
-        errors = (await gather_limited(self.send, self._addresses())).results
+    async def send_all(self, group: str | None = None) -> dict[str, RocketMQError]:
+        """Send to all brokers now and return the failures.
+
+        :param group: the only one that has changed: what a heartbeat costs does not grow with the
+            number of groups
+        """
+        send = partial(self.send, group=group)
+        errors = (await gather_limited(send, self._addresses())).results
         return {address: error for address, error in errors.items() if error is not None}
 
-    async def send(self, address: str) -> RocketMQError | None:
+    async def send(self, address: str, group: str | None = None) -> RocketMQError | None:
         """Send to one broker; log and return a failure.
 
         One at a time, since brokers process requests in any order: the older of two could win.
-        A caller that waited while a later heartbeat began shares its outcome.
+        A caller that waited while a later heartbeat began shares its outcome: each heartbeat has
+        the groups of all callers that wait.
+
+        :param group: leave other groups out, if the broker knows them
         """
         self._calls += 1
-        call = self._calls
+        call = self._due[address][group] = self._calls
         async with self.lock(address):
             began_at, error = self._last.get(address, (0, None))
             if began_at < call:
-                began_at = self._calls
-                error = await self._try_send(address)
+                began_at, due = self._calls, self._due[address]
+                groups = None
+                if None not in due and self._knows_all(address):
+                    groups = [each for each in due if each is not None]
+                error = await self._try_send(address, groups)
                 self._last[address] = began_at, error
+                self._due[address] = {each: n for each, n in due.items() if n > began_at}
             return error
 
     async def version_of(self, address: str) -> int | None:
@@ -125,12 +145,15 @@ class Heartbeats:
         """Return the lock to hold while registering with or unregistering from a broker."""
         return self._locks[address]
 
-    async def _try_send(self, address: str) -> RocketMQError | None:
-        data = self._describe()
+    async def _try_send(self, address: str, groups: Collection[str] | None) -> RocketMQError | None:
+        data = self._describe(groups)
         if data is None:
             return None
         try:
-            await self._send_data(address, data)
+            if groups is None:
+                await self._send_complete(address, data)
+            else:
+                await self._remoting.request_checked(address, Heartbeat(), _encode(data))
         except RocketMQError as error:
             self.forget(address)
             self._retry_later(address)
@@ -152,7 +175,7 @@ class Heartbeats:
 
     def retain(self, addresses: set[str]) -> None:
         """Forget every address but *addresses*."""
-        tables = (self._accepted, self._last, self._retries, self.broker_versions)
+        tables = (self._accepted, self._last, self._due, self._retries, self.broker_versions)
         gone = {address for table in (*tables, self._locks) for address in table}
         for address in (gone | self._v2 | self._registered) - addresses:
             if self._locks[address].statistics().locked:
@@ -162,12 +185,12 @@ class Heartbeats:
             self._v2.discard(address)
             self._registered.discard(address)
 
-    async def _send_data(self, address: str, data: HeartbeatData) -> None:
+    async def _send_complete(self, address: str, data: HeartbeatData) -> None:
         fingerprint = _fingerprint(data) if self._short_form else 0
         data = replace(data, heartbeat_fingerprint=fingerprint)
         known = address in self._v2 and self._accepted.get(address) == fingerprint != 0
         short = known and self._remoting.is_connected(address)
-        body = msgspec.json.encode(_without_subscriptions(data) if short else data)
+        body = _encode(_without_subscriptions(data) if short else data)
         command = await self._remoting.request_checked(address, Heartbeat(), body)
         self.broker_versions[address] = command.version
         self._registered.add(address)
@@ -185,13 +208,13 @@ class Heartbeats:
 
 
 def _fingerprint(data: HeartbeatData) -> int:
-    """Return a number that is stable while groups and subscriptions are; never 0."""
+    """Return a number that is stable while groups and subscriptions are; positive, 32 bits."""
     subscriptions = [
         [replace(each, sub_version=0) for each in consumer.subscription_data_set]
         for consumer in data.consumer_data_set
     ]
     groups = (data.producer_data_set, _without_subscriptions(data).consumer_data_set)
-    return java_hash(msgspec.json.encode((groups, subscriptions)).decode()) or 1
+    return crc32(_encode((groups, subscriptions))) & 0x7FFF_FFFF or 1
 
 
 def _without_subscriptions(data: HeartbeatData) -> HeartbeatData:

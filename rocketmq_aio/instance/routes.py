@@ -134,6 +134,12 @@ def _ordered(topic: str, conf: str) -> list[MessageQueue]:
     return queues
 
 
+def _count(counts: Counter[str], address: str, change: int) -> None:
+    counts[address] += change
+    if not counts[address]:
+        del counts[address]
+
+
 @dataclass(slots=True)
 class _Suspect:
     """An address that failed: its broker may have another master soon.
@@ -170,6 +176,9 @@ class RouteTable:
         self._heard_from = heard_from
         self._on_replaced = on_replaced
         self._routes: dict[str, TopicRoute] = {}  # the last one confirmed is the last
+        # How many brokers of all routes have an address, by address; and those of masters.
+        self._replicas: Counter[str] = Counter()
+        self._masters: Counter[str] = Counter()
         self._fetching: dict[str, asyncio.Future[TopicRoute | RocketMQError | None]] = {}
         self._fetched_at: dict[str, float] = {}  # of known topics
         self._misses: dict[str, int] = {}
@@ -250,11 +259,12 @@ class RouteTable:
         if known is not None:
             if not may_lose_brokers and known.brokers.keys() - route.brokers.keys():
                 return known
-            del self._routes[topic]
             if route == known:
-                self._routes[topic] = known
+                self._routes[topic] = self._routes.pop(topic)
                 return known
+        self._drop(topic)
         self._routes[topic] = route
+        self._count_addresses(route, 1)
         logger.debug("route_changed", topic=topic, queues=len(route.subscribe_queues))
         if route.malformed:
             logger.warning("route_addresses_malformed", topic=topic, addresses=route.malformed)
@@ -265,9 +275,23 @@ class RouteTable:
         self._misses[topic] = self._misses.get(topic, 0) + 1
         # A single "no such topic" can come from a name server that has just started.
         if self._misses[topic] == MISSES_BEFORE_GONE:
-            if self._routes.pop(topic, None) is not None:
+            if self._drop(topic):
                 logger.warning("topic_gone", topic=topic)
             self._on_changed(topic)  # also if it was never known: it is certainly missing
+
+    def _drop(self, topic: str) -> bool:
+        """Remove the route of *topic*; return whether there was one."""
+        route = self._routes.pop(topic, None)
+        if route is not None:
+            self._count_addresses(route, -1)
+        return route is not None
+
+    def _count_addresses(self, route: TopicRoute, change: int) -> None:
+        for replicas in route.brokers.values():
+            for broker_id, address in replicas.items():
+                _count(self._replicas, address, change)
+                if broker_id == MASTER_ID:
+                    _count(self._masters, address, change)
 
     @contextmanager
     def pin(self, topic: str) -> Iterator[None]:
@@ -334,13 +358,7 @@ class RouteTable:
 
     def addresses(self, *, masters_only: bool = False) -> set[str]:
         """Return the addresses of all brokers in the table."""
-        return {
-            address
-            for route in self._routes.values()
-            for replicas in route.brokers.values()
-            for broker_id, address in replicas.items()
-            if broker_id == MASTER_ID or not masters_only
-        }
+        return set(self._masters if masters_only else self._replicas)
 
     def _addresses(self, broker_name: str) -> dict[int, str]:
         # An older route of another topic may contain a former address of the broker.
@@ -431,7 +449,7 @@ class RouteTable:
         unused = set(self._routes) - wanted
         # At the second refresh: a send that fetched it may not be among the wanted yet.
         for topic in unused & self._unused:
-            del self._routes[topic]
+            self._drop(topic)
         self._fetched_at = {t: at for t, at in self._fetched_at.items() if t in self._routes}
         self._unused = unused
         for topic in set(self._misses) - wanted:

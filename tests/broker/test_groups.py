@@ -12,9 +12,12 @@ import psutil  # type: ignore[import-untyped]  # it has no stubs
 import pytest
 import pytest_asyncio
 
+from rocketmq_aio.admin.client import AdminClient
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.errors import ClosedError
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
@@ -46,6 +49,37 @@ def topic(rocketmq_cluster: Cluster, rocketmq_group: str) -> Iterator[str]:
     rocketmq_cluster.create_topic(name, queues=QUEUES)
     yield name
     rocketmq_cluster.delete_topic(name)
+
+
+@pytest.mark.parametrize("short", [False, True])
+async def test_a_group_that_joins_leaves_the_other_groups_of_its_client_registered(
+    namesrv: str, group: str, topic: str, *, short: bool
+) -> None:
+    config = ClientConfig(namesrv=namesrv, heartbeat_v2=short)
+    later = f"{group}-later"
+    async with (
+        MQClientInstance(config) as client,
+        AdminClient(client=client) as admin,
+        LitePullConsumer(group, client=client) as first,
+        LitePullConsumer(later, client=client) as second,
+    ):
+        await first.subscribe(topic, "paid")
+        await second.subscribe(topic, "sent")
+        joined = {each: await admin.groups.connections(each) for each in (group, later)}
+        await second.unsubscribe(topic)
+        await client.heartbeats.send_all()  # as the regular one
+        seen = await admin.groups.connections(group)
+        await second.close()
+        left = {each: await admin.groups.connections(each) for each in (group, later)}
+
+    for connections in (joined[group], joined[later], seen, left[group]):
+        assert [each.client_id for each in connections.members] == [client.client_id]
+    assert not left[later].online
+    expressions = [
+        {each.topic: each.expression for each in connections.subscriptions}.get(topic)
+        for connections in (joined[group], joined[later], seen, left[group])
+    ]
+    assert expressions == ["paid", "sent", "paid", "paid"]
 
 
 @dataclass

@@ -151,7 +151,7 @@ async def test_a_pull_consumer_is_not_a_member_of_its_group(
     await send(namesrv, topic, ["one"], queue=queue)
     await stored(puller, queue, 1)
     await puller.pull(queue, 0)
-    await puller.client.heartbeats.send_all(anew=True)
+    await puller.client.heartbeats.send_all()
 
     assert (
         await puller.client.broker.consumer_ids_at(group, puller.client.broker.any_broker(topic))

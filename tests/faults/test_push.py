@@ -314,7 +314,7 @@ async def test_retries_without_a_route_wait_for_the_name_server(
     consumer = await group.join(once(ValueError, "3"))
     await cluster.name_server.stop()
     cluster.broker.off(RequestCode.HEART_BEAT)
-    await consumer.client.heartbeats.send_all(anew=True)
+    await consumer.client.heartbeats.send_all()
     put(cluster, *numbers(10))
     await group.have(*(each for each in numbers(10) if each != "3"))
     await cluster.name_server.start()

@@ -151,7 +151,7 @@ class GroupEngine(Generic[Q]):
         self.instance.register_consumer(self)
         self._running = True
         await self._prepare_all()
-        check_accepted(await self.instance.heartbeats.send_all(anew=True))
+        check_accepted(await self.instance.heartbeats.send_all(self.group))
         self._tasks.spawn(self.rebalancer.run, name="rebalance")
         self._tasks.spawn(self.checks.keep_checking, name="group-check")
         interval = self.config.commit_interval_seconds
@@ -200,7 +200,7 @@ class GroupEngine(Generic[Q]):
         self.rebalancer.expect_more()
         try:
             try:
-                check_accepted(await self.instance.heartbeats.send_all(anew=True))
+                check_accepted(await self.instance.heartbeats.send_all(self.group))
             except BrokerError:  # kept, it would be in heartbeats, which brokers reject as a whole
                 await self._change(partial(self._undo, wanted, before))
                 raise
@@ -213,7 +213,7 @@ class GroupEngine(Generic[Q]):
     async def _withdraw(self, cancelled: Subscription, before: Subscription | None) -> None:
         """Undo a subscription that some brokers may have accepted."""
         await self._undo(cancelled, before)
-        await self.instance.heartbeats.send_all(anew=True)
+        await self.instance.heartbeats.send_all(self.group)
 
     async def _undo(self, refused: Subscription, before: Subscription | None) -> None:
         """Return to *before*, unless a later call has replaced *refused*."""
@@ -241,7 +241,7 @@ class GroupEngine(Generic[Q]):
         await self._assignments.change(
             {topic}, lambda: self._forget(topic), drain_seconds=drain_seconds
         )
-        await self.instance.heartbeats.send_all(anew=True)
+        await self.instance.heartbeats.send_all(self.group)
 
     async def _change(self, change: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Call *change*; in a listener, whose end every change waits for, only schedule it."""

@@ -118,7 +118,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         async def change() -> None:
             # Chosen together with the change of the table: a cancelled call changes nothing.
             await self._assignments.change(None, assign)
-            await self.instance.heartbeats.send_all(anew=True)
+            await self.instance.heartbeats.send_all(self.group)
 
         await self._change(change)
 

@@ -70,7 +70,7 @@ class PopEngine:
         self.instance.register_consumer(self)
         for wanted in list(self.subscriptions.values()):
             await self._prepare(wanted)
-        check_accepted(await self.instance.heartbeats.send_all(anew=True))
+        check_accepted(await self.instance.heartbeats.send_all(self.group))
         for topic in list(self.subscriptions):
             self._check_brokers(topic)
         self.running = True
@@ -115,7 +115,7 @@ class PopEngine:
         before = self.subscriptions.get(topic)
         self.subscriptions[topic] = wanted
         try:
-            check_accepted(await self.instance.heartbeats.send_all(anew=True))
+            check_accepted(await self.instance.heartbeats.send_all(self.group))
             self._check_brokers(topic)
         except BaseException:
             if self.subscriptions.get(topic) is wanted:  # no later call has changed it
@@ -137,7 +137,7 @@ class PopEngine:
             return
         self.on_route_changed(topic)
         await self._intake.service.give_back(self._remove_cached(topic))
-        await self.instance.heartbeats.send_all(anew=True)
+        await self.instance.heartbeats.send_all(self.group)
 
     def _remove_cached(self, topic: str) -> list[PoppedMessage]:
         return self._buffer.remove(lambda message: message.topic == topic)

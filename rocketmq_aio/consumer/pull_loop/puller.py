@@ -394,7 +394,7 @@ class Puller(Generic[Q]):
         now = asyncio.get_running_loop().time()
         if now - self._last_heartbeat >= HEARTBEAT_SECONDS:
             self._last_heartbeat = now
-            await self._instance.heartbeats.send_all(anew=True)
+            await self._instance.heartbeats.send_all(self._context.group)
 
 
 def _move(assigned: QueueState, requested: int, corrected: int, *, reset: bool) -> int:

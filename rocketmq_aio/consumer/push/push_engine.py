@@ -223,7 +223,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         for topic in wanted - read:
             self._subscriptions[topic] = subscription(topic, "*", self.instance.started_ms)
         if wanted != read:
-            await self.instance.heartbeats.send_all(anew=True)
+            await self.instance.heartbeats.send_all(self.group)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         check_offset(offset)

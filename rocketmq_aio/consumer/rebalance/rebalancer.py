@@ -196,7 +196,7 @@ class Rebalancer:
         members = await broker.consumer_ids_at(self._group, address)
         if self._instance.client_id not in members:
             # A restarted broker has forgotten all members: keep the queues and send a heartbeat.
-            await self._instance.heartbeats.send_all(anew=True)
+            await self._instance.heartbeats.send_all(self._group)
             members = await broker.consumer_ids_at(self._group, address)
         if self._may_lack_members(address, frozenset(members)):
             return []

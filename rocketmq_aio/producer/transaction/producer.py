@@ -162,7 +162,7 @@ class TransactionProducer(Producer[V]):
             with suppress(RouteNotFoundError, NameServerUnavailableError):  # requested again later
                 await self._instance.routes.get(topic)
         # At once, because a broker may be waiting for a member of this group to check.
-        await self._instance.heartbeats.send_all()
+        await self._instance.heartbeats.send_all(self.group)
 
     async def _shut(self) -> None:
         try:

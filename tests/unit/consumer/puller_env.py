@@ -76,8 +76,8 @@ class FakeInstance:
     def broker_of(self, queue: MessageQueue) -> str:
         return queue.broker_name
 
-    async def send_all(self, *, anew: bool) -> None:
-        assert anew
+    async def send_all(self, group: str) -> None:
+        assert group == "billing"
         self.beats += 1
 
     async def request(self, address: str, header: RequestHeader, *, timeout: float) -> Command:

@@ -83,7 +83,7 @@ class ConsumerClient(PlainClient):
     async def _open(self) -> None:
         self._instance.register_consumer(self)
         await self._instance.routes.get("orders")
-        await self._instance.heartbeats.send_all()
+        await self._instance.heartbeats.send_all(self.group)
 
     async def _shut(self) -> None:
         await self._instance.unregister_consumer(self)

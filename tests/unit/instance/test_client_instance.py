@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -271,17 +272,36 @@ async def test_on_route_changed_is_called_for_members() -> None:
 
 
 async def test_producers_register_with_masters_and_consumers_with_all() -> None:
-    async with FakeCluster(topics={"orders": 2}) as cluster:
+    async with FakeCluster(topics={"orders": 2}, replicas=1) as cluster:
         async with MQClientInstance(config_of(cluster)) as client:
-            route = await client.routes.get("orders")
-            route.brokers["broker-a"][1] = "127.0.0.1:1"  # a replica
+            await client.routes.get("orders")
             async with PlainClient(client):
                 producers = client._heartbeat_addresses()
                 client.register_consumer(ConsumerClient(client, "billing"))
                 both = client._heartbeat_addresses()
 
         assert producers == {cluster.broker.address}
-        assert both == {cluster.broker.address, "127.0.0.1:1"}
+        assert both == {cluster.broker.address, cluster.broker.replicas[0].address}
+
+
+async def test_a_starting_consumer_registers_only_its_own_group() -> None:
+    async with (
+        FakeCluster(topics={"orders": 2}) as cluster,
+        MQClientInstance(config_of(cluster)) as client,
+        ConsumerClient(client, "billing-0"),
+    ):
+        await cluster.broker.wait_for(HEART_BEAT, 2)  # its own, and that of the connection
+        async with AsyncExitStack() as stack:
+            for number in range(1, 20):
+                await stack.enter_async_context(ConsumerClient(client, f"billing-{number}"))
+                assert f"billing-{number}" in cluster.broker.members.groups
+
+            beats = cluster.broker.requests_of(HEART_BEAT)[2:]
+            said = [read_body(each.body, HeartbeatData).consumer_data_set for each in beats]
+            assert [[c.group_name for c in each] for each in said] == [
+                [f"billing-{number}"] for number in range(1, 20)
+            ]
+            assert len(cluster.broker.members.groups) == 20
 
 
 async def test_a_broker_that_comes_back_gets_a_heartbeat_at_once() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
@@ -58,6 +58,16 @@ class Beating:
         self.remoting = remoting
         self.data: HeartbeatData | None = described()
 
+    def describe(self, groups: Collection[str] | None) -> HeartbeatData | None:
+        data = self.data
+        if data is None or groups is None:
+            return data
+        return msgspec.structs.replace(
+            data,
+            producer_data_set=[p for p in data.producer_data_set if p.group_name in groups],
+            consumer_data_set=[c for c in data.consumer_data_set if c.group_name in groups],
+        )
+
     @property
     def broker(self) -> FakeBroker:
         return self.brokers[0]
@@ -66,6 +76,14 @@ class Beating:
         """Bodies of the heartbeats that a broker received."""
         commands = (broker or self.broker).requests_of(HEART_BEAT)
         return [read_body(command.body, HeartbeatData) for command in commands]
+
+    def groups(self) -> list[set[str]]:
+        """The groups in each heartbeat that the first broker received."""
+        return [
+            {each.group_name for each in said.producer_data_set}
+            | {each.group_name for each in said.consumer_data_set}
+            for said in self.reported()
+        ]
 
     def forms(self) -> list[str]:
         return ["short" if each.without_sub else "whole" for each in self.reported()]
@@ -83,7 +101,7 @@ async def heartbeats_env(
         opened = await stack.enter_async_context(open_client(config))
         heartbeats = Heartbeats(
             opened.client,
-            describe=lambda: made.data,
+            describe=lambda groups: made.describe(groups),
             addresses=lambda: {broker.address for broker in brokers},
             short_form=v2,
         )
@@ -151,7 +169,7 @@ async def test_heartbeats_are_short_after_an_accepted_full_one() -> None:
 
         assert made.forms() == ["whole", "short", "short"]
         (fingerprint,) = {each.heartbeat_fingerprint for each in made.reported()}
-        assert fingerprint != 0
+        assert 0 < fingerprint < 2**31
         assert made.reported()[1].consumer_data_set[0].subscription_data_set == []
 
 
@@ -179,7 +197,7 @@ async def test_the_fingerprint_is_the_same_for_all_members_of_a_group() -> None:
     async with heartbeats_env() as made:
         for data in (described(), described(version=2, client_id="another")):
             made.data = data
-            await made.heartbeats.send_all(anew=True)
+            await made.heartbeats.send_all()
 
         assert len({each.heartbeat_fingerprint for each in made.reported()}) == 1
 
@@ -213,12 +231,44 @@ async def test_heartbeat_is_full_after_a_failure() -> None:
         assert made.forms() == ["whole", "short", "whole"]
 
 
-async def test_anew_sends_full_heartbeats() -> None:
+async def test_a_heartbeat_about_a_group_leaves_the_others_out() -> None:
+    async with heartbeats_env(2) as made:
+        await made.heartbeats.send_all()
+        assert await made.heartbeats.send_all("billing") == {}
+
+        for broker in made.brokers:
+            assert made.reported(broker)[1] == HeartbeatData(
+                client_id="me", consumer_data_set=described().consumer_data_set
+            )
+
+
+async def test_a_broker_that_does_not_know_the_other_groups_gets_all() -> None:
+    async with heartbeats_env() as made:
+        await made.heartbeats.send_all("billing")
+        made.heartbeats.forget(made.broker.address)
+        await made.heartbeats.send_all("billing")
+
+        assert made.groups() == [{"billing", "shop"}] * 2
+
+
+async def test_a_failed_heartbeat_about_a_group_is_followed_by_a_complete_one() -> None:
     async with heartbeats_env() as made:
         await made.heartbeats.send_all()
-        await made.heartbeats.send_all(anew=True)
+        made.broker.on(HEART_BEAT, Response(1, remark="broken"), times=1)
+        failures = await made.heartbeats.send_all("billing")
+        await made.heartbeats.send_all("billing")
 
-        assert made.forms() == ["whole", "whole"]
+        assert [type(error) for error in failures.values()] == [BrokerError]
+        assert made.groups() == [{"billing", "shop"}, {"billing"}, {"billing", "shop"}]
+
+
+async def test_there_is_no_heartbeat_about_a_group_that_has_left() -> None:
+    async with heartbeats_env() as made:
+        await made.heartbeats.send_all()
+        made.data = msgspec.structs.replace(described(), consumer_data_set=[])
+        await made.heartbeats.send_all("shop")
+
+        assert made.groups() == [{"billing", "shop"}, {"shop"}]
 
 
 async def test_the_versions_of_brokers_are_remembered() -> None:
@@ -352,6 +402,52 @@ async def test_concurrent_heartbeats_end_with_the_newest() -> None:
         for reported in made.reported()
     ]
     assert expressions == ["*", "new"]
+
+
+async def test_groups_of_waiting_callers_share_one_heartbeat() -> None:
+    async with heartbeats_env() as made:
+        go = asyncio.Event()
+
+        async def slowly(*_: object) -> Response:
+            await go.wait()
+            return Response()
+
+        await made.heartbeats.send_all()
+        made.broker.on(HEART_BEAT, slowly, times=1)
+        sent = [asyncio.create_task(made.heartbeats.send_all("shop"))]
+        await made.broker.wait_for(HEART_BEAT, 2)
+        groups = ("billing", "shop", "billing")
+        sent += [asyncio.create_task(made.heartbeats.send_all(group)) for group in groups]
+        await asyncio.sleep(0)
+        go.set()
+        assert await asyncio.gather(*sent) == [{}] * 4
+
+        assert made.groups() == [{"billing", "shop"}, {"shop"}, {"billing", "shop"}]
+
+
+async def test_a_cancelled_caller_takes_no_group_of_another_caller_away() -> None:
+    async with heartbeats_env() as made:
+        held = asyncio.Event()
+
+        async def never(*_: object) -> Response:
+            await held.wait()
+            return Response()
+
+        await made.heartbeats.send_all()
+        made.broker.on(HEART_BEAT, never, times=2)
+        first = asyncio.create_task(made.heartbeats.send_all("shop"))
+        await made.broker.wait_for(HEART_BEAT, 2)
+        second = asyncio.create_task(made.heartbeats.send_all("shop"))
+        third = asyncio.create_task(made.heartbeats.send_all("billing"))
+        await asyncio.sleep(0)
+        first.cancel()
+        await made.broker.wait_for(HEART_BEAT, 3)  # of the second, with both groups
+        second.cancel()
+        await third
+
+        assert made.groups()[2] == {"billing", "shop"}
+        assert "billing" in made.groups()[3]
+        held.set()
 
 
 async def test_waiting_callers_share_one_heartbeat() -> None:

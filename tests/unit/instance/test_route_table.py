@@ -427,6 +427,25 @@ async def test_addresses_come_from_all_routes_in_use(table: Table) -> None:
     assert table.routes.addresses(masters_only=True) == {A, B}
 
 
+async def test_addresses_are_those_of_the_current_routes(table: Table) -> None:
+    replicated = broker(master=A, replica=C)
+    table.names.known["orders"] = route(queues(), replicated)
+    table.names.known["payments"] = route(queues(), replicated)
+    for topic in ("orders", "payments"):
+        await table.routes.get(topic)
+    before = table.routes.addresses()
+    table.knows("payments", address=B)
+    await table.routes.fetch("payments")
+    moved = table.routes.addresses()
+    del table.names.known["orders"]
+    for _ in range(2):
+        await table.routes.refresh(["orders"])
+
+    assert before == {A, C}
+    assert moved == {A, B, C}
+    assert table.routes.addresses() == table.routes.addresses(masters_only=True) == {B}
+
+
 async def test_the_latest_answer_of_a_name_server_decides_where_a_broker_is(table: Table) -> None:
     await table.routes.get("orders")
     table.knows("payments", address=B)

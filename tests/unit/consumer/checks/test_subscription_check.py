@@ -377,7 +377,7 @@ async def test_failed_request_is_repeated_at_the_next_check(
         cluster.broker.on(LIST_CONNECTIONS, response)
         await check.check()
         await until(lambda: check._instance.remoting.is_connected(cluster.broker.address), "again")
-        await check._instance.heartbeats.send_all(anew=True)
+        await check._instance.heartbeats.send_all()
 
         assert len(await check.checked()) == 1
 

@@ -160,7 +160,7 @@ async def test_a_refused_subscription_is_not_kept(cluster: FakeCluster) -> None:
             with pytest.raises(PermissionDeniedError):
                 await consumer.subscribe(topic, "b")
             cluster.broker.off(RequestCode.HEART_BEAT)
-            await consumer.client.heartbeats.send_all(anew=True)
+            await consumer.client.heartbeats.send_all()
 
             assert subscribed(cluster.broker) == {TOPIC: "a"}
             subscriptions = cluster.broker.members.groups[GROUP].subscriptions
@@ -175,7 +175,7 @@ async def test_the_former_expression_returns_to_brokers_that_accepted_a_refused_
         with pytest.raises(PermissionDeniedError):
             await it.subscribe(TOPIC, "b")
         refusing.off(RequestCode.HEART_BEAT)
-        await it.client.heartbeats.send_all(anew=True)
+        await it.client.heartbeats.send_all()
 
         assert accepting.members.groups[GROUP].subscriptions[TOPIC].sub_string == "a"
 

@@ -426,7 +426,7 @@ async def test_a_pull_consumer_does_not_register_with_brokers(
 ) -> None:
     put(cluster, "one")
     await puller.pull(queue(), 0)
-    await puller.client.heartbeats.send_all(anew=True)
+    await puller.client.heartbeats.send_all()
 
     assert cluster.broker.requests_of(RequestCode.HEART_BEAT) == []
 

@@ -281,7 +281,7 @@ async def test_failed_consumer_leaves_its_group(cluster: FakeCluster) -> None:
         assert GROUP in cluster.broker.members.groups
         break_down(consumer)
         await until(lambda: GROUP not in cluster.broker.members.groups, "the group to be left")
-        await consumer.client.heartbeats.send_all(anew=True)
+        await consumer.client.heartbeats.send_all()
 
         assert GROUP not in cluster.broker.members.groups
 

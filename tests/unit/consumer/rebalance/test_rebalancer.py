@@ -71,8 +71,8 @@ class Instance:
             raise response
         return response
 
-    async def send_all(self, *, anew: bool) -> None:
-        assert anew
+    async def send_all(self, group: str) -> None:
+        assert group == "billing"
         self.beats += 1
 
 
