@@ -56,12 +56,22 @@ class Commits:
 
         Failures are published as `CommitFailed`, and retried with the next regular commit.
         """
-        due = [each for each in queues if self._automatic or each.commit_due]
+        due = [each for each in queues if self._is_due(each)]
+        if not due:
+            return
         _, lost = await self._persist(due)
         if lost:
             reason = str(CommitError(lost))
             logger.warning("commit_failed", reason=reason)
             self._on_event(CommitFailed(queues=tuple(lost), reason=reason))
+
+    def _is_due(self, assigned: QueueState) -> bool:
+        if assigned.commit_due or not self._automatic:
+            return assigned.commit_due
+        store = self._store
+        if isinstance(store, RemoteOffsetStore):  # an idle queue costs nothing else
+            return not store.is_stored(assigned.queue, assigned.committable)
+        return True
 
     async def forget(self, queues: Iterable[MessageQueue]) -> None:
         """Remove *queues*, which other members have now, from memory; durable offsets stay."""

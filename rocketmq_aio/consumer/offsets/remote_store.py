@@ -154,6 +154,10 @@ class RemoteOffsetStore:
         self._stored.pop(queue, None)
         self._in_flight.discard(queue)
 
+    def is_stored(self, queue: MessageQueue, offset: int) -> bool:
+        """Whether the broker has confirmed *offset*, and no other update waits."""
+        return self._stored.get(queue) == offset == self._latest.get(queue)
+
     def _is_changed(self, queue: MessageQueue) -> bool:
         return self._latest.get(queue) != self._stored.get(queue)
 

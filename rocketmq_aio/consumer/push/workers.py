@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
+from contextvars import copy_context
+from functools import partial
 from time import monotonic
 from types import coroutine
 from typing import Any, Final
@@ -40,7 +42,8 @@ class Worker:
     """One worker and its current handler call."""
 
     __slots__ = (
-        *("assigned", "cancelling", "expired", "messages", "number", "reported", "since", "task"),
+        *("assigned", "cancelling", "expired", "in_turn", "messages", "number", "reported"),
+        *("since", "task"),
     )
 
     cancelling: Callable[[], int]  # `asyncio.Task.cancelling` of the task
@@ -49,6 +52,7 @@ class Worker:
         self.number = number
         self.task: asyncio.Task[None] | None = None
         self.since = 0.0  # start of the handler call; 0 while none runs
+        self.in_turn = False  # serves a queue
         self.expired = False  # the handler took too long: its result does not count
         self.reported = False  # as stuck
         self.assigned: DispatchQueue | None = None
@@ -77,7 +81,8 @@ class Workers:
     """Takes messages from *service* and calls *handler* with them, up to *size* concurrently.
 
     A worker that finds messages wakes the next idle one before it calls the handler: handlers that
-    wait run concurrently, and handlers that do not wait cost no wake-ups.
+    wait run concurrently, and handlers that do not wait cost no wake-ups.  If none is idle, another
+    one is started: a consumer with few messages has few tasks.
     """
 
     def __init__(
@@ -96,19 +101,27 @@ class Workers:
         self._timeout = config.consume_timeout_seconds
         self._stuck = config.stuck_seconds
         self._workers: dict[int, Worker] = {}
+        self._variables = copy_context()  # of new workers: without those that handlers set
+        self._turn_began = asyncio.Event()
 
     def start(self) -> None:
-        self.resize(self.size)
+        self._variables = copy_context()
+        self._start_worker()
         self._tasks.spawn(self._watch, name="watch-handlers")
 
     def resize(self, size: int) -> None:
         """Set the number of workers; surplus workers end after their current handler call."""
         self.size = size
-        for number in range(size):
-            if number not in self._workers:
-                worker = self._workers[number] = Worker(number)
-                self._tasks.spawn(self._work, worker, name=f"worker-{number}")
+        self._start_worker()
         self._service.idle.wake_all()
+
+    def _start_worker(self) -> None:
+        """Start another worker, unless all have been started."""
+        number = next((n for n in range(self.size) if n not in self._workers), None)
+        if number is not None:
+            worker = self._workers[number] = Worker(number)
+            name = f"worker-{number}"
+            self._variables.run(partial(self._tasks.spawn, self._work, worker, name=name))
 
     @property
     def busy(self) -> list[Worker]:
@@ -140,11 +153,15 @@ class Workers:
             if not woke_next:
                 # One is enough: it runs as soon as the handler here waits, and wakes the next.
                 woke_next = True
-                service.idle.wake_one()
+                if not service.idle.wake_one() and len(self._workers) < self.size:
+                    self._start_worker()
             assigned.active += counted  # the queue is not drained between two messages
+            worker.in_turn = True
+            self._turn_began.set()
             try:
                 await self._serve_queue(worker, assigned)
             finally:
+                worker.in_turn = False
                 assigned.end_flight(counted)
             service.end_turn(assigned)
             assigned.last_consume = monotonic()
@@ -283,6 +300,9 @@ class Workers:
     async def _watch(self) -> None:
         tick = min(LONGEST_WATCH_SECONDS, self._timeout / 4, self._stuck / 4)
         while True:
+            if not any(worker.in_turn for worker in self._workers.values()):
+                self._turn_began.clear()
+                await self._turn_began.wait()  # an idle consumer has no timer
             await asyncio.sleep(tick)
             now = monotonic()
             for worker in self.busy:

@@ -10,9 +10,11 @@ from anyio import wait_all_tasks_blocked
 from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
+from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache
 from rocketmq_aio.errors import CommitError, ConfigError, NotConnectedError
 from rocketmq_aio.model.values import MessageQueue
+from tests.unit.consumer.offset_brokers import Brokers
 from tests.unit.consumer.parts import assigned_queue, queue
 from tests.unit.consumer.stores import AppStore, StoreError
 from tests.unit.remoting.until import until
@@ -55,6 +57,32 @@ async def test_only_processed_messages_are_committed_automatically(
     await commits.commit_progress(table.values())
 
     assert store.kept == {queue(0): 3, queue(1): 3}
+
+
+async def test_queues_without_progress_are_not_committed_again(
+    table: dict[MessageQueue, PolledQueue], events: list[ConsumerEvent]
+) -> None:
+    brokers, updated = Brokers(), list[MessageQueue]()
+
+    class Store(RemoteOffsetStore):
+        async def update(self, queue: MessageQueue, offset: int) -> None:
+            updated.append(queue)
+            await super().update(queue, offset)
+
+    commits = ManualCommits(
+        Store(brokers, "billing"), table, automatic=True, on_event=events.append
+    )
+    for _ in range(3):
+        await commits.commit_progress(table.values())
+    table[queue(0)].mark_processed()
+    for _ in range(3):
+        await commits.commit_progress(table.values())
+    commits.invalidate(table[queue(1)])
+    for _ in range(3):
+        await commits.commit_progress(table.values())
+
+    assert updated == [queue(0), queue(1), queue(0), queue(1)]
+    assert brokers.kept == {queue(0): 5, queue(1): 3}
 
 
 async def test_a_queue_that_is_not_started_has_nothing_to_commit(

@@ -9,6 +9,8 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from contextvars import ContextVar
+from time import monotonic
 from traceback import extract_tb
 
 import pytest
@@ -81,6 +83,46 @@ async def test_concurrency_is_capped_by_workers(worker_env: MakeWorkerEnv) -> No
         await env.until_committable(10)
 
     assert most == 3
+
+
+async def test_workers_are_started_when_all_others_are_busy(worker_env: MakeWorkerEnv) -> None:
+    gate = Gate()
+
+    async def handle(message: MessageExt) -> None:
+        await gate(message)
+
+    async with worker_env(handle, concurrency=20) as env:
+        idle = len(env.workers._workers)
+        env.pull(0, 1, 2)
+        await until(lambda: len(gate.seen) == 3, "three handlers")
+        await until(lambda: len(env.service.idle) == 1, "another worker to find nothing")
+        busy = len(env.workers._workers)
+        gate.open.set()
+        await env.until_committable(3)
+
+    assert (idle, busy) == (1, 4)
+
+
+async def test_a_new_worker_has_no_context_variables_of_handlers() -> None:
+    user: ContextVar[str] = ContextVar("user", default="nobody")
+    seen: list[str] = []
+    go = asyncio.Event()
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(user.get())
+        user.set("somebody")
+        if message.queue_offset:
+            await go.wait()
+
+    async with WorkerEnv(handle, concurrency=3) as env:
+        env.pull(0)
+        await env.until_committable(1)
+        env.pull(1, 2, 3)
+        await until(lambda: len(seen) == 4, "three handlers")
+        go.set()
+        await env.until_committable(4)
+
+    assert sorted(seen) == ["nobody", "nobody", "nobody", "somebody"]
 
 
 async def test_workers_can_be_resized_at_run_time(worker_env: MakeWorkerEnv) -> None:
@@ -195,6 +237,32 @@ async def test_stuck_message_does_not_block_others(worker_env: MakeWorkerEnv) ->
         await until(lambda: assigned.process_queue.count == 1, "all but one")
 
         assert assigned.committable == 0
+
+
+async def test_a_consumer_without_messages_does_not_watch_handlers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    def counted() -> float:
+        nonlocal looks
+        looks += 1
+        return monotonic()
+
+    async def handle(_: MessageExt) -> None: ...
+
+    monkeypatch.setattr(workers_module, "LONGEST_WATCH_SECONDS", 0.001)
+    monkeypatch.setattr(workers_module, "monotonic", counted)
+    async with WorkerEnv(handle) as env:
+        env.pull(0)
+        await env.until_committable(1)
+        seen = []
+        for _ in range(3):
+            for _ in range(10):
+                await asyncio.sleep(0.001)
+            seen.append(looks)
+
+    assert seen[1] == seen[2] > 0
 
 
 async def test_a_handler_that_cancels_itself_settles_nothing(worker_env: MakeWorkerEnv) -> None:
