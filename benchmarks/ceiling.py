@@ -31,11 +31,13 @@ class Route:
     """One path of the client, and the arguments of the external prototypes for it.
 
     *prototype* is the argument of the one that sends; *level* that of the one that pulls.
+    *bare_task* is what the bare prototype does, if that is another task.
     """
 
     name: str
     title: str
     task: str
+    bare_task: str = ""
     in_flight: int = 1
     batch: int = 1
     body_bytes: int = 256
@@ -52,6 +54,14 @@ ALL: Final = (
           per_second=10_000),
     Route(name="batch-32x16", title="batches of 32, 16 in flight", task="send", in_flight=16,
           batch=32, prototype="batch32", per_second=15_000),
+    Route(name="send-1024-100b", title="send 100 B, 1 024 in flight", task="send", in_flight=1024,
+          body_bytes=100),
+    Route(name="gather-1024-100b", title="the same with auto_batch; bare: single sends",
+          task="send-gathered", bare_task="send", in_flight=1024, body_bytes=100),
+    Route(name="send-1024-1k", title="send 1 KiB, 1 024 in flight", task="send", in_flight=1024,
+          body_bytes=1024),
+    Route(name="gather-1024-1k", title="the same with auto_batch; bare: single sends",
+          task="send-gathered", bare_task="send", in_flight=1024, body_bytes=1024),
     Route(name="pull-1k", title="pull 1 KiB, 16 queues", task="pull", body_bytes=1024),
     Route(name="handle-1k", title="1 KiB to push handlers, dispatched and settled", task="push",
           body_bytes=1024),
@@ -76,8 +86,9 @@ def select(names: str) -> list[Route]:
 
 def command(route: Route, subject: str, address: str, loop: str, seconds: float) -> list[str]:
     """Return the command of the client or the bare prototype on *route*."""
+    task = route.bare_task if subject == BARE and route.bare_task else route.task
     return [
-        sys.executable, "-m", "benchmarks.subject", subject, route.task,
+        sys.executable, "-m", "benchmarks.subject", subject, task,
         "--loop", loop, "--namesrv", address, "--topic", standin.TOPIC,
         "--in-flight", str(route.in_flight), "--batch", str(route.batch),
         "--body-bytes", str(route.body_bytes), "--pull-batch", str(route.pull_batch),

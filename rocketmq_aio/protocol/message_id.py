@@ -23,6 +23,7 @@ class MessageIdGenerator:
 
     def __init__(self, host: bytes, process_id: int, salt: int) -> None:
         self._host = host
+        self.length = 2 * (len(host) + 12)  # of an id
         self._number = -1
         self._begin(process_id, salt)
         self._month_start = 0

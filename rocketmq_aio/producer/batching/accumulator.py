@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from copy import copy
 from time import monotonic, time_ns
 from typing import Any, Final
 
 import msgspec
 
-from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
+from rocketmq_aio.config.producer import AutoBatch
 from rocketmq_aio.errors import (
     BrokerError,
     ClosedError,
@@ -29,10 +29,11 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.names import RETRY_PREFIX
-from rocketmq_aio.model.properties import DELAY, WAIT
+from rocketmq_aio.model.properties import WAIT
 from rocketmq_aio.model.values import MessageQueue, SendResult
-from rocketmq_aio.producer.batching.explicit_batch import ENTRY_BYTES, Batch, results_of
+from rocketmq_aio.producer.batching.explicit_batch import ENTRY_BYTES, Batch, packed, results_of
 from rocketmq_aio.producer.send_request import (
+    MAX_OWN_PROPERTIES,
     SendRequest,
     check_sizes,
     encode_with_id,
@@ -41,18 +42,45 @@ from rocketmq_aio.producer.send_request import (
 from rocketmq_aio.producer.sender import Sender
 from rocketmq_aio.producer.topic_publish_info import SendTarget
 from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.record import encode_batch_entry
 
-# Messages with these properties are rejected in a batch, or stored without their effect.
-UNBATCHABLE: Final = frozenset(
-    (DELAY, "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TRAN_MSG")
-)
 TOO_LARGE: Final = "size exceeded"  # remark of a 5.5.0 broker about batches (code 1)
 LEAST_SECONDS: Final = 0.01  # with less time than this left no request is sent
 SPREAD_SECONDS: Final = 0.1  # most between the deadlines within a batch, whose own is the earliest
 
-# The future, the message, its id, and its properties in wire form
-Entry = tuple["asyncio.Future[SendResult]", Message, str, bytes]
+
+class Entries(msgspec.Struct, eq=False):
+    """Messages that share a request, and their futures, in one order.
+
+    :ivar ids: their message ids, made with the request or with an error
+    """
+
+    messages: list[Message] = []
+    futures: list[asyncio.Future[SendResult]] = []
+    ids: list[str] = []
+
+    def unresolved(self) -> Entries:
+        """Return those without a result whose callers were not cancelled."""
+        left = [at for at, future in enumerate(self.futures) if not future.done()]
+        if len(left) == len(self.futures):
+            return self
+        messages = [self.messages[at] for at in left]
+        return Entries(
+            messages, [self.futures[at] for at in left], [self.ids[at] for at in left if self.ids]
+        )
+
+    def halves(self) -> tuple[Entries, Entries]:
+        middle = len(self.futures) // 2
+        return self._part(slice(middle)), self._part(slice(middle, None))
+
+    def _part(self, part: slice) -> Entries:
+        return Entries(self.messages[part], self.futures[part], self.ids[part])
+
+    def make_ids(self, generator: MessageIdGenerator) -> None:
+        if not self.ids:
+            now_ms = time_ns() // 1_000_000
+            self.ids = [generator.next_id(now_ms) for _ in self.futures]
 
 
 class PendingBatch(msgspec.Struct, eq=False):
@@ -62,17 +90,13 @@ class PendingBatch(msgspec.Struct, eq=False):
     kind: object
     queue: MessageQueue | None
     deadline: float
-    entries: list[Entry] = []
+    entries: Entries = msgspec.field(default_factory=Entries)
     size: int = 0  # bytes of the request's body
-    body_bytes: int = 0  # bytes as the in-flight limiter counts them
+    count: int = 0  # of messages that are in flight, with bytes as the limiter counts them
+    body_bytes: int = 0
     is_lined_up: bool = False
     may_be_sent: bool = False
     timer: asyncio.Handle | None = None
-
-    @property
-    def unresolved(self) -> list[Entry]:
-        """The entries without a result whose callers were not cancelled."""
-        return [entry for entry in self.entries if not entry[0].done()]
 
 
 class BatchAccumulator:
@@ -95,6 +119,8 @@ class BatchAccumulator:
         self._sender = sender
         self._config = config
         self._ids = sender.ids
+        self._longest_id = "0" * sender.ids.length
+        self._id_bytes = len(f"UNIQ_KEY={self._longest_id};")
         # By queue, where one was chosen; else by topic and what the messages have in common.
         self._open: dict[object, PendingBatch] = {}
         self._lines: dict[MessageQueue, deque[PendingBatch]] = {}  # the first is being sent
@@ -103,9 +129,10 @@ class BatchAccumulator:
 
     def takes(self, message: Message) -> bool:
         """Whether *message* may be part of a batch."""
+        # Brokers reject a delayed message in a batch, or store it without its delay.
         return (
             len(message.body) < self._alone_from
-            and UNBATCHABLE.isdisjoint(message.properties)
+            and not message.delayed
             and not message.topic.startswith(RETRY_PREFIX)
         )
 
@@ -127,17 +154,12 @@ class BatchAccumulator:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        message_id = self._ids.next_id(time_ns() // 1_000_000)
-        length = len(message.body)
-        try:
-            if alone:
-                check_sizes(message, self._config)
-            properties = encode_with_id(message, message_id)
-        except BaseException:
-            self._sender.in_flight.release(length)
-            raise
+        length, encoded = len(message.body), message.encoded_properties
+        properties = self._id_bytes + len(encoded if encoded.isascii() else encoded.encode())
+        if alone or properties > MAX_OWN_PROPERTIES:
+            self._check_sizes(message)
         future: asyncio.Future[SendResult] = loop.create_future()
-        size = ENTRY_BYTES + length + len(properties)
+        size = ENTRY_BYTES + length + properties
         kind = message.topic, message.properties[WAIT], seconds
         key = queue or kind
         batch = self._open.get(key)
@@ -152,14 +174,24 @@ class BatchAccumulator:
                 self._close(batch)
             batch = self._begin(PendingBatch(key, kind, queue, deadline))
         entries = batch.entries
-        entries.append((future, message, message_id, properties))
+        entries.messages.append(message)
+        entries.futures.append(future)
         batch.size += size
+        batch.count += 1
         batch.body_bytes += length
         if deadline < batch.deadline:
             batch.deadline = deadline
-        if alone or len(entries) >= self._max_messages or batch.size >= self._max_bytes:
+        if alone or batch.count >= self._max_messages or batch.size >= self._max_bytes:
             self._close(batch)
         return future
+
+    def _check_sizes(self, message: Message) -> None:
+        try:
+            check_sizes(message, self._config)
+            encode_with_id(message, self._longest_id)
+        except BaseException:
+            self._sender.in_flight.release(len(message.body))
+            raise
 
     def close_all(self) -> None:
         for batch in list(self._open.values()):
@@ -168,7 +200,8 @@ class BatchAccumulator:
     async def flush(self) -> None:
         """Send all open batches; return when all messages added before have their results."""
         self.close_all()
-        futures = [entry[0] for each in self._unfinished for entry in each.unresolved]
+        pending = [each.entries.unresolved() for each in self._unfinished]
+        futures = [future for entries in pending for future in entries.futures]
         if futures:
             await asyncio.wait(futures)
 
@@ -221,8 +254,7 @@ class BatchAccumulator:
     def _expire(self, batch: PendingBatch) -> None:
         if self._open.get(batch.key) is batch:
             del self._open[batch.key]  # a later message would wait without a timer
-        if unresolved := batch.unresolved:
-            fail(unresolved, _out_of_time(unresolved))
+        self._fail(batch.entries.unresolved(), _out_of_time(batch))
 
     def _spawn(self, function: Callable[..., Coroutine[Any, Any, None]], argument: object) -> None:
         instance = self._sender.instance
@@ -248,43 +280,65 @@ class BatchAccumulator:
         assert batch.timer is not None
         batch.timer.cancel()
         try:
-            if unresolved := batch.unresolved:
+            batch.entries = batch.entries.unresolved()
+            if batch.entries.futures:
                 batch.may_be_sent = True
-                await self._send(unresolved, batch)
+                await self._send(batch.entries, batch)
         finally:
             self._finish(batch, ClosedError("the client was closed"))
 
-    async def _send(self, entries: Sequence[Entry], batch: PendingBatch) -> None:
+    async def _send(self, entries: Entries, batch: PendingBatch) -> None:
         try:
             if batch.deadline - monotonic() < LEAST_SECONDS:
-                raise _out_of_time(entries)
+                raise _out_of_time(batch)
             whole = await self._transmit(entries, batch.queue, batch.deadline)
         except RocketMQError as error:
-            if len(entries) == 1 or not _may_concern_one(error):
-                fail(entries, error)
+            if len(entries.futures) == 1 or not _may_concern_one(error):
+                self._fail(entries, error)
                 return
         except Exception as error:  # noqa: BLE001 - raised in the callers; here it would end the client
-            fail(entries, error)
+            self._fail(entries, error)
             return
         else:
             set_results(entries, whole)
             return
         # Nothing was stored.  One message, or the size of all, may be the reason: try halves.
-        middle = len(entries) // 2
-        await self._send(entries[:middle], batch)
-        await self._send(entries[middle:], batch)
+        for half in entries.halves():
+            await self._send(half, batch)
 
     async def _transmit(
-        self, entries: Sequence[Entry], queue: MessageQueue | None, deadline: float
+        self, entries: Entries, queue: MessageQueue | None, deadline: float
     ) -> SendResult:
         sender = self._sender
-        publish = await sender.table.find(entries[0][1].topic, deadline)
+        publish = await sender.table.find(entries.messages[0].topic, deadline)
         target = publish.next_target()
         if queue is not None:
             target = sender.selection.target_of(publish, queue)
-        born_ms = time_ns() // 1_000_000
-        request = request_of(entries, target, born_ms, self._config, fixed=queue is not None)
+        request = self._request(entries, target, fixed=queue is not None)
         return await sender.attempts.run(request, publish, deadline)
+
+    def _request(self, entries: Entries, target: SendTarget, *, fixed: bool) -> SendRequest:
+        """Return the request that carries *entries*; a single message is not sent as a batch."""
+        messages, config, born_ms = entries.messages, self._config, time_ns() // 1_000_000
+        if len(messages) == 1:
+            entries.make_ids(self._ids)
+            request = make_request(messages[0], target, entries.ids[0], born_ms, config)
+            request.fixed = fixed
+            return request
+        batch = None if entries.ids else packed(messages, self._ids, born_ms, config)
+        if batch is None:
+            entries.make_ids(self._ids)
+            first = messages[0]
+            batch = Batch(first.topic, first.properties[WAIT], [], entries.ids, [])
+            for message, message_id in zip(messages, entries.ids, strict=True):
+                properties = encode_with_id(message, message_id)
+                batch.parts += encode_batch_entry(message.body, properties, message.flag)
+        entries.ids = batch.ids
+        return batch.request(target, born_ms, fixed=fixed)
+
+    def _fail(self, entries: Entries, error: Exception) -> None:
+        entries.make_ids(self._ids)
+        fail(entries, error)
 
     def _finish(self, batch: PendingBatch, error: RocketMQError) -> None:
         """End *batch*, once; messages without a result get *error*."""
@@ -293,12 +347,12 @@ class BatchAccumulator:
         if batch.timer is not None:
             batch.timer.cancel()
         self._unfinished.discard(batch)
-        self._sender.in_flight.release(batch.body_bytes, len(batch.entries))
-        unresolved = batch.unresolved
-        if unresolved and batch.may_be_sent:
+        self._sender.in_flight.release(batch.body_bytes, batch.count)
+        unresolved = batch.entries.unresolved()
+        if unresolved.futures and batch.may_be_sent:
             attempt = SendAttempt(address="-", cause=error, seconds=0.0)
-            error = SendUnknownError(unresolved[0][1].topic, unresolved[0][2], [attempt])
-        fail(unresolved, error)
+            error = SendUnknownError(unresolved.messages[0].topic, "", [attempt])
+        self._fail(unresolved, error)
 
 
 def _may_concern_one(error: RocketMQError) -> bool:
@@ -311,47 +365,23 @@ def _may_concern_one(error: RocketMQError) -> bool:
     )
 
 
-def _out_of_time(entries: Sequence[Entry]) -> SendError:
-    _, message, message_id, _ = entries[0]
+def _out_of_time(batch: PendingBatch) -> SendError:
     reason = "others to its queue took all the time that it had (send_timeout_seconds)"
     attempt = SendAttempt(address="-", cause=NotConnectedError("-", reason), seconds=0.0)
-    return SendError(message.topic, message_id, [attempt])
+    return SendError(batch.entries.messages[0].topic, "", [attempt])
 
 
-def request_of(
-    entries: Sequence[Entry],
-    target: SendTarget,
-    born_ms: int,
-    config: ProducerConfig,
-    *,
-    fixed: bool,
-) -> SendRequest:
-    """Return the request that carries *entries*; a single message is not sent as a batch."""
-    if len(entries) > 1:
-        _, first, _, _ = entries[0]
-        ids = [message_id for _, _, message_id, _ in entries]
-        batch = Batch(first.topic, first.properties[WAIT], list(range(len(ids))), ids, [])
-        for _, message, _, properties in entries:
-            batch.parts += encode_batch_entry(message.body, properties, message.flag)
-        return batch.request(target, born_ms, fixed=fixed)
-    ((_, message, message_id, _),) = entries
-    request = make_request(message, target, message_id, born_ms, config)
-    request.fixed = fixed
-    return request
-
-
-def set_results(entries: Sequence[Entry], whole: SendResult) -> None:
-    ids = [entry[2] for entry in entries]
-    results = results_of(whole, ids) if len(entries) > 1 else (whole,)
-    for entry, result in zip(entries, results, strict=True):
-        future = entry[0]
+def set_results(entries: Entries, whole: SendResult) -> None:
+    results = results_of(whole, entries.ids) if len(entries.ids) > 1 else (whole,)
+    for future, result in zip(entries.futures, results, strict=True):
         if not future.done():
             future.set_result(result)
 
 
-def fail(entries: Sequence[Entry], error: Exception) -> None:
-    """Give the future of each entry an error of its own, because raising changes an error."""
-    for future, message, message_id, _ in entries:
+def fail(entries: Entries, error: Exception) -> None:
+    """Give each future an error of its own, with its message id: raising changes an error."""
+    each = zip(entries.futures, entries.messages, entries.ids, strict=True)
+    for future, message, message_id in each:
         if future.done():
             continue
         if isinstance(error, SendError):

@@ -13,7 +13,7 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.properties import SHARDING_KEY
 from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.batching.accumulator import BatchAccumulator
-from rocketmq_aio.producer.queue_selection import ANY_QUEUE, QueueChoice, Routing
+from rocketmq_aio.producer.queue_selection import ANY_QUEUE, NO_CHOICE, QueueChoice, Routing
 from rocketmq_aio.producer.sender import Sender
 
 
@@ -33,13 +33,23 @@ class BatchedSends:
 
         This is no coroutine: a message that finds its route and room is added at once.
         """
+        if choice is NO_CHOICE and message.sharding_key is None and self.accumulator.takes(message):
+            if self._in_flight.try_acquire(len(message.body)):
+                return self.accumulator.add(message, None, seconds, deadline)
+            return self._wait_and_add(message, ANY_QUEUE, seconds, deadline, alone=False)
+        return self._send_routed(message, choice, seconds, deadline)
+
+    def _send_routed(
+        self, message: Message, choice: QueueChoice, seconds: float, deadline: float
+    ) -> Awaitable[SendResult]:
+        """Send *message* to its queue or with its key; alone, if it may not be part of a batch."""
         sender, accumulator = self._sender, self.accumulator
+        takes = accumulator.takes(message)
         routing, queue, may_add = ANY_QUEUE, None, True
         if choice.queue is not None or choice.selector is not None:
             routing, may_add = sender.selection.routing(message, choice), False
         elif choice.sharding_key is not None or message.sharding_key is not None:
             routing = sender.selection.routing_by_key(message, choice.sharding_key)
-        takes = accumulator.takes(message)
         if message.timed or (routing is ANY_QUEUE and not takes):
             return sender.send(message, routing, deadline)
         if routing.key is not None:

@@ -169,8 +169,8 @@ def batches(
     :param in_order: the batches, sent one after another, keep the order of all messages
     :raises InvalidMessageError: one of them may not be part of a batch
     """
-    if (packed := _packed(messages, ids, born_ms, config)) is not None:
-        return [packed]
+    if (batch := packed(messages, ids, born_ms, config)) is not None:
+        return [batch]
     made: list[Batch] = []
     growing: dict[tuple[str, str], Batch] = {}
     for position, message in enumerate(messages):
@@ -199,19 +199,19 @@ def batches(
     return made
 
 
-def _packed(
+def packed(
     messages: Iterable[Message], ids: MessageIdGenerator, born_ms: int, config: ProducerConfig
 ) -> Batch | None:
     """Return *messages* as a single batch of the compiled core; None: only Python makes batches."""
     if core is None or type(messages) is not list or len(messages) > MAX_BATCH_MESSAGES:
         return None
     stamp, number = ids.counter(born_ms)
-    packed = core.pack_batch(
+    made = core.pack_batch(
         Message, messages, stamp, number, config.max_message_bytes, MAX_OWN_PROPERTIES
     )
-    if packed is None or packed[0].startswith(RETRY_PREFIX):
+    if made is None or made[0].startswith(RETRY_PREFIX):
         return None
-    topic, wait, message_ids, body = packed
+    topic, wait, message_ids, body = made
     ids.skip(len(message_ids))
     positions = list(range(len(message_ids)))
     return Batch(topic, wait, positions, message_ids, [body], len(body))

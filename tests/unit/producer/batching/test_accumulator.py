@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -31,7 +31,7 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer import send_attempts as attempts_module
 from rocketmq_aio.producer.batching import accumulator as accumulator_module
-from rocketmq_aio.producer.batching.accumulator import BatchAccumulator, Entry, fail
+from rocketmq_aio.producer.batching.accumulator import BatchAccumulator, Entries, fail
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.command import Command
 from tests.unit.producer.producer_env import (
@@ -550,7 +550,7 @@ async def test_an_error_set_while_its_caller_is_cancelled_is_not_logged(
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     left: list[asyncio.Task[SendResult]] = []
 
-    def fail_and_cancel(entries: Sequence[Entry], error: RocketMQError) -> None:
+    def fail_and_cancel(entries: Entries, error: RocketMQError) -> None:
         fail(entries, error)
         for each in left:
             each.cancel()
