@@ -36,6 +36,7 @@ STUCK_FRAME_SECONDS: Final = 4.0  # timeouts and the same incomplete frame
 ADMIT_AT_ONCE: Final = 64  # requests admitted between two writes: bounds the bytes copied at once
 EARLY_PARTS: Final = 24  # two per frame; fewer do not justify a write
 MAX_OPAQUE: Final = 0x7FFF_FFFF
+RETIRED: Final = "retired"  # why a connection ended that was unused
 
 # Response, deadline, request code, timeout
 Pending = tuple["asyncio.Future[Command]", float, int, float]
@@ -311,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
         in_use = self._pending or self._waiters or self._waiters.woken or self._out
         if in_use or self.loss is not None:
             return
-        self.loss = "retired"
+        self.loss = RETIRED
         if self._transport is not None:
             self._transport.close()
 

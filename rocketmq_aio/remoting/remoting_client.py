@@ -20,7 +20,7 @@ from rocketmq_aio.protocol.namespaces import namespace_fields, namespace_of
 from rocketmq_aio.remoting.acl import sign
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.backoff import NO_MASTER_SECONDS, Backoff, BackoffError, NoMasterError
-from rocketmq_aio.remoting.connection import Connection, Frame, MakeFrame
+from rocketmq_aio.remoting.connection import RETIRED, Connection, Frame, MakeFrame
 from rocketmq_aio.remoting.dial import Dialer, failure_reason
 from rocketmq_aio.remoting.failure_log import FailureLog
 from rocketmq_aio.remoting.fork import FORKED
@@ -300,6 +300,8 @@ class RemotingClient:
         try:
             async with asyncio.timeout_at(deadline):
                 connection = await asyncio.shield(self._open(address))
+                while connection.loss is RETIRED:  # forgotten before this task ran
+                    connection = await asyncio.shield(self._open(address))
             if (left := deadline - loop.time()) <= 0:
                 raise TimeoutError
         except TimeoutError:

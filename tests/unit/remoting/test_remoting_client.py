@@ -230,6 +230,23 @@ async def test_a_forgotten_address_keeps_no_connection() -> None:
         assert opened.client._connections == {}
 
 
+async def test_a_request_whose_new_connection_is_forgotten_before_it_is_sent_gets_another() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on(CODE, Response(), times=None)
+        connected = opened.connected
+
+        def forget_the_first(address: str) -> None:
+            connected.append(address)
+            if len(connected) == 1:
+                opened.client.forget({address})
+
+        opened.client._on_connected = forget_the_first
+
+        assert (await opened.ask(broker.address)).code == 0
+        assert connected == [broker.address] * 2
+        await broker.wait_for_connections(1)
+
+
 async def test_a_forgotten_address_completes_its_pending_requests() -> None:
     async with FakeBroker() as broker, open_client() as opened:
         broker.create_topic("orders")
