@@ -10,7 +10,7 @@ _MODULES, __getattr__, __dir__ = lazy_names(
         "cluster": "Cluster",
         "errors": "ClusterError NotOwnedError NotSupportedError StartError UnavailableError",
         "messages": "received_message",
-        "nodes": "Broker ControlledBroker NameServer Proxy Slave",
+        "nodes": "Broker ControlledBroker Controller NameServer Proxy Slave",
         "security": "Account ServerTLS",
     },
 )

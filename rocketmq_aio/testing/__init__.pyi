@@ -11,6 +11,7 @@ from rocketmq_aio.testing.errors import UnavailableError as UnavailableError
 from rocketmq_aio.testing.messages import received_message as received_message
 from rocketmq_aio.testing.nodes import Broker as Broker
 from rocketmq_aio.testing.nodes import ControlledBroker as ControlledBroker
+from rocketmq_aio.testing.nodes import Controller as Controller
 from rocketmq_aio.testing.nodes import NameServer as NameServer
 from rocketmq_aio.testing.nodes import Proxy as Proxy
 from rocketmq_aio.testing.nodes import Slave as Slave

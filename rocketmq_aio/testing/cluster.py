@@ -22,6 +22,7 @@ from rocketmq_aio.testing.jvm import UNSECURED
 from rocketmq_aio.testing.nodes import (
     Broker,
     ControlledBroker,
+    Controller,
     NameServer,
     Node,
     Proxy,
@@ -44,7 +45,7 @@ _NO_CHANGES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Cluster:
-    """Name servers, masters and their slaves.
+    """Name servers, controllers, masters and their slaves, proxies.
 
     `Cluster.start` returns a running cluster.  Leaving the ``with`` block, or `close`, stops its
     servers and removes their data.  So does the end of this process, even by SIGKILL.
@@ -57,6 +58,7 @@ class Cluster:
         self._access = security.access()
         self.version = version
         self.namesrvs: list[NameServer] = []
+        self.controllers: list[Controller] = []
         self.brokers: list[Broker] = []
         self.proxies: list[Proxy] = []
 
@@ -70,6 +72,7 @@ class Cluster:
         slaves: int = 0,
         sync_replication: bool = False,
         controller: bool = False,
+        controllers: int = 0,
         broker_versions: Sequence[str] = (),
         proxies: int = 0,
         backend: str = "auto",
@@ -85,9 +88,11 @@ class Cluster:
         *slaves* slaves (`Broker.slaves`); with *sync_replication* it confirms a message when a
         slave has it.  With *controller* (5.x, backend "jvm") a controller in the first name server
         makes another replica the master when the master fails (`ControlledBroker`);
-        *sync_replication* is then ``allAckInSyncStateSet``.  *broker_versions* are the versions of
-        the masters, in place of *brokers*, and of their slaves; name servers and admin tool are of
-        *version*.  *proxies* are 5.x proxies in cluster mode, in front of all brokers.
+        *sync_replication* is then ``allAckInSyncStateSet``.  *controllers* are as many controllers
+        in processes of their own (`find_leader`), in place of the one in the name server.
+        *broker_versions* are the versions of the masters, in place of *brokers*, and of their
+        slaves; name servers and admin tool are of *version*.  *proxies* are 5.x proxies in cluster
+        mode, in front of all brokers.
 
         With *accounts*, the first of which must be an admin, brokers enforce access control 1.0
         (4.9) or 2.0.  With *tls* all servers use TLS, without it none does.  Both need the backend
@@ -98,7 +103,8 @@ class Cluster:
         :raises StartError: a server did not become ready; the message names the log folder
         """
         security = Security(accounts=tuple(accounts), tls=tls)
-        if controller and any(each.startswith("4.") for each in (version, *broker_versions)):
+        controlled = controller or controllers > 0
+        if controlled and any(each.startswith("4.") for each in (version, *broker_versions)):
             raise NotSupportedError("RocketMQ before 5.0 has no controllers, which choose masters")
         cluster = cls(open_backend(backend, version, security), version, security)
         try:
@@ -109,17 +115,18 @@ class Cluster:
                     properties=broker_properties,
                     replicas=1 + slaves,
                     sync_replication=sync_replication,
-                    controlled=controller,
+                    controlled=controlled,
                 )
                 for letter, each in _versions(brokers, broker_versions, version)
             ]
             if isinstance(cluster._backend, ExternalBackend):
-                if slaves or sync_replication or controller or broker_versions:
+                if slaves or sync_replication or controlled or broker_versions:
                     cluster._backend.refuse_choice()
                 cluster._find_servers(cluster._backend)
             elif (embedded := cluster._embedded) is not None:
                 cluster._launch_embedded(embedded, namesrvs, specs)
             else:
+                cluster._launch_controllers(controllers)
                 cluster._launch(namesrvs, specs)
                 cluster._launch_slaves(specs)
             cluster._launch_proxies(proxies)
@@ -204,6 +211,19 @@ class Cluster:
             for node in self._nodes:
                 node.check_running()
 
+    def find_leader(self) -> Controller:
+        """Return the leader of the controllers.
+
+        :raises ClusterError: there is none now, or none in a process of its own
+        """
+        if not self.controllers:
+            raise ClusterError("no controllers in processes of their own: controllers=3")
+        known = probe.leader(self._backend.controller)
+        for each in self.controllers:
+            if each.address == known and each.pid is not None:
+                return each
+        raise probe.ProbeError(f"{known} does not lead the controllers {self.controllers}")
+
     def create_topic(
         self, name: str, *, queues: int = 8, brokers: Iterable[Broker] | None = None
     ) -> None:
@@ -266,7 +286,7 @@ class Cluster:
     @property
     def _nodes(self) -> list[Node]:
         slaves = [slave for broker in self.brokers for slave in broker.slaves]
-        return [*self.namesrvs, *self.brokers, *slaves, *self.proxies]
+        return [*self.namesrvs, *self.controllers, *self.brokers, *slaves, *self.proxies]
 
     def _launch_embedded(
         self, backend: EmbeddedBackend, namesrvs: int, specs: Sequence[BrokerSpec]
@@ -279,12 +299,20 @@ class Cluster:
             for number, launched in enumerate(slaves, 1):
                 self._add_slave(launched, broker, number)
 
+    def _launch_controllers(self, count: int) -> None:
+        """Start a group of controllers; they elect a leader while name servers start."""
+        if not count:
+            return
+        names = [f"controller-{letter}" for letter in _letters(count, "controllers")]
+        for launched in self._backend.controllers(names):
+            self.controllers.append(Controller(launched, partial(probe.leader, launched.address)))
+
     def _launch(self, namesrvs: int, specs: Sequence[BrokerSpec]) -> None:
         for letter in _letters(namesrvs, "namesrvs"):
-            first = specs[0].controlled and not self.namesrvs
+            first = specs[0].controlled and not self.namesrvs and not self.controllers
             self._add_namesrv(self._backend.namesrv(f"namesrv-{letter}", controller=first))
-        for namesrv in self.namesrvs:
-            namesrv.wait_ready()
+        for server in (*self.namesrvs, *self.controllers):
+            server.wait_ready()
         for spec in specs:
             launched = self._backend.broker(self._secured(spec))
             if spec.controlled:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rocketmq_aio.testing.errors import ClusterError
@@ -76,7 +76,7 @@ LOGBACK: Final = """\
 def broker_conf(spec: BrokerSpec, port: int, namesrv: str, controller: str = "") -> dict[str, str]:
     """Return the properties of a broker: the defaults, overridden by those of *spec*.
 
-    :param controller: its address, for brokers that have one
+    :param controller: addresses of the controllers, for brokers that have them
     :raises ClusterError: *spec* contains a reserved or malformed property
     """
     for key, value in spec.properties.items():
@@ -102,14 +102,19 @@ def namesrv_conf(port: int) -> dict[str, str]:
     return {"listenPort": str(port)}
 
 
-def controller_conf(port: int, store: str) -> dict[str, str]:
-    """Return the properties of the controller of a name server: a DLedger group of one."""
+def controller_conf(peers: Sequence[int], own: int, store: str) -> dict[str, str]:
+    """Return the properties of one controller of a DLedger group.
+
+    :param peers: the ports of all
+    :param own: the index of its port
+    """
     return {
-        "enableControllerInNamesrv": "true",
         "controllerType": "DLedger",
         "controllerDLegerGroup": "controllers",
-        "controllerDLegerPeers": f"n0-127.0.0.1:{port}",
-        "controllerDLegerSelfId": "n0",
+        "controllerDLegerPeers": ";".join(
+            f"n{number}-127.0.0.1:{port}" for number, port in enumerate(peers)
+        ),
+        "controllerDLegerSelfId": f"n{own}",
         "controllerStorePath": store,
         "mappedFileSize": str(16 * 1024 * 1024),
         "enableElectUncleanMaster": "false",
@@ -124,6 +129,7 @@ def _controlled(spec: BrokerSpec, controller: str) -> dict[str, str]:
         "controllerAddr": controller,
         "allAckInSyncStateSet": str(spec.sync_replication).lower(),
         "syncBrokerMetadataPeriod": "1000",
+        "syncControllerMetadataPeriod": "1000",  # by default it knows a new leader after 10 s
     }
 
 

@@ -50,7 +50,7 @@ class ExternalBackend(Backend):
 
     def refuse_choice(self) -> NoReturn:
         raise NotOwnedError(
-            "the cluster of ROCKETMQ_NAMESRV is external: slaves, sync_replication, controller and"
+            "the cluster of ROCKETMQ_NAMESRV is external: slaves, sync_replication, controllers and"
             " broker_versions are what they are there"
         )
 

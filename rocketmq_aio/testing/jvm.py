@@ -33,6 +33,7 @@ from rocketmq_aio.testing.server import (
 
 NAMESRV_MAIN: Final = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER_MAIN: Final = "org.apache.rocketmq.broker.BrokerStartup"
+CONTROLLER_MAIN: Final = "org.apache.rocketmq.controller.ControllerStartup"
 PROXY_MAIN: Final = "org.apache.rocketmq.proxy.ProxyStartup"
 ADMIN_MAIN: Final = "org.apache.rocketmq.tools.command.MQAdminStartup"
 
@@ -127,8 +128,19 @@ class JVMBackend(Backend):
         if controller:
             own = choose_port()
             self.controller = f"127.0.0.1:{own}"
-            properties |= conf.controller_conf(own, str(self._folder / name / "controller"))
+            properties |= {"enableControllerInNamesrv": "true"}
+            properties |= conf.controller_conf([own], 0, self._controller_store(name))
         return self._launch(name, self._version, port, properties, [*SMALL], NAMESRV_MAIN)
+
+    def controllers(self, names: Sequence[str]) -> list[Launched]:
+        ports = [choose_port() for _ in names]
+        self.controller = ";".join(f"127.0.0.1:{port}" for port in ports)
+        launched = []
+        for number, (name, port) in enumerate(zip(names, ports, strict=True)):
+            properties = conf.controller_conf(ports, number, self._controller_store(name))
+            version, memory = self._version, [*SMALL]
+            launched.append(self._launch(name, version, port, properties, memory, CONTROLLER_MAIN))
+        return launched
 
     def broker(self, spec: BrokerSpec) -> Launched:
         port = choose_port(BROKER)
@@ -168,6 +180,9 @@ class JVMBackend(Backend):
         for server in reversed(self._servers):
             server.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _controller_store(self, name: str) -> str:
+        return str(self._folder / name / "controller")
 
     def _launch(
         self,

@@ -1,4 +1,4 @@
-"""Servers of a cluster: name servers, masters, slaves."""
+"""Servers of a cluster: name servers, controllers, masters, slaves, proxies."""
 
 from __future__ import annotations
 
@@ -147,15 +147,15 @@ class ControlledBroker(Broker):
     """Replicas of which a controller makes another one the master when the master fails.
 
     :param namesrv: address of a name server
-    :param controller: address of the controller
+    :param controllers: addresses of the controllers
     """
 
     def __init__(
-        self, launched: Launched, namesrv: str, controller: str, access: probe.Access
+        self, launched: Launched, namesrv: str, controllers: str, access: probe.Access
     ) -> None:
         super().__init__(launched, lambda: check_registered(self, self.name, namesrv, access))
         self._namesrv = namesrv
-        self._controller = controller
+        self._controllers = controllers
         self._access = access
 
     def find_master(self) -> Node:
@@ -188,9 +188,9 @@ class ControlledBroker(Broker):
 
         def check() -> None:
             wanted = {each.address for each in self.replicas if each.pid is not None}
-            known = probe.in_sync(self._controller, self.name)
+            known = probe.in_sync(self._controllers, self.name)
             if not wanted <= known:
-                raise probe.ProbeError(f"the controller counts {known} of {wanted}")
+                raise probe.ProbeError(f"the controllers count {known} of {wanted}")
 
         _wait(check, f"{self.name} not in sync")
 
@@ -213,6 +213,10 @@ def _wait(check: Callable[[], object], what: str) -> None:
         probe.wait_until(check, seconds=COPY_SECONDS, what=what)
     except TimeoutError as error:
         raise ClusterError(str(error)) from error
+
+
+class Controller(Node):
+    """A controller in a process of its own; the majority of a group elects its leader."""
 
 
 class Proxy(Node):

@@ -13,6 +13,7 @@ import ssl
 import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from rocketmq_aio.config.client import Credentials
@@ -21,7 +22,6 @@ from rocketmq_aio.remoting.acl import sign
 from rocketmq_aio.testing.errors import ClusterError
 
 MASTER_ID: Final = "0"
-GET_SYNC_STATE: Final = 1006  # CONTROLLER_GET_SYNC_STATE_DATA
 MAX_FRAME: Final = 16 * 1024 * 1024
 POLL_SECONDS: Final = 0.1
 
@@ -117,10 +117,25 @@ def members(namesrv: str, broker_name: str, access: Access = OPEN) -> dict[int, 
     return {}
 
 
-def in_sync(controller: str, broker_name: str) -> set[str]:
-    """Return the addresses of the replicas that *controller* would make master."""
+def leader(controllers: str) -> str:
+    """Return the address of the leader, as the first of *controllers* that responds knows it.
+
+    :param controllers: addresses, joined by semicolons
+    :raises ProbeError: there is none now
+    """
+    for address in controllers.split(";"):
+        with suppress(OSError):
+            reply = request(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+            if found := reply.ext_fields.get("controllerLeaderAddress"):
+                return found
+    raise ProbeError(f"no leader of the controllers {controllers}")
+
+
+def in_sync(controllers: str, broker_name: str) -> set[str]:
+    """Return the addresses of the replicas that the leader of *controllers* would make master."""
     body = json.dumps([broker_name]).encode()
-    found = _json(ask(controller, GET_SYNC_STATE, body=body))["replicasInfoTable"]
+    code = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA
+    found = _json(ask(leader(controllers), code, body=body))["replicasInfoTable"]
     replicas = (found.get(broker_name) or {}).get("inSyncReplicas", ())
     return {each["brokerAddress"] for each in replicas}
 

@@ -26,7 +26,7 @@ def check_same_version(backend: str, version: str | None) -> None:
 
 
 class Server(ABC):
-    """One name server, broker or proxy, running or stopped; data exists until `Backend.close`."""
+    """One server of a cluster, running or stopped; data exists until `Backend.close`."""
 
     @property
     @abstractmethod
@@ -105,7 +105,7 @@ class BrokerSpec(NamedTuple):
 class Backend(ABC):
     """Runs the servers of one cluster.
 
-    :ivar controller: address of the controller; empty without one
+    :ivar controller: addresses of the controllers, joined by semicolons; empty without one
     """
 
     name: str
@@ -118,6 +118,13 @@ class Backend(ABC):
         :param controller: run a controller in it, which brokers started later register with
         :raises NotSupportedError: this backend has no controllers
         """
+
+    def controllers(self, names: Sequence[str]) -> list[Launched]:
+        """Start a group of controllers, which brokers started later register with.
+
+        :raises NotSupportedError: this backend has none
+        """
+        raise NotSupportedError(f"controllers need the backend 'jvm', not {self.name!r}")
 
     @abstractmethod
     def broker(self, spec: BrokerSpec) -> Launched:

@@ -15,6 +15,7 @@ from rocketmq_aio import (
     Message,
     MessageExt,
     MessageQueue,
+    OffsetCorrected,
     PopConsumer,
     PoppedMessage,
     Producer,
@@ -36,14 +37,26 @@ KEYS: Final = 4
 WAIT_SECONDS: Final = 90.0
 
 
-def start_controlled(version: str, backend: str) -> Cluster:
-    """Start three replicas; a message is confirmed when all that are in sync have it."""
+def start_controlled(
+    version: str,
+    backend: str,
+    *,
+    slaves: int = 2,
+    controllers: int = 0,
+    sync_replication: bool = True,
+) -> Cluster:
+    """Start replicas of a broker.
+
+    :param controllers: in processes of their own; default: one in the name server
+    :param sync_replication: a message is confirmed when all replicas that are in sync have it
+    """
     return Cluster.start(
         version,
         backend=backend,
-        slaves=2,
+        slaves=slaves,
         controller=True,
-        sync_replication=True,
+        controllers=controllers,
+        sync_replication=sync_replication,
         # On a slow machine a slave may be behind for long, and still become the master.
         broker_properties={"haMaxTimeSlaveNotCatchup": "120000"},
     )
@@ -158,6 +171,7 @@ class Load:
                 await member.ready()
             loops: list[Awaitable[None]] = [
                 self._poll(lite),
+                self._follow(lite),
                 self._pop(pop),
                 self._send(producer, topic),
                 self._send(producer, self.ordered),
@@ -194,6 +208,10 @@ class Load:
         while True:
             for message in await consumer.poll(0.5):
                 await self.received["lite pull"].note(message)
+
+    async def _follow(self, consumer: LitePullConsumer) -> None:
+        async for event in consumer.events():
+            self.events.append(event)
 
     async def _pop(self, consumer: PopConsumer) -> None:
         async for message in consumer:
@@ -250,6 +268,10 @@ class Load:
             return any(int(body.split()[-1]) > number for body in bodies)
 
         return later(self.acknowledged) and all(later(got.bodies) for got in self.received.values())
+
+    def corrections(self) -> list[OffsetCorrected]:
+        """Return the changes of offsets that new masters did not have."""
+        return [each for each in self.events if isinstance(each, OffsetCorrected)]
 
     def disordered(self) -> list[bytes]:
         """Return messages of a key whose first delivery came after that of a later one."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from rocketmq_aio import OffsetCorrected
 from rocketmq_aio.testing import Cluster, ControlledBroker
 from tests.topologies.controlled import WAIT_SECONDS, Load, create_topic, rejoin, start_controlled
 from tests.unit.remoting.until import until
@@ -52,8 +51,7 @@ async def test_nothing_confirmed_is_lost_in_two_failovers(
     assert third is not second
     assert load.failed == []
     assert load.disordered() == []
-    corrected = [each for each in load.events if isinstance(each, OffsetCorrected)]
-    assert corrected == []
+    assert load.corrections() == []
     await asyncio.to_thread(rejoin, broker, broker.replicas.index(second))
 
 

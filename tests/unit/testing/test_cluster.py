@@ -14,7 +14,7 @@ from rocketmq_aio.testing import Cluster, ClusterError, NotOwnedError, StartErro
 from rocketmq_aio.testing.server import Backend, BrokerSpec, Launched, Server
 from tests.unit.testing.answering import Answer, AnsweringServer, answering
 
-REQUESTS: Final[tuple[int, ...]] = (17, 28, 200, 207, 215, 216)
+REQUESTS: Final[tuple[int, ...]] = (17, 28, 200, 207, 215, 216, 1005)
 
 
 class FakeServer(Server):
@@ -61,6 +61,10 @@ class FakeBackend(Backend):
 
     def namesrv(self, name: str, *, controller: bool = False) -> Launched:
         return Launched(name, self.address, FakeServer(1), "5.5.0")
+
+    def controllers(self, names: Sequence[str]) -> list[Launched]:
+        self.controller = self.address
+        return [Launched(name, self.address, FakeServer(1), "5.5.0") for name in names]
 
     def broker(self, spec: BrokerSpec) -> Launched:
         if self.broker_error is not None:
@@ -154,6 +158,24 @@ def test_an_interrupted_start_closes_started_servers(
         Cluster.start()
 
     assert backend.closed == 1
+
+
+def test_the_leader_of_the_controllers_is_the_running_one_that_they_name(
+    server: AnsweringServer, backend: FakeBackend
+) -> None:
+    leader = {"controllerLeaderAddress": server.address}
+    server.answers = {**server.answers, 1005: Answer(ext_fields=leader)}
+    with Cluster.start(controllers=2) as started:
+        first, second = started.controllers
+        assert [first.name, second.name] == ["controller-a", "controller-b"]
+        assert started.find_leader() is first
+        first.kill()
+        assert started.find_leader() is second
+        second.kill()
+        with pytest.raises(ClusterError, match="does not lead"):
+            started.find_leader()
+    with Cluster.start() as started, pytest.raises(ClusterError, match="of their own"):
+        started.find_leader()
 
 
 def test_a_master_is_started_before_its_slaves(backend: FakeBackend) -> None:
@@ -328,6 +350,7 @@ def test_servers_of_an_external_cluster_are_not_stopped(external: Cluster, actio
         {"slaves": 1},
         {"sync_replication": True},
         {"controller": True},
+        {"controllers": 3},
         {"broker_versions": ["5.5.0"]},
     ],
 )
@@ -336,7 +359,7 @@ def test_replicas_and_versions_of_an_external_cluster_cannot_be_chosen(
 ) -> None:
     monkeypatch.setenv("ROCKETMQ_NAMESRV", server.address)
 
-    with pytest.raises(NotOwnedError, match="slaves, sync_replication, controller and"):
+    with pytest.raises(NotOwnedError, match="slaves, sync_replication, controllers and"):
         Cluster.start(backend="external", **choice)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketmq_aio.testing.conf import broker_conf, properties_text, proxy_conf
+from rocketmq_aio.testing.conf import broker_conf, controller_conf, properties_text, proxy_conf
 from rocketmq_aio.testing.errors import ClusterError
 from rocketmq_aio.testing.server import BrokerSpec
 
@@ -52,6 +52,16 @@ def test_a_broker_with_a_controller_has_no_role(sync: bool) -> None:
     assert properties["controllerAddr"] == "127.0.0.1:20900"
     assert properties["allAckInSyncStateSet"] == str(sync).lower()
     assert wanted.name == "broker-b-replica-1"
+
+
+def test_controllers_of_a_group_know_each_other() -> None:
+    first, second = (controller_conf([20_001, 20_005], own, f"store-{own}") for own in (0, 1))
+
+    assert first["controllerDLegerPeers"] == "n0-127.0.0.1:20001;n1-127.0.0.1:20005"
+    assert (first["controllerDLegerSelfId"], second["controllerDLegerSelfId"]) == ("n0", "n1")
+    assert second["controllerStorePath"] == "store-1"
+    own = {"controllerDLegerSelfId", "controllerStorePath"}
+    assert {name for name in first if first[name] != second[name]} == own
 
 
 def test_servers_of_one_broker_name_have_names_of_their_own() -> None:

@@ -113,6 +113,8 @@ def test_replication_that_is_waited_for_raises() -> None:
         Cluster.start(backend="embedded", slaves=1, sync_replication=True)
     with pytest.raises(NotSupportedError, match="the embedded backend has no controller"):
         Cluster.start(backend="embedded", slaves=1, controller=True)
+    with pytest.raises(NotSupportedError, match="the embedded backend has no controller"):
+        Cluster.start(backend="embedded", slaves=1, controllers=3)
     with pytest.raises(NotSupportedError, match=r"before 5\.0"):
         Cluster.start("4.9.7", backend="jvm", slaves=1, controller=True)
 

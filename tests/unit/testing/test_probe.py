@@ -43,6 +43,17 @@ def test_masters_have_id_zero() -> None:
     assert found == {"broker-a": "127.0.0.1:1"}
 
 
+def test_a_controller_that_responds_names_the_leader() -> None:
+    with (
+        answering({1005: Answer()}) as candidate,
+        answering({1005: Answer(ext_fields={"controllerLeaderAddress": "h:1"})}) as follower,
+    ):
+        addresses = f"127.0.0.1:1;{candidate.address};{follower.address}"
+        assert probe.leader(addresses) == "h:1"
+        with pytest.raises(probe.ProbeError, match="no leader"):
+            probe.leader(candidate.address)
+
+
 def test_an_unknown_topic_has_no_masters() -> None:
     with answering({105: Answer(code=17)}) as server:
         assert probe.masters(server.address, "t") == {}
