@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from rocketmq_aio.spark.offsets import Offsets, Queue, StreamOffset
+from rocketmq_aio.spark.offsets import VERSION, Offsets, Queue, StreamOffset
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,9 +131,11 @@ def _behind(source: Mapping[str, Any]) -> Offsets:
 
 
 def _offset(value: object) -> StreamOffset | None:
-    """Return an offset of this source; None for other sources."""
+    """Return an offset of this source; None for other sources, such as a Kafka topic ``end``."""
     found = _json(value)
-    return StreamOffset.from_json(found) if isinstance(found, dict) and "end" in found else None
+    if not isinstance(found, dict) or found.get("v") != VERSION or "end" not in found:
+        return None
+    return StreamOffset.from_json(found)
 
 
 def _json(value: object) -> object:

@@ -218,8 +218,13 @@ def _tls(connection: Connection) -> ssl.SSLContext | bool:
     try:
         context = ssl.create_default_context(cafile=authority)
         if certificate is not None:
-            context.load_cert_chain(certificate, connection.tls_key_file)
+            context.load_cert_chain(certificate, connection.tls_key_file, _no_passphrase)
         return context
     except OSError as error:  # includes SSLError
         files = ", ".join(filter(None, (authority, certificate, connection.tls_key_file)))
         raise ConfigError("tls files", files, str(error)) from error
+
+
+def _no_passphrase() -> str:
+    # Without it OpenSSL asks at the terminal of the driver, and waits.
+    raise OSError("the key is encrypted: decrypt it, processes of Spark ask for no passphrase")

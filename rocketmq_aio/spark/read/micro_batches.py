@@ -76,10 +76,11 @@ class MicroBatches:
             extents = complete(results)
             starts = await self._start_offsets(topics, extents)
             positions = dict(starts)
+            self._warn_missing(starts, extents)
         else:
             extents = results.values
             moved = await self._corrected(start, extents)
-            self._warn_missing(start, extents)
+            self._warn_missing(start.end, extents)
             starts = self._new_queues(start, extents)
             starts |= {queue: at for queue, at in moved.items() if at < start.end[queue]}
             positions = {**start.end, **moved, **starts}
@@ -239,15 +240,15 @@ class MicroBatches:
         stored |= {queue: time for queue, time in times.items() if time is not None}
         return StreamOffset(end=end, starts=starts, stored=stored)
 
-    def _warn_missing(self, start: StreamOffset, extents: Mapping[Queue, Extent]) -> None:
-        absent = start.end.keys() - extents.keys()
+    def _warn_missing(self, held: Mapping[Queue, int], extents: Mapping[Queue, Extent]) -> None:
+        absent = {*held, *self._options.assign} - extents.keys()
         missing = {queue for queue in absent if selects(self._options, queue)}
         for topic in sorted({queue[0] for queue in absent - missing}):
             self._warn_once.warn("topic_not_subscribed", topic, topic=topic)
         self._warn_once.retain("queue_missing", missing)
         for queue in sorted(missing):
             place = dict(zip(("topic", "broker", "queue"), queue, strict=True))
-            self._warn_once.warn("queue_missing", queue, stays_at=start.end[queue], **place)
+            self._warn_once.warn("queue_missing", queue, stays_at=held.get(queue), **place)
 
     def _ends(self, extents: Mapping[Queue, Extent]) -> Offsets:
         ends = _maxima(extents)

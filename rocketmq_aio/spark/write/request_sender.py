@@ -70,9 +70,13 @@ class RequestSender:
         self._seconds = options.send_timeout_ms / 1000
         self._permits = anyio.Semaphore(options.send_window)
         self._queue_locks: defaultdict[MessageQueue | None, anyio.Lock] = defaultdict(anyio.Lock)
+        self._failure: WriteError | None = None
 
     async def send(self, requests: Sequence[WriteRequest]) -> None:
-        """Send *requests* behind earlier ones of their queues; `WriteError` ends the sending."""
+        """Send *requests* behind earlier ones of their queues.
+
+        :raises WriteError: one of them, or of an earlier call, was not sent; no more are sent
+        """
         sent: list[WriteRequest] = []
         try:
             async with anyio.create_task_group() as tasks:
@@ -108,6 +112,8 @@ class RequestSender:
 
     async def _send(self, request: WriteRequest, sent: list[WriteRequest]) -> None:
         try:
+            if self._failure is not None:
+                raise self._failure  # rows of a queue are never stored before earlier ones
             destination = request.destination
             queue = None if destination.key is not None else destination.queue
             send = partial(
@@ -133,7 +139,8 @@ class RequestSender:
                 return await send()
             except RocketMQError as error:
                 if tries > self._retries or not isinstance(error, RETRYABLE):
-                    raise WriteError(topic, rows, _broker(error), tries, error) from error
+                    self._failure = WriteError(topic, rows, _broker(error), tries, error)
+                    raise self._failure from error
             await anyio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         raise AssertionError  # unreachable

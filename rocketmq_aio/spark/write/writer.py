@@ -151,7 +151,8 @@ class WriteTask:
                 self._row += some.num_rows
             self._wait(0)
         finally:
-            for each in self._pending:
+            # The last one first: the end of an earlier one would let its requests begin.
+            for each in reversed(self._pending):
                 each.cancel()
         return WriteSummary() if sender is None else sender.summary()
 

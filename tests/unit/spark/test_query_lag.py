@@ -31,6 +31,7 @@ def progress(*sources: dict[str, Any]) -> dict[str, Any]:
 
 
 OTHER = {"description": "rate", "endOffset": "17", "latestOffset": "18"}
+KAFKA = {"endOffset": '{"end":{"0":17}}', "latestOffset": '{"end":{"0":18}}'}  # a topic "end"
 BEHIND = progress(OTHER, source({"0": 5, "1": 7}, {"0": 9, "1": 7}))
 
 
@@ -47,7 +48,7 @@ def test_lag_is_never_negative() -> None:
     assert query_lag(progress(source({"0": 9}, {"0": 5}))).total == 0
 
 
-@pytest.mark.parametrize("other", [OTHER, {}, {"endOffset": None, "latestOffset": None}])
+@pytest.mark.parametrize("other", [OTHER, KAFKA, {}, {"endOffset": None, "latestOffset": None}])
 def test_other_sources_have_no_lag(other: dict[str, Any]) -> None:
     assert query_lag(progress(other)).queues == {}
 

@@ -15,6 +15,7 @@ import pytest
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.runtime import MAX_KEPT, Runtime, client_config
+from tests.fakes.tls import CERTIFICATES
 
 HERE = Connection(name_server="127.0.0.1:1")
 
@@ -153,3 +154,12 @@ def test_unreadable_certificate_files_are_named() -> None:
     wrong = Connection(name_server="127.0.0.1:1", tls=True, tls_ca_file="/nowhere/ca.pem")
     with pytest.raises(ConfigError, match=r"/nowhere/ca\.pem"):
         client_config(wrong)
+
+
+def test_an_encrypted_key_is_rejected_without_a_prompt() -> None:
+    encrypted = str(CERTIFICATES / "encrypted.pem")
+    given = Connection(
+        name_server="127.0.0.1:1", tls=True, tls_cert_file=encrypted, tls_key_file=encrypted
+    )
+    with pytest.raises(ConfigError, match=r"encrypted\.pem.*decrypt it"):
+        client_config(given)

@@ -100,6 +100,24 @@ async def test_offsets_of_queues_without_a_route_are_kept() -> None:
             assert end.end == {queue(0): 5, queue(0, "broker-b"): 7}
 
 
+async def test_an_assigned_queue_without_a_route_is_logged_until_it_exists(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wanted = json.dumps({TOPIC: {"broker-a": [0, 1]}})
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster, assign=wanted) as driver:
+        with caplog.at_level(logging.WARNING):
+            first = await driver.end_after(START)
+            assert await driver.end_after(first) is first
+        cluster.create_topic(TOPIC, 2)
+        put(cluster.broker, 2, number=1)
+
+        end = await driver.end_after(first)
+
+        assert caplog.text.count("queue_missing") == 1
+        assert "queue=1" in caplog.text
+        assert driver.ranges(first, end) == {queue(1): (0, 2)}
+
+
 async def test_offsets_of_topics_that_are_not_read_are_rejected() -> None:
     wanted = json.dumps({"order": {"broker-a": {"0": 2}}})
     async with (
@@ -185,7 +203,7 @@ async def test_a_broker_that_does_not_answer_does_not_stop_the_others() -> None:
 async def test_a_request_that_fails_once_is_retried() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         put(cluster.broker, 2)
-        cluster.broker.on(RequestCode.GET_MAX_OFFSET, Response(ResponseCode.SYSTEM_BUSY))
+        cluster.faults.refuse(RequestCode.GET_MAX_OFFSET)
 
         end = await driver.end_after(START)
 
@@ -309,7 +327,7 @@ async def test_an_end_that_recovers_is_no_loss() -> None:
         async with driving(cluster) as driver:
             first = await driver.end_after(START)
             # As after a crash: the broker serves requests before its maximum is restored.
-            cluster.broker.on(RequestCode.GET_MAX_OFFSET, Response(ext={"offset": "2"}))
+            cluster.faults.handle(RequestCode.GET_MAX_OFFSET, Response(ext={"offset": "2"}))
 
             assert await driver.end_after(first) is first
 
@@ -449,7 +467,7 @@ async def test_a_queue_is_not_read_while_its_log_cannot_be_compared() -> None:
             first = await driver.end_after(START)
             put_at(cluster.broker, 3000)
             busy = Response(ResponseCode.SYSTEM_BUSY, remark="busy")
-            cluster.broker.on(RequestCode.PULL_MESSAGE, busy, times=2)
+            cluster.faults.handle(RequestCode.PULL_MESSAGE, busy, times=2)
 
             assert await driver.end_after(first) is first
             assert driver.ranges(first, await driver.end_after(first)) == {queue(0): (2, 3)}
@@ -613,7 +631,7 @@ async def test_a_failed_commit_is_logged_and_does_not_stop_the_stream(
 ) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         refusal = Response(ResponseCode.SYSTEM_ERROR, remark="no")
-        cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, refusal, times=None)
+        cluster.faults.handle("commit", refusal, times=None)
         async with driving(cluster, commitOffsets="true") as driver:
             first = await driver.end_after(START)
             with caplog.at_level(logging.WARNING):
@@ -625,7 +643,7 @@ async def test_a_failed_commit_is_logged_and_does_not_stop_the_stream(
 async def test_commit_offsets_rejects_a_group_with_live_members() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         body = json.dumps({"consumerIdList": ["10.0.0.1@worker"]}).encode()
-        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Response(body=body), times=None)
+        cluster.faults.handle("members", Response(body=body), times=None)
         async with driving(cluster, commitOffsets="true") as driver:
             with pytest.raises(ConfigError, match=r"commitOffsets=True.*10\.0\.0\.1@worker"):
                 await driver.end_after(START)

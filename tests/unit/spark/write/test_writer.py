@@ -6,7 +6,8 @@ import asyncio
 import logging
 import pickle
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -27,13 +28,18 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ConfigError, InvalidMessageError
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.producer.batching.pre_encoded import Encoded
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.spark.arrow.row_schema import check_columns
 from rocketmq_aio.spark.options.source_options import Connection, WriteOptions
-from rocketmq_aio.spark.write.request_sender import WriteError, WriteSummary
+from rocketmq_aio.spark.runtime import Runtime
+from rocketmq_aio.spark.write.request_sender import RequestSender, WriteError, WriteSummary
+from rocketmq_aio.spark.write.write_requests import Destination, WriteRequest
 from rocketmq_aio.spark.write.writer import (
     RocketMQStreamWriter,
     RocketMQWriter,
@@ -231,7 +237,7 @@ async def test_writes_with_different_timeouts_share_a_producer(cluster: FakeClus
 
 
 async def test_a_send_fails_after_its_timeout(cluster: FakeCluster) -> None:
-    cluster.broker.on(SEND_BATCH, None, times=None)
+    cluster.faults.drop(SEND_BATCH, executed=False, times=None)
 
     with pytest.raises(WriteError, match=r"tries 1 .*within 0\."):
         await run(cluster, batches(1), send_timeout_ms=200, retries=0)
@@ -240,7 +246,7 @@ async def test_a_send_fails_after_its_timeout(cluster: FakeCluster) -> None:
 async def test_a_temporary_error_is_retried(cluster: FakeCluster) -> None:
     refusals = [Response(code=2, remark="busy")] * 4
     for each in refusals:
-        cluster.broker.on(SEND_BATCH, each)
+        cluster.faults.handle(SEND_BATCH, each)
     written = await run(cluster, batches(1))
 
     assert written.rows == 10
@@ -248,7 +254,7 @@ async def test_a_temporary_error_is_retried(cluster: FakeCluster) -> None:
 
 
 async def test_a_failed_send_names_topic_broker_and_tries(cluster: FakeCluster) -> None:
-    cluster.broker.on(SEND_BATCH, Response(code=2, remark="too busy"), times=None)
+    cluster.faults.refuse(SEND_BATCH, 2, "too busy", times=None)
     # The deadline may end while an attempt is unanswered: then its outcome is unknown.
     with pytest.raises(
         WriteError, match=r"10 row.*'orders'.*tries 2.*Send(Unknown)?Error.*too busy"
@@ -260,7 +266,7 @@ async def test_a_failed_send_names_topic_broker_and_tries(cluster: FakeCluster) 
 
 
 async def test_a_permanent_error_is_not_retried(cluster: FakeCluster) -> None:
-    cluster.broker.on(SEND_BATCH, Response(code=13, remark="illegal"), times=None)
+    cluster.faults.refuse(SEND_BATCH, 13, "illegal", times=None)
     with pytest.raises(WriteError, match=r"tries 1 .*code 13: illegal"):
         await run(cluster, batches(1))
 
@@ -299,7 +305,7 @@ async def test_rows_of_a_key_are_stored_in_order(cluster: FakeCluster) -> None:
 
 
 async def test_a_destination_has_one_request_in_flight(cluster: FakeCluster) -> None:
-    cluster.broker.on(SEND_BATCH, None)
+    cluster.faults.drop(SEND_BATCH, executed=False)
     named = {"brokerName": pa.array(["broker-a"] * 10), "queueId": pa.array([2] * 10)}
     written = await run(
         cluster, batches(3, **named), batch_records=5, send_timeout_ms=200, retries=3
@@ -307,3 +313,51 @@ async def test_a_destination_has_one_request_in_flight(cluster: FakeCluster) -> 
 
     assert written.rows == 30
     assert [int(each.body) for each in cluster.broker.messages("orders", 2)] == list(range(30))
+
+
+@pytest.mark.parametrize("queue", [None, MessageQueue("orders", "broker-a", 2)])
+async def test_no_request_is_sent_after_a_failed_one(
+    cluster: FakeCluster, queue: MessageQueue | None
+) -> None:
+    cluster.faults.refuse(SEND, 13, "illegal")
+    options = WriteOptions(connection=NOWHERE, send_window=1)
+    async with Producer("writers", client=ClientConfig(namesrv=cluster.namesrv)) as producer:
+        sender = RequestSender(producer, options)
+        rows = [
+            WriteRequest(Encoded(topic="orders", body=b"1", message_id=name), 1, Destination(queue))
+            for name in "ABC"
+        ]
+        sends = [sender.send(rows[:1]), sender.send(rows[1:])]
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+
+    assert [type(each) for each in outcomes] == [WriteError] * 2
+    assert requests(cluster) == 1
+
+
+def test_record_batches_in_flight_are_cancelled_from_the_last_to_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cancelled: list[int] = []
+
+    class Sending(Future[None]):
+        def cancel(self) -> bool:
+            cancelled.append(sendings.index(self))
+            return True
+
+    sendings: list[Sending] = []
+
+    def submit(*_: object) -> Sending:
+        sendings.append(Sending())
+        return sendings[-1]
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from batches(2)
+        raise RuntimeError("the upstream task failed")
+
+    runtime = SimpleNamespace(producer=lambda: None, submit=submit, call=None)
+    monkeypatch.setattr(Runtime, "get", lambda _: runtime)
+    task = WriteTask(WriteOptions(connection=NOWHERE, topic="orders"), "A" * 20)
+
+    with pytest.raises(RuntimeError, match="upstream"):
+        task.run(broken())
+    assert cancelled == [1, 0]
