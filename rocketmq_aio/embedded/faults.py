@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, Self, TypedDict, Unpack
+
+from msgspec.structs import replace
 
 from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.loop_thread import LoopThread, awaited_or_blocking, from_any_thread
@@ -24,7 +27,7 @@ RequestKind = Literal[
     "send", "send_back", "reply", "end_transaction", "recall", "pull", "pop", "ack",
     "change_invisible", "commit", "query_offset", "heartbeat", "lock", "unlock", "members", "route",
 ]  # fmt: skip
-Requests = RequestKind | int | Iterable[int] | None
+Requests = RequestKind | int | Iterable[RequestKind | int] | None
 Respond = Callable[["FaultyServer", Command, "ServerConnection"], Outcome | Awaitable[Outcome]]
 
 
@@ -224,7 +227,7 @@ class Faults:
     """Faults of the servers of a cluster.
 
     Each method adds a fault for requests of a kind: a name such as "send", a request code, several
-    codes, or None for all requests. Keywords narrow them down: `topic=`, `group=`, `broker=` (a
+    of them, or None for all requests. Keywords narrow them down: `topic=`, `group=`, `broker=` (a
     broker name or "namesrv"), and `times=`, 1 by default, None for all until `remove` or `clear`::
 
         cluster.faults.refuse("send", ResponseCode.SYSTEM_BUSY, topic="orders", times=3)
@@ -250,11 +253,22 @@ class Faults:
         requests: Requests,
         code: int = ResponseCode.SYSTEM_BUSY,
         remark: str = "refused by a fault of the embedded cluster",
+        *,
+        executed: bool = False,
         **where: Unpack[Selection],
     ) -> Fault:
-        """Respond with an error code; the request is not executed."""
+        """Respond with another code; the request is not executed, unless *executed* is set."""
         response = Response(code, remark=remark)
-        return self._add(requests, lambda _s, _c, _n: response, where)
+
+        async def respond(
+            server: FaultyServer, command: Command, connection: ServerConnection
+        ) -> Outcome:
+            outcome = await server.execute(command, connection)
+            if not isinstance(outcome, Response):
+                return outcome
+            return replace(outcome, code=code, remark=remark)
+
+        return self._add(requests, respond if executed else lambda _s, _c, _n: response, where)
 
     def delay(self, requests: Requests, seconds: float, **where: Unpack[LossySelection]) -> Fault:
         """Respond *seconds* later; with ``executed=False`` also execute later."""
@@ -444,6 +458,6 @@ def _names_of_body(body: bytes, topics: set[str], groups: set[str]) -> None:
 def _codes(requests: Requests) -> frozenset[int] | None:
     if requests is None:
         return None
-    if isinstance(requests, str):
-        return KINDS[requests]
-    return frozenset({requests} if isinstance(requests, int) else requests)
+    several = (requests,) if isinstance(requests, str | int) else requests
+    codes = (KINDS[each] if isinstance(each, str) else {each} for each in several)
+    return frozenset(chain.from_iterable(codes))

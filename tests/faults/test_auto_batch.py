@@ -7,11 +7,9 @@ import asyncio
 import pytest
 
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
-from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import SendError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.protocol.codes import RequestCode
-from tests.fakes.frame_rules import drop, duplicate, truncate
 from tests.faults.test_producer import Run, sending
 from tests.history import Outcome
 from tests.unit.remoting.until import until
@@ -38,8 +36,8 @@ async def test_connections_cut_repeatedly(reset: bool) -> None:
 
 async def test_lost_batch_responses_make_copies_with_the_same_ids() -> None:
     async with sending(brokers=2, producer=BATCHED) as run:
-        for proxy in run.proxies:
-            proxy.down.on(drop, code=BATCH, times=2)
+        for broker in run.cluster.brokers:
+            broker.faults.drop(BATCH, broker=broker.name, times=2)
         await run.until_ok(100)
 
         assert run.count(Outcome.FAIL) == 0
@@ -47,7 +45,7 @@ async def test_lost_batch_responses_make_copies_with_the_same_ids() -> None:
 
 async def test_duplicate_batch_responses_count_once() -> None:
     async with sending(producer=BATCHED) as run:
-        run.proxies[0].down.on(duplicate, code=BATCH, times=20)
+        run.cluster.faults.duplicate(BATCH, times=20)
         await run.until_ok(100)
 
         assert run.count(Outcome.OK) == len(run.ended())
@@ -56,14 +54,14 @@ async def test_duplicate_batch_responses_count_once() -> None:
 async def test_truncated_batch_responses() -> None:
     config = ProducerConfig(auto_batch=BATCHED.auto_batch, send_timeout_seconds=0.5)
     async with sending(producer=config) as run:
-        run.proxies[0].down.on(truncate(30), code=BATCH)
+        run.cluster.faults.truncate(BATCH, close=False)
         await run.until_ok(100)
 
 
 async def test_busy_brokers_get_batches_after_a_pause() -> None:
     async with sending(brokers=2, producer=BATCHED) as run:
         for broker in run.cluster.brokers:
-            broker.on(BATCH, Response(2, remark="system busy"))
+            broker.faults.refuse(BATCH, broker=broker.name)
         await run.until_ok(100)
 
         assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0

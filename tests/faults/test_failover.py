@@ -132,8 +132,8 @@ async def test_a_master_that_rejects_pulls_as_slaves_do_invalidates_the_route(
             "minOffset": "0",
             "maxOffset": "0",
         }
-        for code in PULLS:
-            cluster.broker.on(code, Response(ResponseCode.PULL_RETRY_IMMEDIATELY, ext), times=None)
+        rejected = Response(ResponseCode.PULL_RETRY_IMMEDIATELY, ext)
+        cluster.faults.handle("pull", rejected, times=None)
         put(cluster, "wakes the held pull")
         new.promote()
 

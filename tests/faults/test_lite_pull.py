@@ -12,7 +12,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.events import MessageUnreadable, PullFailed
-from rocketmq_aio.embedded.responses import Close, Raw, Response
+from rocketmq_aio.embedded.responses import Close, Raw
 from rocketmq_aio.errors import (
     CommitError,
     ConnectionLostError,
@@ -24,7 +24,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.frame_rules import PassingFrame, corrupt, drop, duplicate, truncate, with_code
+from tests.fakes.frame_rules import PassingFrame, corrupt, duplicate, truncate, with_code
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.stopwatch import Stopwatch
 from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
@@ -219,12 +219,11 @@ async def test_repeated_cuts_of_all_connections_lose_and_repeat_nothing(
 
 
 async def test_a_pull_without_a_response_is_repeated(
-    cluster: FakeCluster, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rocketmq_aio.consumer.pull_loop.puller.HOLD_SLACK_SECONDS", QUICK)
-    client = proxied_config(proxy, cluster)
-    async with consumer_of(cluster, client=client, long_poll_seconds=QUICK) as consumer:
-        proxy.down.on(drop, code=PULL, times=4)
+    async with consumer_of(cluster, long_poll_seconds=QUICK) as consumer:
+        cluster.faults.drop("pull", times=4)
         put(cluster, *numbers(3))
         await consumer.subscribe(TOPIC)
 
@@ -261,7 +260,7 @@ async def test_reading_recovers_from_a_peer_that_is_not_a_broker(
 ) -> None:
     put(cluster, *numbers(3))
     async with consumer_of(cluster) as consumer:
-        cluster.broker.on(PULL, answer, times=3)
+        cluster.faults.handle("pull", answer, times=3)
         await consumer.subscribe(TOPIC)
 
         assert bodies(await polled(consumer, 3)) == numbers(3)
@@ -308,7 +307,7 @@ async def test_a_silent_connection_is_detected_and_replaced(
 async def test_reading_recovers_from_every_error_code(cluster: FakeCluster, code: int) -> None:
     put(cluster, *numbers(3))
     async with consumer_of(cluster) as consumer:
-        cluster.broker.on(PULL, Response(code, remark="not now"), times=4)
+        cluster.faults.refuse("pull", code, times=4)
         await consumer.subscribe(TOPIC)
 
         assert bodies(await polled(consumer, 3)) == numbers(3)

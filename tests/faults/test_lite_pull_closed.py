@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.stopwatch import Stopwatch
@@ -28,15 +26,13 @@ async def test_a_close_is_bounded_and_leaves_nothing_whatever_the_broker_does(
         await polled(consumer, 3)
         await consumer.poll(0)
         shorten_timeout(consumer.client)
-        faults: dict[str, Callable[[], Awaitable[None] | None]] = {
+        faults: dict[str, Callable[[], object]] = {
             "dead": cluster.broker.stop,
             "silent": proxy.stall,
-            "busy": lambda: cluster.broker.on(
-                RequestCode.UPDATE_CONSUMER_OFFSET, Response(ResponseCode.SYSTEM_BUSY), times=None
-            ),
+            "busy": lambda: cluster.faults.refuse("commit", times=None),
         }
         outcome = faults[fault]()
-        if outcome is not None:
+        if isinstance(outcome, Awaitable):
             await outcome
         with Stopwatch() as passed:
             await consumer.close()

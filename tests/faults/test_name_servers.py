@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.embedded.faults import GARBAGE, Fault
-from rocketmq_aio.embedded.responses import Close, Outcome, Raw, Response
+from rocketmq_aio.embedded.faults import CONNECT, GARBAGE, Fault
+from rocketmq_aio.embedded.responses import Close, Outcome, Raw
 from rocketmq_aio.errors import (
     NameServerUnavailableError,
     NotConnectedError,
@@ -20,7 +20,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.misbehaviour import GRPC_SETTINGS, HTTP_PAGE, TWO_GIBIBYTES
@@ -96,7 +96,7 @@ async def test_start_fails_soon_if_connections_are_refused() -> None:
 async def test_start_fails_by_its_deadline_without_responses() -> None:
     with black_hole() as deaf:
         async with nothing_left(), FakeNameServer() as mute:
-            mute.on(ROUTE, None, times=None)
+            mute.faults.drop("route", executed=False, times=None)
             config = ClientConfig(
                 namesrv=f"{deaf};{mute.address}",
                 request_timeout_seconds=0.5,
@@ -123,8 +123,8 @@ KINDS: dict[str, Outcome] = {
 @pytest.mark.parametrize("kind", KINDS)
 async def test_start_raises_for_a_wrong_port(kind: str) -> None:
     async with nothing_left(), FakeNameServer() as server:
-        server.on_connect(KINDS[kind], times=None)
-        server.on(ROUTE, None, times=None)
+        server.faults.handle(CONNECT, KINDS[kind], times=None)
+        server.faults.drop("route", executed=False, times=None)
         config = ClientConfig(namesrv=server.address, request_timeout_seconds=0.5)
         starting = asyncio.create_task(Producer("shop", client=config).start())
 
@@ -150,7 +150,7 @@ async def test_one_dead_name_server_of_two_costs_almost_no_time() -> None:
 
 async def test_one_silent_server_of_two_costs_one_hedge() -> None:
     async with nothing_left(), two_servers() as (_, servers):
-        servers[0].on(ROUTE, None, times=None)
+        servers[0].faults.drop("route", executed=False, times=None)
         elapsed: list[float] = []
         async with Producer("shop", namesrv=joined(*servers)) as producer:
             for topic in ("orders", "payments", "refunds"):
@@ -182,7 +182,7 @@ async def test_a_server_that_becomes_silent_is_replaced_by_the_other() -> None:
         Producer("shop", namesrv=joined(*servers)) as producer,
     ):
         asked = next(each for each in servers if each.requests)
-        asked.on(ROUTE, None, times=None)
+        asked.faults.drop("route", executed=False, times=None)
         sending = asyncio.create_task(producer.send(ORDER))
 
         assert await seconds_of(sending) < 1.2
@@ -232,8 +232,8 @@ async def test_a_restarted_name_server_without_routes_removes_no_route() -> None
         config = ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=0.05)
         async with Producer("shop", client=config) as producer:
             await producer.send(ORDER)
-            empty = Response(17, remark="No topic route info in name server")
-            cluster.name_server.on(ROUTE, empty, times=2)  # one of the two topics, or each once
+            unknown = ResponseCode.TOPIC_NOT_EXIST
+            cluster.faults.refuse("route", unknown, times=2)  # one of the two topics, or each once
             await cluster.name_server.restart()
             asked = len(cluster.name_server.requests)
             await until(lambda: len(cluster.name_server.requests) > asked + 4)

@@ -12,7 +12,6 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
-from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.errors import RocketMQError, SendError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
@@ -136,8 +135,8 @@ async def test_lost_responses_and_errors(config: ProducerConfig | None) -> None:
         for broker in run.cluster.brokers:
             for _ in range(5):
                 for code in (SEND, RequestCode.SEND_BATCH_MESSAGE):
-                    broker.on(code, Close())
-                    broker.on(code, Response(2, remark="busy"), times=3)
+                    broker.faults.close(code, executed=False, broker=broker.name)
+                    broker.faults.refuse(code, times=3, broker=broker.name)
                 await run.go_on()
 
 

@@ -15,16 +15,13 @@ from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.errors import AckError, ConnectionLostError
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.frame_rules import drop, duplicate
-from tests.fakes.proxy import FaultProxy
-from tests.faults.proxied import proxied_config, shorten_timeout
+from tests.faults.proxied import shorten_timeout
 from tests.unit.consumer.lite_pull_env import TOPIC, numbers, put
 from tests.unit.consumer.pop_env import RETRY_TOPIC, bodies, invisible, popping
 from tests.unit.remoting.short_timeout import shorten_next_timeout
 
 POP: Final = RequestCode.POP_MESSAGE
 ACK: Final = RequestCode.ACK_MESSAGE
-CHANGE: Final = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
 
 
 async def all_done(consumer: PopConsumer, count: int) -> Counter[str]:
@@ -41,13 +38,10 @@ async def all_done(consumer: PopConsumer, count: int) -> Counter[str]:
 
 async def test_messages_of_a_lost_pop_response_are_redelivered(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
-    async with FaultProxy(cluster.broker.address) as proxy:
-        proxy.down.on(drop, code=POP)
-        async with popping(
-            cluster, client=proxied_config(proxy, cluster), invisible_seconds=0.5
-        ) as consumer:
-            shorten_next_timeout(consumer.client, POP)
-            seen = await all_done(consumer, 5)
+    cluster.faults.drop("pop")
+    async with popping(cluster, invisible_seconds=0.5) as consumer:
+        shorten_next_timeout(consumer.client, POP)
+        seen = await all_done(consumer, 5)
 
     assert seen == Counter(numbers(5))
     assert invisible(cluster) == 0
@@ -65,24 +59,20 @@ async def test_a_cut_inside_a_pop_response_loses_nothing(cluster: FakeCluster) -
 
 async def test_a_repeated_pop_response_is_delivered_once(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
-    async with FaultProxy(cluster.broker.address) as proxy:
-        proxy.down.on(duplicate, code=POP)
-        async with popping(cluster, client=proxied_config(proxy, cluster)) as consumer:
-            taken = await consumer.receive()
-            assert await consumer.receive(wait_seconds=0) == []
+    cluster.faults.duplicate("pop")
+    async with popping(cluster) as consumer:
+        taken = await consumer.receive()
+        assert await consumer.receive(wait_seconds=0) == []
 
     assert bodies(taken) == numbers(5)
 
 
 async def test_an_ack_without_a_response_is_retried(cluster: FakeCluster) -> None:
     put(cluster, "1")
-    async with (
-        FaultProxy(cluster.broker.address) as proxy,
-        popping(cluster, client=proxied_config(proxy, cluster)) as consumer,
-    ):
+    async with popping(cluster) as consumer:
         [message] = await consumer.receive()
         shorten_timeout(consumer.client)
-        proxy.down.on(drop, code=ACK)
+        cluster.faults.drop("ack")
         await consumer.ack(message)
 
     assert len(cluster.broker.requests_of(ACK)) == 2
@@ -116,7 +106,7 @@ async def test_the_message_of_a_cancelled_change_can_be_acknowledged(cluster: Fa
     put(cluster, "1")
     async with popping(cluster) as consumer:
         [message] = await consumer.receive()
-        held = cluster.broker.hold(CHANGE, times=1)
+        held = cluster.faults.hold("change_invisible")
         changing = asyncio.ensure_future(consumer.change_invisible(message, 0.3))
         await held.wait(1)
         changing.cancel()

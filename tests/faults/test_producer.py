@@ -12,13 +12,12 @@ import pytest
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS
-from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import RocketMQError, SendError, SendUnknownError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.frame_rules import corrupt, drop, duplicate, truncate, with_code
+from tests.fakes.frame_rules import corrupt
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.stopwatch import Stopwatch
 from tests.history import Fault, History, Outcome, Recorder, Sent, check
@@ -169,8 +168,8 @@ async def test_a_hanging_broker_is_avoided() -> None:
 
 async def test_lost_responses_make_copies_with_one_id() -> None:
     async with sending(brokers=2) as run:
-        for proxy in run.proxies:
-            proxy.down.on(drop, code=SEND, times=3)
+        for broker in run.cluster.brokers:
+            broker.faults.drop("send", broker=broker.name, times=3)
         await run.until_ok(100)
 
         assert run.count(Outcome.FAIL) == 0
@@ -180,7 +179,7 @@ async def test_lost_responses_make_copies_with_one_id() -> None:
 
 async def test_duplicate_responses_count_once() -> None:
     async with sending() as run:
-        run.proxies[0].down.on(duplicate, code=SEND, times=50)
+        run.cluster.faults.duplicate("send", times=50)
         await run.until_ok(100)
 
         assert run.count(Outcome.OK) == len(run.ended())
@@ -198,7 +197,7 @@ async def test_damaged_responses_end_the_connection(at: int) -> None:
 
 async def test_truncated_responses_end_in_a_timeout_or_a_new_connection() -> None:
     async with sending(producer=ProducerConfig(send_timeout_seconds=0.5)) as run:
-        run.proxies[0].down.on(truncate(30), code=SEND)
+        run.cluster.faults.truncate("send", close=False)
         await run.until_ok(100)
 
 
@@ -214,7 +213,7 @@ async def test_connections_cut_in_mid_frame() -> None:
 @pytest.mark.parametrize("code", [1, 2, 14, 215])
 async def test_retryable_errors_under_load_fail_no_send(code: int) -> None:
     async with sending(brokers=2) as run:
-        run.cluster.broker.on(SEND, Response(code, remark="not now"), times=20)
+        run.cluster.faults.refuse("send", code, broker="broker-a", times=20)
         await run.until_ok(100)
 
         assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
@@ -223,7 +222,7 @@ async def test_retryable_errors_under_load_fail_no_send(code: int) -> None:
 async def test_go_away_reconnects() -> None:
     async with sending() as run:
         for _ in range(3):
-            run.proxies[0].down.on(with_code(1500), code=SEND)
+            run.cluster.faults.refuse("send", ResponseCode.GO_AWAY, executed=True)
             await run.until_ok(30)
 
         assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0

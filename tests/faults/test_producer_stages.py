@@ -10,13 +10,11 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
-from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import RocketMQError, RouteNotFoundError, SendUnknownError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.frame_rules import drop, with_code
 from tests.fakes.proxy import FaultProxy
 from tests.faults.test_producer import sending
 from tests.history import Outcome
@@ -86,7 +84,7 @@ async def test_a_broker_that_fails_at_any_stage_gets_the_message(
 async def test_a_lost_response_without_retries_is_unknown_and_makes_no_copy() -> None:
     config = ProducerConfig(retries=0, send_timeout_seconds=0.5)
     async with sending(producer=config) as run:
-        run.proxies[0].down.on(drop, code=SEND, times=5)
+        run.cluster.faults.drop("send", times=5)
         await until(lambda: run.count(Outcome.UNKNOWN) >= 5, "the losses to be noticed")
         await run.until_ok(50)
 
@@ -98,14 +96,11 @@ async def test_a_lost_response_without_retries_is_unknown_and_makes_no_copy() ->
 async def test_a_lost_response_with_retries_is_retried_or_unknown() -> None:
     async with (
         FakeCluster(topics={"orders": 1}) as cluster,
-        FaultProxy(cluster.broker.address) as proxy,
         Producer(
-            "shop",
-            client=ClientConfig(namesrv=cluster.namesrv, address_mapper=proxy.map_address),
-            config=ProducerConfig(send_timeout_seconds=0.5),
+            "shop", namesrv=cluster.namesrv, config=ProducerConfig(send_timeout_seconds=0.5)
         ) as producer,
     ):
-        proxy.down.on(drop, code=SEND)
+        cluster.faults.drop("send")
         with pytest.raises(SendUnknownError):
             await producer.send(Message("orders", b"x"))
 
@@ -125,8 +120,8 @@ async def test_a_lost_response_with_retries_is_retried_or_unknown() -> None:
 async def test_a_weaker_status_is_stored_once_and_returned(code: ResponseCode) -> None:
     async with sending(brokers=2, max_seconds=15.0) as run:  # slow sends are not retried
         before = run.count(Outcome.OK)
-        for proxy in run.proxies:
-            proxy.down.on(with_code(code), code=SEND, times=20)
+        for broker in run.cluster.brokers:
+            broker.faults.refuse("send", code, executed=True, broker=broker.name, times=20)
         await run.until_ok(100)
 
         assert run.count(Outcome.OK) == len(run.ended()) > before
@@ -138,10 +133,8 @@ async def test_a_read_only_broker_fails_no_send() -> None:
     """The other brokers take its messages until the route excludes it."""
     async with sending(brokers=2) as run:
         closed = run.cluster.brokers[1]
-        refused = Response(
-            ResponseCode.NO_PERMISSION, remark="the broker sending message is forbidden"
-        )
-        closed.on(SEND, refused, times=None)
+        forbidden = ResponseCode.NO_PERMISSION, "the broker sending message is forbidden"
+        run.cluster.faults.refuse("send", *forbidden, broker=closed.name, times=None)
         await run.until_ok(100)
         closed.topics["orders"].perm = 4
         await run.producer.client.routes.fetch("orders")

@@ -24,7 +24,7 @@ from rocketmq_aio.model.names import DLQ_PREFIX
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.frame_rules import drop, duplicate
+from tests.fakes.frame_rules import duplicate
 from tests.fakes.proxy import FaultProxy
 from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.faults.pushing import RETRIES, SOON, Behaviour, Group, group_of
@@ -32,7 +32,7 @@ from tests.history import Outcome
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
-PULL, COMMIT = RequestCode.PULL_MESSAGE, RequestCode.UPDATE_CONSUMER_OFFSET
+PULL = RequestCode.PULL_MESSAGE
 BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
 
 REFUSALS = [
@@ -177,7 +177,7 @@ async def test_stuck_handler_holds_its_offset_only(cluster: FakeCluster, group: 
 async def test_refused_send_back_sends_a_copy(
     cluster: FakeCluster, group: Group, code: int
 ) -> None:
-    cluster.broker.on(BACK, Response(code, remark="not now"))
+    cluster.faults.refuse("send_back", code)
     put(cluster, *numbers(5))
     await group.join(once(ValueError, "3"))
     await group.have(*numbers(5))
@@ -196,8 +196,7 @@ async def test_failed_send_back_retries_locally(
         if message.body == b"3" and next(tries) < 3:
             raise ValueError
 
-    cluster.broker.on(BACK, Response(code, remark="not now"), times=None)
-    cluster.broker.on(SEND, Response(code, remark="not now"), times=None)
+    cluster.faults.refuse(("send_back", "send"), code, times=None)
     put(cluster, *numbers(10))
     await group.join(behave)
     await group.have(*numbers(10))
@@ -247,7 +246,7 @@ async def test_pulling_continues_after_any_response(
     cluster: FakeCluster, group: Group, code: int
 ) -> None:
     put(cluster, *numbers(5))
-    cluster.broker.on(PULL, Response(code, remark="not now"), times=4)
+    cluster.faults.refuse("pull", code, times=4)
     await group.join()
     await group.have(*numbers(5))
     await group.drained()
@@ -260,7 +259,7 @@ async def test_commit_is_repeated_after_any_failure(
     cluster: FakeCluster, group: Group, code: int
 ) -> None:
     put(cluster, *numbers(5))
-    cluster.broker.on(COMMIT, Response(code, remark="not now"), times=3)
+    cluster.faults.refuse("commit", code, times=3)
     await group.join()
     await group.drained()
 
@@ -284,12 +283,12 @@ async def test_repeated_pulls_deliver_each_message_once(
 
 
 async def test_unanswered_pull_is_repeated(
-    cluster: FakeCluster, proxy: FaultProxy, group: Group, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rocketmq_aio.consumer.pull_loop.puller.HOLD_SLACK_SECONDS", QUICK)
-    proxy.down.on(drop, code=PULL, times=4)
+    cluster.faults.drop("pull", times=4)
     put(cluster, *numbers(5))
-    await group.join(client=proxied_config(proxy, cluster), long_poll_seconds=QUICK)
+    await group.join(long_poll_seconds=QUICK)
     await group.drained()
 
     assert group.events_of(PullFailed)
@@ -310,10 +309,10 @@ async def test_consumption_continues_without_a_name_server(
 async def test_retries_without_a_route_wait_for_the_name_server(
     cluster: FakeCluster, group: Group
 ) -> None:
-    cluster.broker.on(RequestCode.HEART_BEAT, Response(), times=None)  # so it makes no topic yet
+    ignored = cluster.faults.handle("heartbeat", Response(), times=None)  # so it makes no topic yet
     consumer = await group.join(once(ValueError, "3"))
     await cluster.name_server.stop()
-    cluster.broker.off(RequestCode.HEART_BEAT)
+    ignored.remove()
     await consumer.client.heartbeats.send_all()
     put(cluster, *numbers(10))
     await group.have(*(each for each in numbers(10) if each != "3"))

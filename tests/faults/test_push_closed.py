@@ -15,11 +15,9 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common import listeners as listeners_module
 from rocketmq_aio.consumer.push.consumer import PushConsumer
-from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ClosedError, NotConnectedError, NotRunningError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.stopwatch import Stopwatch
@@ -163,9 +161,7 @@ async def test_pending_local_retry_does_not_delay_close(cluster: FakeCluster, gr
     async def behave(_message: MessageExt) -> None:
         raise ValueError
 
-    refused = Response(ResponseCode.SYSTEM_BUSY, remark="not now")
-    cluster.broker.on(RequestCode.CONSUMER_SEND_MSG_BACK, refused, times=None)
-    cluster.broker.on(RequestCode.SEND_MESSAGE_V2, refused, times=None)
+    cluster.faults.refuse(("send_back", "send"), times=None)
     put(cluster, "a")
     consumer = await group.join(behave, suspend_seconds=60.0, close_timeout_seconds=60.0)
     await until(lambda: group.handled(Outcome.FAIL))
@@ -182,14 +178,13 @@ async def test_close_is_bounded_under_every_broker_fault(
     consumer = await group.join(client=proxied_config(proxy, cluster), commit_interval_seconds=60.0)
     await group.have(*numbers(3))
     shorten_timeout(consumer.client)
-    busy = Response(ResponseCode.SYSTEM_BUSY)
-    faults: dict[str, Callable[[], Awaitable[None] | None]] = {
+    faults: dict[str, Callable[[], object]] = {
         "dead": cluster.broker.stop,
         "silent": proxy.stall,
-        "busy": lambda: cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, busy, times=None),
+        "busy": lambda: cluster.faults.refuse("commit", times=None),
     }
     outcome = faults[fault]()
-    if outcome is not None:
+    if isinstance(outcome, Awaitable):
         await outcome
     await record_call(group.history, "close", 2.0, consumer.close())
     proxy.flow()

@@ -17,7 +17,6 @@ from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.events import LeaseLost, QueuesRevoked
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.locks import LEASE_SECONDS
-from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -31,7 +30,6 @@ from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
-COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
 
 
 @pytest_asyncio.fixture
@@ -140,7 +138,7 @@ async def test_queue_locked_by_another_member_is_awaited(
 async def test_lock_request_is_repeated_after_any_failure(
     cluster: FakeCluster, group: Group, code: int
 ) -> None:
-    cluster.broker.on(LOCK, Response(code, remark="not now"), times=2)
+    cluster.faults.refuse("lock", code, times=2)
     put(cluster, *numbers(5))
     await group.join()
     await group.drained()
@@ -158,9 +156,8 @@ async def test_dead_letter_that_cannot_be_stored_holds_the_queue(
         if message.body == b"3":
             raise ValueError("poison")
 
-    refused = Response(code, remark="not now")
-    cluster.broker.on(RequestCode.CONSUMER_SEND_MSG_BACK, refused)
-    cluster.broker.on(RequestCode.SEND_MESSAGE_V2, refused, times=2)
+    cluster.faults.refuse("send_back", code)
+    cluster.faults.refuse("send", code, times=2)
     put(cluster, *numbers(6))
     await group.join(behave, max_reconsume_times=1)
     await group.drained()
@@ -427,7 +424,7 @@ async def test_lease_that_expires_during_its_renewal_is_lost(
     put(cluster, *numbers(10))
     consumer = await group.join(gate, pull_threshold_per_queue=5)
     await gate.reached.wait()
-    held = cluster.broker.hold(LOCK)
+    held = cluster.faults.hold("lock", times=None)
     await held.wait(1)
     locks = consumer._engine.locks
     assert locks is not None
@@ -436,7 +433,7 @@ async def test_lease_that_expires_during_its_renewal_is_lost(
     gate.open.set()
     while "3" not in group.handled():  # noqa: ASYNC110 - likewise
         await asyncio.sleep(0)
-    cluster.broker.off(LOCK)
+    held.remove()
     held.release()
 
     await group.have(*numbers(10))

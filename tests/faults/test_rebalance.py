@@ -275,7 +275,7 @@ async def test_queues_are_kept_while_the_broker_does_not_list_the_member(
 ) -> None:
     async with consuming(cluster) as consumer:
         before = dict(consumer._engine.table)
-        cluster.broker.on(MEMBERS_OF_GROUP, answer, times=None)
+        cluster.faults.handle("members", answer, times=None)
         asked = len(cluster.broker.requests_of(MEMBERS_OF_GROUP))
         consumer._engine.on_members_changed()
         await cluster.broker.wait_for(MEMBERS_OF_GROUP, asked + 2)
@@ -295,7 +295,7 @@ async def test_unstable_member_list_does_not_move_other_queues(cluster: FakeClus
         us = consumer.client.client_id
         for number in range(6):
             others = ["zzz"] if number % 2 == 0 else []
-            cluster.broker.on(MEMBERS_OF_GROUP, members(us, *others), times=1)
+            cluster.faults.handle("members", members(us, *others))
             asked = len(cluster.broker.requests_of(MEMBERS_OF_GROUP))
             consumer._engine.on_members_changed()
             await cluster.broker.wait_for(MEMBERS_OF_GROUP, asked + 1)

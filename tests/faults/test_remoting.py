@@ -10,7 +10,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.faults import GARBAGE, Fault, Faults
+from rocketmq_aio.embedded.faults import CONNECT, GARBAGE, Fault, Faults
 from rocketmq_aio.embedded.responses import Close, Outcome, Raw, Response
 from rocketmq_aio.errors import (
     ConnectionLostError,
@@ -19,7 +19,7 @@ from rocketmq_aio.errors import (
     RocketMQError,
 )
 from rocketmq_aio.protocol.command import Command
-from tests.fakes.frame_rules import Rule, corrupt, duplicate, truncate
+from tests.fakes.frame_rules import Rule, corrupt, truncate
 from tests.fakes.misbehaviour import GRPC_SETTINGS, HTTP_PAGE, NO_JSON, TWO_GIBIBYTES
 from tests.fakes.stopwatch import Stopwatch
 from tests.faults.lines import SHORT, Line, line
@@ -48,15 +48,14 @@ GREETINGS: dict[str, tuple[Outcome, tuple[type[RocketMQError], ...]]] = {
 async def test_a_server_of_another_protocol_fails_only_the_call(kind: str) -> None:
     greeting, errors = GREETINGS[kind]
     async with line() as made:
-        made.broker.on_connect(greeting, times=None)
-        made.broker.on(CODE, None, times=None)
+        made.broker.faults.handle(CONNECT, greeting, times=None)
+        made.broker.faults.drop(CODE, executed=False, times=None)
         for _ in range(3):
             with Stopwatch() as passed, pytest.raises(errors):
                 await made.ask(SHORT)
             assert passed.seconds < SHORT + 1.0
 
-        made.broker.on_connect(None, times=None)
-        made.broker.off(CODE)
+        made.broker.faults.clear()
         for connection in list(made.broker.connections.values()):
             connection.close()
         await made.works_again()
@@ -64,7 +63,7 @@ async def test_a_server_of_another_protocol_fails_only_the_call(kind: str) -> No
 
 async def test_an_http_server_is_named_in_the_error() -> None:
     async with line() as made:
-        made.broker.on_connect(HTTP_PAGE, times=None)
+        made.broker.faults.handle(CONNECT, HTTP_PAGE, times=None)
 
         with pytest.raises((ConnectionLostError, NotConnectedError), match="HTTP"):
             await until_refused(made)
@@ -168,7 +167,7 @@ class Load:
         self.answered = 0
         self.wrong: list[str] = []
         self._made = made
-        made.broker.on(CODE, self._echo, times=None)
+        made.broker.faults.handle(CODE, self._echo, times=None)
 
     def _echo(self, command: Command, _connection: ServerConnection) -> Outcome:
         return Response(remark=command.body.decode())
@@ -210,7 +209,7 @@ async def test_many_cuts_under_load_never_mix_up_responses(reset: bool) -> None:
 
 async def test_reconnects_to_a_disconnecting_server_are_paced() -> None:
     async with line() as made:
-        made.broker.on_connect(Close(), times=None)
+        made.broker.faults.connect(times=None)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + 1.0
         while loop.time() < deadline:
@@ -246,7 +245,7 @@ async def test_many_responses_in_one_read_are_decoded() -> None:
 
 async def test_a_duplicate_response_is_dropped() -> None:
     async with line() as made:
-        made.proxy.down.on(duplicate, times=None)
+        made.broker.faults.duplicate(CODE, times=None)
         answers = [await made.ask() for _ in range(20)]
 
         assert {answer.code for answer in answers} == {0}

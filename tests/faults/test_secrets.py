@@ -155,15 +155,7 @@ async def test_no_secret_is_shown_when_brokers_reject_the_account(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with FakeCluster(topics={"orders": 2}) as cluster:
-        for code in (
-            RequestCode.SEND_MESSAGE_V2,
-            RequestCode.SEND_BATCH_MESSAGE,
-            RequestCode.HEART_BEAT,
-            RequestCode.PULL_MESSAGE,
-            RequestCode.LITE_PULL_MESSAGE,
-            RequestCode.POP_MESSAGE,
-        ):
-            cluster.broker.on(code, REFUSED, times=None)
+        cluster.faults.handle(("send", "heartbeat", "pull", "pop"), REFUSED, times=None)
         shown = await everything(ClientConfig(namesrv=cluster.namesrv, credentials=ACCOUNT))
 
     assert "check signature failed" in "".join(map(str, shown))
@@ -216,7 +208,7 @@ async def test_no_message_data_is_shown_when_messages_fail(
             shown += await producer.send_batch([PRIVATE, PRIVATE])
             await until(lambda: cluster.broker.messages(TRACE), "a trace message")
             for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
-                cluster.broker.on(code, Response(ResponseCode.SYSTEM_ERROR, remark="disk"), times=8)
+                cluster.faults.refuse(code, ResponseCode.SYSTEM_ERROR, "disk", times=8)
             shown.append(await outcome(producer.send(PRIVATE)))
             shown.append(await outcome(producer.send_batch([PRIVATE, PRIVATE])))
             shown.append(await outcome(producer.request(PRIVATE, 0.2)))

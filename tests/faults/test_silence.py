@@ -8,16 +8,16 @@ import pytest
 
 from rocketmq_aio.errors import ConnectionLostError, RequestTimeoutError, RocketMQError
 from rocketmq_aio.remoting import connection as connection_module
-from tests.fakes.frame_rules import drop, with_length
+from tests.fakes.frame_rules import with_length
 from tests.faults.lines import SHORT, line
-from tests.unit.remoting.clients import ASK
+from tests.unit.remoting.clients import ASK, CODE
 from tests.unit.remoting.until import until
 
 
 async def test_lost_responses_time_out_and_keep_the_connection() -> None:
     async with line() as made:
         await made.ask()
-        made.proxy.down.on(drop, times=3)
+        made.broker.faults.drop(CODE, times=3)
         for _ in range(3):
             with pytest.raises(RequestTimeoutError):
                 await made.ask(0.1)
@@ -29,7 +29,7 @@ async def test_lost_responses_time_out_and_keep_the_connection() -> None:
 async def test_late_responses_are_dropped() -> None:
     async with line() as made:
         await made.ask()
-        held = made.proxy.down.hold(times=3)
+        held = made.broker.faults.hold(CODE, times=3)
         for _ in range(3):
             with pytest.raises(RequestTimeoutError):
                 await made.ask(0.1)

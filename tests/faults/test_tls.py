@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.embedded.responses import Raw, Response
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import NotConnectedError, RocketMQError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
@@ -34,7 +34,7 @@ async def secured(
     trusted = client_context(certificate) if tls is None else tls
     config = ClientConfig(tls=trusted, **settings)  # type: ignore[arg-type]  # numbers
     async with nothing_left(), FakeBroker(tls=server_context(certificate)) as broker:
-        broker.on(CODE, Response(), times=None)
+        broker.faults.handle(CODE, Response(), times=None)
         async with open_client(config) as opened:
             yield broker, opened
 
@@ -72,7 +72,7 @@ async def test_an_untrusted_certificate_is_rejected(
 
 async def test_the_connected_host_name_is_verified() -> None:
     async with FakeBroker(tls=server_context()) as broker:
-        broker.on(CODE, Response(), times=None)
+        broker.faults.handle(CODE, Response(), times=None)
         config = ClientConfig(
             tls=client_context(), address_mapper=lambda _: f"localhost:{broker.port}"
         )
@@ -83,7 +83,6 @@ async def test_the_connected_host_name_is_verified() -> None:
 async def test_a_client_never_falls_back_to_plain_text() -> None:
     config = ClientConfig(tls=client_context())
     async with nothing_left(), FakeBroker() as plain, open_client(config) as opened:
-        plain.on_connect(None, times=None)
         with pytest.raises(NotConnectedError):
             await opened.ask(plain.address)
 
@@ -101,7 +100,7 @@ async def test_a_plain_text_client_gets_no_data_from_a_tls_port() -> None:
 async def test_a_server_of_another_protocol_fails_the_handshake() -> None:
     config = ClientConfig(tls=client_context())
     async with nothing_left(), FakeBroker() as broker, open_client(config) as opened:
-        broker.on_connect(Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+        broker.faults.connect(data=b"HTTP/1.1 400 Bad Request\r\n\r\n", close=False)
 
         with pytest.raises(NotConnectedError, match="TLS handshake failed"):
             await opened.ask(broker.address)
@@ -136,7 +135,7 @@ async def test_insecure_tls_versions_are_rejected() -> None:
 
 async def test_large_responses_and_cancelled_callers_keep_the_stream_intact() -> None:
     async with secured() as (broker, opened):
-        broker.on(CODE, Response(body=bytes(300_000)), times=None)
+        broker.faults.handle(CODE, Response(body=bytes(300_000)), times=None)
         asked = [asyncio.create_task(opened.ask(broker.address)) for _ in range(60)]
         for number, task in enumerate(asked):
             if number % 3 == 0:
@@ -158,7 +157,7 @@ async def test_a_cut_tls_stream_is_reconnected() -> None:
     ):
         for reset in (False, True):
             await until_done(lambda: succeeds(opened.ask(proxy.address)))
-            broker.on(CODE, None)
+            broker.faults.drop(CODE, executed=False)
             asked = asyncio.create_task(opened.ask(proxy.address))
             await broker.wait_for(CODE, len(broker.requests_of(CODE)) + 1)
             proxy.cut(reset=reset)
@@ -183,7 +182,7 @@ async def test_a_replaced_certificate_is_used_by_the_next_connection() -> None:
     authority = client_context("localhost", "elsewhere")
     authority.check_hostname = False
     async with FakeBroker(tls=server_context("localhost")) as broker:
-        broker.on(CODE, Response(), times=None)
+        broker.faults.handle(CODE, Response(), times=None)
         async with open_client(ClientConfig(tls=authority)) as opened:
             await opened.ask(broker.address)
             await broker.stop()

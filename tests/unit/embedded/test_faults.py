@@ -94,6 +94,7 @@ async def test_limited_faults_come_first_in_order_then_the_newest_kept_one(
         ("send", True),
         (SEND, True),
         ({SEND, 11}, True),
+        (("commit", "send"), True),
         (None, True),
         ("pull", False),
         (RequestCode.SEND_BATCH_MESSAGE, False),
@@ -181,6 +182,17 @@ async def test_a_refused_request_is_not_executed(
     answer = await client.ask(send_header(ORDERS), b"body")
 
     assert (answer.code, answer.remark, stored(cluster)) == (14, "no room", 0)
+
+
+async def test_an_executed_request_can_be_answered_with_another_code(
+    cluster: EmbeddedCluster, client: RawClient
+) -> None:
+    cluster.faults.refuse("send", ResponseCode.FLUSH_DISK_TIMEOUT, executed=True)
+    answer = await client.ask(send_header(ORDERS), b"body")
+
+    assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert answer.ext_fields()["queueOffset"] == "0"
+    assert stored(cluster) == 1
 
 
 @pytest.mark.parametrize("executed", [True, False])
