@@ -260,10 +260,11 @@ class TopicAdmin:
             chosen.setdefault(each.broker_name, []).append(each)
 
         async def put(name: str, address: str) -> None:
-            configs = await self._with_new_attributes(address, chosen[name])
+            configs = await self._changes(name, address, chosen[name])
             body = msgspec.json.encode({"topicConfigList": [*map(self._listed, configs)]})
             try:
-                await self._servers.request(address, PUT_TOPICS, body)
+                if configs:
+                    await self._servers.request(address, PUT_TOPICS, body)
             except NotSupportedError:  # older than 5.3
                 version = (await self._servers.request(address, GetBrokerRuntime())).version
                 if version < V5_0_0 and any(each.attributes for each in configs):
@@ -306,27 +307,26 @@ class TopicAdmin:
             for client, start, end in zip(clients, starts, ends, strict=False)
         }
 
-    async def _with_new_attributes(
-        self, address: str, configs: builtins.list[TopicConfig]
+    async def _changes(
+        self, broker_name: str, address: str, configs: builtins.list[TopicConfig]
     ) -> builtins.list[TopicConfig]:
-        """Return *configs* without the attributes that the broker has.
+        """Return those of *configs* that the broker does not have, without attributes that it has.
 
-        It rejects those that cannot be changed, such as ``queue.type``, also if they are equal.
+        A broker stores nothing of a list that contains a topic as it is, and reports success
+        (5.5.0).  It rejects attributes that cannot be changed, such as ``queue.type``, also if
+        they are equal.
         """
-        if not any(each.attributes for each in configs):
-            return configs
         command = await self._servers.request(address, GetAllTopicConfig())
         table = read_body(command.body, TopicConfigTable).topic_config_table
-
-        def new(config: TopicConfig) -> TopicConfig:
+        changes = []
+        for config in configs:
             body = table.get(self._servers.outer(config.topic))
-            held = (body.attributes if body is not None else None) or {}
-            kept = {
-                name: text for name, text in config.attributes.items() if held.get(name) != text
-            }
-            return msgspec.structs.replace(config, attributes=kept)
-
-        return [*map(new, configs)]
+            held = None if body is None else config_of(broker_name, config.topic, body)
+            if config != held:
+                known = {} if held is None else held.attributes
+                new = {n: text for n, text in config.attributes.items() if known.get(n) != text}
+                changes.append(msgspec.structs.replace(config, attributes=new))
+        return changes
 
     def _listed(self, config: TopicConfig) -> dict[str, object]:
         """Return the JSON body of *config*, with signs at its attributes."""

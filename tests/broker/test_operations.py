@@ -139,6 +139,8 @@ async def test_metadata_is_exported_and_restored(
     admin: AdminClient, topic: str, group: str, rocketmq_cluster: Cluster
 ) -> None:
     await admin.groups.create(group, max_retries=7)
+    # 5.5.0 stores nothing of a list that contains a topic as it is.
+    await admin.topics.create(f"{topic}-unchanged", queues=1)
     if is_5(rocketmq_cluster):  # an attribute that cannot be changed
         await admin.topics.create(f"{topic}-b", queues=1, attributes={"queue.type": "BatchCQ"})
     exported = await admin.metadata.export(cluster="DefaultCluster")
