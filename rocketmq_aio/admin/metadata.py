@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -14,7 +14,8 @@ from rocketmq_aio.admin.results import GroupConfig, Result, TopicConfig
 from rocketmq_aio.admin.servers import Servers
 from rocketmq_aio.admin.topic_settings import config_of as topic_config
 from rocketmq_aio.admin.topics import TopicAdmin
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.errors import AdminError, ConfigError, RocketMQError
+from rocketmq_aio.model.names import check_group, check_topic
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import (
     GetAllGroups,
@@ -80,23 +81,54 @@ class MetadataAdmin:
     ) -> None:
         """Create or change all topics and groups of *metadata*, each on its broker.
 
-        Others stay as they are.
+        Others stay as they are.  A failure with topics does not keep groups from being tried.
 
         :param brokers: the new name of brokers
-        :raises ConfigError: there is no such broker; nothing was changed
+        :raises ConfigError: there is no such broker, or a name is invalid; nothing was changed
+        :raises AdminError: ``done`` and ``failed`` have names such as ``topics on broker-a``
         """
         names = brokers or {}
 
         def moved(name: str) -> str:
             return names.get(name, name)
 
-        needed = {moved(each.broker_name) for each in metadata.topics}
-        needed |= {moved(each.broker_name) for each in metadata.groups}
+        topics = [replace(each, broker_name=moved(each.broker_name)) for each in metadata.topics]
+        groups = [replace(each, broker_name=moved(each.broker_name)) for each in metadata.groups]
+        for topic in topics:
+            check_topic(topic.topic)
+        for group in groups:
+            check_group(group.group)
+        needed = {each.broker_name for each in topics} | {each.broker_name for each in groups}
         if needed:
             await self._servers.masters(brokers=needed)
-        await self._topics.put(
-            [replace(each, broker_name=moved(each.broker_name)) for each in metadata.topics]
-        )
-        await self._groups.put(
-            [replace(each, broker_name=moved(each.broker_name)) for each in metadata.groups]
-        )
+        outcomes = _Outcomes()
+        await outcomes.add("topics", topics, self._topics.put(topics))
+        await outcomes.add("groups", groups, self._groups.put(groups))
+        if outcomes.failed:
+            raise AdminError("restoring metadata", outcomes.done, outcomes.failed, of="parts")
+
+
+class _Outcomes:
+    """What was stored, and what was not, by kind and broker."""
+
+    def __init__(self) -> None:
+        self.done: dict[str, object] = {}
+        self.failed: dict[str, RocketMQError] = {}
+
+    async def add(
+        self, kind: str, configs: Sequence[TopicConfig | GroupConfig], storing: Awaitable[None]
+    ) -> None:
+        """Add the outcome of *storing*, which stores *configs*."""
+        brokers = dict.fromkeys(each.broker_name for each in configs)
+        failed: Mapping[str, RocketMQError] = {}
+        try:
+            await storing
+        except AdminError as error:
+            failed = error.failed
+        except RocketMQError as error:
+            failed = dict.fromkeys(brokers, error)
+        for name in brokers:
+            if name in failed:
+                self.failed[f"{kind} on {name}"] = failed[name]
+            else:
+                self.done[f"{kind} on {name}"] = None

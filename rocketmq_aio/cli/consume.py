@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,13 +13,13 @@ from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.names import topics_checked
 from rocketmq_aio.cli.output import FormatArguments
-from rocketmq_aio.cli.reading import parse_start, printer, read_topic
+from rocketmq_aio.cli.reading import check_complete, listed_queues, parse_start, printer, read_topic
 from rocketmq_aio.cli.running import run_async
 from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
-from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.model.values import MessageSelector
+from rocketmq_aio.errors import ConfigError, RouteNotFoundError
+from rocketmq_aio.model.values import MessageQueue, MessageSelector
 
 app = Group("consume")
 IDLE_SECONDS: Final = 1.0
@@ -107,6 +107,10 @@ async def _join(arguments: ConsumeArguments, start: str | datetime) -> int:
     async with LitePullConsumer(
         arguments.group, client=arguments.config(), config=config
     ) as consumer:
+        listed: dict[MessageQueue, str] = {}
+        if arguments.exit_at_end:
+            with suppress(RouteNotFoundError):  # `subscribe` waits for the topic
+                listed = await listed_queues(consumer.client, arguments.topic)
         await consumer.subscribe(arguments.topic, arguments.selector())
         idle = 0
         while True:
@@ -120,4 +124,17 @@ async def _join(arguments: ConsumeArguments, start: str | datetime) -> int:
                 lags = await consumer.lag()
                 idle += 1
                 if (lags or idle >= UNASSIGNED_POLLS) and not sum(lags.values()):
+                    await _check_assignable(consumer, arguments.topic, listed)
                     return ExitCode.DONE
+
+
+async def _check_assignable(
+    consumer: LitePullConsumer, topic: str, listed: dict[MessageQueue, str]
+) -> None:
+    """Raise an error if members get no queues of a broker that name servers *listed* or list."""
+    assignable: dict[MessageQueue, str] = {}
+    with suppress(RouteNotFoundError):
+        listed = listed | await listed_queues(consumer.client, topic)
+        route = await consumer.client.routes.fetch(topic)
+        assignable = {queue: route.broker_of(queue) for queue in route.subscribe_queues}
+    check_complete(topic, listed, assignable)

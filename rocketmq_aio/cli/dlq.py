@@ -21,7 +21,7 @@ from rocketmq_aio.cli.output import (
     progress,
     show_result,
 )
-from rocketmq_aio.cli.reading import describe, parse_start, printer, read_topic
+from rocketmq_aio.cli.reading import check_brokers, describe, parse_start, printer, read_topic
 from rocketmq_aio.cli.running import ChangeArguments, run_async
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
@@ -31,6 +31,7 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.remoting.gather import gather_limited
 
 if TYPE_CHECKING:
+    from rocketmq_aio.admin.client import AdminClient
     from rocketmq_aio.spark.pipelines.summary import Report
 
 app = Group("dlq", "Dead letters of groups.")
@@ -88,8 +89,10 @@ def _list(arguments: ListArguments) -> int:
 
 async def _counts(arguments: ListArguments) -> int:
     async with arguments.admin() as admin:
+        before = await _brokers(admin)
         names = [n for n in await admin.topics.list(internal=True) if n.startswith(PREFIX)]
         found, failed = await gather_limited(admin.topics.stats, names, AT_ONCE)
+        after = await _brokers(admin)
     if failed:
         raise next(iter(failed.values()))
     rows = [
@@ -103,7 +106,12 @@ async def _counts(arguments: ListArguments) -> int:
         for topic, stats in found.items()
     ]
     show_result(rows, arguments.output, ("group", "letters", "last_time"))
+    check_brokers("counting dead letters", before ^ after, before & after)
     return 0
+
+
+async def _brokers(admin: AdminClient) -> set[str]:
+    return {each.broker_name for each in (await admin.brokers.cluster()).brokers}
 
 
 @command(app, "show", ShowArguments, "rmq dlq show billing\nrmq dlq show billing --key 42 -o json")
@@ -130,27 +138,30 @@ async def _letters(
 
     :param report: is called for each letter that was read, also for those that are not wanted
     """
-    topic = PREFIX + arguments.group
-    messages = read_topic(reader, topic, start=parse_start(arguments.start), exit_at_end=True)
-    left, read = arguments.count, 0
+    topic, start = PREFIX + arguments.group, parse_start(arguments.start)
     try:
-        total = 0 if report is None else await _stored(reader, topic, arguments.start)
-        async with aclosing(messages):
-            async for letter in messages:
-                read += 1
-                if report is not None:
-                    report("letters", read, total)
-                if arguments.is_wanted(letter):
-                    yield letter
-                    if left is not None and (left := left - 1) == 0:
-                        return
-    except RouteNotFoundError as error:
-        if "no readable queue" in str(error):
-            reason = f"brokers made {topic} unreadable: rmq topic update '{topic}' --perm RW"
-            raise ConfigError("GROUP", arguments.group, reason) from None
+        route = await reader.client.routes.fetch(topic)
+    except RouteNotFoundError:
         async with arguments.admin() as admin:
             await check_known(admin, "group", "GROUP", arguments.group)
         print_note(f"{arguments.group} has no dead letters")
+        return
+    readable = {each.broker_name for each in route.subscribe_queues}
+    if not readable or {each.broker_name for each in route.ordered_queues} - readable:
+        reason = f"brokers made {topic} unreadable: rmq topic update '{topic}' --perm RW"
+        raise ConfigError("GROUP", arguments.group, reason)
+    messages = read_topic(reader, topic, start=start, exit_at_end=True)
+    left, read = arguments.count, 0
+    total = 0 if report is None else await _stored(reader, topic, arguments.start)
+    async with aclosing(messages):
+        async for letter in messages:
+            read += 1
+            if report is not None:
+                report("letters", read, total)
+            if arguments.is_wanted(letter):
+                yield letter
+                if left is not None and (left := left - 1) == 0:
+                    return
 
 
 async def _stored(reader: PullConsumer, topic: str, start: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -16,11 +16,10 @@ from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.failures import ExitCode, format_error
 from rocketmq_aio.cli.output import FormatArguments, show_result
 from rocketmq_aio.cli.running import run_async
-from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.errors import AuthError, NotConnectedError, PermissionDeniedError, RocketMQError
 
 if TYPE_CHECKING:
     from rocketmq_aio.admin.client import AdminClient
-    from rocketmq_aio.admin.results import BrokerRuntime
     from rocketmq_aio.config.client import ClientConfig
 
 app = Group("doctor")
@@ -58,7 +57,7 @@ class Report:
 
 @command(app, "doctor", DoctorArguments, "rmq doctor\nrmq doctor --context prod -o json")
 def _doctor(arguments: DoctorArguments) -> int:
-    """Check versions, settings, every name server and broker, clocks and permissions.
+    """Check versions, settings, name servers, brokers, slaves, controllers, clocks, permissions.
 
     It changes nothing. The exit code is 1 if a check failed.
     """
@@ -112,20 +111,60 @@ async def _check_name_servers(report: Report, admin: AdminClient, config: Client
 
 
 async def _check_brokers(report: Report, admin: AdminClient) -> None:
+    """Check the masters and slaves that name servers list, then the controllers of the masters."""
+    controllers: set[str] = set()
     for broker in (await admin.brokers.cluster()).brokers:
+        for number, address in {0: broker.master, **broker.addresses}.items():
+            name = f"{broker.broker_name}:{number}" if number else broker.broker_name
 
-        async def ask(name: str = broker.broker_name) -> str:
-            (runtime,) = await admin.brokers.stats(brokers=[name])
-            _add_clock(report, runtime)
-            return f"{runtime.address} {runtime.version}"
+            async def ask(name: str = name, address: str | None = address) -> str:
+                return await _runtime(report, admin, name, address)
 
-        await report.attempt(f"broker {broker.broker_name}", ask)
+            if await report.attempt(f"broker {name}", ask) and not number:
+                controllers |= await _controllers(report, admin, name)
+    for address in sorted(controllers):
+
+        async def ask_controller(address: str = address) -> str:
+            return await _leader(admin, address)
+
+        await report.attempt(f"controller {address}", ask_controller)
 
 
-def _add_clock(report: Report, runtime: BrokerRuntime) -> None:
+async def _runtime(report: Report, admin: AdminClient, name: str, address: str | None) -> str:
+    from rocketmq_aio.protocol.requests.admin import GetBrokerRuntime, KVTable
+
+    if address is None:
+        raise NotConnectedError(name, "no name server knows a master of this broker")
+    stats = (await admin.client.broker.read(address, GetBrokerRuntime(), KVTable)).table
+    _add_clock(report, name, stats)
+    return f"{address} {stats.get('brokerVersionDesc', '')}"
+
+
+async def _controllers(report: Report, admin: AdminClient, broker: str) -> set[str]:
+    """Return the addresses of the controllers in the settings of *broker*, if it has some."""
+    try:
+        (settings,) = (await admin.brokers.config(brokers=[broker])).values()
+    except (AuthError, PermissionDeniedError):
+        return set()  # for administrators only, and no client needs it
+    except RocketMQError as error:
+        report.add(f"settings of {broker}", format_error(error), ok=False)
+        return set()
+    if settings.get("enableControllerMode") != "true":
+        return set()
+    return set(filter(None, map(str.strip, settings.get("controllerAddr", "").split(";"))))
+
+
+async def _leader(admin: AdminClient, address: str) -> str:
+    metadata = await admin.controllers.metadata(address)
+    if not metadata.leader_address:
+        raise NotConnectedError(address, "this controller knows no leader: masters are not elected")
+    return f"group {metadata.group}, leader {metadata.leader_address}"
+
+
+def _add_clock(report: Report, name: str, stats: Mapping[str, str]) -> None:
     """Compare the time of the broker: its start and its uptime."""
-    match = UPTIME.search(runtime.stats.get("runtime", ""))
-    started = runtime.stats.get("bootTimestamp", "")
+    match = UPTIME.search(stats.get("runtime", ""))
+    started = stats.get("bootTimestamp", "")
     if match is None or not started.isdecimal():
         return
     days, hours, minutes, seconds = map(int, match.groups())
@@ -133,7 +172,7 @@ def _add_clock(report: Report, runtime: BrokerRuntime) -> None:
     difference = int(started) / 1000 + uptime - time.time()
     is_ok = abs(difference) <= MAX_CLOCK_SECONDS
     text = f"{difference:+.0f} s, measured to a second"
-    report.add(f"clock of {runtime.broker_name}", text, ok=is_ok)
+    report.add(f"clock of {name}", text, ok=is_ok)
 
 
 async def _count(call: Awaitable[list[str]]) -> str:

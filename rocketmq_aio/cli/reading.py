@@ -6,8 +6,8 @@ import asyncio
 import base64
 import csv
 import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Any, Final
 
@@ -24,13 +24,23 @@ from rocketmq_aio.cli.output import (
 from rocketmq_aio.cli.parameters import parse_time
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.result import PullStatus
-from rocketmq_aio.errors import ConfigError, RouteNotFoundError
+from rocketmq_aio.errors import (
+    AdminError,
+    ConfigError,
+    NotConnectedError,
+    RocketMQError,
+    RouteNotFoundError,
+)
+from rocketmq_aio.instance.client_instance import MQClientInstance
+from rocketmq_aio.instance.routes import read_route
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 
 POLL_SECONDS: Final = 5.0
 MAX_WAITING: Final = 64  # messages that are read but not printed
 QUEUES_AT_ONCE: Final = 64  # of those that end
+LAGGING_SECONDS: Final = 0.2  # before another pull of a queue that a replica has not copied yet
+DROPPED: Final = "name servers dropped it, or listed it too late: its messages are missing here"
 COLUMNS: Final = (
     "store_time topic queue.broker_name queue.queue_id queue_offset message_id tags keys body"
 ).split()
@@ -60,19 +70,20 @@ async def read_topic(
     """Yield the messages of *topic*, each queue in order; endless, or up to the present end.
 
     :raises RouteNotFoundError: there is no such topic, or it cannot be read
+    :raises AdminError: at the end: queues of a broker that some name server lists were not read
     """
     queues = await reader.message_queues(topic)
     queues = [each for each in queues if queue_id in (None, each.queue_id)]
     if not queues:
         raise RouteNotFoundError(topic, "it has no readable queue: check its permission")
+    brokers = {each: reader.client.routes.broker_of(each) for each in queues}
     found: asyncio.Queue[MessageExt | None] = asyncio.Queue(MAX_WAITING)
     free = asyncio.Semaphore(QUEUES_AT_ONCE if exit_at_end else len(queues))
 
     async def read(queue: MessageQueue) -> None:
         async with free:
-            offset = await _first(reader, queue, start)
-            end = await reader.max_offset(queue) if exit_at_end else None
-            async with aclosing(_messages(reader, queue, (offset, end), selector)) as messages:
+            messages = _stored(reader, queue, start, selector, exit_at_end=exit_at_end)
+            async with aclosing(messages):
                 async for message in messages:
                     await found.put(message)
 
@@ -88,11 +99,72 @@ async def read_topic(
         while (message := await found.get()) is not None:
             yield message
         reading.result()
+        await _check_all_read(reader.client, topic, brokers, queue_id)
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     finally:
         reading.cancel()
         await asyncio.wait([reading])
+
+
+async def listed_queues(client: MQClientInstance, topic: str) -> dict[MessageQueue, str]:
+    """Return the readable queues of *topic* that any name server lists, and their brokers.
+
+    A name server that has just started may lack some of the brokers.
+
+    :raises RouteNotFoundError: there is no such topic
+    """
+    routes = [read_route(topic, each) for each in await client.name_servers.routes(topic)]
+    return {queue: each.broker_of(queue) for each in routes for queue in each.subscribe_queues}
+
+
+async def _check_all_read(
+    client: MQClientInstance, topic: str, read: Mapping[MessageQueue, str], queue_id: int | None
+) -> None:
+    with suppress(RouteNotFoundError):  # dropped after all of it was read
+        listed = await listed_queues(client, topic)
+        chosen = {q: name for q, name in listed.items() if queue_id in (None, q.queue_id)}
+        check_complete(topic, chosen, read)
+
+
+def check_complete(
+    topic: str, listed: Mapping[MessageQueue, str], read: Mapping[MessageQueue, str]
+) -> None:
+    """Raise `AdminError` if there are brokers with *listed* queues, but none with *read* ones."""
+    unread = {name for queue, name in listed.items() if queue not in read}
+    check_brokers(f"reading topic {topic}", unread - set(read.values()), read.values())
+
+
+def check_brokers(action: str, missing: Iterable[str], others: Iterable[str]) -> None:
+    """Raise `AdminError` if the result of *action* lacks the messages of the *missing* brokers."""
+    failed: dict[str, RocketMQError] = {
+        name: NotConnectedError(name, DROPPED) for name in sorted(missing)
+    }
+    if failed:
+        raise AdminError(action, dict.fromkeys(sorted({*others})), failed, of="brokers")
+
+
+async def _stored(
+    reader: PullConsumer,
+    queue: MessageQueue,
+    start: str | datetime,
+    selector: str | MessageSelector,
+    *,
+    exit_at_end: bool,
+) -> AsyncGenerator[MessageExt, None]:
+    """Yield the messages of *queue* from *start* on.
+
+    :raises NotConnectedError: name servers do not list the topic any more
+    """
+    try:
+        offset = await _first(reader, queue, start)
+        end = await reader.max_offset(queue) if exit_at_end else None
+        async with aclosing(_messages(reader, queue, (offset, end), selector)) as messages:
+            async for message in messages:
+                yield message
+    except RouteNotFoundError as error:  # not "there is no such topic": it was listed before
+        reason = f"no name server lists {queue.topic} now"
+        raise NotConnectedError(queue.broker_name, reason) from error
 
 
 async def _messages(
@@ -109,9 +181,13 @@ async def _messages(
         for message in result.messages:
             if end is None or message.queue_offset < end:
                 yield message
-        if end is not None and result.status is PullStatus.NO_NEW:
-            return
         offset = result.next_offset
+        if end is not None and offset < end and result.status is PullStatus.NO_NEW:
+            # A replica that lags behind, or a new master that lacks the end.
+            if (now := await reader.max_offset(queue)) < end:
+                lost = f"{queue} ends at {now} now, and ended at {end}: the messages are gone"
+                raise RocketMQError(lost)
+            await asyncio.sleep(LAGGING_SECONDS)
 
 
 def _wake(found: asyncio.Queue[MessageExt | None], reading: asyncio.Future[None]) -> None:

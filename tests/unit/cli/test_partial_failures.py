@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rocketmq_aio import (
     AdminClient,
     AdminError,
     ClientConfig,
+    ConfigError,
     Credentials,
     LitePullConsumer,
     Message,
     MessageTrace,
     Producer,
 )
+from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.cli.app import run
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
-from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.testing import Account
 from tests.unit.cli.test_rmq import Rmq, cluster, rmq
 
@@ -198,3 +207,179 @@ async def test_a_reset_that_fails_midway_names_the_queues_that_were_reset() -> N
 
     assert raised.value.of == "queues"
     assert len(raised.value.done) == len(raised.value.failed) == 1
+
+
+# --- brokers that name servers drop, or list too late ---------------------------------------------
+
+
+def fill(rmq: Rmq, tmp_path: Path, count: int = 40) -> None:
+    """Send to every queue of both brokers."""
+    (tmp_path / "in").write_text("".join(f"{number}\n" for number in range(count)))
+    rmq("produce", "orders", str(tmp_path / "in"))
+
+
+def at_first_offset(monkeypatch: pytest.MonkeyPatch, act: Callable[[PullConsumer], object]) -> None:
+    """Call *act* when the first offset of a queue is queried."""
+    query, acted = PullConsumer.min_offset, list[bool]()
+
+    async def queried(self: PullConsumer, queue: MessageQueue) -> int:
+        if not acted:
+            acted.append(True)
+            act(self)
+        return await query(self, queue)
+
+    monkeypatch.setattr(PullConsumer, "min_offset", queried)
+
+
+def test_a_broker_that_is_listed_only_at_the_end_is_named(
+    rmq: Rmq, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fill(rmq, tmp_path)
+    late = cluster.brokers[1]
+    cluster.name_server.unregister(late)
+    at_first_offset(monkeypatch, lambda _: cluster.name_server.register(late))
+
+    begin = ("consume", "orders", "--from", "beginning", "--exit-at-end")
+    said = rmq(*begin, code=1, stderr=True)
+
+    assert "broker-b" in said
+    assert said.endswith("; done on broker-a\n")
+
+
+def test_a_broker_that_one_of_the_name_servers_lacks_is_named(
+    rmq: Rmq, cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(rmq, tmp_path)
+    with EmbeddedCluster(0) as other:
+        other.name_server.register(cluster.brokers[0])
+        at = [other.namesrv, cluster.namesrv]
+        monkeypatch.setattr(random, "sample", lambda addresses, _: sorted(addresses, key=at.index))
+        begin = ("consume", "orders", "-n", ";".join(at), "--from", "beginning", "--exit-at-end")
+        said = rmq(*begin, code=1, stderr=True)
+
+    assert "broker-b" in said
+
+
+@pytest.mark.parametrize("verb", ["show", "export"])
+def test_a_group_whose_letters_are_dropped_meanwhile_has_letters(
+    verb: str, rmq: Rmq, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create_group("billing")
+    cluster.brokers[1].create_topic("%DLQ%billing", 1)
+
+    def drop_route(reader: PullConsumer) -> None:
+        cluster.brokers[1].kill()
+        reader.client.routes._routes.clear()  # as the second refresh without the topic does
+
+    at_first_offset(monkeypatch, drop_route)
+
+    said = rmq("dlq", verb, "billing", code=3, stderr=True)
+
+    assert "%DLQ%billing" in said
+    assert "has no dead letters" not in said
+
+
+def test_letters_that_one_broker_made_unreadable_are_an_error(
+    rmq: Rmq, cluster: EmbeddedCluster
+) -> None:
+    cluster.create_group("billing")
+    cluster.brokers[0].create_topic("%DLQ%billing", 1)
+    cluster.brokers[1].create_topic("%DLQ%billing", 1, 2)  # as brokers create it
+
+    said = rmq("dlq", "show", "billing", code=2, stderr=True)
+
+    assert "rmq topic update '%DLQ%billing' --perm RW" in said
+
+
+def test_a_broker_that_is_dropped_while_letters_are_counted_is_named(
+    rmq: Rmq, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing = TopicAdmin.list
+
+    async def listed(self: TopicAdmin, **given: Any) -> list[str]:  # noqa: ANN401
+        cluster.brokers[1].kill()
+        return await listing(self, **given)
+
+    monkeypatch.setattr(TopicAdmin, "list", listed)
+
+    said = rmq("dlq", "list", code=1, stderr=True)
+
+    assert "broker-b" in said
+    assert said.endswith("; done on broker-a\n")
+
+
+def test_a_member_names_a_broker_whose_queues_it_lost(
+    rmq: Rmq, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fill(rmq, tmp_path)
+    subscribing = LitePullConsumer.subscribe
+
+    async def subscribed(self: LitePullConsumer, *given: Any) -> None:  # noqa: ANN401
+        cluster.brokers[1].kill()
+        await subscribing(self, *given)
+
+    monkeypatch.setattr(LitePullConsumer, "subscribe", subscribed)
+    begin = ("consume", "orders", "--from", "beginning", "--exit-at-end", "--group", "billing")
+
+    said = rmq(*begin, *SOON, code=1, stderr=True)
+
+    assert "broker-b" in said
+
+
+def test_a_replica_that_lags_behind_does_not_end_a_queue(
+    rmq: Rmq, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    fill(rmq, tmp_path)
+    end = {"suggestWhichBrokerId": "0", "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
+    for broker in ("broker-a", "broker-b"):
+        nothing = Response(ResponseCode.PULL_NOT_FOUND, end)
+        cluster.faults.handle(RequestCode.PULL_MESSAGE, nothing, broker=broker)
+
+    begin = ("consume", "orders", "--from", "beginning", "--exit-at-end", "--bodies")
+    assert len(rmq(*begin).split()) == 40
+
+
+# --- administration in several steps --------------------------------------------------------------
+
+
+async def test_groups_are_restored_although_topics_failed() -> None:
+    async with EmbeddedCluster(2, topics={"orders": 2}) as cluster:
+        cluster.create_group("billing")
+        async with AdminClient(namesrv=cluster.namesrv) as admin:
+            saved = await admin.metadata.export()
+            await admin.groups.delete("billing")
+            for code in (
+                RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+                RequestCode.GET_ALL_TOPIC_CONFIG,
+            ):
+                cluster.faults.refuse(code, 1, "no space", broker="broker-b", times=None)
+            topics = [replace(each, read_queues=4) for each in saved.topics]
+            with pytest.raises(AdminError) as raised:
+                await admin.metadata.restore(replace(saved, topics=tuple(topics)))
+            groups = await admin.groups.list()
+
+    assert groups == ["billing"]
+    assert list(raised.value.failed) == ["topics on broker-b"]
+    assert list(raised.value.done) == [
+        "topics on broker-a",
+        "groups on broker-a",
+        "groups on broker-b",
+    ]
+
+
+async def test_a_restore_with_an_invalid_name_changes_nothing() -> None:
+    async with EmbeddedCluster(1, topics={"orders": 2}) as cluster:
+        cluster.create_group("billing")
+        async with AdminClient(namesrv=cluster.namesrv) as admin:
+            saved = await admin.metadata.export()
+            (topic,), (group,) = saved.topics, saved.groups
+            wrong = replace(
+                saved,
+                topics=(replace(topic, topic="new"),),
+                groups=(replace(group, group="not valid"),),
+            )
+            with pytest.raises(ConfigError, match="not valid"):
+                await admin.metadata.restore(wrong)
+            topics = await admin.topics.list()
+
+    assert topics == ["orders"]

@@ -26,8 +26,10 @@ from rocketmq_aio.cli.app import MODULES, load, run
 from rocketmq_aio.cli.arguments import Argument
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.protocol.codes import RequestCode
 
 Rmq = Callable[..., str]
 DESTROYING = {
@@ -199,6 +201,34 @@ def test_doctor_names_the_server_that_is_down(rmq: Rmq, cluster: EmbeddedCluster
     failed = {row["check"] for row in json.loads(bad) if not row["ok"]}
     assert {"name server 127.0.0.1:1", "broker broker-b"} <= failed
     assert "broker broker-a" not in failed
+
+
+def test_doctor_checks_slaves_and_controllers(rmq: Rmq) -> None:
+    with EmbeddedCluster(1, replicas=1) as cluster:
+        (replica,) = cluster.broker.replicas
+        settings = (
+            f"enableControllerMode=true\ncontrollerAddr={cluster.broker.address};127.0.0.1:1\n"
+        )
+        config, metadata = RequestCode.GET_BROKER_CONFIG, RequestCode.CONTROLLER_GET_METADATA_INFO
+        cluster.faults.handle(config, Response(body=settings.encode()), times=None)
+        elected = {"group": "g", "controllerLeaderAddress": "host:1", "isLeader": "true"}
+        cluster.faults.handle(metadata, Response(ext=elected))
+        without_leader = {"group": "g", "controllerLeaderAddress": "", "isLeader": "false"}
+        doctor = ("doctor", "--timeout", "0.5", "-n", cluster.namesrv, "-o", "json")
+        some = {row["check"]: row for row in json.loads(rmq(*doctor, code=1))}
+        cluster.faults.handle(metadata, Response(ext=without_leader))
+        replica.freeze()
+        fewer = {row["check"]: row for row in json.loads(rmq(*doctor, code=1))}
+
+    controller = f"controller {cluster.broker.address}"
+    assert [name for name, row in some.items() if not row["ok"]] == ["controller 127.0.0.1:1"]
+    assert {"broker broker-a:1", "clock of broker-a:1"} <= some.keys()
+    assert "leader host:1" in some[controller]["detail"]
+    assert {name for name, row in fewer.items() if not row["ok"]} == {
+        "broker broker-a:1",
+        "controller 127.0.0.1:1",
+        controller,
+    }
 
 
 def test_a_dead_broker_among_several_is_named_and_the_others_are_shown(
