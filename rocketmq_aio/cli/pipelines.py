@@ -139,7 +139,8 @@ def run_pipeline(
                 raise
             raise KeyboardInterrupt from error  # without the JVM there is no summary
     show_summary(summary, as_json=arguments.json)
-    if summary.interrupted and summary.pipeline != "ingest":  # a stream always ends this way
+    is_endless = summary.pipeline == "ingest" and not getattr(settings, "once", False)
+    if summary.interrupted and not is_endless:  # an endless one always ends this way
         return ExitCode.STOPPED
     return ExitCode.DONE if summary.complete else ExitCode.INCOMPLETE
 

@@ -346,7 +346,12 @@ def _summarize(
     queues = tuple(map(QueueCount.of, read.ranges))
     offsets = sum(each.offsets for each in queues)
     filtered = settings.selection.filtered
-    problem = f"{read.rows} messages were read from {offsets} offsets: some are missing or repeated"
+    problems = []
+    if not filtered and read.rows != offsets:
+        counts = f"{read.rows} messages were read from {offsets} offsets"
+        problems.append(f"{counts}: some are missing or repeated")
+    if settings.once and interrupted:
+        problems.append("stopped before all stored messages were read: the next run continues")
     return IngestSummary(
         target=settings.target.name,
         rows=read.rows,
@@ -355,7 +360,7 @@ def _summarize(
         interrupted=interrupted,
         queues=queues,
         seconds=time.monotonic() - began,
-        problems=() if filtered or read.rows == offsets else (problem,),
+        problems=tuple(problems),
     )
 
 

@@ -21,6 +21,7 @@ from rocketmq_aio.cli.stop_flag import stop_flag
 from rocketmq_aio.spark import pipelines as spark_pipelines
 from rocketmq_aio.spark.pipelines.dead_letter import DeadLetterSummary
 from rocketmq_aio.spark.pipelines.exporting import ExportSummary
+from rocketmq_aio.spark.pipelines.ingesting import IngestSummary
 from rocketmq_aio.spark.pipelines.loading import LoadSummary
 from rocketmq_aio.spark.pipelines.summary import Summary
 
@@ -173,6 +174,20 @@ def test_a_signal_stops_a_pipeline_and_shows_its_summary(
     captured = capfd.readouterr()
     assert json.loads(captured.out)["interrupted"]
     assert captured.err.splitlines()[-1] == "rmq: stopped while writing"
+
+
+@pytest.mark.parametrize(("option", "code"), [((), 0), (("--once",), ExitCode.STOPPED)])
+def test_a_stopped_ingest_is_done_unless_it_had_an_end(
+    sessions: None, monkeypatch: pytest.MonkeyPatch, option: tuple[str, ...], code: int
+) -> None:
+    def work(*_: object, stop: Callable[[], bool], **__: object) -> Summary:
+        signal.raise_signal(signal.SIGTERM)
+        return IngestSummary(interrupted=stop())
+
+    monkeypatch.setattr(spark_pipelines, "ingest", work)
+    places = ("--path", "p", "--checkpoint", "c")
+
+    assert run(["pipeline", "ingest", "T", "-n", "a:1", *places, *option]) == code
 
 
 def test_a_jvm_ended_by_the_signal_is_reported_as_stopped(

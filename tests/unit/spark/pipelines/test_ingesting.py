@@ -234,6 +234,15 @@ def test_an_interrupted_stop_stops_the_other_query(place: int) -> None:
     queries[1 - place].stop.assert_called_once()
 
 
+@pytest.mark.parametrize("once", [False, True])
+def test_an_ingest_of_what_is_stored_is_not_complete_when_it_was_stopped(once: bool) -> None:
+    settings = replace(SETTINGS, once=once)
+
+    summary = ingesting._summarize(settings, BatchSums(), 0.0, interrupted=True)
+
+    assert summary.complete is not once
+
+
 # --- sums over micro-batches --------------------------------------------------------------------
 
 
