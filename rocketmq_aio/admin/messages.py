@@ -339,7 +339,7 @@ async def _is_at(advertised: str, stored_at: str) -> bool:
     ip, port = parse_address(stored_at)
     try:
         host, advertised_port = parse_address(advertised)
-        return port == advertised_port and str(ip_address(ip)) in await resolve(host, port)
+        return port == advertised_port and str(ip_address(ip)) in await resolve(host, port, {})
     except (ConfigError, OSError):
         return False
 

@@ -7,8 +7,9 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
@@ -17,6 +18,9 @@ from rocketmq_aio.model.address import parse_address
 from rocketmq_aio.remoting.connection import Connection
 
 CLOSED_IN_HANDSHAKE: Final = "closed by the peer during the TLS handshake; it may not speak TLS"
+
+Lookups: TypeAlias = dict[tuple[str, int], "asyncio.Future[list[Any]]"]
+"""Running lookups by host name and port."""
 
 
 class Dialer:
@@ -27,6 +31,7 @@ class Dialer:
         self._seconds = config.connect_timeout_seconds
         tls = config.tls
         self._ssl = ssl.create_default_context() if tls is True else tls or None
+        self._lookups: Lookups = {}
 
     async def dial(self, address: str, make: Callable[[], Connection]) -> Connection:
         """Return the connection that *make* creates, connected; tries all addresses of a host name.
@@ -39,7 +44,7 @@ class Dialer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._seconds
         async with asyncio.timeout_at(deadline):
-            addresses = await resolve(host, port)
+            addresses = await resolve(host, port, self._lookups)
         for left in range(len(addresses), 0, -1):
             # Leaves time for the next addresses.
             until = loop.time() + (deadline - loop.time()) / left
@@ -84,15 +89,31 @@ class Dialer:
         return mapped
 
 
-async def resolve(host: str, port: int) -> list[str]:
-    """Return the IP addresses of *host*, each once, in the order of the resolver."""
+async def resolve(host: str, port: int, lookups: Lookups) -> list[str]:
+    """Return the IP addresses of *host*, each once, in the order of the resolver.
+
+    A lookup cannot be cancelled: it keeps its thread of the event loop's executor, which the
+    application uses too, until the resolver gives up.  So later calls await the one in *lookups*.
+    """
     with suppress(ValueError):
         return [str(ip_address(host))]
-    try:
-        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except RuntimeError as error:  # asyncio resolves in a thread, and could not start one
-        raise OSError(f"{host} cannot be resolved: {error}") from error
+    key = host, port
+    if (lookup := lookups.get(key)) is None:
+        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        try:
+            lookup = asyncio.get_running_loop().run_in_executor(None, look_up)
+        except RuntimeError as error:  # no thread can be started
+            raise OSError(f"{host} cannot be resolved: {error}") from error
+        lookups[key] = lookup
+        lookup.add_done_callback(partial(_end_lookup, lookups, key))
+    infos = await asyncio.shield(lookup)
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in infos))
+
+
+def _end_lookup(lookups: Lookups, key: tuple[str, int], lookup: asyncio.Future[list[Any]]) -> None:
+    del lookups[key]
+    if not lookup.cancelled():
+        lookup.exception()  # retrieved: all callers may have timed out
 
 
 def failure_reason(error: BaseException) -> str:

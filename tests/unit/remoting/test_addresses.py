@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -14,6 +15,7 @@ from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.remoting import dial
 from tests.fakes.broker import FakeBroker
 from tests.unit.remoting.clients import CODE, open_client
+from tests.unit.remoting.until import until
 
 
 async def test_ipv6_addresses_are_understood() -> None:
@@ -25,7 +27,7 @@ async def test_ipv6_addresses_are_understood() -> None:
 
 
 async def test_a_name_is_tried_at_each_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def resolve(host: str, port: int) -> list[str]:
+    async def resolve(host: str, port: int, _: object) -> list[str]:
         return ["127.0.0.2", "127.0.0.1"]  # nobody listens at the first
 
     monkeypatch.setattr(dial, "resolve", resolve)
@@ -54,6 +56,31 @@ def test_a_resolver_without_threads_fails_the_request_and_nothing_else(
     # Not on uvloop, which resolves in threads of its own.
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         runner.run(ask())
+
+
+async def test_one_lookup_of_a_name_runs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups, answered = list[str](), threading.Event()
+    look_up = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *given: Any, **more: Any) -> Any:  # noqa: ANN401
+        lookups.append(host)
+        answered.wait(60)
+        return look_up(host, *given, **more)
+
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on(CODE, Response(), times=None)
+        dialer = dial.Dialer(ClientConfig(connect_timeout_seconds=0.05))
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await dialer.dial(f"localhost:{broker.port}", NotImplementedError)  # type: ignore[arg-type]  # never called
+        answered.set()
+        await until(lambda: not dialer._lookups)
+        one = list(lookups)
+        code = (await opened.ask(f"localhost:{broker.port}")).code
+
+    assert one == ["localhost"]
+    assert (code, len(lookups)) == (0, 2)
 
 
 async def test_localhost_is_a_name() -> None:

@@ -306,7 +306,7 @@ async def test_the_default_deadline_is_the_configured_one() -> None:
 
 
 async def test_connecting_counts_against_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(host: str, port: int) -> list[str]:
+    async def never(host: str, port: int, _: object) -> list[str]:
         await asyncio.Event().wait()
         return []
 
