@@ -11,7 +11,7 @@ from typing import Any, Generic
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.config.validation import checked_seconds
-from rocketmq_aio.errors import ClosedError, ConfigError, InvalidMessageError
+from rocketmq_aio.errors import ClosedError, ConfigError, InvalidMessageError, RouteNotFoundError
 from rocketmq_aio.hooks import SendContext
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.client_instance import MQClientInstance
@@ -139,8 +139,13 @@ class Producer(ClientBase, Generic[V]):
                 if publish is None:
                     check_sizes(message, self._config)
                     publish = await self._sender.table.find(topic, deadline)
+                try:
+                    target = routing.select_target(publish)
+                except RouteNotFoundError:  # of the queue
+                    publish = await self._sender.table.refreshed(publish, deadline)
+                    target = routing.select_target(publish)
                 now_ms = time_ns() // 1_000_000
-                message_id, target = self._ids.next_id(now_ms), routing.select_target(publish)
+                message_id = self._ids.next_id(now_ms)
                 request = make_request(
                     message, target, message_id, now_ms, self._config, routing.extra
                 )
@@ -387,10 +392,9 @@ class Producer(ClientBase, Generic[V]):
 
     def topics(self) -> Iterable[str]:
         """Topics sent to lately, and the template of topics that brokers create."""
-        table = self._sender.table
-        table.drop_unused()
-        self._selection.forget_unused(table.infos)
-        return [self._config.template_topic, *table.infos]
+        topics = {self._config.template_topic, *self._sender.table.topics()}
+        self._selection.forget_unused(topics)
+        return topics
 
     def on_route_changed(self, topic: str) -> None:
         """Use the new queues from the next send on."""

@@ -96,7 +96,7 @@ class QueueSelection:
         """Drop the queues of topics that are not *in_use* and were not sent to lately."""
         now = monotonic()
         for topic, sharded in list(self.sharded.items()):
-            # A topic whose route changed is not in use until it is sent to again.
+            # A topic without a route is not in use until it is sent to again.
             if topic not in in_use and now - sharded.publish.used_at > UNUSED_SECONDS:
                 del self.sharded[topic]
 

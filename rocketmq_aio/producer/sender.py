@@ -10,7 +10,12 @@ from time import monotonic, time_ns
 from typing import Any, Final, TypeVar
 
 from rocketmq_aio.config.producer import ProducerConfig
-from rocketmq_aio.errors import NotConnectedError, NotSupportedError, RocketMQError
+from rocketmq_aio.errors import (
+    NotConnectedError,
+    NotSupportedError,
+    RocketMQError,
+    RouteNotFoundError,
+)
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.name_servers import AT_BROKERS
 from rocketmq_aio.model.message import Message
@@ -124,12 +129,26 @@ class Sender:
                     if isinstance(size_of, Message):
                         check_sizes(size_of, self.config)
                     publish = await self.table.find(topic, deadline)
-                return await send(publish)
+                try:
+                    return await send(publish)
+                except RouteNotFoundError:  # of a queue that was chosen; nothing was sent
+                    return await send(await self.table.refreshed(publish, deadline))
             finally:
                 self.in_flight.release(size)
         finally:
             if key is not None:
                 self.order.release(order_key)
+
+    async def find_target(
+        self, topic: str, select: Callable[[TopicPublishInfo], SendTarget], deadline: float
+    ) -> tuple[TopicPublishInfo, SendTarget]:
+        """Return the queues of *topic*, and the one that *select* chooses."""
+        publish = await self.table.find(topic, deadline)
+        try:
+            return publish, select(publish)
+        except RouteNotFoundError:
+            publish = await self.table.refreshed(publish, deadline)
+            return publish, select(publish)
 
     async def wait_for_room(self, size: int, deadline: float, topic: str) -> None:
         """Take a place in flight when there is one.

@@ -178,21 +178,30 @@ class TopicPublishTable:
         self._group = group
         self._config = config
         self._excluded: frozenset[str] = frozenset()
+        # Earlier queues of topics whose route has changed since they were sent to.
+        self._changed: dict[str, TopicPublishInfo] = {}
 
-    def drop_unused(self) -> None:
-        now = monotonic()
-        unused = [t for t, each in self.infos.items() if now - each.used_at > UNUSED_SECONDS]
-        for topic in unused:
-            del self.infos[topic]
+    def topics(self) -> Iterable[str]:
+        """Return the topics sent to lately; drop the others."""
+        since = monotonic() - UNUSED_SECONDS
+        for table in (self.infos, self._changed):
+            for topic in [t for t, each in table.items() if each.used_at < since]:
+                del table[topic]
+        return (*self.infos, *self._changed)
 
     def drop(self, topic: str) -> None:
         """Drop the queues of *topic*, whose route has changed.
 
-        Topics that are still to be created have the queues of the template topic.
+        The route stays in use: the next send may find no name server.  Topics that are still to be
+        created have the queues of the template topic.
         """
-        self.infos.pop(topic, None)
+        known = self._instance.routes.known
+        dropped = self.infos.pop(topic, None)
+        if known(topic) is None:
+            self._changed.pop(topic, None)
+        elif dropped is not None:
+            self._changed[topic] = dropped
         if topic == self._config.template_topic:
-            known = self._instance.routes.known
             for created in [each for each in self.infos if known(each) is None]:
                 del self.infos[created]
 
@@ -231,6 +240,7 @@ class TopicPublishTable:
         except TimeoutError:
             raise self._not_found(topic, failure) from None
         publish.exclude(self._excluded)
+        self._changed.pop(topic, None)
         return self.infos.setdefault(topic, publish)
 
     def _not_found(self, topic: str, failure: NameServerUnavailableError | None) -> RocketMQError:
@@ -244,6 +254,19 @@ class TopicPublishTable:
         silent = TimeoutError("no answer before the deadline of the send")
         addresses = self._instance.name_servers.addresses
         return NameServerUnavailableError(dict.fromkeys(addresses, silent))
+
+    async def refreshed(self, publish: TopicPublishInfo, deadline: float) -> TopicPublishInfo:
+        """Return the queues after another request for the route, which lacks a broker in *publish*.
+
+        The broker may have registered again since the last refresh.
+        """
+        topic, routes = publish.topic, self._instance.routes
+        known = routes.known(topic)
+        if known is not None and self.infos.get(topic) is publish:
+            with suppress(RocketMQError, TimeoutError):
+                async with asyncio.timeout(deadline - monotonic()):
+                    await routes.wait_for_newer(known)
+        return await self.find(topic, deadline)
 
     async def renewed(self, publish: TopicPublishInfo, deadline: float) -> TopicPublishInfo:
         """Return the queues of a new route: brokers may have moved since the last refresh.

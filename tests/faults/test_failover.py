@@ -24,8 +24,10 @@ from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import OffsetIllegalError, RequestTimeoutError, SendUnknownError
 from rocketmq_aio.instance import routes as routes_module
 from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer import send_attempts as send_attempts_module
 from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.broker import FakeBroker
@@ -119,6 +121,23 @@ async def test_routes_without_a_master_are_fetched_until_they_name_one(
         new.promote()
 
         await until(lambda: routes.master("broker-a") == new.address, "the new master")
+
+
+async def test_a_commit_that_a_former_master_rejects_is_sent_to_the_new_one(
+    cluster: FakeCluster,
+) -> None:
+    async def check(message: MessageExt) -> TransactionState:
+        raise AssertionError(message)
+
+    config = ProducerConfig(send_timeout_seconds=15)
+    at = cluster.namesrv
+    async with TransactionProducer("till", check=check, namesrv=at, config=config) as producer:
+        async with producer.transaction(MESSAGE) as transaction:
+            replica_of(cluster).promote()
+
+        assert transaction.result is not None
+        assert transaction.result.confirmed
+        assert [each.body for each in cluster.broker.messages(TOPIC)] == [MESSAGE.body]
 
 
 async def test_a_master_that_rejects_pulls_as_slaves_do_invalidates_the_route(

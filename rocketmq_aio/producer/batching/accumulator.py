@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 from copy import copy
+from functools import partial
 from time import monotonic, time_ns
 from typing import Any, Final
 
@@ -40,7 +41,7 @@ from rocketmq_aio.producer.send_request import (
     make_request,
 )
 from rocketmq_aio.producer.sender import Sender
-from rocketmq_aio.producer.topic_publish_info import SendTarget
+from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.record import encode_batch_entry
@@ -310,10 +311,10 @@ class BatchAccumulator:
         self, entries: Entries, queue: MessageQueue | None, deadline: float
     ) -> SendResult:
         sender = self._sender
-        publish = await sender.table.find(entries.messages[0].topic, deadline)
-        target = publish.next_target()
+        select: Callable[[TopicPublishInfo], SendTarget] = TopicPublishInfo.next_target
         if queue is not None:
-            target = sender.selection.target_of(publish, queue)
+            select = partial(sender.selection.target_of, queue=queue)
+        publish, target = await sender.find_target(entries.messages[0].topic, select, deadline)
         request = self._request(entries, target, fixed=queue is not None)
         return await sender.attempts.run(request, publish, deadline)
 

@@ -87,7 +87,8 @@ class BatchedSends:
             await sender.wait_for_order(order_key, deadline)
         try:
             if routing is not ANY_QUEUE:
-                queue = routing.select_target(await sender.table.find(topic, deadline)).queue
+                _, target = await sender.find_target(topic, routing.select_target, deadline)
+                queue = target.queue
             if not self._in_flight.try_acquire(size):
                 await sender.wait_for_room(size, deadline, topic)
             sent = self.accumulator.add(message, queue, seconds, deadline, alone=alone)

@@ -45,6 +45,8 @@ FLAGS: Final = {
 LEAST_SECONDS: Final = 0.001
 NEVER_SENT: Final = (NotConnectedError, BusyError)
 MAY_HAVE_ARRIVED: Final = (ConnectionLostError, RequestTimeoutError)
+# Of a former master, which is a slave now, and of one whose store does not accept writes.
+READ_ONLY: Final = (ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.SERVICE_NOT_AVAILABLE)
 PROBE_SECONDS: Final = 3.0
 NO_SUCH_OFFSET: Final = 2**62  # beyond the end of any commit log
 NO_SUCH_ID: Final = "0" * 32
@@ -105,8 +107,12 @@ class EndTransactionSender:
                     half.confirmed_by = self._broker_name(location)
                     return None
                 pause = max(backoff.next_pause(), self._instance.remoting.backoff_left(address))
-                if not _may_repeat(cause, half.state) or monotonic() + pause >= deadline:
+                has_moved = check is None and _is_read_only(cause)
+                may_repeat = has_moved or _may_repeat(cause, half.state)
+                if not may_repeat or monotonic() + pause >= deadline:
                     return cause
+                if has_moved:
+                    self._instance.routes.invalidate(half.topic)
                 await asyncio.sleep(pause)
         finally:
             half.is_ending = False
@@ -233,6 +239,10 @@ class EndTransactionSender:
             transaction_id=half.transaction_id,
             broker_name=location.broker_name,
         )
+
+
+def _is_read_only(cause: RocketMQError) -> bool:
+    return isinstance(cause, BrokerError) and cause.code in READ_ONLY
 
 
 def _may_repeat(cause: RocketMQError, state: TransactionState) -> bool:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable, Iterable
 from time import time_ns
 from typing import Final
 
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ConfigError, NameServerUnavailableError, RouteNotFoundError
+from rocketmq_aio.instance import routes as routes_module
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.topic_publish_info import UNUSED_SECONDS
 from rocketmq_aio.protocol.codes import ResponseCode
 from tests.unit.producer.producer_env import ORDER, ROUTE, ProducerEnv, open_producer
@@ -118,6 +122,33 @@ async def test_known_routes_survive_without_a_name_server(env: ProducerEnv) -> N
     assert (await env.producer.send(ORDER)).ok
 
 
+async def test_a_changed_route_survives_without_a_name_server(
+    env: ProducerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.02)
+    await env.producer.send(ORDER)
+    env.cluster.create_topic("orders", 8)
+    await env.producer.client.routes.refresh(["orders"])
+    looked = asyncio.Event()
+    for _ in range(3):  # rounds of the refresh, which drops unused routes at the second
+        looked.clear()
+        monkeypatch.setattr(env.producer, "topics", noting(env.producer, looked))
+        await asyncio.wait_for(looked.wait(), 15)
+    await env.cluster.name_server.stop()
+
+    assert (await env.producer.send(ORDER, queue=env.queue(7))).ok
+
+
+def noting(producer: Producer, looked: asyncio.Event) -> Callable[[], Iterable[str]]:
+    """Return `Producer.topics`, which sets *looked* when it is called."""
+
+    def topics() -> Iterable[str]:
+        looked.set()
+        return Producer.topics(producer)
+
+    return topics
+
+
 async def test_queues_added_to_a_topic_are_used_without_a_failed_send() -> None:
     client = ClientConfig(route_refresh_interval_seconds=0.02)
     async with open_producer(queues=1, client=client) as env:
@@ -150,6 +181,40 @@ async def test_a_topic_that_moves_to_another_broker_is_followed() -> None:
 def route_of(env: ProducerEnv) -> set[str]:
     route = env.producer.client.routes.known("orders")
     return set(route.brokers) if route is not None else set()
+
+
+@pytest.mark.parametrize(
+    "batching", [None, AutoBatch(linger_seconds=0.01)], ids=["alone", "batched"]
+)
+async def test_a_queue_whose_broker_has_returned_is_found_before_the_next_refresh(
+    batching: AutoBatch | None,
+) -> None:
+    config = ProducerConfig(send_timeout_seconds=15, auto_batch=batching)
+    async with open_producer(brokers=2, config=config) as env:
+        server, producer = env.cluster.name_server, env.producer
+        wanted = env.queue(0, "broker-b")
+        sends: list[Callable[[], Awaitable[object]]] = [
+            lambda: producer.send(ORDER, queue=wanted),
+            lambda: producer.send_nowait(ORDER, queue=wanted),
+            lambda: producer.send_oneway(ORDER, queue=wanted),
+            lambda: producer.send_batch([ORDER], queue=wanted),
+        ]
+        for send in sends:
+            server.unregister(env.brokers[1])
+            await producer.client.routes.refresh(["orders"])
+            await producer.send(ORDER)
+            server.register(env.brokers[1])
+            await send()
+
+        await until(lambda: len(env.brokers[1].messages("orders", 0)) == len(sends))
+
+
+async def test_a_queue_whose_broker_is_gone_raises(two_brokers: ProducerEnv) -> None:
+    env = two_brokers
+    env.cluster.name_server.unregister(env.brokers[1])
+    for send in (env.producer.send, env.producer.send_oneway):
+        with pytest.raises(RouteNotFoundError, match="broker-b"):
+            await send(ORDER, queue=env.queue(0, "broker-b"))
 
 
 async def test_unused_topics_are_dropped(env: ProducerEnv) -> None:
