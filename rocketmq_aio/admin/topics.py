@@ -36,7 +36,13 @@ from rocketmq_aio.admin.topic_settings import (
     to_request,
 )
 from rocketmq_aio.config.validation import checked_count
-from rocketmq_aio.errors import ConfigError, NotSupportedError, RouteNotFoundError
+from rocketmq_aio.errors import (
+    AdminError,
+    ConfigError,
+    NotSupportedError,
+    RocketMQError,
+    RouteNotFoundError,
+)
 from rocketmq_aio.model.names import check_topic, is_internal_topic
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import queue_key
@@ -108,8 +114,8 @@ class TopicAdmin:
         missing = {name: masters[name] for name, each in held.items() if each.body is None}
         await self._servers.on_each(f"creating topic {topic}", missing, make)
         if wanted.get("order"):
-            configs = [new_topic(topic, name, wanted) for name in masters]
-            await self._put_order(topic, configs, True)
+            configs = {name: new_topic(topic, name, wanted) for name in masters}
+            await self._put_order(f"creating topic {topic}", configs, True)
         await self._wait_for_route(topic, set(masters))
         return _configs(topic, await self._held(topic, masters))
 
@@ -127,6 +133,8 @@ class TopicAdmin:
         ``read_queues`` when the queues are empty.
 
         :raises RouteNotFoundError: none of the chosen brokers has the topic
+        :raises AdminError: some servers failed.  If ``failed`` has name servers, all brokers were
+            changed, and only the order configuration was not
         """
         wanted = checked(settings)
         masters = await self._servers.masters(cluster, brokers)
@@ -141,9 +149,10 @@ class TopicAdmin:
             return config
 
         targets = {name: masters[name] for name in existing}
-        configs = await self._servers.on_each(f"changing topic {topic}", targets, change)
+        action = f"changing topic {topic}"
+        configs = await self._servers.on_each(action, targets, change)
         if "order" in wanted or "write_queues" in wanted:
-            await self._put_order(topic, configs.values(), wanted.get("order"))
+            await self._put_order(action, configs, wanted.get("order"))
         return list(configs.values())
 
     async def delete(self, topic: str, *, cluster: str | None = None) -> None:
@@ -371,22 +380,29 @@ class TopicAdmin:
         await self._servers.request(held.address, to_request(config, attributes, sys_flag))
 
     async def _put_order(
-        self, topic: str, configs: Iterable[TopicConfig], order: bool | None
+        self, action: str, configs: Mapping[str, TopicConfig], order: bool | None
     ) -> None:
-        """Store the number of queues by broker in the name servers.
+        """Store the number of queues by broker in the name servers, the last step of *action*.
 
+        :param configs: the settings that brokers have now; of one topic
         :param order: None updates only the brokers that are stored already
+        :raises AdminError: ``done`` has the brokers
         """
-        key = self._servers.outer(topic)
-        before = await self._order(key)
-        counts = dict(before)
-        for each in configs:
-            known = counts.pop(each.broker_name, None) is not None
-            if order or (known and order is None):
-                counts[each.broker_name] = str(each.write_queues)
-        if counts != before:
-            action = f"storing the order configuration of topic {topic}"
-            await self._servers.on_name_servers(action, _order_request(key, counts))
+        key = self._servers.outer(next(iter(configs.values())).topic)
+        try:
+            before = await self._order(key)
+            counts = dict(before)
+            for each in configs.values():
+                known = counts.pop(each.broker_name, None) is not None
+                if order or (known and order is None):
+                    counts[each.broker_name] = str(each.write_queues)
+            if counts != before:
+                await self._servers.on_name_servers(action, _order_request(key, counts))
+        except AdminError as error:
+            raise AdminError(action, {**configs, **error.done}, error.failed) from error
+        except RocketMQError as error:
+            failed = dict.fromkeys(self._servers.instance.name_servers.addresses, error)
+            raise AdminError(action, configs, failed) from error
 
     async def _order(self, key: str) -> dict[str, str]:
         """Return the order configuration from the name servers; older brokers do not store it.

@@ -383,3 +383,15 @@ async def test_a_restore_with_an_invalid_name_changes_nothing() -> None:
             topics = await admin.topics.list()
 
     assert topics == ["orders"]
+
+
+@pytest.mark.parametrize("code", [RequestCode.GET_KV_CONFIG, RequestCode.PUT_KV_CONFIG])
+def test_brokers_that_were_changed_are_named_if_the_order_was_not_stored(
+    rmq: Rmq, cluster: EmbeddedCluster, code: RequestCode
+) -> None:
+    cluster.faults.refuse(code, 1, "no space", times=None)
+
+    said = rmq("topic", "update", "orders", "--order", "--yes", code=1, stderr=True)
+
+    assert "no space" in said
+    assert said.endswith("; done on broker-a, broker-b\n")
