@@ -381,6 +381,25 @@ async def test_messages_of_a_topic_that_is_created_again_are_read(
         assert bodies(await polled(consumer, count)) == [*"ABCDEF"[:count]]
 
 
+async def test_offsets_of_a_deleted_topic_do_not_count_when_it_is_created_again(
+    cluster: FakeCluster,
+) -> None:
+    """Brokers of 4.9.7 keep them."""
+    async with consuming(cluster) as consumer:
+        put(cluster, *"abcd")
+        await polled(consumer, 4)
+        cluster.delete_topic(TOPIC)
+        for _ in range(routes_module.MISSES_BEFORE_GONE):
+            await consumer.client.routes.refresh([TOPIC])
+        await until(lambda: consumer.assignment() == [], "the revocation")
+        cluster.broker.state.store.clock.advance(0.01)
+        cluster.create_topic(TOPIC, 1)
+        cluster.broker.commit(GROUP, TOPIC, 0, 4)
+        put(cluster, *"ABCDEF")
+
+        assert bodies(await polled(consumer, 6)) == [*"ABCDEF"]
+
+
 async def test_messages_stored_since_a_log_was_cut_are_read(cluster: FakeCluster) -> None:
     async with consuming(cluster) as consumer, noted(consumer) as events:
         put(cluster, *"abcdefgh")

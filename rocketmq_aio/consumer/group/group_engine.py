@@ -87,6 +87,9 @@ class GroupEngine(Generic[Q]):
         )
         self.checks = SubscriptionCheck(context, subscriptions=self._group_subscriptions)
         self._missing = MissingTopics(context)
+        # Of queues whose topics were deleted: brokers may keep offsets (4.9.7), which would be
+        # wrong if the topics are created again.
+        self._last_messages: dict[MessageQueue, tuple[int, bytes] | None] = {}
 
     def _make_store(self) -> OffsetStore:
         store: OffsetStore | None = self.config.offset_store
@@ -102,6 +105,7 @@ class GroupEngine(Generic[Q]):
         raise NotImplementedError
 
     def begin_pulling(self, assigned: Q) -> None:
+        assigned.recall(self._last_messages.pop(assigned.queue, None))
         # The previous owner learns of the change now, and commits first.
         delay = TAKEOVER_DELAY_SECONDS if self.rebalancer.has_other_members else 0.0
         self._tasks.spawn(self._puller.run, assigned, delay, name=f"pull-{assigned.queue}")
@@ -260,6 +264,8 @@ class GroupEngine(Generic[Q]):
     def _forget(self, topic: str) -> tuple[MessageQueue, ...]:
         self._subscriptions.pop(topic, None)
         self._starts.forget_topic(topic)
+        for queue in [each for each in self._last_messages if each.topic == topic]:
+            del self._last_messages[queue]
         self._missing.forget(topic)
         return ()
 
@@ -364,6 +370,8 @@ class GroupEngine(Generic[Q]):
         self._missing.check(topic)
         if self.instance.routes.is_gone(topic):
             self._starts.note_gone(topic)
+            held = (each for queue, each in self.table.items() if queue.topic == topic)
+            self._last_messages.update((each.queue, each.last_message) for each in held)
         if topic in self._shared_topics():
             self.rebalancer.wake()
         for queue, assigned in self.table.items():

@@ -200,11 +200,11 @@ class Puller(Generic[Q]):
             await anyio.sleep(pause)
 
     async def _follow_master(self, assigned: Q, master: str) -> None:
-        """At a new *master* commit again, and compare its log with what was pulled."""
+        """At a new *master* compare its log with what was pulled, and commit again."""
         if assigned.master is not None:
-            self._owner.on_recovered(assigned)
             if not await self._check_log(assigned, master):
                 return
+            self._owner.on_recovered(assigned)
         assigned.master = master
 
     async def _check_log(self, assigned: Q, master: str) -> bool:

@@ -116,6 +116,11 @@ class QueueState:
         self.restart(offset)
         self.interrupt()
 
+    def recall(self, last_message: tuple[int, bytes] | None) -> None:
+        """Have the log compared with a message of an earlier assignment before the first pull."""
+        if last_message is not None:
+            self.last_message, self.master = last_message, ""
+
     def forget_master(self) -> None:
         """Have the log compared with *last_message* before the next pull."""
         if self.master is not None:
