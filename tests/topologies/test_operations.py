@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,9 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from rocketmq_aio import AdminClient, BrokerError, RocketMQError
+from rocketmq_aio import (
+    AdminClient,
+    BrokerError,
+    Message,
+    MessageExt,
+    MessageQueue,
+    ProducerConfig,
+    PullConsumer,
+    RocketMQError,
+    TransactionProducer,
+    TransactionState,
+)
+from rocketmq_aio.cli.app import run
 from rocketmq_aio.testing import Cluster, ControlledBroker
 from tests.broker.official_tool import OfficialTool
+from tests.topologies.controlled import create_topic
 from tests.topologies.test_failover import broker, controlled
 from tests.unit.remoting.until import until_done
 
@@ -92,6 +107,56 @@ async def test_controllers_are_described_and_elect_masters(
             return any(each.broker_id == 0 and not each.problem for each in overviews)
 
         await until_done(follows, "the new master", 60)
+
+
+async def test_a_commit_follows_a_master_that_was_replaced(
+    controlled: Cluster, broker: ControlledBroker
+) -> None:
+    """Its route still names the former master, which rejects the commit as a slave."""
+
+    async def check(message: MessageExt) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    topic, config = create_topic(controlled, "payments"), ProducerConfig(send_timeout_seconds=40)
+    at = controlled.namesrv
+    async with (
+        AdminClient(namesrv=at) as admin,
+        TransactionProducer("till", check=check, namesrv=at, config=config) as producer,
+    ):
+        (settings,) = (await admin.brokers.config()).values()
+        controller = settings["controllerAddr"]
+        known = (await admin.controllers.in_sync_sets(controller, [broker.name]))[broker.name]
+        chosen = min({each.broker_id for each in known.in_sync} - {known.master_broker_id})
+
+        async def is_replaced() -> bool:
+            (info,) = (await admin.brokers.cluster()).brokers
+            return info.master not in (None, known.master_address)
+
+        async with producer.transaction(Message(topic, b"paid")) as transaction:
+            await admin.controllers.elect_master(controller, "DefaultCluster", broker.name, chosen)
+            await until_done(is_replaced, "the new master", 60)
+
+        assert transaction.result is not None
+        assert transaction.result.confirmed
+        async with PullConsumer("readers", namesrv=at) as reader:
+            queue = transaction.sent.queue
+            await until_done(lambda: _is_stored(reader, queue), "the message", 60)
+
+
+async def _is_stored(reader: PullConsumer, queue: MessageQueue) -> bool:
+    return await reader.max_offset(queue) == 1
+
+
+async def test_doctor_checks_replicas_and_controllers(
+    controlled: Cluster, broker: ControlledBroker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["doctor", "-n", controlled.namesrv, "-o", "json"]
+
+    assert await asyncio.to_thread(run, arguments) == 0
+
+    names = {row["check"] for row in json.loads(capfd.readouterr().out)}
+    assert len([each for each in names if each.startswith(f"broker {broker.name}")]) == 3
+    assert len([each for each in names if each.startswith("controller ")]) == 1
 
 
 @pytest.mark.mqadmin("haStatus resetMasterFlushOffset")
