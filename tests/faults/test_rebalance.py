@@ -17,6 +17,7 @@ import pytest_asyncio
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.consumer.rebalance import rebalancer as rebalance_module
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ClosedError
 from rocketmq_aio.model.message import MessageExt
@@ -28,6 +29,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.stopwatch import Stopwatch
 from tests.faults.load import Sender
+from tests.faults.proxied import proxied_config
 from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
@@ -333,3 +335,30 @@ async def test_members_register_again_with_a_restarted_broker_and_keep_queues(
     sender.send(5 * QUEUES)
 
     await crowd.got_everything(sender.sent)
+
+
+async def test_the_first_member_to_reconnect_does_not_take_the_queues_of_the_others(
+    cluster: FakeCluster, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebalance_module, "RECONNECTION_SECONDS", 3600.0)
+    slow = proxied_config(proxy, cluster)
+    async with consuming(cluster) as consumer, consuming(cluster, client=slow) as other:
+        await _assigned(consumer, QUEUES // 2)
+        await _assigned(other, QUEUES // 2)
+        kept = consumer.assignment()
+        proxy.refuse()
+        proxy.cut()
+        await cluster.broker.restart()
+        groups = cluster.broker.members.groups
+        asked = len(cluster.broker.requests_of(MEMBERS_OF_GROUP))
+        await until(lambda: GROUP in groups, "the heartbeat")
+        await cluster.broker.wait_for(MEMBERS_OF_GROUP, asked + 3)
+        assert len(groups[GROUP].members) == 1
+        assert consumer.assignment() == kept
+
+        await proxy.accept()
+        await until(lambda: len(groups[GROUP].members) == 2, "both members")
+        put(cluster, "a")
+        put(cluster, "b", queue_id=QUEUES - 1)
+        taken = [*await polled(consumer, 1), *await polled(other, 1)]
+        assert sorted(each.body for each in taken) == [b"a", b"b"]
