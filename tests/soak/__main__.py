@@ -68,10 +68,7 @@ class Soak:
     def judge(self) -> None:
         """Add what the samples show to the faults."""
         for flow in self.flows:
-            if flow.ledger.missing:
-                self.faults.append(f"{flow.name}: {flow.ledger.missing} messages are missing")
-            if not flow.ledger.received:
-                self.faults.append(f"{flow.name}: nothing was received")
+            self.faults += [f"{flow.name}: {fault}" for fault in flow.ledger.faults()]
         if self.seconds < JUDGED_SECONDS:
             return
         for name, trend in self.trends.items():

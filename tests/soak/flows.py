@@ -6,6 +6,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Final
 
 from rocketmq_aio import (
@@ -54,6 +55,7 @@ class Flow:
     """Base: sends *rate* messages per second while `sending`, and receives them.
 
     :ivar clients: producers and consumers, whose tables are sampled
+    :ivar config: of producers
     """
 
     name: str
@@ -61,6 +63,7 @@ class Flow:
 
     def __init__(self, namesrv: str, rate: float) -> None:
         self.topic = f"soak-{self.name}"
+        self.config = ProducerConfig()
         self.ledger = Ledger()
         self.namesrv = namesrv
         self.clients: list[Producer | Consumer] = []
@@ -129,7 +132,7 @@ class Flow:
         return next(each for each in self.clients if isinstance(each, Producer))
 
     def _make_producer(self) -> Producer:
-        return Producer(f"{self.topic}-producer", namesrv=self.namesrv)
+        return Producer(f"{self.topic}-producer", namesrv=self.namesrv, config=self.config)
 
     async def _send(self, message: Message, number: int) -> object:
         return await self.producer.send(message)
@@ -156,7 +159,12 @@ class PlainToPush(Flow):
     name, share = "plain", 0.25
 
     def _make_producer(self) -> Producer:
-        return Producer(f"{self.topic}-producer", namesrv=self.namesrv, hooks=[MessageTrace()])
+        return Producer(
+            f"{self.topic}-producer",
+            namesrv=self.namesrv,
+            config=self.config,
+            hooks=[MessageTrace()],
+        )
 
     async def _start_consumer(self) -> None:
         await self._start_push()
@@ -169,6 +177,10 @@ class OrderedToOrderly(Flow):
 
     async def _send(self, message: Message, number: int) -> object:
         return await self.producer.send(message, sharding_key=str(number % KEYS))
+
+    async def _handle(self, message: MessageExt) -> None:
+        number = number_of(message)
+        self.ledger.receive_in_order(number, number % KEYS)
 
     async def _start_consumer(self) -> None:
         await self._start_push(orderly=True)
@@ -192,7 +204,7 @@ class BatchedToLitePull(Flow):
     name, share = "batched", 0.4
 
     def _make_producer(self) -> Producer:
-        config = ProducerConfig(auto_batch=AutoBatch())
+        config = replace(self.config, auto_batch=AutoBatch())
         return Producer(f"{self.topic}-producer", namesrv=self.namesrv, config=config)
 
     async def _start_consumer(self) -> None:
@@ -256,6 +268,7 @@ class TransactionsToPull(Flow):
             f"{self.topic}-producer",
             check=lambda message: TransactionState.COMMIT,
             namesrv=self.namesrv,
+            config=self.config,
         )
 
     async def _send(self, message: Message, number: int) -> object:
@@ -296,13 +309,15 @@ class Requests(Flow):
     name, share = "requests", 0.05
 
     async def _start(self) -> None:
-        self._replying = Producer(f"{self.topic}-replies", namesrv=self.namesrv)
+        name = f"{self.topic}-replies"
+        self._replying = Producer(name, namesrv=self.namesrv, config=self.config)
         await self._stack.enter_async_context(self._replying)
         await super()._start()
         self.clients.append(self._replying)
 
     async def _send(self, message: Message, number: int) -> object:
-        reply = await self.producer.request(message, REQUEST_SECONDS)
+        seconds = max(REQUEST_SECONDS, self.config.send_timeout_seconds)
+        reply = await self.producer.request(message, seconds)
         assert number_of(reply) == number
         return reply
 

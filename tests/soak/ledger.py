@@ -12,13 +12,15 @@ class Ledger:
     :ivar failed: sends that raised: stored or not
     :ivar received: messages received, the first copy of each
     :ivar extra: further copies, and messages of failed sends
+    :ivar disordered: messages received after a later one of their key
     :ivar errors: types of the exceptions of failed sends
     """
 
     def __init__(self) -> None:
-        self.sent = self.failed = self.received = self.extra = 0
+        self.sent = self.failed = self.received = self.extra = self.disordered = 0
         self.errors: Counter[str] = Counter()
         self._last = 0
+        self._last_of: Counter[int] = Counter()  # received, by key
         self._sending: set[int] = set()
         self._early: set[int] = set()  # received before their send returned
         self._expected: set[int] = set()
@@ -27,6 +29,17 @@ class Ledger:
     def missing(self) -> int:
         """Messages that were sent and not received."""
         return len(self._expected)
+
+    def faults(self) -> list[str]:
+        """Return what is wrong at the end."""
+        found = []
+        if self.missing:
+            found.append(f"{self.missing} messages are missing")
+        if self.disordered:
+            found.append(f"{self.disordered} messages came after a later one of their key")
+        if not self.received:
+            found.append("nothing was received")
+        return found
 
     def begin(self) -> int:
         """Return the number of a new message."""
@@ -50,13 +63,20 @@ class Ledger:
         self._early.discard(number)
         self.failed += 1
 
-    def receive(self, number: int) -> None:
-        """A copy of *number* was received."""
+    def receive(self, number: int) -> bool:
+        """A copy of *number* was received; return whether it was the first."""
         if number in self._expected:
             self._expected.discard(number)
-            self.received += 1
         elif number in self._sending and number not in self._early:
             self._early.add(number)
-            self.received += 1
         else:
             self.extra += 1
+            return False
+        self.received += 1
+        return True
+
+    def receive_in_order(self, number: int, key: int) -> None:
+        """As `receive`; the numbers of a *key* grow."""
+        if self.receive(number):
+            self.disordered += number < self._last_of[key]
+            self._last_of[key] = max(number, self._last_of[key])

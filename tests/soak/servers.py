@@ -86,7 +86,7 @@ def serve(backend: str, topics: list[str], popped: dict[str, str]) -> None:
         for topic in topics:
             cluster.create_topic(topic, queues=QUEUES)
         for topic, group in popped.items():
-            _pop(cluster, topic, group)
+            prescribe_popping(cluster, topic, group)
         _tell(cluster.namesrv)
         for line in sys.stdin:
             broker = cluster.brokers[int(line)]
@@ -96,7 +96,8 @@ def serve(backend: str, topics: list[str], popped: dict[str, str]) -> None:
             _tell("restarted")
 
 
-def _pop(cluster: Cluster, topic: str, group: str) -> None:
+def prescribe_popping(cluster: Cluster, topic: str, group: str) -> None:
+    """Make brokers tell the push consumers of *group* to pop *topic*."""
     wish = {"topic": topic, "consumerGroup": group, "mode": "POP", "popShareQueueNum": 0}
     for broker in cluster.brokers:
         body = json.dumps(wish).encode()
