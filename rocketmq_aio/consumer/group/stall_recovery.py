@@ -20,7 +20,7 @@ from rocketmq_aio.remoting.gather import gather_limited
 logger = get_logger(__name__)
 
 STALL_SECONDS: Final = 30.0  # as for locks; brokers drop a silent member after two minutes
-LOOK_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 5.0  # counts as a part of the stall, at most
 COMPARE_SECONDS: Final = 10.0  # for reading the committed offsets; then nothing is committed
 
 Q = TypeVar("Q", bound=QueueState)

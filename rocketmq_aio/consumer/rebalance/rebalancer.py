@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import anyio
@@ -13,7 +13,7 @@ from rocketmq_aio.config.consumer import AllocateStrategy, ConsumerConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
 from rocketmq_aio.consumer.rebalance.strategies.allocation import allocate, strategy_for
-from rocketmq_aio.errors import ConfigError, NotSupportedError, RocketMQError
+from rocketmq_aio.errors import ConfigError, NotSupportedError, RocketMQError, RouteNotFoundError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageModel, MessageQueue
@@ -74,9 +74,8 @@ class Rebalancer:
         self._wake = asyncio.Event()
         self._complete = asyncio.Event()
         self._changes = 0  # of the subscribed topics
-        # In this round, by address: members, or why they are unknown.
-        self._members_at: dict[str, list[str] | RocketMQError] = {}
-        self._asking: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
+        # In this round, by topic: members, or why they are unknown.
+        self._members: dict[str, list[str] | RocketMQError] = {}
         self._listed: dict[str, _MemberList] = {}  # by broker name
         self._ended = False
         self.popped: dict[str, frozenset[MessageQueue]] = {}  # by topic: the queues to pop
@@ -128,12 +127,14 @@ class Rebalancer:
         """Compute and apply the assignment once; return False if it is incomplete."""
         wanted: dict[str, frozenset[MessageQueue]] = {}
         complete = True
-        self._members_at.clear()
-        self._asking.clear()
         topics = list(self._topics())
         for topic in self.popped.keys() - topics:
             del self.popped[topic]
-        shares = (await gather_limited(self._known_share, topics, TOPICS_AT_ONCE)).results
+        await self._query_members(topics)
+        if self._assignment is None:  # no requests: tasks would cost more than everything else
+            shares = {topic: await self._known_share(topic) for topic in topics}
+        else:
+            shares = (await gather_limited(self._known_share, topics, TOPICS_AT_ONCE)).results
         for topic, share in shares.items():
             if share is None:
                 # Brokers create the retry topic after the first heartbeat of the group.
@@ -162,7 +163,9 @@ class Rebalancer:
             return frozenset() if self._instance.routes.is_gone(topic) else None
         if not self._clustering:
             return frozenset(route.subscribe_queues)
-        client_id, members = self._instance.client_id, await self._members(topic)
+        client_id, members = self._instance.client_id, self._members.get(topic, ())
+        if isinstance(members, RocketMQError):
+            raise members
         if client_id not in members:
             return None
         strategy = strategy_for(self._allocate, topic)
@@ -174,24 +177,19 @@ class Rebalancer:
         share = allocate(strategy, client_id, route.subscribe_queues, members)
         return None if share is None else frozenset(share)
 
-    async def _members(self, topic: str) -> list[str]:
-        """Return the members that a broker of *topic* knows, empty if it may not know all yet.
-
-        Each broker is asked once in a round.
-        """
-        address = self._instance.broker.any_broker(topic)
-        async with self._asking[address]:
-            if address not in self._members_at:
-                try:
-                    self._members_at[address] = await self._members_of(address)
-                except RocketMQError as error:
-                    self._members_at[address] = error
-            known = self._members_at[address]
-        if isinstance(known, RocketMQError):
-            raise known
-        return known
+    async def _query_members(self, topics: Iterable[str]) -> None:
+        """Query a broker of each of *topics*, each broker once."""
+        asked: dict[str, str] = {}
+        for topic in topics if self._clustering else ():
+            if self._instance.routes.known(topic) is not None:
+                with suppress(RouteNotFoundError):
+                    asked[topic] = self._instance.broker.any_broker(topic)
+        listed, failures = await gather_limited(self._members_of, asked.values(), TOPICS_AT_ONCE)
+        members: dict[str, list[str] | RocketMQError] = {**listed, **failures}
+        self._members = {topic: members[address] for topic, address in asked.items()}
 
     async def _members_of(self, address: str) -> list[str]:
+        """Return the members that a broker knows, empty if it may not know all yet."""
         broker = self._instance.broker
         members = await broker.consumer_ids_at(self._group, address)
         if self._instance.client_id not in members:
