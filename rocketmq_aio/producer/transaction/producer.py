@@ -85,7 +85,7 @@ class TransactionProducer(Producer[V]):
         self._half_sender = HalfMessageSender(
             self._sender, group, self._hooks, self._log, end_transaction
         )
-        self._half_sender.topics |= {check_topic(topic, setting="topics") for topic in topics}
+        self._own_topics = {check_topic(topic, setting="topics") for topic in topics}
         self._checks = TransactionChecks(
             check, self._instance, self._log, end_transaction, check_concurrency
         )
@@ -146,8 +146,8 @@ class TransactionProducer(Producer[V]):
     # --- for the instance -----------------------------------------------------------------------
 
     def topics(self) -> Iterable[str]:
-        """Also all topics of transactions, because their brokers may check at any later time."""
-        return {*super().topics(), *self._half_sender.topics}
+        """Also topics of transactions, whose brokers may check much later."""
+        return {*super().topics(), *self._own_topics, *self._half_sender.topics()}
 
     def on_transaction_check(
         self, address: str, header: CheckTransactionState, message: MessageExt
@@ -158,7 +158,7 @@ class TransactionProducer(Producer[V]):
 
     async def _open(self) -> None:
         await super()._open()
-        for topic in self._half_sender.topics:
+        for topic in self._own_topics:
             with suppress(RouteNotFoundError, NameServerUnavailableError):  # requested again later
                 await self._instance.routes.get(topic)
         # At once, because a broker may be waiting for a member of this group to check.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import anyio
 import msgspec
@@ -34,6 +34,8 @@ from rocketmq_aio.producer.transaction.half_message import (
 )
 
 logger = get_logger(__name__)
+
+CHECKED_SECONDS: Final = 3600.0  # brokers check 15 times, by default in less than 15 minutes
 
 
 class TransactionResult(msgspec.Struct, frozen=True, gc=False):
@@ -183,10 +185,7 @@ class Transaction:
 
 
 class HalfMessageSender:
-    """Sends the half messages of *group*, and the decisions about them.
-
-    :ivar topics: topics that half messages were sent to, or may be by other members
-    """
+    """Sends the half messages of *group*, and the decisions about them."""
 
     def __init__(
         self,
@@ -196,12 +195,18 @@ class HalfMessageSender:
         log: TransactionLog,
         end_transaction: EndTransactionSender,
     ) -> None:
-        self.topics: set[str] = set()
+        self._sent_at: dict[str, float] = {}  # by topic: time of the last half message
         self._sender = sender
         self._group = group
         self._hooks = hooks
         self._log = log
         self._end_transaction = end_transaction
+
+    def topics(self) -> Iterable[str]:
+        """Return the topics whose transactions brokers may still check; drop the others."""
+        since = monotonic() - CHECKED_SECONDS
+        self._sent_at = {topic: at for topic, at in self._sent_at.items() if at >= since}
+        return self._sent_at
 
     async def send(
         self, message: Message, choice: QueueChoice, seconds: float
@@ -250,7 +255,7 @@ class HalfMessageSender:
         publish: TopicPublishInfo,
         deadline: float,
     ) -> SendResult:
-        self.topics.add(message.topic)
+        self._sent_at[message.topic] = monotonic()
         routing = self._sender.selection.routing(message, choice)
         target = routing.select_target(publish)
         request = self._sender.request_to(target, message, routing)

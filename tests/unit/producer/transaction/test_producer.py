@@ -27,8 +27,11 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import SendStatus, TransactionState
-from rocketmq_aio.producer.topic_publish_info import QueueSelector
-from rocketmq_aio.producer.transaction import producer as transactions_module
+from rocketmq_aio.producer.topic_publish_info import UNUSED_SECONDS, QueueSelector
+from rocketmq_aio.producer.transaction import (
+    producer as transactions_module,
+    transaction as transaction_module,
+)
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.producer.transaction.transaction import Transaction
 from rocketmq_aio.protocol.bodies import HeartbeatData
@@ -577,9 +580,20 @@ async def test_a_transaction_producer_sends_ordinary_messages(env: TransactionEn
 
 async def test_topics_of_transactions_stay_registered(env: TransactionEnv) -> None:
     await env.commit(ORDER)
-    env.producer.on_route_changed("orders")
+    env.producer._infos["orders"].used_at -= UNUSED_SECONDS + 1
 
     assert "orders" in env.producer.topics()
+
+
+async def test_topics_whose_transactions_are_over_are_dropped(
+    env: TransactionEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await env.commit(ORDER)
+    env.producer._infos["orders"].used_at -= UNUSED_SECONDS + 1
+    monkeypatch.setattr(transaction_module, "CHECKED_SECONDS", -1.0)
+
+    assert "orders" not in env.producer.topics()
+    assert not env.producer._half_sender._sent_at
 
 
 @pytest.mark.parametrize(
