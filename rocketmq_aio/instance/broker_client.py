@@ -169,13 +169,15 @@ class BrokerClient:
         return read_body(command.body, ConsumerList).consumer_id_list
 
     async def query_assignment(
-        self, request: AssignmentRequest
+        self, request: AssignmentRequest, address: str | None = None
     ) -> list[MessageQueueAssignment] | None:
-        """Return the assignment of the client by one broker of the topic; None if unknown.
+        """Return the assignment of the client by the broker at *address*; None if unknown.
+
+        Without an address any broker of the topic is asked.
 
         :raises NotSupportedError: the broker is older than 5.0
         """
-        address, body = self.any_broker(request.topic), msgspec.json.encode(request)
+        address, body = address or self.any_broker(request.topic), msgspec.json.encode(request)
         response = await self.read(address, QueryAssignment(), AssignmentResponse, body)
         return response.message_queue_assignments
 

@@ -42,9 +42,12 @@ class BrokerAssignment:
         self._instance = instance
         self._group = group
 
-    async def of(self, topic: str, strategy: AllocateStrategy) -> Assignment | None:
+    async def of(
+        self, topic: str, strategy: AllocateStrategy, address: str | None = None
+    ) -> Assignment | None:
         """Return the queues of *topic* that a broker assigns to this client, with their modes.
 
+        The broker at *address* is asked, by default any of the topic.
         None: the broker does not know the topic or the strategy; keep the current queues.  Empty:
         the client reads nothing, or is not a member yet.  A queue with the id `ALL_QUEUES` stands
         for all queues of its broker, to be popped.
@@ -57,7 +60,7 @@ class BrokerAssignment:
         """
         name = broker_strategy(strategy)
         try:
-            assigned = await self._query(topic, name)
+            assigned = await self._query(topic, name, address)
         except NotSupportedError as error:
             if topic not in self._unsupported:
                 self._unsupported.add(topic)
@@ -66,7 +69,9 @@ class BrokerAssignment:
             raise
         return None if assigned is None else dict(map(_entry, assigned))
 
-    async def _query(self, topic: str, strategy: str) -> list[MessageQueueAssignment] | None:
+    async def _query(
+        self, topic: str, strategy: str, address: str | None
+    ) -> list[MessageQueueAssignment] | None:
         known = self._instance.routes.known(topic)
         if known is not None and known.owners:
             # A 5.5.0 broker then returns its physical queues, which cannot be pulled.
@@ -79,7 +84,7 @@ class BrokerAssignment:
             strategy_name=strategy,
             message_model=MessageModel.CLUSTERING.value,
         )
-        return await self._instance.broker.query_assignment(request)
+        return await self._instance.broker.query_assignment(request, address)
 
 
 def _entry(assigned: MessageQueueAssignment) -> tuple[MessageQueue, MessageRequestMode]:

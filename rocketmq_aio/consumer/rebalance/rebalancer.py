@@ -74,7 +74,8 @@ class Rebalancer:
         self._wake = asyncio.Event()
         self._complete = asyncio.Event()
         self._changes = 0  # of the subscribed topics
-        # In this round, by topic: members, or why they are unknown.
+        # In this round, by topic: the broker asked; its members, or why they are unknown.
+        self._asked: dict[str, str] = {}
         self._members: dict[str, list[str] | RocketMQError] = {}
         self._listed: dict[str, _MemberList] = {}  # by broker name
         self._ended = False
@@ -187,6 +188,7 @@ class Rebalancer:
         listed, failures = await gather_limited(self._members_of, asked.values(), TOPICS_AT_ONCE)
         members: dict[str, list[str] | RocketMQError] = {**listed, **failures}
         self._members = {topic: members[address] for topic, address in asked.items()}
+        self._asked = asked
 
     async def _members_of(self, address: str) -> list[str]:
         """Return the members that a broker knows, empty if it may not know all yet."""
@@ -223,7 +225,9 @@ class Rebalancer:
     async def _assigned(
         self, assignment: BrokerAssignment, topic: str, strategy: AllocateStrategy
     ) -> frozenset[MessageQueue] | None:
-        modes = await assignment.of(topic, strategy)
+        # By the broker that listed the members: one that has just restarted assigns nothing to
+        # those that it does not know yet, and everything to the first.
+        modes = await assignment.of(topic, strategy, self._asked[topic])
         if modes is None:
             return None
         pop = MessageRequestMode.POP

@@ -79,7 +79,11 @@ class Instance:
 class PoppedQueues:
     """A broker assignment: one queue of each topic, to be popped."""
 
-    async def of(self, topic: str, strategy: object) -> Assignment:
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def of(self, topic: str, strategy: object, address: str) -> Assignment:
+        self.asked.append(address)
         return {queue(0, topic=topic): MessageRequestMode.POP}
 
 
@@ -186,6 +190,26 @@ async def test_popped_queues_of_an_unsubscribed_topic_are_forgotten(
 
     assert both == {"orders", "invoices"}
     assert set(rebalancer.popped) == {"invoices"}
+
+
+async def test_the_broker_that_lists_the_members_assigns_their_queues(
+    instance: Instance, group: GroupEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one may have restarted: it would assign nothing."""
+    chosen, listed = iter(["broker-a", "broker-b"]), list[str]()
+    list_members = instance.consumer_ids_at
+
+    async def consumer_ids_at(group: str, address: str) -> list[str]:
+        listed.append(address)
+        return await list_members(group, address)
+
+    monkeypatch.setattr(instance, "any_broker", lambda _topic: next(chosen))
+    monkeypatch.setattr(instance, "consumer_ids_at", consumer_ids_at)
+    assignment = PoppedQueues()
+    group.rebalancer._assignment = cast(BrokerAssignment, assignment)
+
+    assert await group.rebalancer.round()
+    assert assignment.asked == listed == ["broker-a"]
 
 
 async def test_topics_are_allocated_independently(instance: Instance, group: GroupEnv) -> None:
