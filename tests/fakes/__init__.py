@@ -5,10 +5,6 @@
     async with FakeCluster(brokers=2, topics={"orders": 4}) as cluster:
         broker = cluster.broker
         cluster.faults.reset("send", topic="orders")                         # see `Faults`
-        broker.on(RequestCode.SEND_MESSAGE_V2, Response(2, remark="busy"))   # once
-        broker.on(RequestCode.PULL_MESSAGE, None, times=None)                # never respond
-        held = broker.hold(RequestCode.HEART_BEAT)                           # until released
-        broker.on_connect(Close())                                           # close the next one
         ... the client under test, with namesrv=cluster.namesrv ...
         await broker.wait_for(RequestCode.SEND_MESSAGE_V2, 3)
         await broker.push(GetConsumerRunningInfo(...))                       # send to the client

@@ -1,16 +1,14 @@
-"""Scripts for embedded servers: recorded frames, and faults by request code."""
+"""Embedded servers that record frames."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.faults import CONNECT, Fault, HeldResponses
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS
-from rocketmq_aio.embedded.responses import Close, ErrorResponse, Handler, Outcome, Response
+from rocketmq_aio.embedded.responses import Close, ErrorResponse, Outcome, Response
 from rocketmq_aio.embedded.server import EmbeddedServer
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.codes import JSON_HEADER, RESPONSE_FLAG
@@ -26,7 +24,6 @@ class ScriptedServer(EmbeddedServer):
     def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - of the other base
         super().__init__(*args, **options)
         self.recorded = Recorder()
-        self._scripted: defaultdict[int, list[Fault]] = defaultdict(list)
 
     @property
     def wire(self) -> list[WireFrame]:
@@ -48,26 +45,6 @@ class ScriptedServer(EmbeddedServer):
     ) -> list[Command]:
         """Wait for *count* requests of *code*; return all since the start."""
         return await self.recorded.wait_for(code, count, seconds)
-
-    def on(self, code: int, what: Handler | Outcome, times: int | None = 1) -> None:
-        """Respond to the next *times* requests of *code* with *what*; None: to all."""
-        fault = self.faults.handle(code, what, times=times, broker=self.name)
-        self._scripted[code].append(fault)
-
-    def off(self, code: int) -> None:
-        """Remove all handlers of *code*."""
-        for fault in self._scripted.pop(code, []):
-            fault.remove()
-
-    def on_connect(self, what: Outcome, times: int | None = 1) -> None:
-        """Apply *what* to the next connections."""
-        self.on(CONNECT, what, times)
-
-    def hold(self, code: int, times: int | None = None) -> HeldResponses:
-        """Execute requests of *code*, but hold their responses until released."""
-        held = self.faults.hold(code, times=times, broker=self.name)
-        self._scripted[code].append(held)
-        return held
 
     def opened(self, connection: ServerConnection) -> None:
         self.recorded.connected()

@@ -7,18 +7,16 @@ reject requests for queues that have moved.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Outcome, Response
-from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
-
-ROUTE: Final = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 
 def share_out(cluster: FakeCluster, topic: str, owners: list[str], *, epoch: int = 1) -> None:
@@ -34,8 +32,7 @@ def share_out(cluster: FakeCluster, topic: str, owners: list[str], *, epoch: int
         }
         return Response(body=msgspec.json.encode(route))
 
-    cluster.name_server.off(ROUTE)
-    cluster.name_server.on(ROUTE, answer, times=None)
+    cluster.faults.handle("route", answer, times=None)
 
 
 def give_up(broker: FakeBroker, code: int, queue_id: int, *, field: str = "queueId") -> None:
@@ -47,7 +44,7 @@ def give_up(broker: FakeBroker, code: int, queue_id: int, *, field: str = "queue
             return Response(ResponseCode.NOT_LEADER_FOR_QUEUE, remark=remark)
         return broker.process(command, connection)
 
-    broker.on(code, answer, times=None)
+    broker.faults.handle(code, answer, broker=broker.name, times=None)
 
 
 def _mapping(topic: str, broker: str, owners: list[str], epoch: int) -> dict[str, object]:

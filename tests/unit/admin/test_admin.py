@@ -71,20 +71,20 @@ def tell_of_brokers_at(
         for broker in brokers
     }
     body = msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": {}})
-    server.on(RequestCode.GET_BROKER_CLUSTER_INFO, Response(body=body), times=None)
+    server.faults.handle(RequestCode.GET_BROKER_CLUSTER_INFO, Response(body=body), times=None)
 
 
 def on_all(cluster: FakeCluster, code: int, reply: Response) -> None:
     for broker in cluster.brokers:
-        broker.on(code, reply, times=None)
+        broker.faults.handle(code, reply, times=None, broker=broker.name)
 
 
 async def test_requests_that_take_long_outlast_the_request_timeout(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
     broker = cluster.brokers[0]
-    held = broker.hold(RequestCode.REMOVE_BROKER)
-    broker.on(RequestCode.GET_BROKER_CONFIG, None)
+    held = broker.faults.hold(RequestCode.REMOVE_BROKER, times=None, broker=broker.name)
+    broker.faults.drop(RequestCode.GET_BROKER_CONFIG, executed=False, broker=broker.name)
 
     removal = asyncio.create_task(admin.brokers.remove(broker.address, "c", "broker-x", 0))
     await broker.wait_for(RequestCode.REMOVE_BROKER)
@@ -99,8 +99,8 @@ async def test_requests_that_take_long_outlast_the_request_timeout(
 async def test_admin_error_has_the_outcome_of_each_server(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
-    cluster.brokers[0].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, Response())
-    cluster.brokers[1].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, None)
+    cluster.faults.handle(RequestCode.DELETE_SUBSCRIPTIONGROUP, Response(), broker="broker-a")
+    cluster.faults.drop(RequestCode.DELETE_SUBSCRIPTIONGROUP, executed=False, broker="broker-b")
 
     with pytest.raises(AdminError, match="1 of 2 servers: broker-b") as caught:
         await admin.delete_group(GROUP)
@@ -122,8 +122,8 @@ async def test_an_error_common_to_all_brokers_is_raised_itself(
 
 
 async def test_different_errors_raise_admin_error(cluster: FakeCluster, admin: AdminClient) -> None:
-    cluster.brokers[0].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, Response(16, remark="not you"))
-    cluster.brokers[1].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, Response(1, remark="disk"))
+    cluster.faults.refuse(RequestCode.DELETE_SUBSCRIPTIONGROUP, 16, "not you", broker="broker-a")
+    cluster.faults.refuse(RequestCode.DELETE_SUBSCRIPTIONGROUP, 1, "disk", broker="broker-b")
 
     with pytest.raises(AdminError) as caught:
         await admin.delete_group(GROUP)
@@ -147,8 +147,8 @@ async def test_a_broker_without_a_master_fails_the_call(
 async def test_name_servers_keep_a_topic_if_a_broker_fails_to_delete_it(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
-    cluster.brokers[0].on(RequestCode.DELETE_TOPIC_IN_BROKER, Response())
-    cluster.brokers[1].on(RequestCode.DELETE_TOPIC_IN_BROKER, Response(1, remark="disk"))
+    cluster.faults.handle(RequestCode.DELETE_TOPIC_IN_BROKER, Response(), broker="broker-a")
+    cluster.faults.refuse(RequestCode.DELETE_TOPIC_IN_BROKER, 1, "disk", broker="broker-b")
 
     with pytest.raises(AdminError):
         await admin.delete_topic(TOPIC)
@@ -159,7 +159,7 @@ async def test_name_servers_keep_a_topic_if_a_broker_fails_to_delete_it(
 async def test_in_a_namespace_names_are_those_of_the_application(cluster: FakeCluster) -> None:
     names = msgspec.json.encode({"topicList": ["shop%orders", "other%orders", "orders", "TBW102"]})
     code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-    cluster.name_server.on(code, Response(body=names))
+    cluster.faults.handle(code, Response(body=names))
     on_all(cluster, RequestCode.DELETE_SUBSCRIPTIONGROUP, Response())
     config = ClientConfig(namesrv=cluster.namesrv, namespace="shop", namespace_version=1)
     async with AdminClient(client=config) as admin:
@@ -207,10 +207,12 @@ async def test_the_queues_of_members_are_requested_concurrently(cluster: FakeClu
     members = [{"clientId": f"member-{number}"} for number in range(3)]
     body = msgspec.json.encode({"connectionSet": members})
     connections = Response(body=body)
-    cluster.broker.on(RequestCode.GET_CONSUMER_CONNECTION_LIST, connections)
-    cluster.brokers[1].on(RequestCode.GET_CONSUMER_CONNECTION_LIST, OFFLINE)
+    cluster.faults.handle(RequestCode.GET_CONSUMER_CONNECTION_LIST, connections, broker="broker-a")
+    cluster.faults.handle(RequestCode.GET_CONSUMER_CONNECTION_LIST, OFFLINE, broker="broker-b")
     on_all(cluster, RequestCode.GET_CONSUME_STATS, Response(body=b"{}"))
-    cluster.broker.on(RequestCode.GET_CONSUMER_RUNNING_INFO, None, times=None)  # never answers
+    cluster.faults.drop(
+        RequestCode.GET_CONSUMER_RUNNING_INFO, executed=False, times=None, broker="broker-a"
+    )  # never answers
     config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=2.0)
     async with AdminClient(client=config) as admin:
         progress = asyncio.create_task(admin.group_progress(GROUP, owners=True))
@@ -227,8 +229,10 @@ async def test_irregular_running_info_still_names_the_queues_of_a_member(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
     body = msgspec.json.encode({"connectionSet": [{"clientId": "member-0"}]})
-    cluster.broker.on(RequestCode.GET_CONSUMER_CONNECTION_LIST, Response(body=body))
-    cluster.brokers[1].on(RequestCode.GET_CONSUMER_CONNECTION_LIST, OFFLINE)
+    cluster.faults.handle(
+        RequestCode.GET_CONSUMER_CONNECTION_LIST, Response(body=body), broker="broker-a"
+    )
+    cluster.faults.handle(RequestCode.GET_CONSUMER_CONNECTION_LIST, OFFLINE, broker="broker-b")
     offsets = {"brokerOffset": 2, "consumerOffset": 1, "lastTimestamp": 0}
     stats = msgspec.json.encode({"offsetTable": queue_table({QUEUE: offsets})})
     on_all(cluster, RequestCode.GET_CONSUME_STATS, Response(body=stats))
@@ -275,7 +279,7 @@ async def test_reset_raises_if_the_committed_offset_is_not_stored(
     offline = Response(ResponseCode.CONSUMER_NOT_ONLINE)
     on_all(cluster, RequestCode.GET_CONSUMER_CONNECTION_LIST, offline)
     on_all(cluster, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, offline)
-    cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, Response())
+    cluster.faults.handle("commit", Response())
 
     with pytest.raises(BrokerError, match=r"acknowledged offset 1 .* holds 0"):
         await admin.reset_offsets(GROUP, TOPIC, {QUEUE: 1})
@@ -289,7 +293,7 @@ async def test_the_first_offset_that_a_reset_commits_is_sent_alone(
     broker.create_topic("wide", queues=8)
     on_all(cluster, RequestCode.GET_CONSUMER_CONNECTION_LIST, OFFLINE)
     on_all(cluster, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, OFFLINE)
-    held = broker.hold(RequestCode.UPDATE_CONSUMER_OFFSET, times=1)
+    held = broker.faults.hold("commit")
     resetting = asyncio.create_task(admin.reset_offsets(GROUP, "wide", "latest"))
     await held.wait(1)
     # A request that is sent and answered after all that the reset could send meanwhile.
@@ -355,7 +359,7 @@ async def test_calls_raise_without_any_broker() -> None:
     async with FakeCluster(brokers=0) as cluster:
         tell_of_brokers(cluster)
         template = Response(ResponseCode.TOPIC_NOT_EXIST)
-        cluster.name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, template, times=None)
+        cluster.faults.handle("route", template, times=None)
         async with AdminClient(namesrv=cluster.namesrv) as admin:
             for refused in (
                 admin.create_topic(TOPIC),
@@ -395,7 +399,7 @@ async def test_an_unsupported_name_server_request_is_not_an_outage(
     admin: AdminClient, cluster: FakeCluster
 ) -> None:
     not_supported = Response(3, remark=" request type 106 not supported")
-    cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, not_supported, times=None)
+    cluster.faults.handle(RequestCode.GET_BROKER_CLUSTER_INFO, not_supported, times=None)
 
     with pytest.raises(NotSupportedError, match="106 not supported"):
         await admin.cluster_info()
@@ -411,11 +415,11 @@ async def test_deleting_a_topic_in_one_cluster_keeps_the_order_of_the_others(
     cluster.brokers[0].state.cluster, cluster.brokers[1].state.cluster = "east", "west"
     tell_of_brokers(cluster)
     server = cluster.name_server
-    server.on(
+    server.faults.handle(
         RequestCode.GET_KV_CONFIG, Response(ext={"value": "broker-a:1;broker-b:1"}), times=None
     )
     for each in (RequestCode.DELETE_TOPIC_IN_NAMESRV, code):
-        server.on(each, Response(), times=None)
+        server.faults.handle(each, Response(), times=None)
     on_all(cluster, RequestCode.DELETE_TOPIC_IN_BROKER, Response())
 
     await admin.delete_topic(TOPIC, cluster=cluster_name)
@@ -445,7 +449,7 @@ async def test_a_message_id_that_names_a_stranger_opens_no_connection(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
     async with FakeBroker() as stranger:
-        stranger.on(RequestCode.VIEW_MESSAGE_BY_ID, Response(), times=None)
+        stranger.faults.handle(RequestCode.VIEW_MESSAGE_BY_ID, Response(), times=None)
         crafted = f"7F000001{stranger.port:08X}{0:016X}"
         with pytest.raises(ConfigError, match=f"no broker of the cluster is at {stranger.address}"):
             await admin.view_message(crafted)
@@ -467,7 +471,7 @@ async def test_a_message_id_finds_a_broker_that_advertises_a_host_name(
         }
     }
     body = msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": {}})
-    cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, Response(body=body), times=None)
+    cluster.faults.handle(RequestCode.GET_BROKER_CLUSTER_INFO, Response(body=body), times=None)
 
     with pytest.raises(MessageNotFoundError):
         await admin.view_message(f"7F000001{broker.port:08X}{0:016X}")
@@ -532,9 +536,11 @@ async def test_a_proxy_that_refuses_administration_is_named_as_the_cause(
     refusal = Response(
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=" request type not supported"
     )
-    cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, refusal, times=None)
+    cluster.faults.handle(RequestCode.GET_BROKER_CLUSTER_INFO, refusal, times=None)
     for broker in cluster.brokers:
-        broker.on(RequestCode.GET_TOPIC_STATS_INFO, refusal, times=None)
+        broker.faults.handle(
+            RequestCode.GET_TOPIC_STATS_INFO, refusal, times=None, broker=broker.name
+        )
     for call in (admin.cluster_info(), admin.topic_stats(TOPIC)):
         with pytest.raises(NotSupportedError, match="a proxy supports no administration"):
             await call
@@ -544,6 +550,6 @@ async def test_a_name_server_that_refuses_a_request_is_not_called_a_proxy(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
     refusal = Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="too old")
-    cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, refusal, times=None)
+    cluster.faults.handle(RequestCode.GET_BROKER_CLUSTER_INFO, refusal, times=None)
     with pytest.raises(NotSupportedError, match="code 3: too old"):
         await admin.cluster_info()

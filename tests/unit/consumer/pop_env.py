@@ -11,7 +11,6 @@ from rocketmq_aio.config.consumer import PopConfig
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.receipt import Receipt
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
@@ -50,14 +49,11 @@ def bodies(taken: Iterable[MessageExt]) -> list[str]:
 
 def hold_acks(broker: FakeBroker) -> Callable[[], None]:
     """Hold the responses to all acknowledgements; return what releases them."""
-    holds = {
-        code: broker.hold(code) for code in (RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE)
-    }
+    held = broker.faults.hold("ack", broker=broker.name, times=None)
 
     def release() -> None:
-        for code, hold in holds.items():
-            broker.off(code)
-            hold.release()
+        held.remove()
+        held.release()
 
     return release
 

@@ -18,6 +18,7 @@ from rocketmq_aio.consumer.offsets.start_position import StartPositions
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache, CacheFlowControl
 from rocketmq_aio.consumer.pull_loop.puller import Puller
 from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.faults import Fault
 from rocketmq_aio.embedded.responses import Response, resolve
 from rocketmq_aio.errors import ConnectionLostError, RocketMQError
 from rocketmq_aio.model.message import MessageExt
@@ -157,6 +158,7 @@ class PullerEnv:
             lite=True,
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._faults: list[Fault] = []
 
     def on_pulled(self, assigned: PolledQueue, messages: int, passed: int) -> None: ...
 
@@ -186,13 +188,13 @@ class PullerEnv:
 
     def respond(self, what: object, times: int | None = 1) -> None:
         """Set the response to the next pulls."""
-        for code in PULLS:
-            self.broker.on(code, cast(Any, what), times)
+        handle = self.broker.faults.handle
+        self._faults += [handle(code, cast(Any, what), times=times) for code in PULLS]
 
     def usual(self) -> None:
         """Remove the responses that were set."""
-        for code in PULLS:
-            self.broker.off(code)
+        for fault in self._faults:
+            fault.remove()
 
     async def polled(self, count: int) -> list[MessageExt]:
         """Return *count* messages once they are there."""

@@ -6,12 +6,10 @@ import asyncio
 
 import pytest
 
-from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.bodies import read_route
 from rocketmq_aio.protocol.requests.groups import GetRouteInfo
 from tests.fakes.address_server import FakeAddressServer
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.name_server import FakeNameServer
 from tests.fakes.raw_client import RawClient
 
 
@@ -61,15 +59,6 @@ async def test_a_dialect_can_be_forced(dialect: str, start: bytes) -> None:
             answer = await client.ask(GetRouteInfo(topic="orders"))
 
         assert b'"brokerAddrs":' + start in answer.body
-
-
-async def test_a_name_server_is_scripted_like_a_broker() -> None:
-    async with FakeNameServer() as name_server, RawClient(name_server.address) as client:
-        name_server.on(105, Response(1, remark="name server not ready"))
-
-        assert (await client.ask(GetRouteInfo(topic="orders"))).code == 1
-        assert (await client.ask(GetRouteInfo(topic="orders"))).code == 17
-        assert len(name_server.requests_of(105)) == 2
 
 
 async def test_the_http_endpoint_lists_name_servers() -> None:

@@ -8,7 +8,7 @@ import ssl
 import pytest
 
 from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.responses import Close, Outcome, Raw, Response
+from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.protocol.codes import BINARY_HEADER, JSON_HEADER, ONEWAY_FLAG, RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
@@ -22,32 +22,6 @@ CODE = RequestCode.GET_MAX_OFFSET
 RUNNING_INFO = GetConsumerRunningInfo(consumer_group="g", client_id="c")
 
 
-async def test_a_handler_is_used_once_and_the_default_returns() -> None:
-    async with FakeBroker() as broker, RawClient(broker.address) as client:
-        broker.on(CODE, Response(2, remark="busy"))
-
-        assert (await client.ask(MAX_OFFSET)).code == 2
-        assert (await client.ask(MAX_OFFSET)).code == 0
-
-
-async def test_handlers_for_one_code_are_used_in_the_order_given() -> None:
-    async with FakeBroker() as broker, RawClient(broker.address) as client:
-        broker.on(CODE, Response(2))
-        broker.on(CODE, Response(14), times=2)
-
-        assert [(await client.ask(MAX_OFFSET)).code for _ in range(4)] == [2, 14, 14, 0]
-
-
-async def test_a_kept_handler_stays_until_it_is_removed() -> None:
-    async with FakeBroker() as broker, RawClient(broker.address) as client:
-        broker.on(CODE, Response(2), times=None)
-        kept = [(await client.ask(MAX_OFFSET)).code for _ in range(3)]
-        broker.off(CODE)
-
-        assert kept == [2, 2, 2]
-        assert (await client.ask(MAX_OFFSET)).code == 0
-
-
 async def test_a_handler_can_wait_and_use_the_default_response() -> None:
     async def handler(command: Command, connection: ServerConnection) -> Outcome:
         await asyncio.sleep(0)
@@ -56,95 +30,20 @@ async def test_a_handler_can_wait_and_use_the_default_response() -> None:
         return Response(outcome.code, {**outcome.ext, "offset": "42"})
 
     async with FakeBroker() as broker, RawClient(broker.address) as client:
-        broker.on(CODE, handler)
+        broker.faults.handle(CODE, handler)
 
         assert (await client.ask(MAX_OFFSET)).ext_fields() == {"offset": "42"}
 
 
 async def test_a_none_outcome_sends_no_response() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
-        broker.on(CODE, None)
+        broker.faults.drop(CODE, executed=False)
         silent = client.send(MAX_OFFSET)
         answered = client.send(MAX_OFFSET)
 
         assert (await client.answer(answered)).code == 0
         with pytest.raises(TimeoutError):
             await client.answer(silent, seconds=0.05)
-
-
-async def test_one_handler_can_serve_all_codes() -> None:
-    async with FakeBroker() as broker, RawClient(broker.address) as client:
-        broker.faults.handle(None, Response(14), times=None)
-
-        assert (await client.ask(MAX_OFFSET)).code == 14
-        assert (await client.ask(RUNNING_INFO)).code == 14
-
-
-async def test_a_close_is_graceful() -> None:
-    async with FakeBroker() as broker, RawClient(broker.address) as client:
-        broker.on(CODE, Close())
-        with pytest.raises(EOFError):
-            await client.ask(MAX_OFFSET)
-
-        await broker.wait_for_connections(0)
-
-
-async def test_a_reset_response_is_recognised() -> None:
-    async with FakeBroker() as broker, RawClient(broker.address) as client:
-        broker.on(CODE, Close(reset=True))
-
-        with pytest.raises(ConnectionResetError):
-            await client.ask(MAX_OFFSET)
-
-
-async def test_half_a_response_can_be_followed_by_a_close() -> None:
-    async def half(command: Command, _connection: ServerConnection) -> Outcome:
-        frame = broker.frame(command, Response(body=b"x" * 100))
-        return Raw(frame[:50], close=True)
-
-    async with FakeBroker() as broker, RawClient(broker.address) as client:
-        broker.on(CODE, half)
-        client.send(MAX_OFFSET)
-
-        assert len(await client.end()) == 50
-
-
-async def test_one_request_can_get_two_responses() -> None:
-    def twice(command: Command, _connection: ServerConnection) -> Outcome:
-        return Raw(broker.frame(command, Response(remark="again")) * 2)
-
-    async with FakeBroker() as broker, RawClient(broker.address) as client:
-        broker.on(CODE, twice)
-        opaque = client.send(MAX_OFFSET)
-
-        assert [(await client.answer(opaque)).remark for _ in range(2)] == ["again", "again"]
-
-
-async def test_held_responses_are_released_in_the_given_order() -> None:
-    async with FakeBroker() as broker, RawClient(broker.address) as client:
-        held = broker.hold(CODE)
-        opaques = [client.send(MAX_OFFSET) for _ in range(3)]
-        await held.wait(3)
-        held.release(2, 0, 1)
-        for opaque in opaques:
-            await client.answer(opaque)
-
-        answered = [frame.command.opaque for frame in broker.wire if frame.sent]
-        assert answered == [opaques[2], opaques[0], opaques[1]]
-
-
-async def test_a_greeting_is_sent_before_any_request() -> None:
-    async with FakeBroker() as broker:
-        broker.on_connect(Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n", close=True))
-        async with RawClient(broker.address) as client:
-            assert await client.end() == b"HTTP/1.1 400 Bad Request\r\n\r\n"
-
-
-async def test_a_connection_can_be_closed_when_it_is_made() -> None:
-    async with FakeBroker() as broker:
-        broker.on_connect(Close())
-        async with RawClient(broker.address) as client:
-            assert await client.end() == b""
 
 
 async def test_a_stalled_connection_reads_nothing_until_it_resumes() -> None:
@@ -247,7 +146,7 @@ async def test_stop_closes_connections_and_cancels_waiting_handlers() -> None:
         raise AssertionError("never reached")
 
     async with FakeBroker() as broker, RawClient(broker.address) as client:
-        broker.on(CODE, for_ever)
+        broker.faults.handle(CODE, for_ever)
         client.send(MAX_OFFSET)
         await broker.wait_for(CODE)
         await broker.stop()
@@ -263,7 +162,7 @@ async def test_an_error_in_a_handler_fails_the_test() -> None:
 
     async def run() -> None:
         async with FakeBroker() as broker, RawClient(broker.address) as client:
-            broker.on(CODE, broken)
+            broker.faults.handle(CODE, broken)
             client.send(MAX_OFFSET)
             await client.end()
 

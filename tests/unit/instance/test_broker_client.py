@@ -71,7 +71,7 @@ async def test_no_offset_and_an_unknown_offset_differ() -> None:
     async with asking() as (cluster, broker):
         cluster.broker.put("orders", b"not young any more")
         assert await broker.query_offset("billing", QUEUE) is None
-        cluster.broker.on(RequestCode.QUERY_CONSUMER_OFFSET, Response(1, remark="broken"))
+        cluster.faults.refuse("query_offset", 1, "broken")
         with pytest.raises(BrokerError, match="broken"):
             await broker.query_offset("billing", QUEUE)
 
@@ -79,7 +79,7 @@ async def test_no_offset_and_an_unknown_offset_differ() -> None:
 @pytest.mark.parametrize("code", ASKED)
 async def test_a_rejection_raises_with_code_and_remark_of_the_broker(code: int) -> None:
     async with asking() as (cluster, broker):
-        cluster.broker.on(code, Response(14, remark="not now"))
+        cluster.faults.refuse(code, 14, "not now")
 
         with pytest.raises(BrokerError) as caught:
             await ASKED[code](broker, QUEUE)
@@ -90,7 +90,7 @@ async def test_a_rejection_raises_with_code_and_remark_of_the_broker(code: int) 
 @pytest.mark.parametrize("code", set(ASKED) - {RequestCode.UPDATE_CONSUMER_OFFSET})
 async def test_an_answer_without_its_field_is_a_codec_error(code: int) -> None:
     async with asking() as (cluster, broker):
-        cluster.broker.on(code, Response(ext={"other": "1"}))
+        cluster.faults.handle(code, Response(ext={"other": "1"}))
 
         with pytest.raises(CodecError):
             await ASKED[code](broker, QUEUE)
@@ -108,7 +108,7 @@ async def test_a_queue_of_an_unknown_broker_raises(code: int) -> None:
 async def test_the_members_of_a_group_are_listed() -> None:
     async with asking() as (cluster, broker):
         listed = Response(body=b'{"consumerIdList":["a","b"]}')
-        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, listed)
+        cluster.faults.handle("members", listed)
 
         assert await broker.consumer_ids_at("billing", broker.any_broker("orders")) == ["a", "b"]
 
@@ -116,7 +116,7 @@ async def test_the_members_of_a_group_are_listed() -> None:
 async def test_a_group_without_members_is_empty_and_a_failure_is_not() -> None:
     async with asking() as (cluster, broker):
         assert await broker.consumer_ids_at("billing", broker.any_broker("orders")) == []
-        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Response(1, remark="broken"))
+        cluster.faults.refuse("members", 1, "broken")
 
         with pytest.raises(BrokerError, match="broken"):
             await broker.consumer_ids_at("billing", broker.any_broker("orders"))
@@ -125,7 +125,7 @@ async def test_a_group_without_members_is_empty_and_a_failure_is_not() -> None:
 async def test_a_failure_that_quotes_the_answer_about_no_members_is_raised() -> None:
     async with asking() as (cluster, broker):
         remark = "proxy failed: no consumer for this group, billing"
-        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Response(1, remark=remark))
+        cluster.faults.refuse("members", 1, remark)
 
         with pytest.raises(BrokerError, match="proxy failed"):
             await broker.consumer_ids_at("billing", broker.any_broker("orders"))
@@ -136,7 +136,7 @@ async def test_a_proxy_that_does_not_know_a_group_has_no_members(remark: str | N
     """Java 8 has no text for a NullPointerException."""
     response = Response(1, PROXY_FIELDS, remark=remark)
     async with asking() as (cluster, broker):
-        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, response)
+        cluster.faults.handle("members", response)
 
         assert await broker.consumer_ids_at("billing", broker.any_broker("orders")) == []
 
@@ -144,7 +144,7 @@ async def test_a_proxy_that_does_not_know_a_group_has_no_members(remark: str | N
 async def test_another_failure_of_a_proxy_is_raised() -> None:
     async with asking() as (cluster, broker):
         response = Response(1, PROXY_FIELDS, remark="broken")
-        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, response)
+        cluster.faults.handle("members", response)
 
         with pytest.raises(BrokerError, match="broken"):
             await broker.consumer_ids_at("billing", broker.any_broker("orders"))

@@ -9,7 +9,6 @@ import anyio
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     ClosedError,
     ConfigError,
@@ -19,14 +18,12 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance import client_base as member_module, client_instance as instance_module
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.client_instance import MQClientInstance
-from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.unit.instance.client_env import ConsumerClient, PlainClient, nothing_left
 from tests.unit.remoting.until import until
 
 STEPS = 500  # turns of the loop, far more than a start or a close takes
-ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 
 def config_of(cluster: FakeCluster) -> ClientConfig:
@@ -198,7 +195,7 @@ async def test_a_start_without_name_servers_fails_and_leaves_nothing() -> None:
 
 async def test_start_raises_if_the_name_server_is_not_ready() -> None:
     async with nothing_left(), FakeCluster() as cluster:
-        cluster.name_server.on(ROUTE, Response(1, remark="name server not ready"), times=None)
+        cluster.faults.refuse("route", 1, "name server not ready", times=None)
         with pytest.raises(NameServerUnavailableError, match="not ready"):
             await PlainClient(config_of(cluster)).start()
 

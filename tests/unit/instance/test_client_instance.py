@@ -238,7 +238,7 @@ async def test_a_broker_that_hangs_does_not_keep_a_member_from_leaving(
 ) -> None:
     monkeypatch.setattr(instance_module, "UNREGISTER_SECONDS", 0.05)
     async with nothing_left(), FakeCluster(brokers=2, topics={"orders": 2}) as cluster:
-        cluster.broker.on(UNREGISTER, None)
+        cluster.faults.drop(UNREGISTER, executed=False, broker="broker-a")
         member = ConsumerClient(config_of(cluster, request_timeout_seconds=60.0), "billing")
         await member.start()
         await asyncio.wait_for(member.close(), 15)
@@ -382,7 +382,7 @@ async def test_a_slow_name_server_delays_no_heartbeat() -> None:
         FakeCluster(topics={"orders": 2}) as cluster,
         ConsumerClient(config_of(cluster, **OFTEN_AND_PATIENT), "billing"),
     ):
-        cluster.name_server.on(ROUTE, None, times=None)
+        cluster.faults.drop("route", executed=False, times=None)
         await cluster.name_server.wait_for(ROUTE, len(cluster.name_server.requests) + 1)
         reported = len(cluster.broker.requests_of(HEART_BEAT))
 
@@ -396,7 +396,7 @@ async def test_a_broker_that_hangs_delays_no_route(monkeypatch: pytest.MonkeyPat
         ConsumerClient(config_of(cluster, **OFTEN_AND_PATIENT), "billing") as member,
     ):
         reported = len(cluster.broker.requests_of(HEART_BEAT))
-        cluster.broker.on(HEART_BEAT, None, times=None)
+        cluster.faults.drop("heartbeat", executed=False, times=None)
         await cluster.broker.wait_for(HEART_BEAT, reported + 1)
         cluster.create_topic("orders", 7)
 

@@ -131,7 +131,7 @@ async def test_without_groups_there_is_no_heartbeat() -> None:
 
 async def test_a_broker_that_hangs_delays_no_other() -> None:
     async with heartbeats_env(3, timeout=60.0) as made:
-        made.brokers[0].on(HEART_BEAT, None)
+        made.brokers[0].faults.drop("heartbeat", executed=False)
         telling = asyncio.create_task(made.heartbeats.send_all())
         for broker in made.brokers:
             await broker.wait_for(HEART_BEAT)
@@ -205,7 +205,7 @@ async def test_the_fingerprint_is_the_same_for_all_members_of_a_group() -> None:
 async def test_heartbeat_is_full_after_the_broker_reports_a_changed_subscription() -> None:
     async with heartbeats_env() as made:
         await made.heartbeats.send_all()
-        made.broker.on(HEART_BEAT, CHANGED)
+        made.broker.faults.handle("heartbeat", CHANGED)
         for _ in range(3):
             await made.heartbeats.send_all()
 
@@ -224,7 +224,7 @@ async def test_heartbeat_is_full_on_a_new_connection() -> None:
 async def test_heartbeat_is_full_after_a_failure() -> None:
     async with heartbeats_env() as made:
         await made.heartbeats.send_all()
-        made.broker.on(HEART_BEAT, Response(1, remark="broken"))
+        made.broker.faults.refuse("heartbeat", 1, "broken")
         for _ in range(2):
             await made.heartbeats.send_all()
 
@@ -254,7 +254,7 @@ async def test_a_broker_that_does_not_know_the_other_groups_gets_all() -> None:
 async def test_a_failed_heartbeat_about_a_group_is_followed_by_a_complete_one() -> None:
     async with heartbeats_env() as made:
         await made.heartbeats.send_all()
-        made.broker.on(HEART_BEAT, Response(1, remark="broken"), times=1)
+        made.broker.faults.refuse("heartbeat", 1, "broken")
         failures = await made.heartbeats.send_all("billing")
         await made.heartbeats.send_all("billing")
 
@@ -280,7 +280,7 @@ async def test_the_versions_of_brokers_are_remembered() -> None:
 
 async def test_a_rejection_is_returned_and_can_be_raised() -> None:
     async with heartbeats_env() as made:
-        made.broker.on(HEART_BEAT, Response(26, remark="no such group"))
+        made.broker.faults.refuse("heartbeat", 26, "no such group")
         failures = await made.heartbeats.send_all()
 
         with pytest.raises(SubscriptionError, match="no such group"):
@@ -296,7 +296,7 @@ async def test_an_unreachable_broker_does_not_count_as_a_rejection() -> None:
 
 async def test_heartbeats_continue_whatever_brokers_do() -> None:
     async with heartbeats_env() as made:
-        made.broker.on(HEART_BEAT, Response(1, remark="broken"), times=2)
+        made.broker.faults.refuse("heartbeat", 1, "broken", times=2)
         beats = asyncio.create_task(made.heartbeats.run(0.01))
         await made.broker.wait_for(HEART_BEAT, 5)
         beats.cancel()
@@ -324,7 +324,7 @@ async def beating(made: Beating) -> AsyncIterator[None]:
 @pytest.mark.usefixtures("soon")
 async def test_a_failed_heartbeat_is_retried_within_the_interval() -> None:
     async with heartbeats_env() as made, beating(made):
-        made.broker.on(HEART_BEAT, Response(1, remark="broken"), times=2)
+        made.broker.faults.refuse("heartbeat", 1, "broken", times=2)
         await made.broker.wait_for(HEART_BEAT, 3)
         for _ in range(10):
             await asyncio.sleep(0.01)
@@ -360,8 +360,8 @@ async def test_a_broker_that_is_new_in_the_routes_gets_a_heartbeat() -> None:
 @pytest.mark.usefixtures("soon")
 async def test_a_broker_that_hangs_delays_no_retry_of_another() -> None:
     async with heartbeats_env(2, timeout=60.0) as made:
-        made.brokers[1].on(HEART_BEAT, None)
-        made.broker.on(HEART_BEAT, Response(1, remark="broken"), times=1)
+        made.brokers[1].faults.drop("heartbeat", executed=False)
+        made.broker.faults.refuse("heartbeat", 1, "broken")
         async with beating(made):
             await made.broker.wait_for(HEART_BEAT, 2)
 
@@ -387,7 +387,7 @@ async def test_concurrent_heartbeats_end_with_the_newest() -> None:
             await go.wait()
             return Response()
 
-        made.broker.on(HEART_BEAT, slowly, times=1)
+        made.broker.faults.handle("heartbeat", slowly)
         first = asyncio.create_task(made.heartbeats.send_all())
         await made.broker.wait_for(HEART_BEAT)
         made.data = described("new")
@@ -413,7 +413,7 @@ async def test_groups_of_waiting_callers_share_one_heartbeat() -> None:
             return Response()
 
         await made.heartbeats.send_all()
-        made.broker.on(HEART_BEAT, slowly, times=1)
+        made.broker.faults.handle("heartbeat", slowly)
         sent = [asyncio.create_task(made.heartbeats.send_all("shop"))]
         await made.broker.wait_for(HEART_BEAT, 2)
         groups = ("billing", "shop", "billing")
@@ -434,7 +434,7 @@ async def test_a_cancelled_caller_takes_no_group_of_another_caller_away() -> Non
             return Response()
 
         await made.heartbeats.send_all()
-        made.broker.on(HEART_BEAT, never, times=2)
+        made.broker.faults.handle("heartbeat", never, times=2)
         first = asyncio.create_task(made.heartbeats.send_all("shop"))
         await made.broker.wait_for(HEART_BEAT, 2)
         second = asyncio.create_task(made.heartbeats.send_all("shop"))
@@ -458,7 +458,7 @@ async def test_waiting_callers_share_one_heartbeat() -> None:
             await go.wait()
             return Response()
 
-        made.broker.on(HEART_BEAT, slowly, times=1)
+        made.broker.faults.handle("heartbeat", slowly)
         first = asyncio.create_task(made.heartbeats.send_all())
         await made.broker.wait_for(HEART_BEAT)
         others = [asyncio.create_task(made.heartbeats.send_all()) for _ in range(10)]

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.embedded.responses import Close, Response
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     BrokerError,
     CodecError,
@@ -120,7 +120,7 @@ async def test_a_silent_server_becomes_suspect_and_the_next_is_requested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with servers() as (first, second), asking(joined([first, second])) as name_servers:
-        first.on(ROUTE, None, times=None)
+        first.faults.drop("route", executed=False, times=None)
         await asyncio.wait_for(name_servers.route("orders"), 15)  # not the request timeout
 
         assert asked(first) == 1
@@ -134,8 +134,8 @@ async def test_a_slow_server_that_answers_first_after_all_stays_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with servers() as (first, second), asking(joined([first, second])) as name_servers:
-        held = first.hold(ROUTE, times=1)
-        second.on(ROUTE, None)
+        held = first.faults.hold("route")
+        second.faults.drop("route", executed=False)
         asking_now = asyncio.create_task(name_servers.route("orders"))
         await held.wait(1)
         await second.wait_for(ROUTE)
@@ -149,7 +149,7 @@ async def test_a_slow_server_that_answers_first_after_all_stays_chosen(
 
 async def test_a_server_that_is_not_ready_is_passed_over() -> None:
     async with servers() as (first, second), asking(joined([first, second])) as name_servers:
-        first.on(ROUTE, NOT_READY)
+        first.faults.handle("route", NOT_READY)
         await name_servers.route("orders")
 
         assert (asked(first), asked(second)) == (1, 1)
@@ -168,8 +168,8 @@ async def test_no_server_left_names_the_cause_of_each(monkeypatch: pytest.Monkey
         await request(silent.address, GetRouteInfo(topic="orders"))  # so that it is connected
         monkeypatch.setattr(name_servers._remoting, "request", impatient)
         await dead.stop()
-        silent.on(ROUTE, None, times=None)
-        unready.on(ROUTE, NOT_READY, times=None)
+        silent.faults.drop("route", executed=False, times=None)
+        unready.faults.handle("route", NOT_READY, times=None)
         with pytest.raises(NameServerUnavailableError) as caught:
             await name_servers.route("orders")
 
@@ -218,7 +218,7 @@ async def test_a_silent_server_does_not_delay_route_not_found(
 ) -> None:
     async with servers() as made, asking(joined(made)) as name_servers:
         silent = made[silent_at]
-        silent.on(ROUTE, None, times=None)
+        silent.faults.drop("route", executed=False, times=None)
         for _ in range(3):
             with pytest.raises(RouteNotFoundError):
                 await asyncio.wait_for(name_servers.route("nowhere"), 15)
@@ -232,7 +232,7 @@ async def test_a_silent_server_does_not_delay_route_not_found(
 async def test_a_suspect_is_requested_if_no_other_server_answers() -> None:
     async with servers() as made, asking(joined(made)) as name_servers:
         silent, other = made
-        silent.on(ROUTE, None, times=1)
+        silent.faults.drop("route", executed=False)
         with pytest.raises(RouteNotFoundError):
             await name_servers.route("nowhere")
         await other.stop()
@@ -247,7 +247,7 @@ async def test_a_slow_server_with_the_topic_wins_over_an_early_unknown(
     async with servers() as (empty, slow), asking(joined([empty, slow])) as name_servers:
         doubt_after(60.0, monkeypatch)
         empty.forget_brokers()
-        held = slow.hold(ROUTE, times=1)
+        held = slow.faults.hold("route")
         asking_now = asyncio.create_task(name_servers.route("orders"))
         await held.wait(1)
         held.release()
@@ -258,7 +258,9 @@ async def test_a_slow_server_with_the_topic_wins_over_an_early_unknown(
 async def test_a_rejected_request_is_not_an_outage() -> None:
     async with servers() as (first, second), asking(joined([first, second])) as name_servers:
         for server in (first, second):
-            server.on(GetClusterInfo.code, server.not_supported(Command(GetClusterInfo.code, 0)))
+            server.faults.handle(
+                GetClusterInfo.code, server.not_supported(Command(GetClusterInfo.code, 0))
+            )
 
         with pytest.raises(NotSupportedError, match="106 not supported"):
             await name_servers.request(GetClusterInfo())
@@ -272,7 +274,7 @@ async def test_a_broker_given_as_name_server_is_named_as_such() -> None:
 
 async def test_a_route_that_no_server_returns_in_readable_form_names_the_cause() -> None:
     async with servers(1) as (server,), asking(server.address) as name_servers:
-        server.on(ROUTE, Response(body=b"<html>"))
+        server.faults.handle("route", Response(body=b"<html>"))
 
         with pytest.raises(NameServerUnavailableError) as raised:
             await name_servers.route("orders")
@@ -281,7 +283,7 @@ async def test_a_route_that_no_server_returns_in_readable_form_names_the_cause()
 
 async def test_an_unreadable_route_is_requested_from_the_next_server() -> None:
     async with servers() as (first, second), asking(joined([first, second])) as name_servers:
-        first.on(ROUTE, Response(body=b"<html>"), times=None)
+        first.faults.handle("route", Response(body=b"<html>"), times=None)
 
         assert (await name_servers.route("orders")).queue_datas
         assert len(await name_servers.routes("orders")) == 1
@@ -290,7 +292,7 @@ async def test_an_unreadable_route_is_requested_from_the_next_server() -> None:
 
 async def test_a_request_cut_in_the_middle_goes_to_the_next_server() -> None:
     async with servers() as (first, second), asking(joined([first, second])) as name_servers:
-        first.on(ROUTE, Close(reset=True))
+        first.faults.reset("route", executed=False)
         await name_servers.route("orders")
 
         assert asked(second) == 1
@@ -300,7 +302,7 @@ async def test_a_request_cut_in_the_middle_goes_to_the_next_server() -> None:
 async def test_cancelling_a_call_cancels_all_its_requests() -> None:
     async with servers() as made, asking(joined(made)) as name_servers:
         for each in made:
-            each.on(ROUTE, None, times=None)
+            each.faults.drop("route", executed=False, times=None)
         asking_now = asyncio.create_task(name_servers.route("orders"))
         await made[1].wait_for(ROUTE)
         asking_now.cancel()
@@ -365,7 +367,7 @@ async def test_the_server_list_may_shrink_during_a_request() -> None:
         FakeAddressServer(joined(made)) as address_server,
         asking(address_server.url) as name_servers,
     ):
-        held = made[0].hold(ROUTE, times=1)
+        held = made[0].faults.hold("route")
         asking_now = asyncio.create_task(name_servers.route("orders"))
         await held.wait(1)
         address_server.addresses = made[2].address

@@ -15,7 +15,7 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from tests.fakes.cluster import FakeCluster
 from tests.unit.instance.client_env import nothing_left
-from tests.unit.producer.producer_env import ORDER, ROUTE, SEND, ProducerEnv, open_producer
+from tests.unit.producer.producer_env import ORDER, SEND, ProducerEnv, open_producer
 
 STEPS = 500  # turns of the loop, far more than a send takes
 
@@ -34,7 +34,7 @@ def room_taken(env: ProducerEnv) -> tuple[int, int]:
 
 async def test_max_in_flight_limits_unanswered_sends() -> None:
     async with open_producer(config=ProducerConfig(max_in_flight=3)) as env:
-        held = env.broker.hold(SEND)
+        held = env.broker.faults.hold(SEND, times=None)
         sending = [asyncio.create_task(env.producer.send(ORDER)) for _ in range(10)]
         for done in range(0, 9, 3):
             await held.wait(3)
@@ -50,7 +50,7 @@ async def test_max_in_flight_limits_unanswered_sends() -> None:
 
 async def test_max_in_flight_bytes_limits_unanswered_bytes() -> None:
     async with open_producer(config=ProducerConfig(max_in_flight_bytes=2500)) as env:
-        held = env.broker.hold(SEND)
+        held = env.broker.faults.hold(SEND, times=None)
         message = Message("orders", bytes(1000))
         sending = [asyncio.create_task(env.producer.send(message)) for _ in range(4)]
         for _ in range(2):
@@ -82,7 +82,7 @@ async def test_waiting_sends_are_served_in_order() -> None:
 
 async def test_waiting_for_a_place_in_flight_ends_at_the_deadline() -> None:
     async with open_producer(config=ProducerConfig(max_in_flight=1)) as env:
-        held = env.broker.hold(SEND)
+        held = env.broker.faults.hold(SEND, times=None)
         first = asyncio.create_task(env.producer.send(ORDER))
         await held.wait(1)
         with pytest.raises(SendError, match="no room") as caught:
@@ -97,7 +97,7 @@ async def test_waiting_for_a_place_in_flight_ends_at_the_deadline() -> None:
 
 async def test_a_cancelled_waiter_passes_its_place_on() -> None:
     async with open_producer(config=ProducerConfig(max_in_flight=1)) as env:
-        held = env.broker.hold(SEND)
+        held = env.broker.faults.hold(SEND, times=None)
         sending = [
             asyncio.create_task(env.producer.send(Message("orders", b"%d" % number)))
             for number in range(4)
@@ -108,7 +108,7 @@ async def test_a_cancelled_waiter_passes_its_place_on() -> None:
         held.release()
         await held.wait(1)
         sending[2].cancel()  # on its way
-        env.broker.off(SEND)
+        held.remove()
         await asyncio.wait(sending)
 
         assert [each.cancelled() for each in sending] == [False, True, True, False]
@@ -120,7 +120,7 @@ async def test_every_outcome_of_a_send_releases_its_place() -> None:
     async with open_producer(config=config) as env:
         await env.producer.send(ORDER)
         for broken, seconds in ((Close(), 15), (None, 0.2)):
-            env.broker.on(SEND, broken)
+            env.broker.faults.handle(SEND, broken)
             with pytest.raises(SendUnknownError):
                 await env.producer.send(ORDER, timeout_seconds=seconds)
         with pytest.raises(ValueError, match="max_message_bytes"):
@@ -170,14 +170,14 @@ async def test_after_many_cancelled_sends_the_next_hundred_succeed(
 
 
 async def test_a_cancelled_retry_ends_the_send(env: ProducerEnv) -> None:
-    env.broker.on(SEND, Close(), times=None)
+    closed = env.broker.faults.close(SEND, executed=False, times=None)
     sending = asyncio.create_task(env.producer.send(ORDER))
     await env.broker.wait_for(SEND)
     await turns()
     sending.cancel()
     await asyncio.wait([sending])
     attempts = len(env.sends())
-    env.broker.off(SEND)
+    closed.remove()
     await env.producer.send(ORDER)
 
     assert sending.cancelled()
@@ -188,7 +188,7 @@ async def test_a_cancelled_retry_ends_the_send(env: ProducerEnv) -> None:
 
 
 async def test_close_waits_for_sends_in_flight(env: ProducerEnv) -> None:
-    held = env.broker.hold(SEND)
+    held = env.broker.faults.hold(SEND, times=None)
     sending = asyncio.create_task(env.producer.send(ORDER))
     await held.wait(1)
     closing = asyncio.create_task(env.producer.close())
@@ -204,7 +204,7 @@ async def test_close_waits_for_sends_in_flight(env: ProducerEnv) -> None:
 
 async def test_close_fails_sends_that_wait_for_a_place() -> None:
     async with open_producer(config=ProducerConfig(max_in_flight=1)) as env:
-        held = env.broker.hold(SEND)
+        held = env.broker.faults.hold(SEND, times=None)
         sending = [asyncio.create_task(env.producer.send(ORDER)) for _ in range(3)]
         await held.wait(1)
         closing = asyncio.create_task(env.producer.close())
@@ -221,7 +221,7 @@ async def test_close_fails_sends_that_wait_for_a_place() -> None:
 async def test_sends_that_outlast_close_raise_send_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member_module, "CLOSE_SECONDS", 0.05)
     async with open_producer() as env:
-        env.broker.on(SEND, None, times=None)
+        env.broker.faults.drop(SEND, executed=False, times=None)
         sending = asyncio.create_task(env.producer.send(ORDER, timeout_seconds=60))
         await env.broker.wait_for(SEND)
         await asyncio.wait_for(env.producer.close(), 15)
@@ -264,7 +264,7 @@ async def test_a_hanging_name_server_does_not_block_close(monkeypatch: pytest.Mo
     monkeypatch.setattr(member_module, "CLOSE_SECONDS", 50.0)
     client = ClientConfig(request_timeout_seconds=0.3)
     async with open_producer(client=client) as env:
-        env.cluster.name_server.on(ROUTE, None, times=None)
+        env.cluster.faults.drop("route", executed=False, times=None)
         sending = asyncio.create_task(env.producer.send(ORDER, timeout_seconds=0.3))
         await turns()
         await asyncio.wait_for(env.producer.close(), 15)

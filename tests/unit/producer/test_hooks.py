@@ -174,7 +174,7 @@ async def test_after_send_has_the_outcomes_of_a_partly_failed_batch() -> None:
     hook = Recorder()
     config = ProducerConfig(max_message_bytes=150, retries=0)
     async with shop(hook, config=config) as (cluster, producer):
-        cluster.broker.on(RequestCode.SEND_BATCH_MESSAGE, refuse)
+        cluster.faults.handle(RequestCode.SEND_BATCH_MESSAGE, refuse)
         with pytest.raises(BatchError) as caught:
             await producer.send_batch([Message("orders", b"x" * 50) for _ in range(2)])
 
@@ -188,7 +188,7 @@ async def test_after_send_has_the_error(mode: str) -> None:
     hook = Recorder()
     async with shop(hook, config=ProducerConfig(retries=0)) as (cluster, producer):
         code = RequestCode.SEND_BATCH_MESSAGE if mode == "send_batch" else SEND
-        cluster.broker.on(code, refuse)
+        cluster.faults.handle(code, refuse)
         with pytest.raises((SendError, BrokerError)) as caught:
             await WAYS[mode](producer, ORDER)
 
@@ -202,7 +202,7 @@ async def test_after_send_runs_for_a_cancelled_send(mode: str) -> None:
     hook = Recorder()
     async with shop(hook) as (cluster, producer):
         await producer.send(ORDER)
-        cluster.broker.on(SEND, lambda *_: None)
+        cluster.faults.drop(SEND, executed=False)
         sending = asyncio.ensure_future(WAYS[mode](producer, ORDER))
         await cluster.broker.wait_for(SEND, 2)
         sending.cancel()
@@ -215,7 +215,7 @@ async def test_after_send_runs_for_a_cancelled_send(mode: str) -> None:
 async def test_hooks_run_once_for_a_retried_send() -> None:
     hook = Recorder()
     async with shop(hook) as (cluster, producer):
-        cluster.broker.on(SEND, refuse)
+        cluster.faults.handle(SEND, refuse)
         await producer.send(ORDER)
 
     assert hook.begun == ["send"]
@@ -343,7 +343,7 @@ async def test_hooks_run_for_half_message_and_end_of_a_transaction(state: Transa
 async def test_end_transaction_hook_has_the_error_of_an_unconfirmed_end() -> None:
     hook = Recorder()
     async with env(hook) as (cluster, producer):
-        cluster.broker.on(RequestCode.END_TRANSACTION, Response(1, remark="no"))
+        cluster.faults.refuse("end_transaction", 1, "no")
         result = await producer.send_in_transaction(ORDER, lambda _: TransactionState.COMMIT)
 
     (end,) = hook.decided

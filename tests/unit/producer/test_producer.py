@@ -115,7 +115,7 @@ async def test_sends_of_one_task_to_one_queue_keep_their_order(env: ProducerEnv)
 
 async def test_the_queue_id_of_the_response_is_used(env: ProducerEnv) -> None:
     answer = {"msgId": "0A", "queueId": "3", "queueOffset": "9"}
-    env.broker.on(SEND, Response(ext=answer))
+    env.broker.faults.handle(SEND, Response(ext=answer))
     result = await env.producer.send(ORDER, queue=env.queue(1))
 
     assert (result.queue, result.queue_offset) == (env.queue(3), 9)
@@ -131,7 +131,7 @@ async def test_the_queue_id_of_the_response_is_used(env: ProducerEnv) -> None:
 )
 async def test_a_weaker_status_is_a_result(code: int, status: SendStatus, env: ProducerEnv) -> None:
     answer = {"msgId": "0A", "queueId": "0", "queueOffset": "9"}
-    env.broker.on(SEND, Response(code, ext=answer))
+    env.broker.faults.handle(SEND, Response(code, ext=answer))
     result = await env.producer.send(ORDER)
 
     assert (result.status, result.ok, result.queue_offset) == (status, False, 9)

@@ -185,7 +185,10 @@ async def closed_during_first_route(
             producer = Producer("shop", client=client, config=config)
             await producer.start()
             name_server = cluster.name_server
-            asked, held = len(name_server.requests_of(ROUTE)), name_server.hold(ROUTE)
+            asked, held = (
+                len(name_server.requests_of(ROUTE)),
+                name_server.faults.hold("route", times=None),
+            )
             queue = MessageQueue("orders", "broker-a", 1)
             sending = asyncio.create_task(send(producer, queue))
             await name_server.wait_for(ROUTE, asked + 1)
@@ -228,7 +231,7 @@ async def test_no_oneway_message_is_sent_after_close_returned() -> None:
 async def test_no_request_of_send_batch_is_sent_after_close_returned() -> None:
     config = ProducerConfig(send_timeout_seconds=15, max_message_bytes=300)
     async with open_producer(config=config) as env:
-        held = env.broker.hold(SEND_BATCH)
+        held = env.broker.faults.hold(SEND_BATCH, times=None)
         messages = [Message("orders", bytes(150)) for _ in range(2 * MAX_CONCURRENT)]
         sending = asyncio.create_task(env.producer.send_batch(messages))
         await held.wait(MAX_CONCURRENT)
@@ -253,7 +256,7 @@ async def test_a_close_that_runs_out_of_time_releases_the_producer() -> None:
             producer = Producer("shop", client=client, config=config)
             await producer.start()
             await producer.send(Message("orders", b"large" * 10_000))
-            cluster.broker.on(SEND, None, times=None)  # no answer
+            cluster.faults.drop(SEND, executed=False, times=None)  # no answer
             sending = asyncio.create_task(producer.send(ORDER))
             await cluster.broker.wait_for(SEND, 2)
             producer._close_seconds = 0.05

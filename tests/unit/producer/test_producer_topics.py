@@ -53,7 +53,7 @@ async def test_a_name_server_that_just_started_hides_no_existing_topic() -> None
     """Brokers register between the requests for the topic and for the template."""
     async with open_producer(brokers=2, queues=1) as env:
         unknown = Response(ResponseCode.TOPIC_NOT_EXIST, remark="No topic route info")
-        env.cluster.name_server.on(ROUTE, unknown)
+        env.cluster.faults.handle("route", unknown)
         for number in range(8):
             await env.producer.send(Message("orders", b"x", sharding_key=str(number)))
 
@@ -87,7 +87,7 @@ async def test_first_sends_to_a_topic_share_one_route_request(env: ProducerEnv) 
 
 async def test_a_hanging_name_server_fails_the_first_send_at_its_deadline() -> None:
     async with open_producer(client=ClientConfig(request_timeout_seconds=60)) as env:
-        env.cluster.name_server.on(ROUTE, None, times=None)
+        env.cluster.faults.drop("route", executed=False, times=None)
         with pytest.raises(NameServerUnavailableError, match="deadline"):
             await asyncio.wait_for(env.producer.send(ORDER, timeout_seconds=0.1), 15)
 

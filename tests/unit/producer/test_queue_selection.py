@@ -9,7 +9,6 @@ from enum import StrEnum
 import pytest
 
 from rocketmq_aio.config.producer import ProducerConfig
-from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.errors import (
     BrokerError,
     ClosedError,
@@ -162,7 +161,7 @@ async def test_a_keyed_retry_keeps_the_queue(two_brokers: ProducerEnv) -> None:
     before = await queues_of_keys(two_brokers)
     key = KEYS[0]
     broker = next(b for b in two_brokers.brokers if b.name == before[key].broker_name)
-    broker.on(SEND, Response(2, remark="busy"), times=2)
+    broker.faults.refuse(SEND, 2, "busy", times=2, broker=broker.name)
 
     assert (await two_brokers.producer.send(keyed(key))).queue == before[key]
 
@@ -172,7 +171,7 @@ async def test_a_keyed_retry_keeps_the_queue(two_brokers: ProducerEnv) -> None:
 
 async def test_sends_of_one_key_are_sequential_and_keys_are_concurrent(env: ProducerEnv) -> None:
     await connected(env)
-    held = env.broker.hold(SEND)
+    held = env.broker.faults.hold(SEND, times=None)
     first = [asyncio.create_task(env.producer.send(keyed("a", b"%d" % n))) for n in range(3)]
     other = asyncio.create_task(env.producer.send(keyed("b", b"b")))
     await held.wait(2)
@@ -205,7 +204,7 @@ async def test_keys_keep_their_order_with_reordered_responses(two_brokers: Produ
 async def test_a_failed_send_does_not_block_its_key() -> None:
     async with open_producer(config=ProducerConfig(retries=0)) as env:
         await connected(env)
-        env.broker.on(SEND, Response(13, remark="illegal"))
+        env.broker.faults.refuse(SEND, 13, "illegal")
         outcomes = await asyncio.gather(
             env.producer.send(keyed("a", b"1")),
             env.producer.send(keyed("a", b"2")),
@@ -219,7 +218,7 @@ async def test_a_failed_send_does_not_block_its_key() -> None:
 async def test_a_key_waits_for_an_unknown_outcome() -> None:
     async with open_producer(config=ProducerConfig(retries=0)) as env:
         await connected(env)
-        env.broker.on(SEND, Close())
+        env.broker.faults.close(SEND, executed=False)
         outcomes = await asyncio.gather(
             env.producer.send(keyed("a", b"1")),
             env.producer.send(keyed("a", b"2")),
@@ -233,13 +232,13 @@ async def test_a_key_waits_for_an_unknown_outcome() -> None:
 @pytest.mark.parametrize("which", [0, 1, 2])
 async def test_a_cancelled_send_releases_its_key(which: int, env: ProducerEnv) -> None:
     await connected(env)
-    held = env.broker.hold(SEND)
+    held = env.broker.faults.hold(SEND, times=None)
     tasks = [asyncio.create_task(env.producer.send(keyed("a", b"%d" % n))) for n in range(3)]
     await held.wait(1)
     tasks[which].cancel()
     await asyncio.wait([tasks[which]])
     await held.wait(2 if which == 0 else 1)  # the next send got its key
-    env.broker.off(SEND)
+    held.remove()
     held.release()
     await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -265,7 +264,7 @@ async def test_a_key_acquired_in_the_step_of_a_cancellation_is_passed_on() -> No
 
 async def test_waiting_for_a_key_ends_at_the_deadline(env: ProducerEnv) -> None:
     await connected(env)
-    held = env.broker.hold(SEND)
+    held = env.broker.faults.hold(SEND, times=None)
     first = asyncio.create_task(env.producer.send(keyed("a")))
     await held.wait(1)
     with pytest.raises(SendError, match="same sharding key") as caught:
@@ -278,7 +277,7 @@ async def test_waiting_for_a_key_ends_at_the_deadline(env: ProducerEnv) -> None:
 
 async def test_close_fails_sends_that_wait_for_their_key(env: ProducerEnv) -> None:
     await connected(env)
-    held = env.broker.hold(SEND, times=1)
+    held = env.broker.faults.hold(SEND)
     tasks = [asyncio.create_task(env.producer.send(keyed("a", b"%d" % n))) for n in range(3)]
     await held.wait(1)
     closing = asyncio.create_task(env.producer.close())

@@ -18,7 +18,6 @@ from rocketmq_aio.remoting.backoff import Backoff
 from tests.unit.producer.producer_env import (
     ORDER,
     PATIENT,
-    ROUTE,
     SEND,
     ProducerEnv,
     connected,
@@ -132,8 +131,8 @@ async def test_many_failing_sends_share_route_requests(monkeypatch: pytest.Monke
 
 async def test_a_hanging_name_server_leaves_time_for_a_retry(env: ProducerEnv) -> None:
     await connected(env)
-    env.cluster.name_server.on(ROUTE, None, times=None)
-    env.broker.on(SEND, BUSY)
+    env.cluster.faults.drop("route", executed=False, times=None)
+    env.broker.faults.handle(SEND, BUSY)
 
     assert (await env.producer.send(ORDER, timeout_seconds=0.6)).ok
 

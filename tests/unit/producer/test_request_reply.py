@@ -10,7 +10,6 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import ProducerConfig
-from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.errors import (
     ClosedError,
     CodecError,
@@ -259,7 +258,7 @@ async def test_a_cancelled_request_is_forgotten(env: ProducerEnv) -> None:
 
 async def test_a_failed_request_raises_the_error_of_a_send() -> None:
     async with open_producer(config=ProducerConfig(retries=0)) as env:
-        env.broker.on(SEND, Response(2, remark="busy"), times=None)
+        env.broker.faults.refuse(SEND, 2, "busy", times=None)
         with pytest.raises(SendError, match="busy"):
             await env.producer.request(ORDER, 30)
 
@@ -268,7 +267,7 @@ async def test_a_failed_request_raises_the_error_of_a_send() -> None:
 
 async def test_a_reply_replaces_a_lost_response() -> None:
     async with open_producer(config=ProducerConfig(retries=0)) as env, responder(env) as answers:
-        held = env.broker.hold(SEND)
+        held = env.broker.faults.hold(SEND, times=None)
         asking = asyncio.create_task(env.producer.request(ORDER, 30))
         await held.wait(1)
         (request,) = await asked(env)
@@ -281,7 +280,7 @@ async def test_a_reply_replaces_a_lost_response() -> None:
 
 async def test_a_lost_response_without_a_reply_raises_send_unknown() -> None:
     async with open_producer(config=ProducerConfig(retries=0)) as env:
-        env.broker.on(SEND, Close())
+        env.broker.faults.close(SEND, executed=False)
         with pytest.raises(SendUnknownError):
             await env.producer.request(ORDER, 30)
 

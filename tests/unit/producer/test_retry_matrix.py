@@ -124,7 +124,7 @@ def answer_first(env: ProducerEnv, outcome: Outcome) -> None:
 
     for broker in env.brokers:
         for code in (SEND, SEND_BATCH):
-            broker.on(code, handler(broker), times=None)
+            broker.faults.handle(code, handler(broker), times=None, broker=broker.name)
 
 
 async def outcome_of(env: ProducerEnv, send: Send, seconds: float = SECONDS) -> Then:

@@ -71,7 +71,7 @@ async def test_with_one_of_two_brokers_dead_no_send_fails(two_brokers: ProducerE
 
 async def test_a_retry_goes_to_another_broker_under_the_same_id(two_brokers: ProducerEnv) -> None:
     for broker in two_brokers.brokers:
-        broker.on(SEND, Close(reset=True))
+        broker.faults.reset(SEND, executed=False, broker=broker.name)
     result = await two_brokers.producer.send(ORDER)
 
     tried = [str(each.broker_name) for each in two_brokers.sends()]
@@ -82,7 +82,7 @@ async def test_a_retry_goes_to_another_broker_under_the_same_id(two_brokers: Pro
 
 async def test_a_hanging_broker_leaves_time_for_another(two_brokers: ProducerEnv) -> None:
     await reached(two_brokers)
-    two_brokers.brokers[0].on(SEND, None, times=None)
+    two_brokers.cluster.faults.drop(SEND, executed=False, times=None, broker="broker-a")
     given = time_out_sends(two_brokers, two_brokers.brokers[0])
     results = [await two_brokers.producer.send(ORDER, timeout_seconds=20) for _ in range(8)]
 
@@ -94,7 +94,7 @@ async def test_a_hanging_broker_leaves_time_for_another(two_brokers: ProducerEnv
 async def test_copies_of_a_hanging_broker_have_the_same_id(two_brokers: ProducerEnv) -> None:
     await connected(two_brokers)
     sent = two_brokers.ids()
-    held = [broker.hold(SEND, times=1) for broker in two_brokers.brokers]
+    held = [broker.faults.hold(SEND, broker=broker.name) for broker in two_brokers.brokers]
     time_out_sends(two_brokers, *two_brokers.brokers, times=2)
     result = await two_brokers.producer.send(ORDER)
 
@@ -105,7 +105,7 @@ async def test_copies_of_a_hanging_broker_have_the_same_id(two_brokers: Producer
 
 
 async def test_retryable_errors_go_to_another_broker(two_brokers: ProducerEnv) -> None:
-    two_brokers.brokers[0].on(SEND, BUSY, times=None)
+    two_brokers.cluster.faults.handle(SEND, BUSY, times=None, broker="broker-a")
     results = [await two_brokers.producer.send(ORDER) for _ in range(10)]
 
     assert {each.queue.broker_name for each in results} == {"broker-b"}
@@ -116,7 +116,7 @@ async def test_retryable_errors_go_to_another_broker(two_brokers: ProducerEnv) -
 
 @pytest.mark.parametrize("code", [1, 2, 14, 17, 215, 16])
 async def test_a_retryable_error_is_retried(code: int, env: ProducerEnv) -> None:
-    env.broker.on(SEND, Response(code, remark="not now"), times=2)
+    env.broker.faults.refuse(SEND, code, "not now", times=2)
     result = await env.producer.send(ORDER)
 
     assert result.ok
@@ -126,7 +126,7 @@ async def test_a_retryable_error_is_retried(code: int, env: ProducerEnv) -> None
 
 @pytest.mark.parametrize("code", [13, 3, 26, 28, 31999])
 async def test_a_final_error_is_raised_as_it_is(code: int, env: ProducerEnv) -> None:
-    env.broker.on(SEND, Response(code, remark="never"))
+    env.broker.faults.refuse(SEND, code, "never")
     with pytest.raises(BrokerError) as caught:
         await env.producer.send(ORDER)
 
@@ -145,7 +145,7 @@ async def test_a_final_error_is_raised_as_it_is(code: int, env: ProducerEnv) -> 
 async def test_an_auth_error_is_not_retried(refused: Response) -> None:
     account = ClientConfig(credentials=Credentials(access_key="x", secret_key="y"))
     async with open_producer(client=account) as env:
-        env.broker.on(SEND, refused, times=None)
+        env.broker.faults.handle(SEND, refused, times=None)
         with pytest.raises(AuthError):
             await env.producer.send(ORDER)
 
@@ -154,9 +154,7 @@ async def test_an_auth_error_is_not_retried(refused: Response) -> None:
 
 async def test_a_read_only_topic_raises_permission_denied() -> None:
     async with open_producer(config=ONCE) as env:
-        env.broker.on(
-            SEND, Response(16, remark="the broker[broker-a] sending message is forbidden")
-        )
+        env.broker.faults.refuse(SEND, 16, "the broker[broker-a] sending message is forbidden")
         with pytest.raises(SendError) as caught:
             await env.producer.send(ORDER)
 
@@ -164,10 +162,10 @@ async def test_a_read_only_topic_raises_permission_denied() -> None:
 
 
 async def test_a_chosen_queue_is_kept_over_all_attempts(two_brokers: ProducerEnv) -> None:
-    two_brokers.brokers[1].on(SEND, BUSY, times=2)
+    two_brokers.cluster.faults.handle(SEND, BUSY, times=2, broker="broker-b")
     queue = two_brokers.queue(2, "broker-b")
     by_queue = await two_brokers.producer.send(ORDER, queue=queue)
-    two_brokers.brokers[1].on(SEND, Close(), times=2)
+    two_brokers.cluster.faults.close(SEND, executed=False, times=2, broker="broker-b")
     by_selector = await two_brokers.producer.send(ORDER, selector=lambda queues, _: queue)
 
     assert by_queue.queue == by_selector.queue == queue
@@ -238,7 +236,7 @@ async def test_a_send_without_a_clear_response_raises_send_unknown(
     async with open_producer(config=ONCE) as env:
         await connected(env)
         sent = env.ids()
-        env.broker.on(SEND, answer)  # type: ignore[arg-type]  # each is an outcome
+        env.broker.faults.handle(SEND, answer)  # type: ignore[arg-type]  # each is an outcome
         if answer is None:
             time_out_sends(env, env.broker, times=1)
         with pytest.raises(SendUnknownError, match="may have been stored") as caught:
@@ -251,8 +249,8 @@ async def test_a_send_without_a_clear_response_raises_send_unknown(
 
 
 async def test_one_unknown_attempt_makes_the_send_unknown(env: ProducerEnv) -> None:
-    env.broker.on(SEND, Close())
-    env.broker.on(SEND, DOWN, times=2)
+    env.broker.faults.close(SEND, executed=False)
+    env.broker.faults.handle(SEND, DOWN, times=2)
     with pytest.raises(SendUnknownError) as caught:
         await env.producer.send(ORDER)
 
@@ -260,8 +258,8 @@ async def test_one_unknown_attempt_makes_the_send_unknown(env: ProducerEnv) -> N
 
 
 async def test_a_final_error_after_an_unknown_attempt_stays_unknown(env: ProducerEnv) -> None:
-    env.broker.on(SEND, Close())
-    env.broker.on(SEND, ILLEGAL)
+    env.broker.faults.close(SEND, executed=False)
+    env.broker.faults.handle(SEND, ILLEGAL)
 
     with pytest.raises(SendUnknownError):
         await env.producer.send(ORDER)
@@ -269,7 +267,7 @@ async def test_a_final_error_after_an_unknown_attempt_stays_unknown(env: Produce
 
 async def test_retries_limits_the_attempts() -> None:
     async with open_producer(config=ProducerConfig(retries=4)) as env:
-        env.broker.on(SEND, DOWN, times=None)
+        env.broker.faults.handle(SEND, DOWN, times=None)
         with pytest.raises(SendError) as caught:
             await env.producer.send(ORDER, timeout_seconds=10)
 
@@ -277,7 +275,7 @@ async def test_retries_limits_the_attempts() -> None:
 
 
 async def test_a_busy_broker_is_retried_until_the_deadline(env: ProducerEnv) -> None:
-    env.broker.on(SEND, BUSY, times=6)
+    env.broker.faults.handle(SEND, BUSY, times=6)
     result = await env.producer.send(ORDER)
 
     assert result.ok
@@ -286,7 +284,7 @@ async def test_a_busy_broker_is_retried_until_the_deadline(env: ProducerEnv) -> 
 
 async def test_without_retries_a_busy_broker_fails_the_send() -> None:
     async with open_producer(config=ONCE) as env:
-        env.broker.on(SEND, BUSY, times=None)
+        env.broker.faults.handle(SEND, BUSY, times=None)
         with pytest.raises(SendError) as caught:
             await env.producer.send(ORDER)
 
@@ -297,7 +295,7 @@ async def test_the_deadline_covers_all_attempts_and_pauses(monkeypatch: pytest.M
     monkeypatch.setattr(retry_module, "Backoff", Backoff)
     config = ProducerConfig(send_timeout_seconds=0.5)
     async with open_producer(config=config) as env:
-        env.broker.on(SEND, BUSY, times=None)
+        env.broker.faults.handle(SEND, BUSY, times=None)
         given = record_timeouts(env)
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -312,7 +310,7 @@ async def test_the_deadline_covers_all_attempts_and_pauses(monkeypatch: pytest.M
 
 async def test_a_send_with_its_own_deadline_keeps_it(env: ProducerEnv) -> None:
     await connected(env)
-    env.broker.on(SEND, None, times=None)
+    env.broker.faults.drop(SEND, executed=False, times=None)
     given = record_timeouts(env)
     with pytest.raises(SendUnknownError):
         await asyncio.wait_for(env.producer.send(ORDER, timeout_seconds=0.2), 14)
@@ -325,7 +323,7 @@ async def test_a_send_with_its_own_deadline_keeps_it(env: ProducerEnv) -> None:
 
 async def test_retry_other_broker_tries_another_broker_after_a_weaker_status() -> None:
     async with open_producer(brokers=2, config=BETTER) as env:
-        env.brokers[0].on(SEND, WEAKER, times=None)
+        env.cluster.faults.handle(SEND, WEAKER, times=None, broker="broker-a")
         results = [await env.producer.send(ORDER) for _ in range(4)]
 
         assert {each.status for each in results} == {SendStatus.SEND_OK}
@@ -335,7 +333,7 @@ async def test_retry_other_broker_tries_another_broker_after_a_weaker_status() -
 async def test_a_weaker_status_everywhere_is_returned() -> None:
     async with open_producer(brokers=2, config=BETTER) as env:
         for broker in env.brokers:
-            broker.on(SEND, WEAKER, times=None)
+            broker.faults.handle(SEND, WEAKER, times=None, broker=broker.name)
         result = await env.producer.send(ORDER)
 
         assert result.status is SendStatus.FLUSH_DISK_TIMEOUT
@@ -345,7 +343,7 @@ async def test_a_weaker_status_everywhere_is_returned() -> None:
 @pytest.mark.parametrize("chosen", [False, True])
 async def test_a_single_broker_stores_a_weaker_result_once(chosen: bool) -> None:
     async with open_producer(config=BETTER) as env:
-        env.broker.on(SEND, WEAKER, times=None)
+        env.broker.faults.handle(SEND, WEAKER, times=None)
         result = await env.producer.send(ORDER, queue=env.queue() if chosen else None)
 
         assert result.status is SendStatus.FLUSH_DISK_TIMEOUT
@@ -355,8 +353,8 @@ async def test_a_single_broker_stores_a_weaker_result_once(chosen: bool) -> None
 async def test_a_failure_after_a_weaker_status_returns_the_weaker_result() -> None:
     async with open_producer(brokers=2, config=BETTER) as env:
         first = await env.producer.send(ORDER)
-        env.brokers[0].on(SEND, WEAKER, times=None)
-        env.brokers[1].on(SEND, ILLEGAL, times=None)
+        env.cluster.faults.handle(SEND, WEAKER, times=None, broker="broker-a")
+        env.cluster.faults.handle(SEND, ILLEGAL, times=None, broker="broker-b")
         results = []
         for _ in range(8):  # each queue comes first once
             try:

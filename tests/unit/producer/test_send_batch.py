@@ -151,7 +151,7 @@ async def test_a_failed_single_batch_raises_the_error_of_a_send() -> None:
             (Response(2, remark="busy"), SendError),
             (Close(), SendUnknownError),
         ):
-            env.broker.on(SEND_BATCH, answer)
+            env.broker.faults.handle(SEND_BATCH, answer)
             with pytest.raises(kind):
                 await env.producer.send_batch(orders(3))
 
@@ -168,7 +168,7 @@ async def test_batch_error_has_the_outcome_of_every_message() -> None:
 
     async with open_producer() as env:
         env.cluster.create_topic("payments", 2)
-        env.broker.on(SEND_BATCH, refuse_payments, times=None)
+        env.broker.faults.handle(SEND_BATCH, refuse_payments, times=None)
         mixed = [Message(topic, b"x") for topic in ("orders", "payments", "orders")]
         with pytest.raises(BatchError, match="1 of 3") as caught:
             await env.producer.send_batch(mixed)
@@ -193,7 +193,7 @@ async def test_requests_to_a_chosen_queue_are_sequential() -> None:
         return await resolve(env.broker.process(command, connection))
 
     async with open_producer(config=ProducerConfig(max_message_bytes=200)) as env:
-        env.broker.on(SEND_BATCH, answer, times=None)
+        env.broker.faults.handle(SEND_BATCH, answer, times=None)
         results = await env.producer.send_batch(orders(10), queue=env.queue(1))
 
         assert len(answered) > 2
@@ -222,8 +222,8 @@ async def test_a_failed_request_to_a_chosen_queue_stops_the_later_ones(
 ) -> None:
     async with open_producer(config=ProducerConfig(max_message_bytes=200, retries=0)) as env:
         first = await env.producer.send_batch(orders(2), queue=env.queue(1))
-        env.broker.on(SEND_BATCH, env.broker.process)  # the first request is stored
-        env.broker.on(SEND_BATCH, answer)
+        env.broker.faults.handle(SEND_BATCH, env.broker.process)  # the first request is stored
+        env.broker.faults.handle(SEND_BATCH, answer)
         with pytest.raises(BatchError) as caught:
             await env.producer.send_batch(orders(10), queue=env.queue(1))
         outcomes = caught.value.outcomes
@@ -242,7 +242,7 @@ async def test_a_failed_request_to_a_chosen_queue_stops_the_later_ones(
 
 
 async def test_a_retried_batch_keeps_the_ids_of_its_messages(env: ProducerEnv) -> None:
-    held = env.broker.hold(SEND_BATCH, times=1)
+    held = env.broker.faults.hold(SEND_BATCH)
     sending = asyncio.create_task(env.producer.send_batch(orders(3), timeout_seconds=5))
     await held.wait(1)
     for connection in list(env.broker.connections.values()):
@@ -257,7 +257,7 @@ async def test_a_retried_batch_keeps_the_ids_of_its_messages(env: ProducerEnv) -
 async def test_batches_count_as_in_flight() -> None:
     config = ProducerConfig(max_message_bytes=600, max_in_flight=1)
     async with open_producer(config=config) as env:
-        held = env.broker.hold(SEND_BATCH)
+        held = env.broker.faults.hold(SEND_BATCH, times=None)
         messages = [Message("orders", bytes(400)) for _ in range(3)]
         sending = asyncio.create_task(env.producer.send_batch(messages))
         for _ in range(3):
@@ -271,14 +271,14 @@ async def test_batches_count_as_in_flight() -> None:
 
 async def test_a_cancelled_batch_is_not_in_flight_any_more() -> None:
     async with open_producer(config=ProducerConfig(max_message_bytes=600)) as env:
-        held = env.broker.hold(SEND_BATCH)
+        held = env.broker.faults.hold(SEND_BATCH, times=None)
         messages = [Message("orders", bytes(400)) for _ in range(6)]
         sending = asyncio.create_task(env.producer.send_batch(messages))
         await held.wait(4)
         sending.cancel()
         await asyncio.wait([sending])
         held.release()
-        env.broker.off(SEND_BATCH)
+        held.remove()
 
         assert sending.cancelled()
         assert (env.producer._in_flight.count, env.producer._in_flight.bytes) == (0, 0)

@@ -243,7 +243,7 @@ async def test_a_recall_ends_at_its_deadline_while_it_looks_for_the_broker() -> 
     config = ProducerConfig(send_timeout_seconds=0.2)
     client = ClientConfig(request_timeout_seconds=60)
     async with open_producer(config=config, client=client) as env:
-        env.cluster.name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, None, times=None)
+        env.cluster.faults.drop("route", executed=False, times=None)
         with pytest.raises(NotConnectedError, match="its address is not known"):
             await asyncio.wait_for(
                 env.producer.recall("orders", handle("v1 orders broker-z 1 0A")), 15

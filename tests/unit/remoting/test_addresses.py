@@ -20,7 +20,7 @@ from tests.unit.remoting.until import until
 
 async def test_ipv6_addresses_are_understood() -> None:
     async with FakeBroker(host="::1") as broker, open_client() as opened:
-        broker.on(CODE, Response(), times=None)
+        broker.faults.handle(CODE, Response(), times=None)
 
         assert (await opened.ask(f"[::1]:{broker.port}")).code == 0
         assert (await opened.ask(f"::1:{broker.port}")).code == 0
@@ -32,7 +32,7 @@ async def test_a_name_is_tried_at_each_of_its_addresses(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(dial, "resolve", resolve)
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Response(), times=None)
+        broker.faults.handle(CODE, Response(), times=None)
 
         assert (await opened.ask(f"broker.example:{broker.port}")).code == 0
 
@@ -45,7 +45,7 @@ def test_a_resolver_without_threads_fails_the_request_and_nothing_else(
 
     async def ask() -> None:
         async with FakeBroker() as broker, open_client() as opened:
-            broker.on(CODE, Response(), times=None)
+            broker.faults.handle(CODE, Response(), times=None)
             with monkeypatch.context() as patched:
                 patched.setattr(threading.Thread, "start", start)
                 with pytest.raises(NotConnectedError, match="can't start new thread"):
@@ -68,7 +68,7 @@ async def test_one_lookup_of_a_name_runs_at_a_time(monkeypatch: pytest.MonkeyPat
         return look_up(host, *given, **more)
 
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Response(), times=None)
+        broker.faults.handle(CODE, Response(), times=None)
         dialer = dial.Dialer(ClientConfig(connect_timeout_seconds=0.05))
         monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
         for _ in range(3):
@@ -85,7 +85,7 @@ async def test_one_lookup_of_a_name_runs_at_a_time(monkeypatch: pytest.MonkeyPat
 
 async def test_localhost_is_a_name() -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Response(), times=None)
+        broker.faults.handle(CODE, Response(), times=None)
 
         assert (await opened.ask(f"localhost:{broker.port}")).code == 0
 
@@ -95,7 +95,7 @@ async def test_localhost_is_a_name() -> None:
 )
 async def test_an_address_that_is_none_fails_the_request_and_nothing_else(address: str) -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Response())
+        broker.faults.handle(CODE, Response())
         with pytest.raises(NotConnectedError):
             await opened.ask(address)
 
@@ -105,7 +105,7 @@ async def test_an_address_that_is_none_fails_the_request_and_nothing_else(addres
 async def test_the_address_mapper_replaces_the_address_of_a_broker() -> None:
     asked_for: list[str] = []
     async with FakeBroker() as broker:
-        broker.on(CODE, Response())
+        broker.faults.handle(CODE, Response())
 
         def mapper(address: str) -> str:
             asked_for.append(address)
@@ -127,7 +127,7 @@ async def test_a_mapper_that_fails_fails_the_request_and_nothing_else(mapped: ob
         return mapped  # type: ignore[return-value]  # that is the point
 
     async with FakeBroker() as broker, open_client(ClientConfig(address_mapper=mapper)) as opened:
-        broker.on(CODE, Response())
+        broker.faults.handle(CODE, Response())
         with pytest.raises(NotConnectedError, match=r"mapper|expected host:port"):
             await opened.ask("10.1.2.3:10911")
 

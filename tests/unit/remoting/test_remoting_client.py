@@ -11,7 +11,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig, HeaderEncoding
 from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.responses import Close, Outcome, Response
+from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.errors import (
     ClosedError,
     ConnectionLostError,
@@ -51,7 +51,7 @@ async def test_concurrent_callers_share_one_connection() -> None:
 
 async def test_a_lost_connection_is_made_again_for_the_next_request() -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Response(), times=None)
+        broker.faults.handle(CODE, Response(), times=None)
         await opened.ask(broker.address)
         await broker.restart()
         await broker.wait_for_connections(0)
@@ -63,7 +63,7 @@ async def test_a_lost_connection_is_made_again_for_the_next_request() -> None:
 
 async def test_a_lost_connection_fails_pending_requests() -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Close(reset=True))
+        broker.faults.reset(CODE, executed=False)
 
         with pytest.raises(ConnectionLostError):
             await opened.ask(broker.address)
@@ -101,7 +101,7 @@ async def test_a_dead_address_is_not_tried_again_before_its_backoff_ends() -> No
 
 async def test_lost_and_refused_connections_are_reported_as_unreachable() -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Response(), times=None)
+        broker.faults.handle(CODE, Response(), times=None)
         await opened.ask(broker.address)
         await broker.stop()
         await until(lambda: opened.unreachable == [broker.address])
@@ -114,7 +114,7 @@ async def test_lost_and_refused_connections_are_reported_as_unreachable() -> Non
 async def test_connections_that_the_client_closes_are_not_reported_as_unreachable() -> None:
     async with FakeBroker() as broker, FakeBroker() as other, open_client() as opened:
         for each in (broker, other):
-            each.on(CODE, Response(), times=None)
+            each.faults.handle(CODE, Response(), times=None)
             await opened.ask(each.address)
         opened.client.forget({broker.address})
         await broker.wait_for_connections(0)
@@ -127,7 +127,7 @@ async def test_connections_that_the_client_closes_are_not_reported_as_unreachabl
 @pytest.mark.usefixtures("long_pauses")
 async def test_a_server_that_accepts_and_hangs_up_causes_no_storm_of_connections() -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on_connect(Close(), times=None)
+        broker.faults.connect(times=None)
         for _ in range(300):
             with pytest.raises((NotConnectedError, ConnectionLostError)):
                 await opened.ask(broker.address)
@@ -162,7 +162,7 @@ async def test_a_server_that_comes_back_is_used_again_soon() -> None:
     broker = FakeBroker()
     await broker.start()
     await broker.stop()
-    broker.on(CODE, Response(), times=None)
+    broker.faults.handle(CODE, Response(), times=None)
     async with open_client() as opened:
         with pytest.raises(NotConnectedError):
             await opened.ask(broker.address)
@@ -186,7 +186,7 @@ async def test_callers_of_one_connection_attempt_share_its_failure() -> None:
 
 async def test_a_caller_cancelled_while_connecting_does_not_stop_the_others() -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Response(), times=None)
+        broker.faults.handle(CODE, Response(), times=None)
         leaving = asyncio.create_task(opened.ask(broker.address))
         staying = asyncio.create_task(opened.ask(broker.address))
         await asyncio.sleep(0)
@@ -208,7 +208,7 @@ async def test_closing_ends_the_wait_for_a_connection() -> None:
 
 async def test_close_fails_pending_requests_and_rejects_new_ones() -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, None)
+        broker.faults.drop(CODE, executed=False)
         asked = asyncio.create_task(opened.ask(broker.address))
         await broker.wait_for(CODE)
         opened.client.close()
@@ -222,7 +222,7 @@ async def test_close_fails_pending_requests_and_rejects_new_ones() -> None:
 
 async def test_a_forgotten_address_keeps_no_connection() -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Response(), times=None)
+        broker.faults.handle(CODE, Response(), times=None)
         await opened.ask(broker.address)
         opened.client.forget({broker.address})
 
@@ -232,7 +232,7 @@ async def test_a_forgotten_address_keeps_no_connection() -> None:
 
 async def test_a_request_whose_new_connection_is_forgotten_before_it_is_sent_gets_another() -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Response(), times=None)
+        broker.faults.handle(CODE, Response(), times=None)
         connected = opened.connected
 
         def forget_the_first(address: str) -> None:
@@ -250,7 +250,7 @@ async def test_a_request_whose_new_connection_is_forgotten_before_it_is_sent_get
 async def test_a_forgotten_address_completes_its_pending_requests() -> None:
     async with FakeBroker() as broker, open_client() as opened:
         broker.create_topic("orders")
-        held = broker.hold(CODE)
+        held = broker.faults.hold(CODE, times=None)
         asked = asyncio.create_task(opened.ask(broker.address))
         await held.wait(1)
         opened.client.forget({broker.address})
@@ -284,8 +284,8 @@ async def test_both_header_encodings_are_written_and_read(
 async def test_a_broker_that_never_answers_ends_in_a_timeout() -> None:
     config = ClientConfig(request_timeout_seconds=60)
     async with FakeBroker() as broker, open_client(config) as opened:
-        broker.on(CODE, Response())
-        broker.on(CODE, None)
+        broker.faults.handle(CODE, Response())
+        broker.faults.drop(CODE, executed=False)
         await opened.ask(broker.address)  # so that it is connected
         with pytest.raises(RequestTimeoutError) as caught:
             await asyncio.wait_for(opened.ask(broker.address, timeout=0.05), 15)
@@ -296,8 +296,8 @@ async def test_a_broker_that_never_answers_ends_in_a_timeout() -> None:
 async def test_the_default_deadline_is_the_configured_one() -> None:
     config = ClientConfig(request_timeout_seconds=0.05)
     async with FakeBroker() as broker, open_client(config) as opened:
-        broker.on(CODE, Response())
-        broker.on(CODE, None)
+        broker.faults.handle(CODE, Response())
+        broker.faults.drop(CODE, executed=False)
         await opened.ask(broker.address)  # so that it is connected
         with pytest.raises(RequestTimeoutError) as caught:
             await opened.client.request(broker.address, ASK)
@@ -336,8 +336,8 @@ async def test_a_oneway_request_to_an_unreachable_address_raises() -> None:
 
 async def test_a_request_answered_go_away_is_resent_on_a_new_connection() -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, GO_AWAY)
-        broker.on(CODE, Response(remark="here"))
+        broker.faults.handle(CODE, GO_AWAY)
+        broker.faults.handle(CODE, Response(remark="here"))
         answer = await opened.ask(broker.address)
 
         assert answer.remark == "here"
@@ -347,7 +347,7 @@ async def test_a_request_answered_go_away_is_resent_on_a_new_connection() -> Non
 
 async def test_go_away_twice_raises_not_connected() -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, GO_AWAY, times=None)
+        broker.faults.handle(CODE, GO_AWAY, times=None)
         with pytest.raises(NotConnectedError, match="GO_AWAY"):
             await opened.ask(broker.address)
 
@@ -358,7 +358,7 @@ async def test_a_request_with_no_time_left_after_go_away_is_not_resent() -> None
     async with FakeBroker() as broker, open_client() as opened:
         await opened.ask(broker.address)
         retired = opened.client._connections[broker.address]
-        broker.on(CODE, GO_AWAY)
+        broker.faults.handle(CODE, GO_AWAY)
         await opened.ask(broker.address)  # there is a new connection now
         with pytest.raises(NotConnectedError, match="no time was left"):
             await opened.client._resend(retired, CODE, never_made, 0.0)
@@ -371,7 +371,7 @@ def never_made(opaque: int) -> Frame:
 @pytest.mark.usefixtures("long_pauses")
 async def test_going_away_is_no_reason_for_a_storm_of_connections() -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, GO_AWAY, times=None)
+        broker.faults.handle(CODE, GO_AWAY, times=None)
         for _ in range(100):
             with pytest.raises(NotConnectedError):
                 await opened.ask(broker.address)
@@ -382,11 +382,11 @@ async def test_going_away_is_no_reason_for_a_storm_of_connections() -> None:
 async def test_requests_in_flight_complete_after_go_away() -> None:
     async with FakeBroker() as broker, open_client() as opened:
         broker.create_topic("orders")
-        held = broker.hold(CODE, times=1)
+        held = broker.faults.hold(CODE)
         slow = asyncio.create_task(opened.ask(broker.address))
         await held.wait(1)
-        broker.on(CODE, GO_AWAY)
-        broker.on(CODE, Response(remark="on the new one"))
+        broker.faults.handle(CODE, GO_AWAY)
+        broker.faults.handle(CODE, Response(remark="on the new one"))
         moved = await opened.ask(broker.address)
         held.release()
 
@@ -401,14 +401,14 @@ async def test_requests_in_flight_complete_after_go_away() -> None:
 async def test_a_cancelled_request_frees_its_slot_and_keeps_the_connection() -> None:
     async with FakeBroker() as broker, open_client() as opened:
         broker.create_topic("orders")
-        held = broker.hold(CODE)
+        held = broker.faults.hold(CODE, times=None)
         asked = [asyncio.create_task(opened.ask(broker.address)) for _ in range(10)]
         await held.wait(10)
         for task in asked:
             task.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
         held.release()
-        broker.off(CODE)
+        held.remove()
 
         assert (await opened.ask(broker.address)).code == 0
         connection = opened.client._connections[broker.address]
@@ -423,7 +423,7 @@ async def test_every_response_reaches_its_caller() -> None:
         return Response(remark=command.body.decode())
 
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, echo, times=None)
+        broker.faults.handle(CODE, echo, times=None)
 
         async def ask(number: int) -> bool:
             body = b"%d" % number

@@ -23,7 +23,7 @@ async def test_tables_of_a_client_are_found() -> None:
     ):
         await producer.send(Message("orders", b"x"))
         before = table_sizes([producer])
-        held = cluster.broker.hold(RequestCode.SEND_MESSAGE_V2)
+        held = cluster.faults.hold(RequestCode.SEND_MESSAGE_V2, times=None)
         sends = [asyncio.create_task(producer.send(Message("orders", b"x"))) for _ in range(3)]
         await held.wait(3)
         producer.client.replies.expect("leaked", monotonic() + 60)

@@ -47,7 +47,7 @@ class Reading:
 
     def on(self, what: Handler | Outcome, times: int | None = 1) -> None:
         """Script the responses to the next pulls."""
-        self.broker.on(self.code, what, times)
+        self.broker.faults.handle(self.code, what, times=times)
 
     def pulls(self) -> list[PullMessage]:
         return [read_header(each, PullMessage) for each in self.broker.requests_of(self.code)]
@@ -74,7 +74,7 @@ def script_brokers(cluster: FakeCluster, *names: str) -> None:
     """Script the registered brokers of the name server."""
     table = {name: {"brokerName": name, "brokerAddrs": {"0": "x:1"}} for name in names}
     body = msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": {}})
-    cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, Response(body=body), times=None)
+    cluster.faults.handle(RequestCode.GET_BROKER_CLUSTER_INFO, Response(body=body), times=None)
 
 
 def within(start: int, end: int, queue_id: int = 0) -> Range:

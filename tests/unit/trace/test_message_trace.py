@@ -136,7 +136,7 @@ async def test_encoded_entries_that_cannot_be_read_do_not_fail_their_send() -> N
     encoded = Encoded(topic="orders", body=b"no entries", message_id="1A", batch=True)
     stored = {"msgId": "0" * 32, "queueId": "0", "queueOffset": "0"}
     async with shop(trace) as (cluster, producer):
-        cluster.broker.on(RequestCode.SEND_BATCH_MESSAGE, Response(ext=stored))
+        cluster.faults.handle(RequestCode.SEND_BATCH_MESSAGE, Response(ext=stored))
 
         assert (await producer.send_encoded(encoded)).ok
     assert (trace.sent, trace.dropped) == (0, 1)
@@ -144,7 +144,7 @@ async def test_encoded_entries_that_cannot_be_read_do_not_fail_their_send() -> N
 
 async def test_a_failed_send_leaves_no_record() -> None:
     async with shop(MessageTrace(), ProducerConfig(retries=0)) as (cluster, producer):
-        cluster.broker.on(SEND, Response(1, remark="no"))
+        cluster.faults.refuse(SEND, 1, "no")
         with pytest.raises(Exception, match="no"):
             await producer.send(ORDER)
 
@@ -154,7 +154,7 @@ async def test_a_failed_send_leaves_no_record() -> None:
 async def test_no_trace_is_sent_to_a_broker_that_switched_it_off() -> None:
     async with shop(MessageTrace()) as (cluster, producer):
         ext = {"msgId": "7F" * 16, "queueId": "0", "queueOffset": "0", "TRACE_ON": "false"}
-        cluster.broker.on(SEND, Response(0, ext))
+        cluster.faults.handle(SEND, Response(0, ext))
         result = await producer.send(ORDER)
 
     assert not result.trace_on
@@ -186,7 +186,7 @@ async def test_in_a_cloud_the_topic_is_that_of_the_region() -> None:
         Producer("shop", namesrv=cluster.namesrv, hooks=[trace]) as producer,
     ):
         ext = {"msgId": "7F" * 16, "queueId": "0", "queueOffset": "0", "MSG_REGION": "north"}
-        cluster.broker.on(SEND, Response(0, ext))
+        cluster.faults.handle(SEND, Response(0, ext))
         await producer.send(ORDER)
         await producer.close()
 

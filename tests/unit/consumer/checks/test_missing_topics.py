@@ -72,7 +72,7 @@ def make(request: pytest.FixtureRequest) -> Callable[..., AnyConsumer]:
 async def test_a_missing_topic_is_reported_with_name_servers_and_the_nearest_name(
     cluster: FakeCluster, make: Callable[..., AnyConsumer], caplog: pytest.LogCaptureFixture
 ) -> None:
-    cluster.name_server.on(LIST, listed(TOPIC, "invoices"), times=None)
+    cluster.faults.handle(LIST, listed(TOPIC, "invoices"), times=None)
     with caplog.at_level(logging.WARNING, "rocketmq_aio"):
         async with reading(make(cluster)) as events:
             await until(lambda: of_topics(events), "the event")
@@ -163,7 +163,7 @@ async def test_a_topic_subscribed_again_is_reported_again(
 async def test_a_missing_topic_is_reported_where_topics_cannot_be_listed(
     cluster: FakeCluster, response: Outcome
 ) -> None:
-    cluster.name_server.on(LIST, response, times=None)
+    cluster.faults.handle(LIST, response, times=None)
     async with reading(consumer_of(cluster, client=client_of(cluster))) as events:
         await until(lambda: of_topics(events), "the event")
 
@@ -171,7 +171,7 @@ async def test_a_missing_topic_is_reported_where_topics_cannot_be_listed(
 
 
 async def test_names_of_other_namespaces_are_not_proposed(cluster: FakeCluster) -> None:
-    cluster.name_server.on(LIST, listed("orders", "shop%ordres", "other%ordrs"), times=None)
+    cluster.faults.handle(LIST, listed("orders", "shop%ordres", "other%ordrs"), times=None)
     client = client_of(cluster, namespace="shop", namespace_version=1)
     async with reading(consumer_of(cluster, client=client)) as events:
         await until(lambda: of_topics(events), "the event")

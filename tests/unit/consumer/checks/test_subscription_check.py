@@ -297,7 +297,7 @@ async def test_members_send_no_queries_after_a_reconnection(cluster: FakeCluster
 
 async def test_agreeing_or_silent_members_are_not_queried_again(cluster: FakeCluster) -> None:
     async with member(cluster, "new") as one, member(cluster, "new", "b"):
-        cluster.broker.on(QUERY_MEMBER, Response(ResponseCode.SYSTEM_ERROR, remark="not online"))
+        cluster.faults.refuse(QUERY_MEMBER, ResponseCode.SYSTEM_ERROR, "not online")
         await one.checked(100)
         assert len(cluster.broker.requests_of(QUERY_MEMBER)) == 1
     async with member(cluster, "new", "c") as one, member(cluster, "new", "d"):
@@ -334,7 +334,7 @@ async def test_broker_that_does_not_list_this_member_is_ignored(cluster: FakeClu
         connection_set=[ConnectionBody(client_id="c@b", client_addr="127.0.0.1:1")],
         subscription_table=table(subscription(TOPIC, "paid", 1)),
     )
-    cluster.broker.on(LIST_CONNECTIONS, Response(body=msgspec.json.encode(others)), times=None)
+    cluster.faults.handle(LIST_CONNECTIONS, Response(body=msgspec.json.encode(others)), times=None)
     async with member(cluster, "new") as check:
         assert await check.checked() == []
 
@@ -350,7 +350,7 @@ REFUSED = [
 async def test_broker_that_denies_is_not_queried_again(
     cluster: FakeCluster, response: Response, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cluster.broker.on(LIST_CONNECTIONS, response, times=None)
+    cluster.faults.handle(LIST_CONNECTIONS, response, times=None)
     async with member(cluster) as check:
         with caplog.at_level(logging.INFO, "rocketmq_aio.consumer.checks.subscription_check"):
             assert await check.checked() == []
@@ -374,7 +374,7 @@ async def test_failed_request_is_repeated_at_the_next_check(
     cluster: FakeCluster, response: Outcome
 ) -> None:
     async with member(cluster, "new") as check, member(cluster, "paid", "b"):
-        cluster.broker.on(LIST_CONNECTIONS, response)
+        cluster.faults.handle(LIST_CONNECTIONS, response)
         await check.check()
         await until(lambda: check._instance.remoting.is_connected(cluster.broker.address), "again")
         await check._instance.heartbeats.send_all()

@@ -175,7 +175,7 @@ async def test_group_without_retry_queues_loses_no_message(env: RetryEnv) -> Non
 
 
 async def test_copy_of_a_refused_message_is_complete(env: RetryEnv) -> None:
-    env.broker.on(BACK, REFUSED)
+    env.broker.faults.handle("send_back", REFUSED)
     message = env.message(reconsume_times=2)
     await env.send_back.send_back(message)
     (copy,) = await env.arrived(RETRIES)
@@ -189,7 +189,7 @@ async def test_copy_of_a_refused_message_is_complete(env: RetryEnv) -> None:
 
 
 async def test_copy_of_a_retry_keeps_its_origin(env: RetryEnv) -> None:
-    env.broker.on(BACK, REFUSED)
+    env.broker.faults.handle("send_back", REFUSED)
     origin = "RETRY_TOPIC\x01orders\x02ORIGIN_MESSAGE_ID\x01FIRST\x02"
     await env.send_back.send_back(env.message(RETRIES, properties=origin, reconsume_times=1))
     _, copy = await env.arrived(RETRIES)
@@ -199,7 +199,7 @@ async def test_copy_of_a_retry_keeps_its_origin(env: RetryEnv) -> None:
 
 
 async def test_a_copy_has_the_requested_delay(env: RetryEnv) -> None:
-    env.broker.on(BACK, REFUSED)
+    env.broker.faults.handle("send_back", REFUSED)
     await env.send_back.send_back(env.message(reconsume_times=2), 9)
     (copy,) = await env.arrived(RETRIES)
 
@@ -212,7 +212,7 @@ async def test_dead_letter_copies_exceed_the_retry_limit(
     shops: Callable[..., Any], version: str, times: int, level: int
 ) -> None:
     env = await shops(version=version)
-    env.broker.on(BACK, REFUSED)
+    env.broker.faults.handle("send_back", REFUSED)
     await env.send_back.send_back(env.message(reconsume_times=times), level)
     (dead,) = await env.arrived(DEAD)
 
@@ -227,7 +227,7 @@ async def test_retry_copies_stay_below_the_retry_limit(
     shops: Callable[..., Any], version: str, times: int
 ) -> None:
     env = await shops(version=version)
-    env.broker.on(BACK, REFUSED)
+    env.broker.faults.handle("send_back", REFUSED)
     await env.send_back.send_back(env.message(reconsume_times=times))
 
     assert len(await env.arrived(RETRIES)) == 1
@@ -301,8 +301,8 @@ async def test_a_copy_goes_to_another_broker_if_there_is_one(shops: Callable[...
 
 async def test_the_messages_own_broker_is_the_last_to_be_tried(shops: Callable[..., Any]) -> None:
     env = await shops(2)
-    env.broker.on(BACK, REFUSED)
-    env.cluster.brokers[1].on(SEND, Response(2))
+    env.broker.faults.handle("send_back", REFUSED, broker="broker-a")
+    env.cluster.faults.refuse(SEND, broker="broker-b")
     await env.send_back.send_back(env.message())
 
     assert len(env.cluster.brokers[1].requests_of(SEND)) == 1
@@ -315,8 +315,8 @@ async def test_a_broker_without_the_retry_topic_makes_it_if_need_be(
     env = await shops(2)
     del env.broker.topics[RETRIES]
     await env.instance.routes.fetch(RETRIES)
-    env.broker.on(BACK, REFUSED)
-    env.cluster.brokers[1].on(SEND, Response(2))
+    env.broker.faults.handle("send_back", REFUSED, broker="broker-a")
+    env.cluster.faults.refuse(SEND, broker="broker-b")
     await env.send_back.send_back(env.message())
 
     assert len(await env.arrived(RETRIES)) == 1
@@ -325,8 +325,8 @@ async def test_a_broker_without_the_retry_topic_makes_it_if_need_be(
 async def test_only_a_few_brokers_are_tried(shops: Callable[..., Any]) -> None:
     env = await shops(COPY_ATTEMPTS + 2)
     for broker in env.cluster.brokers:
-        broker.on(BACK, REFUSED)
-        broker.on(SEND, Response(2))
+        broker.faults.handle("send_back", REFUSED, broker=broker.name)
+        broker.faults.refuse(SEND, broker=broker.name)
 
     with pytest.raises(BusyError):
         await env.send_back.send_back(env.message())
@@ -336,8 +336,8 @@ async def test_only_a_few_brokers_are_tried(shops: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("code", [10, 11, 12])
 async def test_flush_timeouts_count_as_stored(env: RetryEnv, code: int) -> None:
-    env.broker.on(BACK, REFUSED)
-    env.broker.on(SEND, Response(code))
+    env.broker.faults.handle("send_back", REFUSED)
+    env.broker.faults.refuse(SEND, code)
     await env.send_back.send_back(env.message())
 
     assert len(env.broker.requests_of(SEND)) == 1
@@ -346,15 +346,15 @@ async def test_flush_timeouts_count_as_stored(env: RetryEnv, code: int) -> None:
 async def test_copy_goes_to_the_origin_without_a_retry_topic(env: RetryEnv) -> None:
     del env.broker.topics[RETRIES]
     env.instance.routes._routes.pop(RETRIES)
-    env.broker.on(BACK, REFUSED)
+    env.broker.faults.handle("send_back", REFUSED)
     await env.send_back.send_back(env.message())
 
     assert len(await env.arrived(RETRIES)) == 1
 
 
 async def test_message_that_no_broker_stores_raises_and_is_unchanged(env: RetryEnv) -> None:
-    env.broker.on(BACK, REFUSED)
-    env.broker.on(SEND, Response(13, remark="too long"))
+    env.broker.faults.handle("send_back", REFUSED)
+    env.broker.faults.refuse(SEND, 13, "too long")
     message = env.message()
     assert message.properties["own"] == "x"
     before = msgspec.structs.astuple(message)

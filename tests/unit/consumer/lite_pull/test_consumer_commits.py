@@ -152,7 +152,7 @@ async def test_a_failed_commit_is_an_event_and_retried(cluster: FakeCluster) -> 
     put(cluster, *numbers(3))
     async with consuming(cluster, commit_interval_seconds=0.01) as consumer:
         events = consumer.events()
-        cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, Response(1, remark="full"), times=4)
+        cluster.faults.refuse("commit", 1, "full", times=4)
         await polled(consumer, 3)
         await consumer.poll(0)
         event = await asyncio.wait_for(anext(events), 15)
@@ -244,9 +244,7 @@ async def test_a_refused_commit_is_raised(cluster: FakeCluster) -> None:
     put(cluster, "a")
     async with consuming(cluster, auto_commit=False) as consumer:
         await polled(consumer, 1)
-        cluster.broker.on(
-            RequestCode.UPDATE_CONSUMER_OFFSET, Response(1, remark="full"), times=None
-        )
+        cluster.faults.refuse("commit", 1, "full", times=None)
         with pytest.raises(CommitError, match="full"):
             await consumer.commit([queue(0)])
 
@@ -351,7 +349,7 @@ async def test_a_start_commit_that_failed_is_repeated_without_auto_commit(
 ) -> None:
     put(cluster, *numbers(5))
     full = Response(1, remark="full")
-    cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, full, times=4)  # one of each queue
+    cluster.faults.handle("commit", full, times=4)  # one of each queue
     async with consuming(
         cluster, start_from="latest", auto_commit=False, commit_interval_seconds=0.01
     ) as consumer:
@@ -367,7 +365,7 @@ async def test_a_start_commit_that_failed_is_repeated_without_auto_commit(
 async def test_a_start_commit_that_failed_is_repeated_on_close(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
     full = Response(1, remark="full")
-    cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, full, times=4)
+    cluster.faults.handle("commit", full, times=4)
     async with consuming(cluster, start_from="latest", auto_commit=False) as consumer:
         await cluster.broker.wait_for(RequestCode.UPDATE_CONSUMER_OFFSET, 4)
         put(cluster, "a")
@@ -381,7 +379,7 @@ async def test_a_failed_start_commit_is_not_repeated_over_a_manual_commit(
 ) -> None:
     put(cluster, *numbers(5))
     full = Response(1, remark="full")
-    cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, full, times=4)
+    cluster.faults.handle("commit", full, times=4)
     async with consuming(cluster, start_from="latest", auto_commit=False) as consumer:
         await cluster.broker.wait_for(RequestCode.UPDATE_CONSUMER_OFFSET, 4)
         put(cluster, "a", "b")

@@ -80,14 +80,14 @@ async def test_lag_raises_the_error_of_a_broker_that_is_down(cluster: FakeCluste
 
 async def test_an_unknown_position_raises_within_the_request_timeout() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
-        cluster.broker.on(RequestCode.QUERY_CONSUMER_OFFSET, Response(1, remark="down"), times=None)
+        refused = cluster.faults.refuse("query_offset", 1, "down", times=None)
         async with consumer_of(cluster) as consumer:
             await consumer.assign([queue()])
             object.__setattr__(consumer.client.config, "request_timeout_seconds", 0.05)
             for requests in (consumer.position(queue()), consumer.lag()):
                 with pytest.raises(Exception, match="down"):
                     await asyncio.wait_for(requests, 15)
-            cluster.broker.off(RequestCode.QUERY_CONSUMER_OFFSET)
+            refused.remove()
 
 
 async def test_offset_for_time_returns_the_offset(cluster: FakeCluster) -> None:
@@ -168,7 +168,7 @@ async def test_a_seek_while_the_broker_holds_the_pull_is_not_lost(cluster: FakeC
     async with consuming(cluster) as consumer:
         await polled(consumer, 10)
         await cluster.broker.wait_for(RequestCode.LITE_PULL_MESSAGE, 5)  # all queues wait now
-        held = cluster.broker.hold(RequestCode.LITE_PULL_MESSAGE, times=3)
+        held = cluster.faults.hold(RequestCode.LITE_PULL_MESSAGE, times=3)
         for count, target in enumerate((3, 5, 7), start=1):
             await consumer.seek(queue(), target)
             await held.wait(count)
@@ -248,7 +248,7 @@ async def test_ready_raises_permission_denied_and_reading_starts_once_allowed(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(puller_module, "START_PAUSE_SECONDS", 0.01)
-    cluster.broker.on(RequestCode.GET_MAX_OFFSET, DENIED, times=None)
+    denied = cluster.faults.handle(RequestCode.GET_MAX_OFFSET, DENIED, times=None)
     async with consumer_of(cluster, start_from="latest") as consumer:
         events = consumer.events()
         await consumer.subscribe(TOPIC)
@@ -259,7 +259,7 @@ async def test_ready_raises_permission_denied_and_reading_starts_once_allowed(
         failed = await anext(each async for each in events if isinstance(each, PullFailed))
         assert "action Get on Topic:orders" in failed.reason
 
-        cluster.broker.off(RequestCode.GET_MAX_OFFSET)
+        denied.remove()
         await consumer.ready(20)
         put(cluster, "1")
         assert bodies(await polled(consumer, 1)) == ["1"]
@@ -270,7 +270,7 @@ async def test_poll_raises_permission_denied(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, by_poll: bool
 ) -> None:
     monkeypatch.setattr(puller_module, "START_PAUSE_SECONDS", 0.01)
-    cluster.broker.on(RequestCode.GET_MAX_OFFSET, DENIED, times=None)
+    cluster.faults.handle(RequestCode.GET_MAX_OFFSET, DENIED, times=None)
     async with consumer_of(cluster, start_from="latest") as consumer:
         await consumer.subscribe(TOPIC)
         for _ in range(2):
@@ -280,7 +280,7 @@ async def test_poll_raises_permission_denied(
 
 async def test_a_start_error_of_one_queue_does_not_stop_the_others() -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
-        cluster.brokers[0].on(RequestCode.GET_MAX_OFFSET, DENIED, times=None)
+        cluster.faults.handle(RequestCode.GET_MAX_OFFSET, DENIED, times=None, broker="broker-a")
         async with consumer_of(cluster, start_from="latest") as consumer:
             await consumer.subscribe(TOPIC)
             with pytest.raises(PermissionDeniedError):

@@ -131,10 +131,10 @@ async def test_sql_is_evaluated_by_the_broker(cluster: FakeCluster) -> None:
 
 async def test_a_refused_heartbeat_is_raised(cluster: FakeCluster) -> None:
     async with consumer_of(cluster) as consumer:
-        cluster.broker.on(RequestCode.HEART_BEAT, Response(26, remark="no such group"), times=None)
+        refused = cluster.faults.refuse("heartbeat", 26, "no such group", times=None)
         with pytest.raises(SubscriptionError, match="no such group"):
             await consumer.subscribe(TOPIC)
-        cluster.broker.off(RequestCode.HEART_BEAT)
+        refused.remove()
 
 
 async def test_a_later_expression_replaces_the_former_one_after_the_clock_was_set_back(
@@ -156,10 +156,10 @@ async def test_a_refused_subscription_is_not_kept(cluster: FakeCluster) -> None:
         await consumer.ready(5)
         for topic in "invoices", TOPIC:
             refusal = Response(ResponseCode.NO_PERMISSION, remark="not allowed")
-            cluster.broker.on(RequestCode.HEART_BEAT, refusal, times=None)
+            refused = cluster.faults.handle("heartbeat", refusal, times=None)
             with pytest.raises(PermissionDeniedError):
                 await consumer.subscribe(topic, "b")
-            cluster.broker.off(RequestCode.HEART_BEAT)
+            refused.remove()
             await consumer.client.heartbeats.send_all()
 
             assert subscribed(cluster.broker) == {TOPIC: "a"}
@@ -171,10 +171,11 @@ async def test_a_refused_subscription_is_not_kept(cluster: FakeCluster) -> None:
 async def test_the_former_expression_returns_to_brokers_that_accepted_a_refused_one() -> None:
     async with FakeCluster(topics={TOPIC: 2}, brokers=2) as cluster, consuming(cluster, "a") as it:
         accepting, refusing = cluster.brokers
-        refusing.on(RequestCode.HEART_BEAT, Response(ResponseCode.NO_PERMISSION), times=None)
+        denied = ResponseCode.NO_PERMISSION
+        refused = refusing.faults.refuse("heartbeat", denied, broker=refusing.name, times=None)
         with pytest.raises(PermissionDeniedError):
             await it.subscribe(TOPIC, "b")
-        refusing.off(RequestCode.HEART_BEAT)
+        refused.remove()
         await it.client.heartbeats.send_all()
 
         assert accepting.members.groups[GROUP].subscriptions[TOPIC].sub_string == "a"
@@ -184,7 +185,7 @@ async def test_a_cancelled_subscription_is_not_kept(cluster: FakeCluster) -> Non
     cluster.create_topic("invoices", 1)
     async with consuming(cluster, "a") as consumer:
         for topic in "invoices", TOPIC:
-            with cluster.broker.hold(RequestCode.HEART_BEAT) as heartbeats:
+            with cluster.faults.hold("heartbeat", times=None) as heartbeats:
                 subscribing = asyncio.create_task(consumer.subscribe(topic, "b"))
                 await heartbeats.wait()
                 subscribing.cancel()

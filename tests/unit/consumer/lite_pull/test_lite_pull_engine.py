@@ -242,7 +242,7 @@ async def test_a_reset_at_the_broker_is_applied_committed_and_published(
         events = consumer.events()
 
         reset = Response(ResponseCode.PULL_OFFSET_MOVED, moved(3).ext, remark="OFFSET_RESET")
-        cluster.broker.on(RequestCode.LITE_PULL_MESSAGE, reset)
+        cluster.faults.handle(RequestCode.LITE_PULL_MESSAGE, reset)
         put(cluster, "wakes the pull")
 
         taken = await polled(consumer, 8)

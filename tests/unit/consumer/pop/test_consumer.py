@@ -135,7 +135,7 @@ async def test_the_wait_is_given_in_the_brokers_time(cluster: FakeCluster) -> No
 
 async def test_a_cancelled_receive_loses_nothing(cluster: FakeCluster) -> None:
     async with popping(cluster) as consumer:
-        held = cluster.broker.hold(POP, times=1)
+        held = cluster.faults.hold("pop")
         put(cluster, "1", "2")
         waiting = asyncio.ensure_future(consumer.receive(wait_seconds=5))
         await held.wait(1)
@@ -160,7 +160,7 @@ async def test_concurrent_callers_share_the_messages(cluster: FakeCluster) -> No
 
 async def test_expired_messages_are_not_delivered(cluster: FakeCluster) -> None:
     async with popping(cluster) as consumer:
-        held = cluster.broker.hold(POP, times=1)
+        held = cluster.faults.hold("pop")
         put(cluster, "1")
         waiting = asyncio.ensure_future(consumer.receive(invisible_seconds=0.05, wait_seconds=30))
         await held.wait(1)
@@ -210,7 +210,7 @@ async def test_several_messages_are_acknowledged_with_one_request(cluster: FakeC
 
 
 async def test_a_broker_without_batch_acks_gets_single_acks(cluster: FakeCluster) -> None:
-    cluster.broker.on(BATCH, Response(3), times=None)
+    cluster.faults.refuse(BATCH, 3, times=None)
     put(cluster, *numbers(4))
     async with popping(cluster) as consumer:
         for _ in range(2):
@@ -223,7 +223,7 @@ async def test_a_broker_without_batch_acks_gets_single_acks(cluster: FakeCluster
 
 async def test_an_ack_to_a_busy_broker_is_retried(cluster: FakeCluster) -> None:
     put(cluster, "1")
-    cluster.broker.on(ACK, Response(2), times=2)
+    cluster.faults.refuse(ACK, times=2)
     async with popping(cluster) as consumer:
         await consumer.ack(await consumer.receive())
 
@@ -233,7 +233,7 @@ async def test_an_ack_to_a_busy_broker_is_retried(cluster: FakeCluster) -> None:
 
 async def test_ack_error_has_the_messages(cluster: FakeCluster) -> None:
     put(cluster, "1")
-    cluster.broker.on(ACK, Response(13, remark="queue"))
+    cluster.faults.refuse(ACK, 13, "queue")
     async with popping(cluster) as consumer:
         [message] = await consumer.receive()
         with pytest.raises(AckError) as caught:
@@ -248,7 +248,7 @@ async def test_message_without_time_to_retry_does_not_stop_the_retries_of_its_ba
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(3))
-    cluster.broker.on(BATCH, Response(2))
+    cluster.faults.refuse(BATCH)
     async with popping(cluster) as consumer:
         taken = await received(consumer, 3)
         taken[0].expires_at = 0.0
@@ -261,8 +261,8 @@ async def test_message_without_time_to_retry_does_not_stop_the_retries_of_its_ba
 
 async def test_refused_ack_does_not_stop_the_acks_behind_it(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
-    cluster.broker.on(BATCH, Response(3))
-    cluster.broker.on(ACK, Response(13, remark="queue"), times=1)
+    cluster.faults.refuse(BATCH, 3)
+    cluster.faults.refuse(ACK, 13, "queue")
     async with popping(cluster) as consumer:
         taken = await received(consumer, 3)
         with pytest.raises(AckError) as caught:
@@ -276,7 +276,7 @@ async def test_ack_of_a_message_in_change_does_not_delay_the_others(cluster: Fak
     put(cluster, *numbers(3))
     async with popping(cluster) as consumer:
         taken = await received(consumer, 3)
-        held = cluster.broker.hold(CHANGE)
+        held = cluster.faults.hold("change_invisible", times=None)
         changing = asyncio.ensure_future(consumer.change_invisible(taken[0], 30))
         await held.wait(1)
         done = asyncio.ensure_future(consumer.ack(taken))
@@ -317,7 +317,7 @@ async def test_requests_about_one_message_never_overlap(cluster: FakeCluster) ->
     put(cluster, "1")
     async with popping(cluster) as consumer:
         [message] = await consumer.receive()
-        held = cluster.broker.hold(CHANGE)
+        held = cluster.faults.hold("change_invisible", times=None)
         first = asyncio.ensure_future(consumer.change_invisible(message, 30))
         await held.wait(1)
         second = asyncio.ensure_future(consumer.change_invisible(message, 30))
@@ -337,7 +337,7 @@ async def test_after_a_lost_change_nothing_is_changed_again(cluster: FakeCluster
     put(cluster, "1")
     async with popping(cluster) as consumer:
         [message] = await consumer.receive()
-        cluster.broker.on(CHANGE, None)
+        cluster.faults.drop("change_invisible", executed=False)
         shorten_next_timeout(consumer.client, CHANGE)
         with pytest.raises(TimeoutError):
             await consumer.change_invisible(message, 30)
@@ -354,7 +354,7 @@ async def test_after_an_unreadable_answer_to_a_change_nothing_is_changed_again(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, "1")
-    cluster.broker.on(CHANGE, Response(ext={"popTime": "soon"}))
+    cluster.faults.handle("change_invisible", Response(ext={"popTime": "soon"}))
     async with popping(cluster) as consumer:
         [message] = await consumer.receive()
         for kind in (CodecError, ReceiptError):
@@ -364,7 +364,7 @@ async def test_after_an_unreadable_answer_to_a_change_nothing_is_changed_again(
 
 async def test_a_refused_change_can_be_repeated(cluster: FakeCluster) -> None:
     put(cluster, "1")
-    cluster.broker.on(CHANGE, Response(2))
+    cluster.faults.refuse("change_invisible")
     async with popping(cluster) as consumer:
         [message] = await consumer.receive()
         with pytest.raises(BrokerError):
@@ -379,7 +379,7 @@ async def test_ack_that_waits_for_a_retry_does_not_undo_it(cluster: FakeCluster)
     put(cluster, "1")
     async with popping(cluster) as consumer:
         [message] = await consumer.receive()
-        held = cluster.broker.hold(CHANGE)
+        held = cluster.faults.hold("change_invisible", times=None)
         retrying = asyncio.ensure_future(consumer.retry(message, 1))
         await held.wait(1)
         acknowledging = asyncio.ensure_future(consumer.ack(message))

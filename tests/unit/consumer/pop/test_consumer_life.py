@@ -10,7 +10,6 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.events import MessageDeadLettered, PullFailed
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS
-from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     BrokerError,
     ClosedError,
@@ -29,7 +28,6 @@ from tests.unit.remoting.until import until
 
 POP = RequestCode.POP_MESSAGE
 CHANGE = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 
 
 async def test_before_the_start_and_after_the_end_nothing_is_received(cluster: FakeCluster) -> None:
@@ -132,7 +130,7 @@ async def test_a_proxy_is_refused_at_once(cluster: FakeCluster) -> None:
 
 async def test_a_proxy_that_is_found_later_is_named_as_the_cause(cluster: FakeCluster) -> None:
     """A proxy reads a pop as a pull, whose header lacks a field."""
-    cluster.broker.on(RequestCode.POP_MESSAGE, Response(1), times=None)
+    cluster.faults.refuse("pop", 1, times=None)
     async with popping(cluster) as consumer:
         cluster.name_server.is_proxy = True
         await consumer.client.routes.fetch(TOPIC)
@@ -141,7 +139,7 @@ async def test_a_proxy_that_is_found_later_is_named_as_the_cause(cluster: FakeCl
 
 
 async def test_an_error_of_every_broker_is_raised_each_time(cluster: FakeCluster) -> None:
-    cluster.broker.on(POP, Response(16, remark="no"), times=2)
+    cluster.faults.refuse("pop", 16, "no", times=2)
     put(cluster, "1")
     async with popping(cluster) as consumer:
         for _ in range(2):
@@ -152,7 +150,7 @@ async def test_an_error_of_every_broker_is_raised_each_time(cluster: FakeCluster
 
 async def test_an_error_of_one_broker_does_not_stop_the_others() -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
-        cluster.brokers[0].on(POP, Response(16, remark="no"), times=None)
+        cluster.faults.refuse("pop", 16, "no", times=None, broker="broker-a")
         async with popping(cluster) as consumer:
             events = consumer.events()
             put(cluster, "1", broker=1)
@@ -168,7 +166,7 @@ async def test_an_error_of_one_broker_does_not_stop_the_others() -> None:
 
 async def test_a_silent_broker_does_not_stop_the_others() -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
-        cluster.brokers[0].on(POP, None, times=None)
+        cluster.faults.drop("pop", executed=False, times=None, broker="broker-a")
         put(cluster, "1", broker=1)
         async with popping(cluster) as consumer:
             assert bodies(await consumer.receive()) == ["1"]
@@ -176,7 +174,7 @@ async def test_a_silent_broker_does_not_stop_the_others() -> None:
 
 @pytest.mark.parametrize("code", [2, 209, 215])
 async def test_a_pop_from_a_busy_broker_is_retried(cluster: FakeCluster, code: int) -> None:
-    cluster.broker.on(POP, Response(code))
+    cluster.faults.refuse("pop", code)
     put(cluster, "1")
     async with popping(cluster) as consumer:
         assert bodies(await consumer.receive()) == ["1"]
@@ -210,7 +208,7 @@ async def test_unsubscribing_gives_back_messages_in_the_buffer(cluster: FakeClus
 
 async def test_cancelled_subscribe_leaves_a_later_unsubscribe_alone(cluster: FakeCluster) -> None:
     async with popper_of(cluster) as consumer:
-        hold = cluster.broker.hold(RequestCode.HEART_BEAT)
+        hold = cluster.faults.hold("heartbeat", times=None)
         subscribing = asyncio.create_task(consumer.subscribe(TOPIC))
         await until(lambda: consumer._engine.subscriptions, "the subscription")
         unsubscribing = asyncio.create_task(consumer.unsubscribe(TOPIC))
@@ -218,7 +216,7 @@ async def test_cancelled_subscribe_leaves_a_later_unsubscribe_alone(cluster: Fak
         subscribing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await subscribing
-        cluster.broker.off(RequestCode.HEART_BEAT)
+        hold.remove()
         hold.release()
         await unsubscribing
 
@@ -244,14 +242,14 @@ async def test_messages_popped_while_a_subscription_fails_are_redelivered(
     async with popping(cluster, "a") as consumer:
         receiving = asyncio.create_task(consumer.receive())
         await cluster.broker.wait_for(RequestCode.POP_MESSAGE, 2)  # that waits for messages
-        cluster.broker.hold(RequestCode.HEART_BEAT)
+        held = cluster.faults.hold("heartbeat", times=None)
         subscribing = asyncio.create_task(consumer.subscribe(TOPIC, "b"))
         await until(lambda: consumer._engine.subscriptions[TOPIC].expression == "b")
         put(cluster, "1", tag="a")
         await until(lambda: cluster.broker.requests_of(CHANGE), "the message is given back")
         subscribing.cancel()
         await asyncio.wait([subscribing])
-        cluster.broker.off(RequestCode.HEART_BEAT)
+        held.remove()
         taken = await receiving or await consumer.receive()
 
         assert bodies(taken) == ["1"]
@@ -282,7 +280,7 @@ async def test_after_a_lost_answer_the_same_attempt_gets_the_same_messages(
     def lose(command: object, connection: object) -> None:
         cluster.broker.process(command, connection)  # type: ignore[arg-type]
 
-    cluster.broker.on(POP, lose)
+    cluster.faults.handle("pop", lose)
     async with popping(cluster, orderly=True) as consumer:
         shorten_next_timeout(consumer.client, POP)
         [message] = await consumer.receive()
@@ -417,7 +415,7 @@ async def test_a_message_that_cannot_be_sent_to_the_dlq_is_not_acknowledged(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, "1")
-    cluster.broker.on(SEND_BACK, Response(1, remark="no"))
+    cluster.faults.refuse("send_back", 1, "no")
     async with popping(cluster, max_reconsume_times=0) as consumer:
         [message] = await consumer.receive()
         with pytest.raises(BrokerError):

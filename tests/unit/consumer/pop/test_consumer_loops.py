@@ -13,7 +13,6 @@ from rocketmq_aio.consumer.pop import ack_service as pop_acks, pop_engine, renew
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS
-from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import TOPIC, numbers, put
@@ -179,7 +178,7 @@ async def test_renewal_ends_after_renew_seconds(cluster: FakeCluster) -> None:
 @pytest.mark.usefixtures("eager")
 async def test_a_failed_renewal_is_repeated_while_there_is_time(cluster: FakeCluster) -> None:
     put(cluster, "1")
-    cluster.broker.on(CHANGE, Response(2), times=2)
+    cluster.faults.refuse("change_invisible", times=2)
     async with popping(cluster) as consumer:
         async for message in consumer:
             await cluster.broker.wait_for(CHANGE, 3)
@@ -192,7 +191,7 @@ async def test_a_failed_renewal_is_repeated_while_there_is_time(cluster: FakeClu
 
 async def test_a_failed_background_ack_is_an_event(cluster: FakeCluster) -> None:
     put(cluster, "1", "2")
-    cluster.broker.on(ACK, Response(13, remark="queue"))
+    cluster.faults.refuse(ACK, 13, "queue")
     async with popping(cluster) as consumer:
         events = consumer.events()
         loop = aiter(consumer)
@@ -206,7 +205,7 @@ async def test_a_failed_background_ack_is_an_event(cluster: FakeCluster) -> None
 
 async def test_acks_added_during_a_request_share_the_next(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
-    held = cluster.broker.hold(ACK, times=1)
+    held = cluster.faults.hold(ACK)
     async with popping(cluster) as consumer:
         async for message in consumer:
             if message.body == b"1":

@@ -120,7 +120,7 @@ async def test_a_reset_by_an_administrator_is_returned_as_status(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
     response = moved(3)
-    cluster.broker.on(
+    cluster.faults.handle(
         RequestCode.PULL_MESSAGE, Response(response.code, response.ext, remark="OFFSET_RESET")
     )
     result = await puller.pull(queue(), 9)
@@ -159,7 +159,7 @@ async def test_sql_that_no_broker_accepts_is_not_pulled_with(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
     refused = Response(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark="no expression")
-    cluster.broker.on(RequestCode.CHECK_CLIENT_CONFIG, refused)
+    cluster.faults.handle(RequestCode.CHECK_CLIENT_CONFIG, refused)
     with pytest.raises(SubscriptionError):
         await puller.pull(queue(), 0, selector=MessageSelector.by_sql("a >"))
 
@@ -186,7 +186,7 @@ async def test_the_offset_delta_of_a_static_topic_is_added(
     record = Stored(topic=TOPIC.encode(), queue_offset=7).to_bytes()
     response = found(108, record)
     shifted = Response(response.code, {**response.ext, "offsetDelta": "100"}, response.body)
-    cluster.broker.on(RequestCode.PULL_MESSAGE, shifted, times=2)
+    cluster.faults.handle(RequestCode.PULL_MESSAGE, shifted, times=2)
     raw = await puller.pull_raw(queue(), 107)
     result = await puller.pull(queue(), 107)
 
@@ -199,9 +199,9 @@ async def test_messages_before_an_unreadable_one_are_returned_first(
 ) -> None:
     good = Stored(topic=TOPIC.encode(), queue_offset=7).to_bytes()
     bad = Stored(topic=TOPIC.encode(), queue_offset=8).to_bytes()[:-3]
-    cluster.broker.on(RequestCode.PULL_MESSAGE, found(9, good + bad))
+    cluster.faults.handle(RequestCode.PULL_MESSAGE, found(9, good + bad))
     result = await puller.pull(queue(), 7)
-    cluster.broker.on(RequestCode.PULL_MESSAGE, found(9, bad))
+    cluster.faults.handle(RequestCode.PULL_MESSAGE, found(9, bad))
 
     assert (len(result.messages), result.next_offset) == (1, 8)
     with pytest.raises(CodecError):
@@ -212,13 +212,13 @@ async def test_an_earlier_next_offset_is_an_error(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
     record = Stored(topic=TOPIC.encode(), queue_offset=7).to_bytes()
-    cluster.broker.on(RequestCode.PULL_MESSAGE, found(3, record))
+    cluster.faults.handle(RequestCode.PULL_MESSAGE, found(3, record))
     with pytest.raises(CodecError, match="nextBeginOffset"):
         await puller.pull(queue(), 7)
 
 
 async def test_an_error_of_the_broker_is_raised(cluster: FakeCluster, puller: PullConsumer) -> None:
-    cluster.broker.on(RequestCode.PULL_MESSAGE, Response(ResponseCode.SYSTEM_BUSY, remark="busy"))
+    cluster.faults.refuse(RequestCode.PULL_MESSAGE, ResponseCode.SYSTEM_BUSY, "busy")
     with pytest.raises(BusyError):
         await puller.pull(queue(), 0)
 
@@ -248,7 +248,7 @@ def suggest_replica(cluster: FakeCluster) -> None:
     """Let the next pull find nothing and suggest the replica."""
     response = found(0, code=ResponseCode.PULL_NOT_FOUND)
     elsewhere = Response(response.code, {**response.ext, "suggestWhichBrokerId": "1"})
-    cluster.broker.on(RequestCode.PULL_MESSAGE, elsewhere)
+    cluster.faults.handle(RequestCode.PULL_MESSAGE, elsewhere)
 
 
 async def test_the_suggested_replica_is_pulled_from_next(
@@ -269,7 +269,7 @@ async def test_a_pull_that_failed_at_a_replica_goes_to_the_master_next(
     requests = note_replicas(puller, monkeypatch)
     suggest_replica(cluster)
     await puller.pull(queue(), 0)
-    cluster.broker.on(RequestCode.PULL_MESSAGE, response)
+    cluster.faults.handle(RequestCode.PULL_MESSAGE, response)
     with pytest.raises(RocketMQError):
         await puller.pull(queue(), 0)
     await puller.pull(queue(), 0)
@@ -292,7 +292,7 @@ async def test_an_offset_beyond_the_end_of_a_replica_is_judged_by_the_master(
     monkeypatch.setattr(puller.client.routes, "replica_of", note)
     suggest_replica(cluster)
     await puller.pull(queue(), 0)
-    cluster.broker.on(RequestCode.PULL_MESSAGE, found(0, code=ResponseCode.PULL_OFFSET_MOVED))
+    cluster.faults.handle(RequestCode.PULL_MESSAGE, found(0, code=ResponseCode.PULL_OFFSET_MOVED))
     result = await puller.pull(queue(), 1)
 
     assert (result.status, result.next_offset) == (PullStatus.NO_NEW, 1)
@@ -305,7 +305,7 @@ async def test_a_pull_cancelled_at_a_replica_goes_to_the_master_next(
     requests = note_replicas(puller, monkeypatch)
     suggest_replica(cluster)
     await puller.pull(queue(), 0)
-    held = cluster.broker.hold(RequestCode.PULL_MESSAGE, 1)
+    held = cluster.faults.hold(RequestCode.PULL_MESSAGE)
     pulling = asyncio.create_task(puller.pull(queue(), 0))
     await cluster.broker.wait_for(RequestCode.PULL_MESSAGE, 2)
     pulling.cancel()
@@ -388,7 +388,7 @@ async def test_of_concurrent_commits_the_last_one_wins(
 async def test_a_failed_commit_is_raised_and_the_next_one_is_sent(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
-    cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, Response(1, remark="full"))
+    cluster.faults.refuse("commit", 1, "full")
     with pytest.raises(CommitError, match="full"):
         await puller.commit(queue(), 5)
     await puller.commit(queue(), 5)

@@ -253,7 +253,7 @@ async def test_pulls_by_offset_inflate_in_the_loop_up_to_the_bound_only(
     cluster: FakeCluster, in_loop: list[int]
 ) -> None:
     async with PullConsumer("tools", namesrv=cluster.namesrv) as puller:
-        cluster.broker.on(11, Response(0, found(8).ext, large(8)))
+        cluster.faults.handle(11, Response(0, found(8).ext, large(8)))
         result = await puller.pull(MessageQueue(TOPIC, "broker-a", 0), 0)
 
     assert len(result.messages) == 8

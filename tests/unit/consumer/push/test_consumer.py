@@ -342,14 +342,14 @@ async def test_every_event_stream_ends_with_the_consumer(cluster: FakeCluster) -
 
 
 async def test_ready_returns_when_all_start_offsets_are_known(cluster: FakeCluster) -> None:
-    held_back = cluster.broker.hold(RequestCode.QUERY_CONSUMER_OFFSET)
+    held_back = cluster.faults.hold("query_offset", times=None)
     async with push_consumer(cluster, Notes()) as consumer:
         await consumer.subscribe(TOPIC)
         with pytest.raises(TimeoutError):
             await consumer.ready(0.05)
         assert _unknown(consumer)
         held_back.release()
-        cluster.broker.off(RequestCode.QUERY_CONSUMER_OFFSET)
+        held_back.remove()
         await consumer.ready(5)
 
         assert not _unknown(consumer)

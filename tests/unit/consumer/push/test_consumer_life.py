@@ -17,7 +17,6 @@ from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.errors import ClosedError, NotRunningError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.consumer.pushing import Notes, push_consumer, pushing
@@ -424,7 +423,7 @@ async def test_close_is_idempotent(cluster: FakeCluster) -> None:
 
 
 async def test_ready_raises_when_the_consumer_closes(cluster: FakeCluster) -> None:
-    cluster.broker.hold(RequestCode.QUERY_CONSUMER_OFFSET)
+    cluster.faults.hold("query_offset", times=None)
     async with push_consumer(cluster, Notes()) as consumer:
         await consumer.subscribe(TOPIC)
         waiting = asyncio.ensure_future(consumer.ready())

@@ -94,7 +94,7 @@ async def test_a_queue_has_one_owner_until_it_is_released(
 
 
 async def test_lease_counts_from_the_request(cluster: FakeCluster, member: Member) -> None:
-    held = cluster.broker.hold(LOCK)
+    held = cluster.faults.hold("lock", times=None, broker="broker-a")
     acquiring = asyncio.create_task(member.locks.acquire([A0]))
     await held.wait(1)
     member.clock.now += LEASE - 1
@@ -108,7 +108,7 @@ async def test_lease_counts_from_the_request(cluster: FakeCluster, member: Membe
 async def test_grant_after_the_end_of_its_lease_is_ignored(
     cluster: FakeCluster, member: Member
 ) -> None:
-    held = cluster.broker.hold(LOCK)
+    held = cluster.faults.hold("lock", times=None, broker="broker-a")
     acquiring = asyncio.create_task(member.locks.acquire([A0]))
     await held.wait(1)
     member.clock.now += LEASE
@@ -132,7 +132,7 @@ async def test_stall_is_detected_at_the_next_check(member: Member) -> None:
 async def test_a_broker_that_fails_grants_nothing_and_the_others_do(
     cluster: FakeCluster, member: Member, response: Response | Close
 ) -> None:
-    cluster.broker.on(LOCK, response)
+    cluster.faults.handle("lock", response, broker="broker-a")
 
     assert await member.locks.acquire([A0, B0, NOWHERE]) == {B0}
     assert member.lost == []
@@ -140,7 +140,7 @@ async def test_a_broker_that_fails_grants_nothing_and_the_others_do(
 
 async def test_failed_request_keeps_the_lease(cluster: FakeCluster, member: Member) -> None:
     await member.locks.acquire([A0])
-    cluster.broker.on(LOCK, Response(ResponseCode.SYSTEM_BUSY))
+    cluster.faults.refuse("lock", broker="broker-a")
 
     assert await member.locks.acquire([A0]) == {A0}
 
@@ -192,7 +192,7 @@ async def test_failed_renewals_are_repeated_and_lose_nothing_before_the_lease_en
     cluster: FakeCluster, member: Member
 ) -> None:
     await member.locks.acquire([A0])
-    cluster.broker.on(LOCK, Response(ResponseCode.SYSTEM_BUSY), times=None)
+    cluster.faults.refuse("lock", times=None, broker="broker-a")
     async with member.renewing():
         member.clock.now += INTERVAL
         await cluster.broker.wait_for(LOCK, 4)
@@ -209,7 +209,7 @@ async def test_a_renewal_that_succeeds_at_last_keeps_the_queue(
     cluster: FakeCluster, member: Member
 ) -> None:
     await member.locks.acquire([A0])
-    cluster.broker.on(LOCK, Close(), times=2)
+    cluster.faults.close("lock", executed=False, times=2, broker="broker-a")
     async with member.renewing():
         member.clock.now += LEASE - 1
         await cluster.broker.wait_for(LOCK, 4)
@@ -224,7 +224,7 @@ async def test_a_broker_that_hangs_does_not_hold_up_the_others(
     cluster: FakeCluster, member: Member
 ) -> None:
     await member.locks.acquire([A0, B0])
-    cluster.broker.on(LOCK, None, times=None)
+    cluster.faults.drop("lock", executed=False, times=None, broker="broker-a")
     async with member.renewing():
         for _ in range(2):
             member.clock.now += INTERVAL
@@ -238,7 +238,7 @@ async def test_a_broker_that_hangs_does_not_hold_up_the_others(
 async def held_renewal(cluster: FakeCluster, member: Member) -> AsyncIterator[HeldResponses]:
     """Renew the lock of A0; the broker holds the response until it is released."""
     await member.locks.acquire([A0])
-    held = cluster.broker.hold(LOCK, times=1)
+    held = cluster.faults.hold("lock", broker="broker-a")
     async with member.renewing():
         member.clock.now += INTERVAL
         await held.wait(1)
@@ -290,7 +290,7 @@ async def test_a_renewal_under_way_does_not_outlast_a_release(
 async def test_locks_of_a_cancelled_acquire_can_be_released(
     cluster: FakeCluster, member: Member
 ) -> None:
-    held = cluster.broker.hold(LOCK, times=1)
+    held = cluster.faults.hold("lock", broker="broker-a")
     acquiring = asyncio.create_task(member.locks.acquire([A0]))
     await held.wait(1)
     acquiring.cancel()
@@ -305,7 +305,7 @@ async def test_locks_of_a_cancelled_acquire_can_be_released(
 async def test_a_release_while_the_grant_is_awaited_wins(
     cluster: FakeCluster, member: Member
 ) -> None:
-    held = cluster.broker.hold(LOCK, times=1)
+    held = cluster.faults.hold("lock", broker="broker-a")
     acquiring = asyncio.create_task(member.locks.acquire([A0]))
     await held.wait(1)
     releasing = asyncio.create_task(member.locks.release([A0]))
@@ -319,7 +319,7 @@ async def test_a_release_while_the_grant_is_awaited_wins(
 
 async def test_a_release_that_fails_is_no_error(cluster: FakeCluster, member: Member) -> None:
     await member.locks.acquire([A0, B0])
-    cluster.broker.on(UNLOCK, Close())
+    cluster.faults.close("unlock", executed=False, broker="broker-a")
     await member.locks.release([A0, B0, NOWHERE])
 
     assert not member.locks.holds(A0)
@@ -328,7 +328,7 @@ async def test_a_release_that_fails_is_no_error(cluster: FakeCluster, member: Me
 
 async def test_an_unlock_that_fails_is_repeated(cluster: FakeCluster, member: Member) -> None:
     await member.locks.acquire([A0, A1])
-    cluster.broker.on(UNLOCK, Response(ResponseCode.SYSTEM_BUSY), times=2)
+    cluster.faults.refuse("unlock", times=2, broker="broker-a")
     async with member.renewing():
         await member.locks.release([A0])
         await until(lambda: cluster.broker.locks.owner(GROUP, A0) is None, "the unlock")
@@ -341,7 +341,7 @@ async def test_an_unlock_that_is_cancelled_is_repeated(
     cluster: FakeCluster, member: Member
 ) -> None:
     await member.locks.acquire([A0])
-    cluster.broker.on(UNLOCK, None)
+    cluster.faults.drop("unlock", executed=False, broker="broker-a")
     releasing = asyncio.create_task(member.locks.release([A0]))
     await cluster.broker.wait_for(UNLOCK, 1)
     releasing.cancel()
@@ -354,8 +354,8 @@ async def test_a_queue_that_is_locked_again_is_not_unlocked_later(
     cluster: FakeCluster, member: Member
 ) -> None:
     await member.locks.acquire([A0, B0])
-    cluster.broker.on(UNLOCK, Response(ResponseCode.SYSTEM_BUSY))
-    cluster.brokers[1].on(UNLOCK, Response(ResponseCode.SYSTEM_BUSY))
+    cluster.faults.refuse("unlock", broker="broker-a")
+    cluster.faults.refuse("unlock", broker="broker-b")
     await member.locks.release([A0, B0])
     await member.locks.acquire([A0])
     async with member.renewing():
@@ -369,7 +369,7 @@ async def test_an_unlock_is_repeated_until_the_broker_has_expired_the_lock(
     cluster: FakeCluster, member: Member
 ) -> None:
     await member.locks.acquire([A0])
-    cluster.broker.on(UNLOCK, Response(ResponseCode.SYSTEM_BUSY), times=None)
+    cluster.faults.refuse("unlock", times=None, broker="broker-a")
     async with member.renewing():
         await member.locks.release([A0])
         await cluster.broker.wait_for(UNLOCK, 3)

@@ -89,7 +89,7 @@ async def test_failed_send_to_dlq_is_repeated_when_the_message_is_redelivered(
     cluster: FakeCluster, outcome: Outcome
 ) -> None:
     handled, events = Notes(), Events()
-    cluster.broker.on(SEND_BACK, outcome, times=1)
+    cluster.faults.handle("send_back", outcome)
     async with push_popping(
         cluster, handled, max_reconsume_times=0, arguments={"on_event": events}
     ) as consumer:

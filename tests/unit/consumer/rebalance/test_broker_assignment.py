@@ -86,7 +86,7 @@ async def test_unknown_request_mode_is_an_error() -> None:
         b'{"topic":"orders","brokerName":"broker-a","queueId":0},"mode":"PUSH"}]}'
     )
     async with assigning() as (cluster, client):
-        cluster.broker.on(RequestCode.QUERY_ASSIGNMENT, Response(body=body))
+        cluster.faults.handle(RequestCode.QUERY_ASSIGNMENT, Response(body=body))
 
         with pytest.raises(CodecError, match="'PUSH' is no way"):
             await BrokerAssignment(client, "billing").of("orders", AllocateAveragely())

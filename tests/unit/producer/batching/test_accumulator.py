@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.responses import Close, Outcome, Response
+from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.errors import (
     BackpressureError,
     BrokerError,
@@ -283,7 +283,7 @@ async def test_unbatchable_messages_are_sent_alone_at_once(alone: Message) -> No
 
 async def test_batches_to_one_queue_are_sequential() -> None:
     async with open_producer(config=waiting(max_messages=10)) as env:
-        held = env.broker.hold(SEND_BATCH, times=1)
+        held = env.broker.faults.hold(SEND_BATCH)
         sends = send_all(env, messages(30), queue=env.queue(1))
         await held.wait(1)
         await turns()
@@ -311,7 +311,7 @@ async def test_an_unbatchable_message_keeps_its_order_in_the_queue(turn_env: Pro
 async def test_a_batch_is_retried_before_the_next_to_its_queue() -> None:
     async with open_producer(brokers=2, config=waiting(max_messages=5)) as env:
         queue = env.queue(0, "broker-b")
-        env.brokers[1].on(SEND_BATCH, Response(2, remark="busy"))
+        env.cluster.faults.refuse(SEND_BATCH, 2, "busy", broker="broker-b")
         await asyncio.gather(*send_all(env, messages(10), queue=queue))
 
         assert [each.body for each in env.brokers[1].messages("orders", 0)] == [
@@ -323,7 +323,7 @@ async def test_a_batch_is_retried_before_the_next_to_its_queue() -> None:
 async def test_a_message_that_stays_in_line_until_its_deadline_is_not_sent() -> None:
     async with open_producer(config=waiting(max_messages=2, retries=0)) as env:
         await reached(env)
-        env.broker.on(SEND_BATCH, None)
+        env.broker.faults.drop(SEND_BATCH, executed=False)
         sends = send_all(env, messages(4), queue=env.queue(), timeout_seconds=0.3)
         await asyncio.wait(sends)
 
@@ -371,7 +371,7 @@ async def test_a_message_that_gets_its_key_with_the_call_is_not_changed(
 async def test_messages_behind_a_batch_in_flight_share_the_next_one(turn_env: ProducerEnv) -> None:
     await connected(turn_env)
     begun_with = len(requests(turn_env))
-    held = turn_env.broker.hold(SEND, times=1)
+    held = turn_env.broker.faults.hold(SEND)
     sends = send_all(turn_env, messages(1), sharding_key="42")
     await held.wait(1)
     for number in range(1, 9):
@@ -386,7 +386,7 @@ async def test_messages_behind_a_batch_in_flight_share_the_next_one(turn_env: Pr
 
 async def test_waiting_behind_other_batches_ends_at_the_deadline(turn_env: ProducerEnv) -> None:
     await connected(turn_env)
-    held = turn_env.broker.hold(SEND, times=1)
+    held = turn_env.broker.faults.hold(SEND)
     first = send_all(turn_env, messages(1), sharding_key="42")
     await held.wait(1)
     late = send_all(turn_env, messages(2, first=1), sharding_key="42", timeout_seconds=0.2)
@@ -406,7 +406,7 @@ async def test_a_message_behind_an_expired_batch_ends_at_its_own_deadline(
     turn_env: ProducerEnv,
 ) -> None:
     await connected(turn_env)
-    held = turn_env.broker.hold(SEND, times=1)
+    held = turn_env.broker.faults.hold(SEND)
     first = send_all(turn_env, messages(1), queue=turn_env.queue())
     await held.wait(1)
     for each in messages(2, first=1):
@@ -422,7 +422,7 @@ async def test_a_message_behind_an_expired_batch_ends_at_its_own_deadline(
 
 async def test_closing_the_client_fails_batches_in_line(turn_env: ProducerEnv) -> None:
     await connected(turn_env)
-    held = turn_env.broker.hold(SEND, times=1)
+    held = turn_env.broker.faults.hold(SEND)
     sends = send_all(turn_env, messages(1), sharding_key="42")
     await held.wait(1)
     sends += send_all(turn_env, messages(2, first=1), sharding_key="42")
@@ -440,7 +440,7 @@ async def test_closing_the_client_fails_batches_in_line(turn_env: ProducerEnv) -
 
 
 async def test_each_caller_gets_its_own_error(turn_env: ProducerEnv) -> None:
-    turn_env.broker.on(SEND_BATCH, Close(), times=None)
+    turn_env.broker.faults.close(SEND_BATCH, executed=False, times=None)
     sends = send_all(turn_env, messages(3))
     await asyncio.wait(sends)
     errors = [each.exception() for each in sends]
@@ -481,7 +481,7 @@ async def test_a_rejected_message_does_not_fail_the_rest_of_its_batch() -> None:
 
     async with open_producer(config=TURN) as env:
         for code in (SEND, SEND_BATCH):
-            env.broker.on(code, refusing, times=None)
+            env.broker.faults.handle(code, refusing, times=None)
         what = [*messages(5), Message("orders", b"poison"), *messages(5, first=5)]
         sends = send_all(env, what)
         await asyncio.wait(sends)
@@ -521,7 +521,7 @@ async def test_a_batch_with_only_cancelled_messages_is_not_sent() -> None:
 
 
 async def test_a_send_cancelled_in_flight_does_not_affect_others(turn_env: ProducerEnv) -> None:
-    held = turn_env.broker.hold(SEND_BATCH, times=1)
+    held = turn_env.broker.faults.hold(SEND_BATCH)
     sends = send_all(turn_env, messages(3))
     await held.wait(1)
     sends[0].cancel()
@@ -557,7 +557,7 @@ async def test_an_error_set_while_its_caller_is_cancelled_is_not_logged(
 
     monkeypatch.setattr(accumulator_module, "fail", fail_and_cancel)
     async with open_producer(config=TURN) as env:
-        env.broker.on(SEND_BATCH, Response(16, remark="no permission"), times=None)
+        env.broker.faults.refuse(SEND_BATCH, 16, "no permission", times=None)
         client = env.producer.client
         async with Producer("leavers", client=client, config=TURN, hooks=hooks) as producer:
             left += [asyncio.create_task(producer.send(each)) for each in messages(3)]
@@ -599,12 +599,12 @@ async def test_send_nowait_raises_backpressure_error_at_the_limit(bounds: dict[s
 
 async def test_send_nowait_does_not_overtake_waiting_sends() -> None:
     async with open_producer(config=ProducerConfig(max_in_flight=1)) as env:
-        held = env.broker.hold(SEND)
+        held = env.broker.faults.hold(SEND, times=None)
         sends = send_all(env, messages(2))
         await held.wait(1)
         with pytest.raises(BackpressureError):
             env.producer.send_nowait(ORDER)
-        env.broker.off(SEND)
+        held.remove()
         held.release()
 
         assert all(each.ok for each in await asyncio.gather(*sends))
@@ -626,7 +626,7 @@ async def test_send_nowait_rejects_a_sharding_key(env: ProducerEnv) -> None:
 
 async def test_flush_returns_when_all_messages_have_results() -> None:
     async with open_producer(config=waiting()) as env:
-        held = env.broker.hold(SEND_BATCH, times=1)
+        held = env.broker.faults.hold(SEND_BATCH)
         sends = send_all(env, messages(5))
         await turns()
         flushing = asyncio.create_task(env.producer.flush())
@@ -669,7 +669,7 @@ async def test_closing_the_client_ends_batches_in_flight_as_unknown(
     monkeypatch.setattr(attempts_module, "LEAST_SECONDS", 100.0)  # no second attempt
     async with open_producer(config=TURN) as env:
         await connected(env)
-        env.broker.on(SEND_BATCH, None, times=None)
+        env.broker.faults.drop(SEND_BATCH, executed=False, times=None)
         sends = [*send_all(env, messages(2)), *send_all(env, messages(4), queue=env.queue())]
         await until(lambda: requests(env).count(SEND_BATCH) == 2)
         later = send_all(env, messages(2), queue=env.queue())  # behind the one under way
@@ -684,7 +684,7 @@ async def test_closing_the_client_ends_batches_in_flight_as_unknown(
 
 async def test_batches_cost_no_task_per_message(turn_env: ProducerEnv) -> None:
     await turn_env.producer.send(ORDER)
-    held = turn_env.broker.hold(SEND_BATCH)
+    held = turn_env.broker.faults.hold(SEND_BATCH, times=None)
     before = asyncio.all_tasks()
     futures = [turn_env.producer.send_nowait(each) for each in messages(200)]
     await held.wait(1)

@@ -6,7 +6,6 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig, Credentials
 from rocketmq_aio.config.producer import ProducerConfig
-from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     ConfigError,
     InvalidMessageError,
@@ -69,8 +68,8 @@ async def test_a_message_is_stored_as_it_was_encoded(env: ProducerEnv) -> None:
 
 
 async def test_every_attempt_has_the_same_ids(two_brokers: ProducerEnv) -> None:
-    two_brokers.brokers[0].on(SEND_BATCH, Response(code=2, remark="busy"))
-    two_brokers.brokers[1].on(SEND_BATCH, Response(code=2, remark="busy"))
+    two_brokers.cluster.faults.refuse(SEND_BATCH, 2, "busy", broker="broker-a")
+    two_brokers.cluster.faults.refuse(SEND_BATCH, 2, "busy", broker="broker-b")
     await two_brokers.producer.send_encoded(batch(), timeout_seconds=5)
     stored = [each for broker in two_brokers.brokers for each in broker.messages("orders")]
 
@@ -116,7 +115,7 @@ async def test_an_encoded_batch_to_a_retry_topic_is_rejected(env: ProducerEnv) -
 
 async def test_errors_of_encoded_sends_have_topic_and_id() -> None:
     async with open_producer(config=ProducerConfig(retries=0)) as env:
-        env.broker.on(SEND_BATCH, Response(code=2, remark="busy"))
+        env.broker.faults.refuse(SEND_BATCH, 2, "busy")
         with pytest.raises(SendError) as failed:
             await env.producer.send_encoded(batch())
         unknown = MessageQueue("orders", "broker-z", 0)

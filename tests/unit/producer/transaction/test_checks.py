@@ -198,7 +198,7 @@ async def test_a_check_during_the_local_transaction_gets_unknown(env: Transactio
 async def test_a_check_before_the_half_message_is_confirmed_gets_unknown(
     env: TransactionEnv,
 ) -> None:
-    held = env.broker.hold(RequestCode.SEND_MESSAGE_V2, times=1)
+    held = env.broker.faults.hold(RequestCode.SEND_MESSAGE_V2)
 
     async def commit() -> None:
         await env.commit(ORDER)
@@ -215,7 +215,7 @@ async def test_a_check_before_the_half_message_is_confirmed_gets_unknown(
 
 async def test_a_check_while_the_decision_is_in_flight_gets_unknown(env: TransactionEnv) -> None:
     async with env.producer.transaction(ORDER) as tx:
-        held = env.broker.hold(END, times=1)
+        held = env.broker.faults.hold("end_transaction")
         ending = asyncio.create_task(tx.commit())
         await held.wait(1)
         env.broker.transactions.reopen(tx.message_id)
@@ -313,7 +313,7 @@ async def test_a_commit_is_repeated_unless_the_peer_rejects_unknown_transactions
 ) -> None:
     tx = await env.commit(ORDER)
     env.broker.transactions.reopen(tx.message_id)
-    env.broker.on(END, lambda command, connection: outcome, times=1)
+    env.broker.faults.handle("end_transaction", outcome)
 
     assert await env.run_check(3) == [COMMIT, ROLLBACK, COMMIT]
 
@@ -615,7 +615,7 @@ async def test_logged_decisions_keep_no_messages() -> None:
         async with env.producer.transaction(order()) as tx:
             tx.unknown()
         del tx
-        env.broker.on(RequestCode.SEND_MESSAGE_V2, lambda *_: None)
+        env.broker.faults.drop(RequestCode.SEND_MESSAGE_V2, executed=False)
         entering = asyncio.create_task(env.producer.transaction(order()).__aenter__())
         await env.broker.wait_for(RequestCode.SEND_MESSAGE_V2, 3)
         entering.cancel()

@@ -214,12 +214,12 @@ async def test_a_new_connection_gets_a_heartbeat_before_the_half_message(
     await env.commit(ORDER)
     await env.broker.restart()
     await until(lambda: not env.producer.client.remoting.is_connected(env.broker.address))
-    held = env.broker.hold(HEART_BEAT)
+    held = env.broker.faults.hold("heartbeat", times=None)
     before = len(env.broker.requests_of(SEND))
     sending = asyncio.create_task(env.commit(ORDER, timeout_seconds=60))
     await held.wait(1)
     assert len(env.broker.requests_of(SEND)) == before
-    env.broker.off(HEART_BEAT)
+    held.remove()
     held.release()
     await sending
 
@@ -238,7 +238,7 @@ async def _never_entered(
 
 
 async def test_a_rejected_half_message_raises(env: TransactionEnv) -> None:
-    env.broker.on(SEND, Response(13, remark="too long"))
+    env.broker.faults.refuse(SEND, 13, "too long")
     await _never_entered(env, BrokerError)
 
     assert env.flags() == []
@@ -247,7 +247,7 @@ async def test_a_rejected_half_message_raises(env: TransactionEnv) -> None:
 async def test_a_half_message_of_unknown_outcome_is_rolled_back_by_its_check() -> None:
     async with open_transactions(config=ProducerConfig(retries=0)) as env:
         await env.commit(ORDER)
-        held = env.broker.hold(SEND)
+        held = env.broker.faults.hold(SEND, times=None)
         await _never_entered(env, SendUnknownError, timeout_seconds=0.2)
         held.release()
 
@@ -257,12 +257,12 @@ async def test_a_half_message_of_unknown_outcome_is_rolled_back_by_its_check() -
 
 
 async def test_a_cancelled_half_message_is_rolled_back_by_its_check(env: TransactionEnv) -> None:
-    held = env.broker.hold(SEND)
+    held = env.broker.faults.hold(SEND, times=None)
     sending = asyncio.create_task(_never_entered(env, AssertionError))
     await held.wait(1)
     sending.cancel()
     await asyncio.wait([sending])
-    env.broker.off(SEND)
+    held.remove()
     held.release()
 
     assert sending.cancelled()
@@ -277,9 +277,8 @@ async def test_a_half_message_without_a_readable_id_is_rolled_back_by_its_check(
         assert isinstance(reply, Response)
         return Response(reply.code, {**reply.ext, "msgId": "not hexadecimal"})
 
-    env.broker.on(SEND, unreadable)
+    env.broker.faults.handle(SEND, unreadable)
     await _never_entered(env, CodecError)
-    env.broker.off(SEND)
 
     assert (await env.run_check(1), env.check.calls) == ([ROLLBACK], [])
 
@@ -301,7 +300,7 @@ async def test_a_half_message_with_a_weaker_status_is_rolled_back(
         assert isinstance(reply, Response)
         return Response(code, reply.ext)
 
-    env.broker.on(SEND, weaker)
+    env.broker.faults.handle(SEND, weaker)
     with pytest.raises(HalfMessageError, match=status.name) as caught:
         async with env.producer.transaction(ORDER):
             pytest.fail("the local part ran")
@@ -367,7 +366,7 @@ async def test_a_sharding_key_selects_the_queue_of_the_half_message() -> None:
 
 
 async def test_the_decision_is_retried_at_a_busy_broker(env: TransactionEnv) -> None:
-    env.broker.on(END, Response(2, remark="busy"), times=2)
+    env.broker.faults.refuse("end_transaction", 2, "busy", times=2)
     tx = await env.commit(ORDER)
 
     assert env.flags() == [COMMIT] * 3
@@ -390,7 +389,7 @@ async def test_the_decision_is_retried_while_the_broker_is_down() -> None:
 
 async def test_a_commit_that_may_have_arrived_is_not_repeated(env: TransactionEnv) -> None:
     shorten_next_timeout(env.producer.client, END)
-    held = env.broker.hold(END)
+    held = env.broker.faults.hold("end_transaction", times=None)
     tx = await env.commit(ORDER)
     held.release()
 
@@ -401,7 +400,7 @@ async def test_a_commit_that_may_have_arrived_is_not_repeated(env: TransactionEn
 
 
 async def test_a_rejected_decision_does_not_raise(env: TransactionEnv) -> None:
-    env.broker.on(END, Response(1, remark="Find prepared transaction message failed"))
+    env.broker.faults.refuse("end_transaction", 1, "Find prepared transaction message failed")
     tx = await env.commit(ORDER)
 
     assert tx.result is not None
@@ -411,7 +410,7 @@ async def test_a_rejected_decision_does_not_raise(env: TransactionEnv) -> None:
 
 async def test_an_unconfirmed_decision_is_the_reply_to_the_check(env: TransactionEnv) -> None:
     shorten_next_timeout(env.producer.client, END)
-    env.broker.on(END, None)
+    env.broker.faults.drop("end_transaction", executed=False)
     await env.commit(ORDER)
     assert (len(env.open), env.visible) == (1, [])
 

@@ -6,7 +6,6 @@ import pytest
 from anyio import to_thread
 
 from rocketmq_aio import ClientConfig, MQClientInstance, PullConsumer
-from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.pull import PullMessage
@@ -60,7 +59,7 @@ async def test_lag_does_not_pull_as_the_group() -> None:
 async def test_lag_has_no_times_without_read_permission(code: int) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put_at(cluster.broker, 1000, 2000)
-        cluster.broker.on(RequestCode.PULL_MESSAGE, Response(code, remark="no"), times=None)
+        cluster.faults.refuse(RequestCode.PULL_MESSAGE, code, "no", times=None)
         lag = await looked_at(cluster)
 
     assert (lag.lag, lag.next_time) == (2, None)

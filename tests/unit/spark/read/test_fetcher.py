@@ -29,7 +29,7 @@ from rocketmq_aio.spark.read.fetcher import FetchedMessages, Fetcher
 from rocketmq_aio.spark.read.retrying_puller import ReadError
 from rocketmq_aio.spark.runtime import Runtime
 from tests.fakes.broker import FakeBroker
-from tests.fakes.static_topics import ROUTE, share_out
+from tests.fakes.static_topics import share_out
 from tests.unit.spark.reading import (
     PLACES,
     TOPIC,
@@ -276,7 +276,9 @@ def test_gaps_of_a_compacted_topic_are_no_loss(here: Reading, gap: Response) -> 
         "perm": 6,
         "attributes": {"cleanup.policy": "COMPACTION"},
     }
-    here.broker.on(RequestCode.GET_TOPIC_CONFIG, Response(body=msgspec.json.encode(config)), None)
+    here.broker.faults.handle(
+        RequestCode.GET_TOPIC_CONFIG, Response(body=msgspec.json.encode(config)), times=None
+    )
     here.on(gap, None)
     assert len(here.offsets(0, 6)) < 6
 
@@ -340,7 +342,7 @@ def test_a_read_error_names_queue_and_offset(here: Reading) -> None:
             return Response(ResponseCode.NO_PERMISSION, remark="pulling message is forbidden")
         return here.broker.process(command, connection)
 
-    here.broker.on(RequestCode.PULL_MESSAGE, until_then, None)
+    here.broker.faults.handle(RequestCode.PULL_MESSAGE, until_then, times=None)
     here.on(until_then, None)
     with pytest.raises(ReadError, match=f"'{TOPIC}', broker 'broker-a', queue 0 at offset 32"):
         here.offsets(0, 64)
@@ -379,7 +381,7 @@ def test_an_unavailable_broker_is_not_a_deleted_topic(
 def test_a_topic_is_not_skipped_while_its_deletion_is_uncertain(here: Reading) -> None:
     del here.broker.topics[TOPIC]
     busy = Response(ResponseCode.SYSTEM_BUSY, remark="busy")
-    here.cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, busy, times=None)
+    here.cluster.faults.handle(RequestCode.GET_BROKER_CLUSTER_INFO, busy, times=None)
     with pytest.raises(ReadError, match="no progress for pullTimeoutMs=500"):
         here.offsets(0, 10, pull_timeout_ms=500, fail_on_data_loss=False)
 
@@ -432,7 +434,7 @@ def with_replica(here: Reading) -> FakeBroker:
         body["brokerDatas"][0]["brokerAddrs"]["1"] = replica.address
         return Response(body=msgspec.json.encode(body))
 
-    here.cluster.name_server.on(ROUTE, route, times=None)
+    here.cluster.faults.handle("route", route, times=None)
     for broker in here.cluster.brokers:
 
         async def suggest(
@@ -443,7 +445,7 @@ def with_replica(here: Reading) -> FakeBroker:
             ext = {**response.ext, "suggestWhichBrokerId": "1"}
             return Response(response.code, ext, response.body, response.remark)
 
-        broker.on(here.code, suggest, times=None)
+        broker.faults.handle(here.code, suggest, times=None, broker=broker.name)
     return replica
 
 
@@ -488,7 +490,7 @@ def test_offsets_of_a_static_topic_are_logical() -> None:
         fields = {"least": 1000, "most": 1010, "delta": 1000}
         stored = records(*range(3, 10))  # a response may begin below the requested offset
         reply = pull_response(FOUND, 1010, body=stored, **fields)  # type: ignore[arg-type]
-        here.cluster.brokers[1].on(here.code, reply, times=None)
+        here.cluster.faults.handle(here.code, reply, times=None, broker="broker-b")
         rows = here.read(Range(TOPIC, "__syslo__global__", 1, 1005, 1010))
         assert [(number, offset) for number, offset, _ in rows] == [
             (1, offset) for offset in range(1005, 1010)

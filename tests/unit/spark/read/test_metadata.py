@@ -33,8 +33,8 @@ def list_topics(cluster: FakeCluster, *names: str, brokers: Iterable[str] = ("br
         Response(body=json.dumps(clusters).encode()),
     )
     server = cluster.name_server
-    server.on(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, answer_topics, times=None)
-    server.on(RequestCode.GET_BROKER_CLUSTER_INFO, answer_clusters, times=None)
+    server.faults.handle(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, answer_topics, times=None)
+    server.faults.handle(RequestCode.GET_BROKER_CLUSTER_INFO, answer_clusters, times=None)
 
 
 async def test_a_pattern_matches_whole_names_and_is_resolved_each_time() -> None:
@@ -81,7 +81,7 @@ async def test_known_topics_are_used_while_name_servers_are_unavailable() -> Non
         async with driving(cluster, subscribePattern="orders-..") as driver:
             await driver.metadata.topics()
             server = cluster.name_server
-            server.on(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, BUSY, times=None)
+            server.faults.handle(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, BUSY, times=None)
 
             assert (await driver.metadata.topics()).queues == {queue(0, topic="orders-eu")}
 
@@ -116,7 +116,7 @@ async def test_a_new_process_distinguishes_unavailable_brokers_from_a_deleted_to
 
 async def test_a_topic_is_not_gone_while_the_registered_brokers_are_unknown() -> None:
     async with FakeCluster() as cluster, driving(cluster) as driver:
-        cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, BUSY, times=None)
+        cluster.faults.handle(RequestCode.GET_BROKER_CLUSTER_INFO, BUSY, times=None)
 
         assert (await driver.metadata.topics()).gone == frozenset()
 
@@ -180,7 +180,7 @@ async def test_a_permanent_error_is_not_retried() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         topics = await driver.metadata.topics()
         refusal = Response(ResponseCode.NO_PERMISSION, remark="Authentication failed")
-        cluster.broker.on(RequestCode.GET_MAX_OFFSET, refusal)
+        cluster.faults.handle(RequestCode.GET_MAX_OFFSET, refusal)
 
         with pytest.raises(AuthError):
             await driver.metadata.extents(topics.queues)
@@ -192,7 +192,7 @@ async def test_an_unavailable_broker_gets_no_retries_until_it_answers() -> None:
         driving(cluster, fetchOffset__numRetries="3") as driver,
     ):
         queues = (await driver.metadata.topics()).queues
-        cluster.broker.on(RequestCode.GET_MAX_OFFSET, BUSY, times=6)
+        cluster.faults.handle(RequestCode.GET_MAX_OFFSET, BUSY, times=6)
         first = await driver.metadata.extents(queues)  # four questions
         second = await driver.metadata.extents(queues)  # one
         third = await driver.metadata.extents(queues)  # one
@@ -225,7 +225,7 @@ async def test_the_time_search_corrects_a_wrong_hint(version: str, hint: int) ->
     async with FakeCluster(topics={TOPIC: 1}, version=version) as cluster:
         put_at(cluster.broker, 1000, 2000, 2000, 2000, 3000)
         answer = Response(ext={"offset": str(hint)})
-        cluster.broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, answer)
+        cluster.faults.handle(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, answer)
         async with driving(cluster) as driver:
             queues = (await driver.metadata.topics()).queues
             extents = (await driver.metadata.extents(queues)).values
@@ -242,7 +242,7 @@ async def test_a_response_of_a_stale_replica_is_not_the_end() -> None:
         extents = (await driver.metadata.extents(queues)).values
         behind = {"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
         reply = Response(ResponseCode.PULL_NOT_FOUND, ext={"suggestWhichBrokerId": "0", **behind})
-        cluster.broker.on(RequestCode.PULL_MESSAGE, reply)
+        cluster.faults.handle(RequestCode.PULL_MESSAGE, reply)
 
         found = await driver.metadata.offsets_at({queue(0): 1500}, extents)
 
@@ -257,8 +257,10 @@ async def test_the_time_search_ignores_reset_notifications(wrong_hint: bool) -> 
         extents = (await driver.metadata.extents(topics.queues)).values
         reset = pull_response(ResponseCode.PULL_OFFSET_MOVED, 10, most=10, remark="OFFSET_RESET")
         if wrong_hint:
-            cluster.broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, Response(ext={"offset": "9"}))
-        cluster.broker.on(RequestCode.PULL_MESSAGE, reset)
+            cluster.faults.handle(
+                RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, Response(ext={"offset": "9"})
+            )
+        cluster.faults.handle(RequestCode.PULL_MESSAGE, reset)
 
         found = await driver.metadata.offsets_at({queue(0): 1050}, extents)
 

@@ -52,7 +52,9 @@ async def test_a_batch_read_includes_all_messages_stored_before_it(
         driving(cluster, streaming=False) as driver,
     ):
         for end, behind in ((1000, 300), (1500, 600), (1600, 600), (9999, 9)):
-            cluster.broker.on(RequestCode.GET_BROKER_RUNTIME_INFO, indexing(cluster, end, behind))
+            cluster.faults.handle(
+                RequestCode.GET_BROKER_RUNTIME_INFO, indexing(cluster, end, behind)
+            )
 
         # Messages stored later are not waited for: 1600 - 600 is where the log ended at first.
         with caplog.at_level(logging.WARNING, logger="rocketmq_aio"):
@@ -66,7 +68,9 @@ async def test_available_now_includes_all_messages_stored_before_it() -> None:
         driving(cluster, startingOffsets="earliest") as driver,
     ):
         for behind in (300, 0):
-            cluster.broker.on(RequestCode.GET_BROKER_RUNTIME_INFO, indexing(cluster, 1000, behind))
+            cluster.faults.handle(
+                RequestCode.GET_BROKER_RUNTIME_INFO, indexing(cluster, 1000, behind)
+            )
         await driver.batches.fix_target()
 
         end = await driver.end_after(START)
@@ -93,7 +97,7 @@ async def test_a_broker_without_index_state_is_not_waited_for(answer: Response) 
         driving(cluster, streaming=False) as driver,
     ):
         put(cluster.broker, 2)
-        cluster.broker.on(RequestCode.GET_BROKER_RUNTIME_INFO, answer, times=None)
+        cluster.faults.handle(RequestCode.GET_BROKER_RUNTIME_INFO, answer, times=None)
 
         assert await planned_end(driver) == 2
 
@@ -107,7 +111,7 @@ async def test_the_wait_for_the_index_is_bounded_and_its_timeout_is_logged(
         driving(cluster, streaming=False) as driver,
     ):
         put(cluster.broker, 2)
-        cluster.broker.on(RequestCode.GET_BROKER_RUNTIME_INFO, runtime(1000, 300), times=None)
+        cluster.faults.handle(RequestCode.GET_BROKER_RUNTIME_INFO, runtime(1000, 300), times=None)
 
         with caplog.at_level(logging.WARNING, logger="rocketmq_aio"):
             assert await planned_end(driver) == 2
@@ -120,7 +124,9 @@ async def test_the_growth_of_topics_counts_all_messages_stored_before() -> None:
         driving(cluster, streaming=False) as driver,
     ):
         for behind in (300, 0):
-            cluster.broker.on(RequestCode.GET_BROKER_RUNTIME_INFO, indexing(cluster, 1000, behind))
+            cluster.faults.handle(
+                RequestCode.GET_BROKER_RUNTIME_INFO, indexing(cluster, 1000, behind)
+            )
 
         with anyio.fail_after(60):
             found = await indexed_end_offsets(driver.instance, driver.consumer, (TOPIC,))

@@ -56,7 +56,7 @@ async def test_an_end_that_recovers_is_no_loss(fails: str) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put(cluster.broker, 9)
         # As after a crash: the broker serves requests before its maximum is restored.
-        cluster.broker.on(RequestCode.GET_MAX_OFFSET, Response(ext={"offset": "2"}))
+        cluster.faults.handle(RequestCode.GET_MAX_OFFSET, Response(ext={"offset": "2"}))
 
         found = await planned(
             cluster, startingOffsets=at(3), endingOffsets=at(5), failOnDataLoss=fails
