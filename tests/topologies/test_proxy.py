@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +17,12 @@ from rocketmq_aio import (
     ClientConfig,
     LitePullConfig,
     LitePullConsumer,
+    LocalFileOffsetStore,
     Message,
+    MessageDeadLettered,
     MessageExt,
+    MessageModel,
+    MessageSelector,
     NameServerUnavailableError,
     NotSupportedError,
     PopConsumer,
@@ -87,11 +94,13 @@ def text(messages: list[MessageExt]) -> list[str]:
     return sorted(message.body.decode() for message in messages)
 
 
-async def read(client: ClientConfig, group: str, topic: str, count: int) -> list[MessageExt]:
+async def read(
+    client: ClientConfig, group: str, topic: str, count: int, selector: str | MessageSelector = "*"
+) -> list[MessageExt]:
     """Return the first *count* messages of *topic*."""
     taken: list[MessageExt] = []
     async with LitePullConsumer(group, client=client, config=EARLIEST) as consumer:
-        await consumer.subscribe(topic)
+        await consumer.subscribe(topic, selector)
         async with asyncio.timeout(SECONDS):
             while len(taken) < count:
                 taken += await consumer.poll()
@@ -219,6 +228,91 @@ async def test_transactions_are_committed_rolled_back_and_checked(
     assert set(checked) == {"unknown"}
 
 
+async def test_tags_and_sql_expressions_select_messages(
+    client: ClientConfig, make_topic: Callable[[str], Awaitable[str]], rocketmq_group: str
+) -> None:
+    topic = await make_topic("NORMAL")
+    async with Producer(rocketmq_group, client=client, config=PATIENT) as producer:
+        for number in range(10):
+            tags, properties = "odd" if number % 2 else "even", {"weight": str(number)}
+            message = Message(topic, b"%d" % number, tags=tags, properties=properties)
+            await producer.send(message)
+
+    for name, selector, wanted in (
+        ("tags", "odd", ["1", "3", "5", "7", "9"]),
+        ("sql", MessageSelector.by_sql("weight > 6"), ["7", "8", "9"]),
+    ):
+        group = f"{name}-{rocketmq_group[-20:]}"
+        assert text(await read(client, group, topic, len(wanted), selector)) == wanted
+
+
+async def test_a_message_whose_retries_are_used_up_becomes_a_dead_letter(
+    client: ClientConfig, make_topic: Callable[[str], Awaitable[str]], rocketmq_group: str
+) -> None:
+    topic, events = await make_topic("NORMAL"), list[object]()
+    await send(client, rocketmq_group, topic, ["bad"])
+
+    async def fail(_: MessageExt) -> None:
+        raise ValueError("bad")
+
+    config = PushConfig(start_from="earliest", max_reconsume_times=1)
+    consumer = PushConsumer(
+        rocketmq_group, on_message=fail, client=client, config=config, on_event=events.append
+    )
+    await consumer.subscribe(topic)
+    async with consumer:
+        await until(
+            lambda: any(isinstance(each, MessageDeadLettered) for each in events), "event", SECONDS
+        )
+
+    dead = f"%DLQ%{rocketmq_group}"
+    assert text(await read(client, f"r-{rocketmq_group[-20:]}", dead, 1)) == ["bad"]
+
+
+async def test_each_member_of_a_broadcasting_group_receives_every_message(
+    client: ClientConfig,
+    make_topic: Callable[[str], Awaitable[str]],
+    rocketmq_group: str,
+    tmp_path: Path,
+) -> None:
+    topic, received = await make_topic("NORMAL"), [list[str](), list[str]()]
+    await send(client, rocketmq_group, topic, numbers(10))
+    async with AsyncExitStack() as stack:
+        for number, bodies in enumerate(received):
+
+            async def handle(message: MessageExt, bodies: list[str] = bodies) -> None:
+                bodies.append(message.body.decode())
+
+            config = PushConfig(
+                start_from="earliest",
+                message_model=MessageModel.BROADCASTING,
+                offset_store=LocalFileOffsetStore(tmp_path),
+            )
+            own = replace(client, instance_name=f"member-{number}")
+            member = PushConsumer(rocketmq_group, on_message=handle, client=own, config=config)
+            await member.subscribe(topic)
+            await stack.enter_async_context(member)
+        await until(lambda: all(len(each) >= 10 for each in received), "10 messages each", SECONDS)
+
+    assert [sorted(each) for each in received] == [numbers(10)] * 2
+
+
+async def test_members_of_a_group_share_the_queues(
+    client: ClientConfig, make_topic: Callable[[str], Awaitable[str]], rocketmq_group: str
+) -> None:
+    topic = await make_topic("NORMAL")
+
+    def shares(*members: LitePullConsumer) -> list[int]:
+        return [len(each.assignment()) for each in members]
+
+    async with LitePullConsumer(rocketmq_group, client=client, config=EARLIEST) as stays:
+        await stays.subscribe(topic)
+        async with LitePullConsumer(rocketmq_group, client=client, config=EARLIEST) as leaves:
+            await leaves.subscribe(topic)
+            await until(lambda: shares(stays, leaves) == [1, 1], "a queue each", SECONDS)
+        await until(lambda: shares(stays) == [2], "both queues", SECONDS)
+
+
 async def test_a_message_of_another_type_than_its_topic_is_rejected(
     client: ClientConfig, make_topic: Callable[[str], Awaitable[str]], rocketmq_group: str
 ) -> None:
@@ -251,6 +345,22 @@ async def test_the_grpc_port_is_named_as_such(cluster: Cluster, rocketmq_group: 
     config = ClientConfig(namesrv=f"{host}:{int(port) + 1}")
     with pytest.raises(NameServerUnavailableError, match="gRPC port of a proxy"):
         await Producer(rocketmq_group, client=config).start()
+
+
+async def test_clients_survive_that_the_broker_behind_the_proxies_is_killed(
+    cluster: Cluster, make_topic: Callable[[str], Awaitable[str]], rocketmq_group: str
+) -> None:
+    topic = await make_topic("NORMAL")
+    (broker,) = cluster.brokers
+    namesrv = ";".join(proxy.address for proxy in cluster.proxies)
+    async with Load(namesrv, rocketmq_group, topic) as load:
+        await load.until_read(50, SECONDS)
+        await asyncio.to_thread(broker.kill)
+        await asyncio.to_thread(broker.start)
+        await load.until_read(50, SECONDS)
+        await load.until_all_read(SECONDS)
+
+    assert load.wrong() == []
 
 
 async def test_clients_use_the_other_proxy_and_survive_that_both_are_dead(
