@@ -129,16 +129,17 @@ class SendAttempts:
         while self._should_retry(state, outcome, started, deadline):
             if _has_moved(outcome):
                 self._routes.invalidate(request.topic)
-            if not isinstance(outcome, self._uncounted):
-                if not attempts_left:
-                    break
-                attempts_left -= 1
+            attempts_left -= not isinstance(outcome, self._uncounted)
+            if attempts_left < 0:
+                break
             if not _select_next(request, publish):
                 if state.weaker is not None:
                     break  # the same broker would store it again with the same weakness
                 publish = await self._wait_for_target(state, publish, deadline)
             started = monotonic()
-            outcome = await self._attempt(request, publish, deadline - started, attempts_left)
+            if (left := deadline - started) <= 0:  # the event loop stalled during the pause
+                break
+            outcome = await self._attempt(request, publish, left, attempts_left)
             if isinstance(outcome, SendResult) and (outcome.ok or not self._retries_weaker):
                 return outcome
         return state.result()

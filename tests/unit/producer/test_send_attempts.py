@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from functools import partial
 
@@ -306,6 +307,30 @@ async def test_the_deadline_covers_all_attempts_and_pauses(monkeypatch: pytest.M
         assert given == sorted(given, reverse=True)
         assert all(each <= 0.5 for each in given)
         assert len(env.sends()) < 10  # a busy broker is not hammered
+
+
+async def test_a_send_is_not_repeated_when_its_pause_ends_after_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The event loop stalled; the message would be stored, and its send would fail."""
+    pauses: list[float] = []
+
+    class Long(Backoff):
+        def next_pause(self) -> float:
+            pauses.append(10.0)
+            return pauses[-1]
+
+    monkeypatch.setattr(retry_module, "Backoff", Long)
+    async with open_producer(config=ProducerConfig(send_timeout_seconds=0.5)) as env:
+        env.broker.faults.handle(SEND, BUSY, times=None)
+        sending = asyncio.create_task(env.producer.send(ORDER))
+        await until(lambda: pauses)
+        before = len(env.sends())
+        time.sleep(0.6)  # noqa: ASYNC251 - stalls the event loop
+        with pytest.raises(SendError):
+            await sending
+
+        assert len(env.sends()) == before
 
 
 async def test_a_send_with_its_own_deadline_keeps_it(env: ProducerEnv) -> None:
