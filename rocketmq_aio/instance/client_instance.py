@@ -277,6 +277,12 @@ class MQClientInstance:
         for named in self.routes.addresses():
             if address in self._both(named):
                 self.routes.suspect(named)
+        is_lost = not self.remoting.is_connected(address) and not self.remoting.backoff_left(
+            address
+        )
+        if len(self.replies) and is_lost and address in self._heartbeat_addresses():
+            # At once: the broker drops replies to a client that it does not know.
+            self.tasks.spawn(self.heartbeats.send, address, name=f"heartbeat-{address}")
 
     def _heard_from(self, address: str, since: float) -> bool:
         return any(self.remoting.heard_from(each, since) for each in self._both(address))

@@ -19,6 +19,7 @@ from rocketmq_aio.errors import (
     SendError,
     SendUnknownError,
 )
+from rocketmq_aio.instance import heartbeats
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.producer import request_reply as requests_replies
@@ -197,6 +198,22 @@ async def test_a_heartbeat_precedes_requests_over_shared_connections() -> None:
                 await answers.reply(decode_message(stored.record, "broker-a"), b"pong")
 
                 assert (await asking).body == b"pong"
+
+
+async def test_a_lost_connection_is_registered_again_at_once_for_a_reply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heartbeats, "LOOK_SECONDS", 60.0)
+    async with open_producer() as env, responder(env) as answers:
+        asking = asyncio.create_task(env.producer.request(ORDER, 60))
+        (request,) = await asked(env)
+        (lost,) = members = env.broker.members.producers["shop"]
+        env.broker.connections[lost].reset()
+        await until(lambda: not members, "the loss")
+        await until(lambda: env.broker.members.producers.get("shop"), "another registration")
+        await answers.reply(request, b"pong")
+
+        assert (await asking).body == b"pong"
 
 
 async def test_requests_take_a_sharding_key() -> None:
