@@ -58,6 +58,8 @@ ALL: Final = (
           body_bytes=100),
     Route(name="gather-1024-100b", title="the same with auto_batch; bare: single sends",
           task="send-gathered", bare_task="send", in_flight=1024, body_bytes=100),
+    Route(name="nowait-4x256-100b", title="the same by send_nowait; bare: single sends",
+          task="send-nowait", bare_task="send", in_flight=4, batch=256, body_bytes=100),
     Route(name="send-1024-1k", title="send 1 KiB, 1 024 in flight", task="send", in_flight=1024,
           body_bytes=1024),
     Route(name="gather-1024-1k", title="the same with auto_batch; bare: single sends",
@@ -86,11 +88,13 @@ def select(names: str) -> list[Route]:
 
 def command(route: Route, subject: str, address: str, loop: str, seconds: float) -> list[str]:
     """Return the command of the client or the bare prototype on *route*."""
-    task = route.bare_task if subject == BARE and route.bare_task else route.task
+    task, in_flight, batch = route.task, route.in_flight, route.batch
+    if subject == BARE and route.bare_task:
+        task, in_flight, batch = route.bare_task, in_flight * batch, 1
     return [
         sys.executable, "-m", "benchmarks.subject", subject, task,
         "--loop", loop, "--namesrv", address, "--topic", standin.TOPIC,
-        "--in-flight", str(route.in_flight), "--batch", str(route.batch),
+        "--in-flight", str(in_flight), "--batch", str(batch),
         "--body-bytes", str(route.body_bytes), "--pull-batch", str(route.pull_batch),
         "--rich", "--seconds", str(seconds),
     ]  # fmt: skip

@@ -25,6 +25,7 @@ ENTRIES: Final = {
     ("bare", "push-read"): "benchmarks.bare.pull:read_messages",
     ("client", "send"): "benchmarks.subject.produce:send_messages",
     ("client", "send-gathered"): "benchmarks.subject.produce:send_gathered",
+    ("client", "send-nowait"): "benchmarks.subject.produce:send_nowait",
     ("client", "send-ordered"): "benchmarks.subject.kinds:send_in_order",
     ("client", "send-ordered-together"): "benchmarks.subject.kinds:send_in_order_together",
     ("client", "send-text"): "benchmarks.subject.kinds:send_text",

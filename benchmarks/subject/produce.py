@@ -13,6 +13,23 @@ async def send_gathered(options: Options) -> None:
     await send_messages(options, ProducerConfig(auto_batch=AutoBatch()))
 
 
+async def send_nowait(options: Options) -> None:
+    """``options.batch`` sends at a time, none of them in a task of its own."""
+    topic, body = options.topic, options.body()
+    config = ProducerConfig(auto_batch=AutoBatch())
+    async with Producer(GROUP, namesrv=options.namesrv, config=config) as producer:
+
+        async def send() -> None:
+            sends = [
+                producer.send_nowait(Message(topic, body, tags="TagA", keys=KEY, properties=TRACE))
+                for _ in range(options.batch)
+            ]
+            for each in sends:
+                await each
+
+        await closed_loop(send, options, per_operation=options.batch)
+
+
 async def send_messages(options: Options, config: ProducerConfig | None = None) -> None:
     """Single sends, or explicit batches if ``options.batch`` is set."""
     topic, body, size = options.topic, options.body(), options.batch
