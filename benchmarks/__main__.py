@@ -102,7 +102,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     names = ", ".join(workload.name for workload in workloads.ALL)
     add = parser.add_argument
     add("--workloads", default="all", metavar="A,B", help=f"some of: {names}")
-    add("--subjects", default=",".join(subjects.DEFAULT), metavar="A,B",
+    add("--subjects", default=",".join(subjects.default()), metavar="A,B",
         help=f"some of: {', '.join(subjects.ALL)}")  # fmt: skip
     add("--version", default="5.5.0", help="of the broker and of the Java client")
     add("--rounds", type=_positive, default=None, help="5 by default")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import sys
 import time
 from itertools import repeat
@@ -80,6 +81,15 @@ def _build() -> str:
     return "profile-guided optimization" if optimized else "no profile-guided optimization recorded"
 
 
+def distribution_interpreter() -> Path | None:
+    """Return the distribution's interpreter of this version; None if it is missing or this one."""
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    path = shutil.which(name, path="/usr/bin")
+    if path is None or Path(path).resolve() == Path(sys.executable).resolve():
+        return None
+    return Path(path)
+
+
 def describe() -> dict[str, str | int]:
     """Return the description of this machine for reports."""
     models = [
@@ -95,5 +105,6 @@ def describe() -> dict[str, str | int]:
         "python": platform.python_version(),
         "python_compiler": platform.python_compiler(),
         "python_build": _build(),
+        "distribution_python": str(distribution_interpreter() or "none"),
         "implementation": sys.implementation.name,
     }

@@ -6,18 +6,23 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from sysconfig import get_path
 from typing import Final
 
+from benchmarks import machine
 from benchmarks.workloads import Workload
 
 JAVA: Final = "java"
 PYTHON: Final = ("asyncio", "uvloop")
+# The same loops in the interpreter of the distribution, which builds it with profile-guided
+# optimization.
+DISTRIBUTION: Final = ("distribution-asyncio", "distribution-uvloop")
 BARE: Final = "bare"
-ALL: Final = (JAVA, *PYTHON, BARE)
-DEFAULT: Final = (JAVA, *PYTHON)
+ALL: Final = (JAVA, *PYTHON, *DISTRIBUTION, BARE)
 JAVA_TASKS: Final = {"iterate": "drain"}  # the Java client has no iteration
 # A fixed heap, so that its growth is not part of the measurement.
 JAVA_HEAP: Final = ("-Xms256m", "-Xmx256m")
@@ -54,15 +59,22 @@ class Order:
 Command = Callable[[Order], list[str]]
 
 
-def python_command(order: Order, *, loop: str, kind: str = "client") -> list[str]:
+def default() -> tuple[str, ...]:
+    """Return the subjects of a run that names none."""
+    return (JAVA, *PYTHON, *(DISTRIBUTION if machine.distribution_interpreter() else ()))
+
+
+def python_command(
+    order: Order, *, loop: str, kind: str = "client", python: Sequence[str] = (sys.executable,)
+) -> list[str]:
     """Return the command of a Python subject; a cold start runs without the measuring loops."""
     workload = order.workload
     if workload.kind == "import":
-        return [sys.executable, "-m", "benchmarks.subject.importing"]
+        return [*python, "-m", "benchmarks.subject.importing"]
     if workload.kind == "first":
-        cold = [sys.executable, "-m", "benchmarks.subject.cold", workload.task]
+        cold = [*python, "-m", "benchmarks.subject.cold", workload.task]
         return [*cold, order.namesrv, workload.topic, loop]
-    command = [sys.executable, "-m", "benchmarks.subject", kind, workload.task, "--loop", loop]
+    command = [*python, "-m", "benchmarks.subject", kind, workload.task, "--loop", loop]
     for name, value in order.settings().items():
         command += ["--" + name.replace("_", "-"), value]
     return command
@@ -144,7 +156,18 @@ def commands(names: list[str], version: str, folder: Path) -> dict[str, Command]
         if name == JAVA:
             table[name] = JavaClient(version, folder).command
         elif name == BARE:
-            table[name] = lambda order: python_command(order, loop="asyncio", kind="bare")
+            table[name] = partial(python_command, loop="asyncio", kind="bare")
         else:
-            table[name] = lambda order, loop=name: python_command(order, loop=loop)  # type: ignore[misc]
+            loop = name.rpartition("-")[2]
+            python = _distribution() if name in DISTRIBUTION else [sys.executable]
+            table[name] = partial(python_command, loop=loop, python=python)
     return table
+
+
+def _distribution() -> list[str]:
+    """Return the command of the distribution's interpreter, with the packages of this one."""
+    interpreter = machine.distribution_interpreter()
+    if interpreter is None:
+        raise ValueError("the distribution has no other interpreter of this version")
+    folders = [str(Path.cwd()), get_path("purelib"), get_path("platlib")]
+    return ["env", f"PYTHONPATH={os.pathsep.join(dict.fromkeys(folders))}", str(interpreter)]
