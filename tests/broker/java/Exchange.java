@@ -49,6 +49,7 @@ public final class Exchange {
     private static void send(String namesrv, String topic, String group, String namespace) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(group + "-java");
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
         producer.setSendMsgTimeout(MILLIS);
         producer.start();
         producer.send(message(topic, "plain"));
@@ -68,6 +69,7 @@ public final class Exchange {
         transactions(namesrv, topic, group);
         DefaultMQProducer inside = new DefaultMQProducer(group + "-inside");
         inside.setNamesrvAddr(namesrv);
+        inside.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
         inside.setSendMsgTimeout(MILLIS);
         inside.setNamespace(namespace);
         inside.start();
@@ -78,6 +80,7 @@ public final class Exchange {
     private static void transactions(String namesrv, String topic, String group) throws Exception {
         TransactionMQProducer producer = new TransactionMQProducer(group + "-tx");
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
         producer.setSendMsgTimeout(MILLIS);
         producer.setTransactionListener(new TransactionListener() {
             @Override
@@ -101,6 +104,7 @@ public final class Exchange {
             throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
         consumer.setNamespace(namespace);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");

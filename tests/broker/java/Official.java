@@ -33,11 +33,24 @@ public final class Official {
 
     private static String namesrv;
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
         namesrv = arguments[0];
+        try {
+            run();
+        } catch (Throwable error) { // the client's threads would keep the process alive
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1);
+        }
+        System.out.flush();
+        Runtime.getRuntime().halt(0);
+    }
+
+    private static void run() throws Exception {
         System.setProperty("rocketmq.client.rebalance.waitInterval", "1000"); // retry topics are found soon
         DefaultMQProducer producer = new DefaultMQProducer("java-producer");
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
+        producer.setHeartbeatBrokerInterval(1000); // brokers know the group when it sends requests
         producer.start();
         sends(producer);
         System.out.println("concurrent " + concurrent());
@@ -48,8 +61,6 @@ public final class Official {
         System.out.println("transactions " + transactions());
         System.out.println("reply " + reply(producer));
         producer.shutdown();
-        System.out.flush();
-        Runtime.getRuntime().halt(0);
     }
 
     /** All kinds of sends to one topic. */
@@ -131,7 +142,10 @@ public final class Official {
     private static int pulled(String topic, int count) throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer("java-lite-" + count);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
         consumer.setPollNameServerInterval(1000);
+        // Java skips a heartbeat while another is being sent, and the broker does not know the group until the next one.
+        consumer.setHeartbeatBrokerInterval(1000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         consumer.start();
@@ -154,7 +168,10 @@ public final class Official {
         }
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("java-filtered");
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
         consumer.setPollNameServerInterval(1000);
+        // Java skips a heartbeat while another is being sent, and the broker does not know the group until the next one.
+        consumer.setHeartbeatBrokerInterval(1000);
         consumer.setAwaitTerminationMillisWhenShutdown(5000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe("java-filtered", org.apache.rocketmq.client.consumer.MessageSelector.bySql("number > 1"));
@@ -174,6 +191,7 @@ public final class Official {
     private static List<String> transactions() throws Exception {
         TransactionMQProducer producer = new TransactionMQProducer("java-transactions");
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
@@ -228,7 +246,10 @@ public final class Official {
     private static DefaultMQPushConsumer consumer(String group, String topic) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
         consumer.setPollNameServerInterval(1000);
+        // Java skips a heartbeat while another is being sent, and the broker does not know the group until the next one.
+        consumer.setHeartbeatBrokerInterval(1000);
         consumer.setAwaitTerminationMillisWhenShutdown(5000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");

@@ -10,10 +10,15 @@ import org.apache.rocketmq.common.message.MessageExt;
 /** The official client at the other side: sends compressed bodies, or tells the hashes of those it reads. */
 public final class Peer {
     public static void main(String[] arguments) throws Exception {
-        if (arguments[0].equals("send")) {
-            send(arguments[1], arguments[2], arguments[3].split(","), arguments[4].split(","));
-        } else {
-            read(arguments[1], arguments[2], arguments[3], Integer.parseInt(arguments[4]));
+        try {
+            if (arguments[0].equals("send")) {
+                send(arguments[1], arguments[2], arguments[3].split(","), arguments[4].split(","));
+            } else {
+                read(arguments[1], arguments[2], arguments[3], Integer.parseInt(arguments[4]));
+            }
+        } catch (Throwable error) { // the client's threads would keep the process alive
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1);
         }
         System.exit(0);
     }
@@ -23,6 +28,7 @@ public final class Peer {
             System.setProperty("rocketmq.message.compressType", kind); // each producer looks at it
             DefaultMQProducer producer = new DefaultMQProducer("peer-" + kind);
             producer.setNamesrvAddr(namesrv);
+            producer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
             producer.start();
             for (String size : sizes) {
                 String key = kind + "-" + size;
@@ -37,6 +43,7 @@ public final class Peer {
     private static void read(String namesrv, String topic, String group, int count) throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         consumer.start();

@@ -2,6 +2,7 @@ import java.nio.charset.StandardCharsets;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.RequestTimeoutException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -11,7 +12,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 /** The official client as the other side of requests: {@code RequestReply ask|answer NAMESRV TOPIC GROUP [NAMESPACE]}. */
 public final class RequestReply {
     private static final int REQUESTS = 5;
-    private static final long MILLIS = 20_000;
+    private static final int TRIES = 5;
+    private static final long MILLIS = 10_000;
 
     private static String namespace;
 
@@ -20,20 +22,40 @@ public final class RequestReply {
         namespace = arguments.length > 4 ? arguments[4] : null;
         DefaultMQProducer producer = new DefaultMQProducer(arguments[3] + "-java");
         producer.setNamesrvAddr(arguments[1]);
+        producer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
         producer.setNamespace(namespace);
+        producer.setHeartbeatBrokerInterval(1000);
         producer.start();
-        if (arguments[0].equals("ask")) {
-            ask(producer, arguments[2]);
-            Runtime.getRuntime().halt(0);
+        try {
+            if (arguments[0].equals("ask")) {
+                ask(producer, arguments[2]);
+                Runtime.getRuntime().halt(0);
+            }
+            answer(producer, arguments[1], arguments[2], arguments[3]);
+        } catch (Throwable error) { // the client's threads would keep the process alive
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1);
         }
-        answer(producer, arguments[1], arguments[2], arguments[3]);
     }
 
     private static void ask(DefaultMQProducer producer, String topic) throws Exception {
         for (int number = 0; number < REQUESTS; number++) {
             byte[] body = ("java" + number).getBytes(StandardCharsets.UTF_8);
-            Message reply = producer.request(new Message(topic, body), MILLIS);
+            Message reply = requestUntilKnown(producer, new Message(topic, body));
             System.out.println("REPLY " + new String(reply.getBody(), StandardCharsets.UTF_8));
+        }
+    }
+
+    /** The first heartbeat is skipped if another is being sent; until the next one brokers drop replies. */
+    private static Message requestUntilKnown(DefaultMQProducer producer, Message message) throws Exception {
+        for (int attempt = 1; ; attempt++) {
+            try {
+                return producer.request(message, MILLIS);
+            } catch (RequestTimeoutException error) {
+                if (attempt == TRIES) {
+                    throw error;
+                }
+            }
         }
     }
 
@@ -42,7 +64,9 @@ public final class RequestReply {
             throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
         consumer.setNamespace(namespace);
+        consumer.setHeartbeatBrokerInterval(1000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {

@@ -1,3 +1,4 @@
+import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.Base64;
 import java.util.List;
@@ -17,10 +18,15 @@ import org.apache.rocketmq.common.message.Message;
 /** The official client with its trace on; and its own reader and writer of trace records. */
 public final class Trace {
     public static void main(String[] arguments) throws Exception {
-        switch (arguments[0]) {
-            case "send" -> send(arguments[1], arguments[2], arguments[3], arguments[4]);
-            case "consume" -> consume(arguments[1], arguments[2], arguments[3]);
-            default -> rewrite(arguments[1]);
+        try {
+            switch (arguments[0]) {
+                case "send" -> send(arguments[1], arguments[2], arguments[3], arguments[4]);
+                case "consume" -> consume(arguments[1], arguments[2], arguments[3]);
+                default -> rewrite(arguments[1]);
+            }
+        } catch (Throwable error) { // the client's threads would keep the process alive
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1);
         }
         System.exit(0);
     }
@@ -28,15 +34,18 @@ public final class Trace {
     private static void send(String namesrv, String topic, String group, String body) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(group, true, null);
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
         producer.start();
-        System.out.println("said " + producer.send(new Message(topic, "new", "42 43", body.getBytes(StandardCharsets.UTF_8))).getMsgId());
-        letTracesLeave();
+        System.out.println("\nsaid " + producer.send(new Message(topic, "new", "42 43", body.getBytes(StandardCharsets.UTF_8)), 60_000).getMsgId());
+        System.out.flush();
+        waitForEndOfInput();
         producer.shutdown();
     }
 
     private static void consume(String namesrv, String topic, String group) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, true, null);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         consumer.setAwaitTerminationMillisWhenShutdown(5_000); // or the end of the last handler is not traced
@@ -49,13 +58,14 @@ public final class Trace {
         if (!seen.await(30, TimeUnit.SECONDS)) {
             throw new IllegalStateException("nothing came");
         }
-        letTracesLeave();
+        waitForEndOfInput();
         consumer.shutdown();
     }
 
-    /** They are sent in the background, and a shutdown does not wait for all of them. */
-    private static void letTracesLeave() throws InterruptedException {
-        Thread.sleep(3_000);
+    /** Traces are sent in the background, and a shutdown does not wait for all of them. */
+    private static void waitForEndOfInput() throws IOException {
+        while (System.in.read() >= 0) {
+        }
     }
 
     /** Reads records and writes them again, one a line, as the official code does both. */
