@@ -1,7 +1,8 @@
 """TLS contexts for fakes and their clients, from certificates made for these tests alone.
 
 ``localhost`` is what a client should trust, ``elsewhere`` names another host, ``expired`` ended in
-2020; ``encrypted`` has an encrypted key.  Each is its own authority and secures nothing but loopback connections of tests.
+2020, the key of ``encrypted`` has a passphrase.  Each is its own authority and secures nothing but
+loopback connections of tests.
 """
 
 from __future__ import annotations

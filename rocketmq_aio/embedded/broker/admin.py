@@ -13,9 +13,11 @@ from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 
-# Settings that have an effect when they are updated.
+# Settings that have an effect when they are updated, with their defaults.
 AUTO_CREATE_TOPICS: Final = "autoCreateTopicEnable"
 AUTO_CREATE_GROUPS: Final = "autoCreateSubscriptionGroup"
+SETTINGS: Final = {AUTO_CREATE_TOPICS: "true", AUTO_CREATE_GROUPS: "true", "brokerPermission": "6"}
+SETTINGS_5: Final = {"recallMessageEnable": "false", "useServerSideResetOffset": "true"}
 
 
 class AdminProcessor:
@@ -24,11 +26,13 @@ class AdminProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._started_ms = state.clock.now_ms()
+        self._defaults = SETTINGS | SETTINGS_5 if state.version.is_5 else SETTINGS
 
     @answers(RequestCode.GET_BROKER_CONFIG)
     def config(self) -> object:
         state = self._state
         table = {
+            **self._defaults,
             "brokerName": state.name,
             "brokerClusterName": state.cluster,
             "brokerId": "0",
@@ -44,10 +48,10 @@ class AdminProcessor:
 
     @reads(Command, RequestCode.UPDATE_BROKER_CONFIG)
     def update_config(self, command: Command) -> None:
-        """Store settings; those that this broker does not know have no effect."""
+        """Store settings; names that this broker does not have are ignored, as by real brokers."""
         for line in command.body.decode().splitlines():
-            name, is_setting, value = line.partition("=")
-            if is_setting and not name.startswith("#"):
+            name, _, value = line.partition("=")
+            if name.strip() in self._defaults:
                 self._state.settings[name.strip()] = value.strip()
         state = self._state
         state.auto_create_topics = state.enabled(AUTO_CREATE_TOPICS, state.auto_create_topics)

@@ -290,6 +290,16 @@ async def name_servers_keep_values_by_namespace_and_key(env: CaseEnv) -> None:
     assert found.ext_fields() == {"value": "v"}
 
 
+async def settings_that_a_broker_does_not_have_are_ignored(env: CaseEnv) -> None:
+    async with env.client() as client:
+        changed = await ask(client, RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermision=4")
+        config = await ask(client, RequestCode.GET_BROKER_CONFIG)
+
+    assert changed.code == 0
+    assert b"brokerPermission=6" in config.body
+    assert b"brokerPermision=" not in config.body
+
+
 async def name_servers_list_brokers_and_topics(env: CaseEnv) -> None:
     async with RawClient(env.namesrv) as client:
         cluster = await body_of(client, RequestCode.GET_BROKER_CLUSTER_INFO)
@@ -317,5 +327,6 @@ CASES: tuple[Case, ...] = (
     an_offset_reset_moves_offline_groups_from_5_on,
     an_offset_reset_is_sent_to_members_before_5,
     name_servers_keep_values_by_namespace_and_key,
+    settings_that_a_broker_does_not_have_are_ignored,
     name_servers_list_brokers_and_topics,
 )
