@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from time import monotonic
 
@@ -197,17 +197,24 @@ class PushEngine(GroupEngine[DispatchQueue]):
         await super()._prepare(wanted, note=note and wanted.topic != self._retry_topic)
 
     async def _apply(self, shares: dict[str, frozenset[MessageQueue]]) -> bool:
-        popped = {queue for queues in self.rebalancer.popped.values() for queue in queues}
-        switched = [
-            assigned
-            for queue, assigned in self.table.items()
-            if isinstance(assigned, PoppedQueue) != (queue in popped)
-        ]
+        # Before others are assigned: a pop may return what handlers of pulled queues still have.
+        switched = [each for each in self.table.values() if self._is_switched(each, shares)]
         if switched:
             await self._assignments.revoke(switched, drain_seconds=self._drain_seconds)
         if self._pops is not None:
             await self._follow_modes()
         return await super()._apply(shares)
+
+    def _is_switched(
+        self, assigned: DispatchQueue, shares: Mapping[str, Collection[MessageQueue]]
+    ) -> bool:
+        """Whether the queue, or its topic instead, is popped and was pulled, or the reverse."""
+        queue = assigned.queue
+        popped, share = self.rebalancer.popped.get(queue.topic, ()), shares.get(queue.topic)
+        if share is None:
+            return False
+        is_popped = queue in popped if queue in share else bool(popped)
+        return isinstance(assigned, PoppedQueue) != is_popped
 
     async def _follow_modes(self) -> None:
         """Subscribe to the pop retry topics of topics that are pulled now.

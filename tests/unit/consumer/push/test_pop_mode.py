@@ -197,3 +197,27 @@ async def test_failed_consumer_pops_nothing_more(cluster: FakeCluster) -> None:
 
         assert loops
         assert all(loop is not None and loop.stopped for loop in loops)
+
+
+async def test_a_switch_from_pulling_to_popping_waits_for_running_handlers(
+    cluster: FakeCluster,
+) -> None:
+    """Otherwise their progress is not committed, and popped again."""
+    handled = Blocked()
+    put(cluster, "1")
+    async with pushing(
+        cluster, handled, client_rebalance=False, close_timeout_seconds=60.0
+    ) as consumer:
+        await handled.have(1)
+        pulled = consumer._engine.table[queue()]
+        cluster.broker.assignments.modes[TOPIC, GROUP] = MessageRequestMode.POP
+        consumer._engine.rebalancer.wake()
+        await until(lambda: pulled.dropped, "the revocation")
+        handled.let_go.set()
+        await until(
+            lambda: any(isinstance(each, PoppedQueue) for each in consumer._engine.table.values()),
+            "the popped queue",
+        )
+
+        assert cluster.broker.committed(GROUP, TOPIC, 0) == 1
+        assert handled.bodies() == ["1"]
