@@ -42,7 +42,7 @@ ONLY_EMBEDDED := tests/broker/test_embedded_official.py examples/billing/tests/t
 # Not conformance: it compares the embedded broker with the versions that it imitates.
 CLIENT_TESTS := $(addprefix tests/broker/test_,producer.py push.py pull.py transactions.py pop.py)
 
-.PHONY: demo core test test-quick check check-format check-mypy check-pyright check-layers check-docs test-unit test-core test-faults test-embedded test-broker test-topologies test-chaos test-versions test-spark test-containers bench docs format lock clean
+.PHONY: demo core test test-quick check check-format check-mypy check-pyright check-layers check-docs test-unit test-core test-faults test-embedded test-broker test-essential-topologies test-topologies test-chaos test-versions test-spark test-containers bench docs format lock clean
 
 demo: $(DEMO)/.ready
 	PYTHONPATH=. $(DEMO)/bin/python examples/demo.py --backend $(BACKEND)
@@ -51,7 +51,7 @@ demo: $(DEMO)/.ready
 core: $(READY)
 	$(BIN)/python tools/build_hook.py
 
-test: test-unit test-core test-faults test-embedded test-broker test-spark
+test: test-unit test-core test-faults test-embedded test-broker test-essential-topologies test-spark
 
 test-quick: $(READY)
 	$(UNIT_PYTEST) -m "not long" tests/unit tests/faults
@@ -85,9 +85,13 @@ test-versions: $(READY)
 	  $(PYTEST) $(CLIENT_TESTS) --rocketmq-backend jvm --rocketmq-version $$version || failed="$$failed $$version"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
-# Slaves, rolling restarts and upgrades, several name servers, proxies; the clusters are large.
+# Replicas, rolling upgrades, several name servers, proxies; the clusters are large.
 test-topologies: $(READY)
-	$(PYTEST) tests/topologies --rocketmq-backend jvm --rocketmq-version 5.5.0
+	$(PYTEST) tests/topologies $(TOPOLOGY_OPTIONS) --rocketmq-backend jvm --rocketmq-version 5.5.0
+
+# One failover, one rolling upgrade, one backlog that is read from a slave.
+test-essential-topologies:
+	$(MAKE) test-topologies TOPOLOGY_OPTIONS="-m essential"
 
 # Random clients and faults on real brokers, for CHAOS_MINUTES on each topology; see CONTRIBUTING.md.
 test-chaos: $(READY)

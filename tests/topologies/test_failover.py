@@ -27,6 +27,7 @@ def broker(controlled: Cluster) -> ControlledBroker:
     return broker
 
 
+@pytest.mark.essential
 async def test_nothing_confirmed_is_lost_in_two_failovers(
     controlled: Cluster, broker: ControlledBroker
 ) -> None:

@@ -30,6 +30,7 @@ async def topic(pair: Cluster, rocketmq_group: str) -> AsyncIterator[str]:
     await asyncio.to_thread(pair.delete_topic, name)
 
 
+@pytest.mark.essential
 async def test_a_rolling_upgrade_needs_no_handling_of_errors(pair: Cluster, topic: str) -> None:
     async with Workload(pair.namesrv, topic) as load:
         await load.until_more()

@@ -88,6 +88,7 @@ def lite_pull(cluster: Cluster, group: str) -> LitePullConsumer:
     return LitePullConsumer(group, namesrv=cluster.namesrv, config=config)
 
 
+@pytest.mark.essential
 async def test_a_backlog_is_read_from_the_slave_and_its_commits_reach_the_returned_master(
     replicated: Cluster, master: Broker, backlog: str, rocketmq_group: str
 ) -> None:
