@@ -1,4 +1,3 @@
-import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.Base64;
 import java.util.List;
@@ -36,9 +35,8 @@ public final class Trace {
         producer.setNamesrvAddr(namesrv);
         producer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
         producer.start();
-        System.out.println("\nsaid " + producer.send(new Message(topic, "new", "42 43", body.getBytes(StandardCharsets.UTF_8)), 60_000).getMsgId());
-        System.out.flush();
-        waitForEndOfInput();
+        System.out.println("said " + producer.send(new Message(topic, "new", "42 43", body.getBytes(StandardCharsets.UTF_8)), 60_000).getMsgId());
+        letTracesLeave();
         producer.shutdown();
     }
 
@@ -58,14 +56,13 @@ public final class Trace {
         if (!seen.await(30, TimeUnit.SECONDS)) {
             throw new IllegalStateException("nothing came");
         }
-        waitForEndOfInput();
+        letTracesLeave();
         consumer.shutdown();
     }
 
-    /** Traces are sent in the background, and a shutdown does not wait for all of them. */
-    private static void waitForEndOfInput() throws IOException {
-        while (System.in.read() >= 0) {
-        }
+    /** They are sent in the background, and a shutdown does not wait for all of them. */
+    private static void letTracesLeave() throws InterruptedException {
+        Thread.sleep(3_000);
     }
 
     /** Reads records and writes them again, one a line, as the official code does both. */
