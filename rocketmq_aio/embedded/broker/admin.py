@@ -13,10 +13,33 @@ from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 
-# Settings that have an effect when they are updated, with their defaults.
+# Settings with the defaults of real brokers.  These can be updated, without an effect:
+KEPT_SETTINGS: Final = {
+    "defaultTopicQueueNums": "8",
+    "deleteWhen": "04",
+    "diskMaxUsedSpaceRatio": "75",
+    "fileReservedTime": "72",
+    "flushDiskType": "ASYNC_FLUSH",
+    "flushIntervalCommitLog": "500",
+    "longPollingEnable": "true",
+    "maxMessageSize": "4194304",
+    "maxTransferBytesOnMessageInMemory": "262144",
+    "maxTransferCountOnMessageInMemory": "32",
+    "notifyConsumerIdsChangedEnable": "true",
+    "rejectTransactionMessage": "false",
+    "slaveReadEnable": "false",
+    "traceTopicEnable": "false",
+    "transactionCheckMax": "15",
+    "transactionTimeOut": "6000",
+}
+# These have one:
 AUTO_CREATE_TOPICS: Final = "autoCreateTopicEnable"
 AUTO_CREATE_GROUPS: Final = "autoCreateSubscriptionGroup"
-SETTINGS: Final = {AUTO_CREATE_TOPICS: "true", AUTO_CREATE_GROUPS: "true", "brokerPermission": "6"}
+SETTINGS: Final = KEPT_SETTINGS | {
+    AUTO_CREATE_TOPICS: "true",
+    AUTO_CREATE_GROUPS: "true",
+    "brokerPermission": "6",
+}
 SETTINGS_5: Final = {"recallMessageEnable": "false", "useServerSideResetOffset": "true"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rocketmq_aio.embedded.broker.admin import KEPT_SETTINGS
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
@@ -298,6 +299,8 @@ async def settings_that_a_broker_does_not_have_are_ignored(env: CaseEnv) -> None
     assert changed.code == 0
     assert b"brokerPermission=6" in config.body
     assert b"brokerPermision=" not in config.body
+    names = {line.partition(b"=")[0].decode() for line in config.body.splitlines()}
+    assert KEPT_SETTINGS.keys() <= names
 
 
 async def name_servers_list_brokers_and_topics(env: CaseEnv) -> None:
