@@ -257,18 +257,19 @@ class PopProcessor:
         self, header: PopMessage, matches: Matches | None, now: int, result: PopResult
     ) -> None:
         for queue in self._queues(header):
-            key = (header.consumer_group, queue)
-            log = self._log(queue)
-            begin = max(self._next.get(key, _first_offset(header, log)), log.min_offset)
+            group, log = header.consumer_group, self._log(queue)
+            first = _first_offset(header, log)
+            begin = self._begin(group, queue, log, order=False, first=first)
             wanted = matches if queue.marker == NORMAL else None
             most = header.max_msg_nums - len(result.messages)
-            found, self._next[key] = _select(log, begin, most, wanted)
+            found, end = _select(log, begin, most, wanted)
+            self._next[group, queue] = end
             if not found:
                 continue
             result.starts[queue] = begin
             for stored in found:
                 result.messages.append((queue, stored))
-                delivery = Delivery(header.consumer_group, queue, stored.offset, now)
+                delivery = Delivery(group, queue, stored.offset, now)
                 self._hide(delivery, now + header.invisible_time)
 
     def _pop_ordered(
@@ -277,12 +278,12 @@ class PopProcessor:
         for queue in self._queues(header):
             if queue.marker != NORMAL:
                 continue
-            log = self._log(queue)
-            order = self._orders[header.consumer_group, queue]
+            group, log = header.consumer_group, self._log(queue)
+            order = self._orders[group, queue]
             if order.blocks(header.attempt_id, now):
                 continue
-            begin = _first_offset(header, log) if order.next is None else order.next
-            begin = max(begin, log.min_offset)
+            first = _first_offset(header, log)
+            begin = self._begin(group, queue, log, order=True, first=first)
             found, _ = _select(log, begin, header.max_msg_nums - len(result.messages), matches)
             if not found:
                 continue
@@ -296,10 +297,17 @@ class PopProcessor:
     def _log(self, queue: PopQueue) -> QueueLog:
         return self._state.store.topics[queue.topic].queues[queue.queue_id]
 
-    def _begin(self, group: str, queue: PopQueue, log: QueueLog, *, order: bool) -> int:
-        """Return the offset that *group* pops next; the first one if it never popped."""
+    def _begin(
+        self, group: str, queue: PopQueue, log: QueueLog, *, order: bool, first: int = 0
+    ) -> int:
+        """Return the offset to pop next: behind what *group* has popped, or committed by pulls.
+
+        :param first: where a group that did neither begins
+        """
         position = self._orders[group, queue].next if order else self._next.get((group, queue))
-        return max(position or 0, log.min_offset)
+        committed = self._state.committed.get((group, queue.topic, queue.queue_id))
+        known = [each for each in (position, committed) if each is not None]
+        return max(*(known or [first]), log.min_offset)
 
     def _queues(self, header: GroupQueueRequest) -> list[PopQueue]:
         """Return the queues of the request: those of retry topics first."""

@@ -24,6 +24,7 @@ from rocketmq_aio.protocol.receipt import (
     receipts,
 )
 from rocketmq_aio.protocol.record import decode_messages
+from rocketmq_aio.protocol.requests.offsets import UpdateConsumerOffset
 from rocketmq_aio.protocol.requests.pop import (
     AckMessage,
     BatchAckMessage,
@@ -222,6 +223,22 @@ async def a_young_queue_is_given_whole_wherever_a_group_begins(env: CaseEnv) -> 
         found = await popped(client, env, 2, init_mode=1)
 
     assert bodies(found) == [b"1", b"2"]
+
+
+async def a_pop_begins_at_the_offset_that_pulls_committed(env: CaseEnv) -> None:
+    if await is_unknown(env):
+        return
+    async with env.client() as client:
+        await pop(client, env)  # creates the group
+        await store(client, env, b"1", b"2")
+        pulled = UpdateConsumerOffset(
+            consumer_group=env.group, topic=env.topic, queue_id=0, commit_offset=1
+        )
+        assert (await client.ask(pulled)).code == 0
+        found = await popped(client, env, 1)
+
+        assert bodies(found) == [b"2"]
+        await _ack_all(client, env, found)
 
 
 async def a_pop_may_pick_by_tag(env: CaseEnv) -> None:
@@ -473,6 +490,7 @@ CASES: tuple[Case, ...] = (
     a_pop_of_unknown_age_tells_the_time_and_is_not_held,
     a_pop_from_long_ago_is_not_served,
     a_young_queue_is_given_whole_wherever_a_group_begins,
+    a_pop_begins_at_the_offset_that_pulls_committed,
     a_pop_may_pick_by_tag,
     too_much_or_the_unknown_is_refused,
     what_is_not_acknowledged_comes_again,
