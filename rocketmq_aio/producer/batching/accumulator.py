@@ -54,10 +54,12 @@ SPREAD_SECONDS: Final = 0.1  # most between the deadlines within a batch, whose 
 class Entries(msgspec.Struct, eq=False):
     """Messages that share a request, and their futures, in one order.
 
+    :ivar bodies: those of the messages when they were added; the caller may use a message again
     :ivar ids: their message ids, made with the request or with an error
     """
 
     messages: list[Message] = []
+    bodies: list[bytes] = []
     futures: list[asyncio.Future[SendResult]] = []
     ids: list[str] = []
 
@@ -66,9 +68,11 @@ class Entries(msgspec.Struct, eq=False):
         left = [at for at, future in enumerate(self.futures) if not future.done()]
         if len(left) == len(self.futures):
             return self
-        messages = [self.messages[at] for at in left]
         return Entries(
-            messages, [self.futures[at] for at in left], [self.ids[at] for at in left if self.ids]
+            [self.messages[at] for at in left],
+            [self.bodies[at] for at in left],
+            [self.futures[at] for at in left],
+            [self.ids[at] for at in left if self.ids],
         )
 
     def halves(self) -> tuple[Entries, Entries]:
@@ -76,7 +80,14 @@ class Entries(msgspec.Struct, eq=False):
         return self._part(slice(middle)), self._part(slice(middle, None))
 
     def _part(self, part: slice) -> Entries:
-        return Entries(self.messages[part], self.futures[part], self.ids[part])
+        return Entries(self.messages[part], self.bodies[part], self.futures[part], self.ids[part])
+
+    def restore_bodies(self) -> None:
+        """Replace messages that have another body now by copies with the former one."""
+        for at, (message, body) in enumerate(zip(self.messages, self.bodies, strict=True)):
+            if message.body is not body:
+                self.messages[at] = copy(message)
+                self.messages[at].body = body
 
     def make_ids(self, generator: MessageIdGenerator) -> None:
         if not self.ids:
@@ -155,7 +166,8 @@ class BatchAccumulator:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        length, encoded = len(message.body), message.encoded_properties
+        body, encoded = message.body, message.encoded_properties
+        length = len(body)
         properties = self._id_bytes + len(encoded if encoded.isascii() else encoded.encode())
         if alone or properties > MAX_OWN_PROPERTIES:
             self._check_sizes(message)
@@ -176,6 +188,7 @@ class BatchAccumulator:
             batch = self._begin(PendingBatch(key, kind, queue, deadline))
         entries = batch.entries
         entries.messages.append(message)
+        entries.bodies.append(body)
         entries.futures.append(future)
         batch.size += size
         batch.count += 1
@@ -320,6 +333,7 @@ class BatchAccumulator:
 
     def _request(self, entries: Entries, target: SendTarget, *, fixed: bool) -> SendRequest:
         """Return the request that carries *entries*; a single message is not sent as a batch."""
+        entries.restore_bodies()
         messages, config, born_ms = entries.messages, self._config, time_ns() // 1_000_000
         if len(messages) == 1:
             entries.make_ids(self._ids)

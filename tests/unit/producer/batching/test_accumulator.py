@@ -140,6 +140,20 @@ async def test_concurrent_sends_share_a_batch_and_get_their_own_results(
     assert room_taken(turn_env) == (0, 0)
 
 
+async def test_a_batch_has_the_bodies_that_messages_had_when_they_were_sent(
+    turn_env: ProducerEnv,
+) -> None:
+    await turn_env.producer.publish_queues("orders")
+    reused = Message("orders", b"?")
+    sent = []
+    for number in range(3):
+        reused.body = b"%d" % number
+        sent.append(turn_env.producer.send_nowait(reused))
+    await asyncio.gather(*sent)
+
+    assert [each.body for each in turn_env.broker.messages("orders")] == [b"0", b"1", b"2"]
+
+
 async def test_without_auto_batch_each_message_is_sent_alone(env: ProducerEnv) -> None:
     await asyncio.gather(*send_all(env, messages(5)))
 
