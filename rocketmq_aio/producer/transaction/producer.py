@@ -146,8 +146,8 @@ class TransactionProducer(Producer[V]):
     # --- for the instance -----------------------------------------------------------------------
 
     def topics(self) -> Iterable[str]:
-        """Also topics of transactions, whose brokers may check much later."""
-        return {*super().topics(), *self._own_topics, *self._half_sender.topics()}
+        """Also topics of transactions, because their brokers may check at any later time."""
+        return {*super().topics(), *self._own_topics, *self._half_sender.topics}
 
     def on_transaction_check(
         self, address: str, header: CheckTransactionState, message: MessageExt

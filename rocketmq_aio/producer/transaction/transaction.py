@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self
@@ -35,7 +35,7 @@ from rocketmq_aio.producer.transaction.half_message import (
 
 logger = get_logger(__name__)
 
-CHECKED_SECONDS: Final = 3600.0  # brokers check 15 times, by default in less than 15 minutes
+MAX_TOPICS: Final = 10_000  # of transactions, whose brokers may check at any later time
 
 
 class TransactionResult(msgspec.Struct, frozen=True, gc=False):
@@ -185,7 +185,10 @@ class Transaction:
 
 
 class HalfMessageSender:
-    """Sends the half messages of *group*, and the decisions about them."""
+    """Sends the half messages of *group*, and the decisions about them.
+
+    :ivar topics: those of half messages, at most `MAX_TOPICS`
+    """
 
     def __init__(
         self,
@@ -195,18 +198,12 @@ class HalfMessageSender:
         log: TransactionLog,
         end_transaction: EndTransactionSender,
     ) -> None:
-        self._sent_at: dict[str, float] = {}  # by topic: time of the last half message
+        self.topics: dict[str, None] = {}
         self._sender = sender
         self._group = group
         self._hooks = hooks
         self._log = log
         self._end_transaction = end_transaction
-
-    def topics(self) -> Iterable[str]:
-        """Return the topics whose transactions brokers may still check; drop the others."""
-        since = monotonic() - CHECKED_SECONDS
-        self._sent_at = {topic: at for topic, at in self._sent_at.items() if at >= since}
-        return self._sent_at
 
     async def send(
         self, message: Message, choice: QueueChoice, seconds: float
@@ -255,7 +252,10 @@ class HalfMessageSender:
         publish: TopicPublishInfo,
         deadline: float,
     ) -> SendResult:
-        self._sent_at[message.topic] = monotonic()
+        self.topics.pop(message.topic, None)  # the last one sent to is the last
+        self.topics[message.topic] = None
+        if len(self.topics) > MAX_TOPICS:
+            del self.topics[next(iter(self.topics))]
         routing = self._sender.selection.routing(message, choice)
         target = routing.select_target(publish)
         request = self._sender.request_to(target, message, routing)

@@ -584,15 +584,14 @@ async def test_topics_of_transactions_stay_registered(env: TransactionEnv) -> No
     assert "orders" in env.producer.topics()
 
 
-async def test_topics_whose_transactions_are_over_are_dropped(
+async def test_the_number_of_registered_topics_of_transactions_is_bounded(
     env: TransactionEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(transaction_module, "MAX_TOPICS", 1)
     await env.commit(ORDER)
-    env.producer._infos["orders"].used_at -= UNUSED_SECONDS + 1
-    monkeypatch.setattr(transaction_module, "CHECKED_SECONDS", -1.0)
+    await env.commit(Message("others", b"paid"))
 
-    assert "orders" not in env.producer.topics()
-    assert not env.producer._half_sender._sent_at
+    assert list(env.producer._half_sender.topics) == ["others"]
 
 
 @pytest.mark.parametrize(
