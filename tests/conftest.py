@@ -1,4 +1,4 @@
-"""Shared by all tests: the unit tests run on both event loops, the others on asyncio's.
+"""Shared by all tests: unit tests of the client run on both event loops, others on asyncio's.
 
 The fixtures are for tests with real servers, beyond those that users have too.
 """
@@ -19,6 +19,14 @@ from rocketmq_aio.testing import Cluster
 from tests.server_options import server_options
 
 UNIT = Path(__file__).parent / "unit"
+# Of what runs in an application's event loop; the rest does not depend on its kind.
+ON_BOTH_LOOPS = tuple(
+    UNIT / name
+    for name in (
+        *("consumer", "embedded", "instance", "producer", "remoting", "trace"),
+        "test_signals.py",
+    )
+)
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -34,8 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, LoopFactory]:
-    """Run a unit test once per event loop."""
-    if UNIT in item.path.parents:
+    """Run unit tests of the client once per event loop."""
+    if not {item.path, *item.path.parents}.isdisjoint(ON_BOTH_LOOPS):
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
 

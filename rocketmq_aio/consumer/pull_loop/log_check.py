@@ -13,9 +13,11 @@ from typing import Final, NamedTuple
 from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.instance.client_instance import MQClientInstance
+from rocketmq_aio.instance.time_search import TimeSearch
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.pull import PullMessageResponse
 from rocketmq_aio.protocol.subscription import subscription
@@ -42,7 +44,7 @@ def stored_at(message: MessageExt) -> StoredAt | None:
 
 
 class LogCheck:
-    """Compares logs of masters, each with one pull of one message.
+    """Compares logs of masters, each with one pull of one message; finds where they differ.
 
     :param lite: the group is of a lite pull consumer
     """
@@ -64,21 +66,49 @@ class LogCheck:
         """
         if not await self._differs(queue, address, last):
             return None
-        after = last.store_time + MILLISECOND
-        offset = await self._instance.broker.offset_for_time(queue, round(after.timestamp() * 1000))
-        return max(0, min(offset, last.offset))
+        after = round((last.store_time + MILLISECOND).timestamp() * 1000)
+        return min(await self._first_since(queue, address, after), last.offset)
+
+    async def _first_since(self, queue: MessageQueue, address: str, millis: int) -> int:
+        """Return the first offset stored at or after *millis*; the end if there is none."""
+        broker = self._instance.broker
+        least, most = max(0, await broker.min_offset(queue)), await broker.max_offset(queue)
+        search = TimeSearch(millis, least, most, await broker.offset_for_time(queue, millis))
+        while (found := search.found) is None:
+            search.seen(await self._store_times(queue, address, search, most))
+        return found
+
+    async def _store_times(
+        self, queue: MessageQueue, address: str, search: TimeSearch, most: int
+    ) -> list[tuple[int, int]]:
+        """Return offsets and store times of the messages that *search* wants."""
+        offset = search.probe
+        while offset < most:
+            command = await self._pull(queue, address, offset, search.count)
+            if command.code == ResponseCode.SUCCESS:
+                messages, _ = self._instance.remoting.decode(command.body, queue)
+                stored = [each for each in map(stored_at, messages) if each is not None]
+                return [(each.offset, round(each.store_time.timestamp() * 1000)) for each in stored]
+            following = read_header(command, PullMessageResponse).next_begin_offset
+            if following <= offset:
+                break
+            offset = following  # after deleted messages
+        return []
 
     async def _differs(self, queue: MessageQueue, address: str, last: StoredAt) -> bool:
-        everything = subscription(queue.topic, "*", 0)
-        request = PullRequest(self._group, queue, everything, 1, lite=self._lite)
-        remoting = self._instance.remoting
-        timeout = self._instance.config.request_timeout_seconds
-        command = await request.send(remoting, address, last.offset, timeout)
+        command = await self._pull(queue, address, last.offset, 1)
         if command.code in NOT_THERE:
             # An offset after it: retention has deleted it.
             return read_header(command, PullMessageResponse).next_begin_offset <= last.offset
-        if command.code != ResponseCode.SUCCESS:
-            raise broker_error(command, address)
-        messages, _ = remoting.decode(command.body, queue)
+        messages, _ = self._instance.remoting.decode(command.body, queue)
         same_offset = [each for each in messages if each.queue_offset == last.offset]
         return any(stored_at(each) != last for each in same_offset)
+
+    async def _pull(self, queue: MessageQueue, address: str, offset: int, count: int) -> Command:
+        everything = subscription(queue.topic, "*", 0)
+        request = PullRequest(self._group, queue, everything, count, lite=self._lite)
+        timeout = self._instance.config.request_timeout_seconds
+        command = await request.send(self._instance.remoting, address, offset, timeout)
+        if command.code != ResponseCode.SUCCESS and command.code not in NOT_THERE:
+            raise broker_error(command, address)
+        return command

@@ -68,6 +68,12 @@ class FakeInstance:
         assert queue.broker_name == "broker-a"
         return self.addresses
 
+    async def min_offset(self, queue: MessageQueue) -> int:
+        return self._broker.topics[queue.topic].queues[queue.queue_id].min_offset
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        return self._broker.topics[queue.topic].queues[queue.queue_id].max_offset
+
     async def offset_for_time(self, queue: MessageQueue, millis: int) -> int:
         return self._broker.topics[queue.topic].queues[queue.queue_id].search(millis)
 
