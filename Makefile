@@ -75,9 +75,9 @@ test-embedded: $(READY)
 	done
 
 test-broker: $(READY)
-	set -e; for version in $(VERSIONS); do \
-	  $(PYTEST) tests/broker examples/billing $(addprefix --ignore=,$(ONLY_EMBEDDED)) --rocketmq-version $$version; \
-	done
+	failed=; for version in $(VERSIONS); do \
+	  $(PYTEST) tests/broker examples/billing $(addprefix --ignore=,$(ONLY_EMBEDDED)) --rocketmq-version $$version || failed="$$failed $$version"; \
+	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
 # The clients on versions that `make test` does not use; every version runs even if one fails.
 test-versions: $(READY)
