@@ -222,7 +222,10 @@ async def test_offset_queries_take_names_without_namespace(
     async with PullConsumer(group, client=configs[0]) as puller:
         await puller.commit(queue, 1)
 
-        assert await puller.max_offset(queue) == 1
+        async def is_indexed() -> bool:  # brokers index messages a moment after the send
+            return await puller.max_offset(queue) == 1
+
+        await until_done(is_indexed, "the message")
         assert await puller.min_offset(queue) == 0
         assert await puller.committed(queue) == 1
     async with PullConsumer(group, client=configs[1]) as puller:

@@ -470,7 +470,11 @@ async def test_test_messages_are_stored_and_measured(admin: AdminClient) -> None
 
     assert len(tests[BROKER].seconds) == 3
     assert 0 < tests[BROKER].average_seconds < SECONDS
-    assert (await admin.topics.stats(BROKER)).count == before + 3
+
+    async def are_stored() -> bool:  # brokers index messages a moment after they store them
+        return (await admin.topics.stats(BROKER)).count == before + 3
+
+    await until_done(are_stored, "the test messages", SECONDS)
 
 
 @pytest.mark.mqadmin("cleanExpiredCQ")
