@@ -53,13 +53,12 @@ class OffsetSearch:
         least = max(0, await broker.min_offset(queue))
         most = max(least, await broker.max_offset(queue))
         hint = await broker.offset_for_time(queue, millis)
-        search = TimeSearch(millis, least, most, hint)
         try:
-            while search.found is None:
-                search.seen(await self._stored(queue, search.probe, most, search.count))
+            return await TimeSearch(millis, least, most, hint).find(
+                lambda offset, count: self._stored(queue, offset, most, count)
+            )
         except REFUSALS:
             return min(max(hint, least), most)
-        return search.found
 
     async def _stored(
         self, queue: MessageQueue, offset: int, most: int, count: int

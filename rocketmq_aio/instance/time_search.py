@@ -6,7 +6,7 @@ Brokers before 5.0 return the message closest in time, and any one of several wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 NARROW: Final = 2  # the message before the hint, and the one at the hint
@@ -16,7 +16,7 @@ WIDE: Final = 32
 class TimeSearch:
     """Bisects a queue by store times, which grow with the offset.
 
-    Read `count` messages from `probe` on and pass them to `seen`, until `found` is set.
+    `find` reads `count` messages from `probe` on and passes them to `seen`, until `found` is set.
 
     :param hint: the offset that the broker returned; a wrong one only costs more reads
     """
@@ -28,6 +28,16 @@ class TimeSearch:
         self._ways: set[str] = set()
         self.count = NARROW
         self.probe = self._inside(hint - 1)
+
+    async def find(self, read: Callable[[int, int], Awaitable[Sequence[tuple[int, int]]]]) -> int:
+        """Return the offset, with the messages (offset, store time) that *read* returns.
+
+        :param read: takes the first offset and the number of messages; returns at least one, if
+            there is one behind that offset
+        """
+        while (found := self.found) is None:
+            self.seen(await read(self.probe, self.count))
+        return found
 
     @property
     def found(self) -> int | None:

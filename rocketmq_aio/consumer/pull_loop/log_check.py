@@ -73,27 +73,26 @@ class LogCheck:
         """Return the first offset stored at or after *millis*; the end if there is none."""
         broker = self._instance.broker
         least, most = max(0, await broker.min_offset(queue)), await broker.max_offset(queue)
-        search = TimeSearch(millis, least, most, await broker.offset_for_time(queue, millis))
-        while (found := search.found) is None:
-            search.seen(await self._store_times(queue, address, search, most))
-        return found
+        hint = await broker.offset_for_time(queue, millis)
 
-    async def _store_times(
-        self, queue: MessageQueue, address: str, search: TimeSearch, most: int
-    ) -> list[tuple[int, int]]:
-        """Return offsets and store times of the messages that *search* wants."""
-        offset = search.probe
-        while offset < most:
-            command = await self._pull(queue, address, offset, search.count)
-            if command.code == ResponseCode.SUCCESS:
-                messages, _ = self._instance.remoting.decode(command.body, queue)
-                stored = [each for each in map(stored_at, messages) if each is not None]
-                return [(each.offset, round(each.store_time.timestamp() * 1000)) for each in stored]
-            following = read_header(command, PullMessageResponse).next_begin_offset
-            if following <= offset:
-                break
-            offset = following  # after deleted messages
-        return []
+        async def read(offset: int, count: int) -> list[tuple[int, int]]:
+            while offset < most:
+                command = await self._pull(queue, address, offset, count)
+                if command.code == ResponseCode.SUCCESS:
+                    return self._store_times(command, queue)
+                following = read_header(command, PullMessageResponse).next_begin_offset
+                if following <= offset:
+                    break
+                offset = following  # after deleted messages
+            return []
+
+        return await TimeSearch(millis, least, most, hint).find(read)
+
+    def _store_times(self, command: Command, queue: MessageQueue) -> list[tuple[int, int]]:
+        """Return offsets and store times of the messages in a response."""
+        messages, _ = self._instance.remoting.decode(command.body, queue)
+        stored = [each for each in map(stored_at, messages) if each is not None]
+        return [(each.offset, round(each.store_time.timestamp() * 1000)) for each in stored]
 
     async def _differs(self, queue: MessageQueue, address: str, last: StoredAt) -> bool:
         command = await self._pull(queue, address, last.offset, 1)

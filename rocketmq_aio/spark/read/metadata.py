@@ -217,10 +217,9 @@ class Metadata:
         async def search(key: Queue) -> int:
             queue, maximum = MessageQueue(*key), extents[key].maximum
             hint = await self._instance.broker.offset_for_time(queue, instants[key])
-            search = TimeSearch(instants[key], *extents[key], hint)
-            while search.found is None:
-                search.seen(await self._store_times(queue, search.probe, maximum, search.count))
-            return search.found
+            return await TimeSearch(instants[key], *extents[key], hint).find(
+                lambda offset, count: self._store_times(queue, offset, maximum, count)
+            )
 
         return await self._query(instants, search)
 
