@@ -270,10 +270,11 @@ class TopicAdmin:
 
         async def put(name: str, address: str) -> None:
             configs = await self._changes(name, address, chosen[name])
+            if not configs:
+                return
             body = msgspec.json.encode({"topicConfigList": [*map(self._listed, configs)]})
             try:
-                if configs:
-                    await self._servers.request(address, PUT_TOPICS, body)
+                await self._servers.request(address, PUT_TOPICS, body)
             except NotSupportedError:  # older than 5.3
                 version = (await self._servers.request(address, GetBrokerRuntime())).version
                 if version < V5_0_0 and any(each.attributes for each in configs):
