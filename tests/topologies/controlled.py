@@ -75,6 +75,14 @@ def create_topic(cluster: Cluster, name: str, queues: int = 2) -> str:
     return name
 
 
+def in_sync_broker(cluster: Cluster) -> ControlledBroker:
+    """Return the broker of the cluster once all its replicas are in sync."""
+    (broker,) = cluster.brokers
+    assert isinstance(broker, ControlledBroker)
+    broker.wait_in_sync()
+    return broker
+
+
 def rejoin(broker: ControlledBroker, number: int) -> None:
     """Start a replica again, and wait until it is in sync."""
     broker.replicas[number].start()

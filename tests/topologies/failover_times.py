@@ -13,7 +13,7 @@ from statistics import median
 from time import monotonic
 
 from rocketmq_aio.testing import Cluster, ControlledBroker, probe
-from tests.topologies.controlled import Load, create_topic, rejoin, start_controlled
+from tests.topologies.controlled import Load, create_topic, in_sync_broker, rejoin, start_controlled
 from tests.unit.remoting.until import until
 
 WAIT_SECONDS = 120.0
@@ -63,9 +63,7 @@ async def measure_kill(cluster: Cluster, broker: ControlledBroker, load: Load) -
 
 async def measure(version: str, kills: int) -> None:
     with start_controlled(version, "jvm") as cluster:
-        (broker,) = cluster.brokers
-        assert isinstance(broker, ControlledBroker)
-        broker.wait_in_sync()
+        broker = in_sync_broker(cluster)
         load = Load(
             cluster.namesrv, create_topic(cluster, "sales"), create_topic(cluster, "ordered")
         )

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from rocketmq_aio.testing import Cluster, ControlledBroker, probe
-from tests.topologies.controlled import WAIT_SECONDS, Load, create_topic, rejoin, start_controlled
+from tests.topologies.controlled import (
+    WAIT_SECONDS,
+    Load,
+    create_topic,
+    in_sync_broker,
+    rejoin,
+    start_controlled,
+)
 from tests.unit.remoting.until import until
 
 
@@ -22,10 +29,7 @@ def cluster(rocketmq_backend: str, rocketmq_version: str) -> Iterator[Cluster]:
 @pytest.fixture
 def broker(cluster: Cluster) -> ControlledBroker:
     """The replicas, all in sync."""
-    (broker,) = cluster.brokers
-    assert isinstance(broker, ControlledBroker)
-    broker.wait_in_sync()
-    return broker
+    return in_sync_broker(cluster)
 
 
 def wait_leader(cluster: Cluster) -> None:

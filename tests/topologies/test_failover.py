@@ -8,7 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from rocketmq_aio.testing import Cluster, ControlledBroker
-from tests.topologies.controlled import WAIT_SECONDS, Load, create_topic, rejoin, start_controlled
+from tests.topologies.controlled import (
+    WAIT_SECONDS,
+    Load,
+    create_topic,
+    in_sync_broker,
+    rejoin,
+    start_controlled,
+)
 from tests.unit.remoting.until import until
 
 
@@ -21,10 +28,7 @@ def controlled(rocketmq_backend: str, rocketmq_version: str) -> Iterator[Cluster
 @pytest.fixture
 def broker(controlled: Cluster) -> ControlledBroker:
     """The replicas, all in sync."""
-    (broker,) = controlled.brokers
-    assert isinstance(broker, ControlledBroker)
-    broker.wait_in_sync()
-    return broker
+    return in_sync_broker(controlled)
 
 
 @pytest.mark.essential

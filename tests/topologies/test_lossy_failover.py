@@ -12,9 +12,16 @@ from typing import Final
 import pytest
 
 from rocketmq_aio import Message, MessageQueue, Producer
-from rocketmq_aio.testing import Cluster, ControlledBroker
+from rocketmq_aio.testing import Cluster
 from tests.fakes.log_reader import read_queue
-from tests.topologies.controlled import WAIT_SECONDS, Load, create_topic, rejoin, start_controlled
+from tests.topologies.controlled import (
+    WAIT_SECONDS,
+    Load,
+    create_topic,
+    in_sync_broker,
+    rejoin,
+    start_controlled,
+)
 from tests.unit.remoting.until import until
 
 QUEUES: Final = 2
@@ -47,9 +54,7 @@ async def stored_at(address: str, broker: str, topics: list[str]) -> set[bytes]:
 
 
 async def test_only_messages_that_no_replica_has_are_lost(cluster: Cluster) -> None:
-    (broker,) = cluster.brokers
-    assert isinstance(broker, ControlledBroker)
-    await asyncio.to_thread(broker.wait_in_sync)
+    broker = await asyncio.to_thread(in_sync_broker, cluster)
     topics = [create_topic(cluster, name, queues=QUEUES) for name in ("sales", "ordered")]
     filling = create_topic(cluster, "filling", queues=1)
     load = Load(cluster.namesrv, *topics)

@@ -13,6 +13,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** The official client at the other side of every kind of message: {@code Exchange send|read NAMESRV TOPIC GROUP NAMESPACE COUNT}. */
 public final class Exchange {
+    private static final int API_MILLIS = 60_000; // of requests for routes and groups: the machine may be busy
     private static final int IN_ORDER = 5;
 
     private static final int MILLIS = 30_000; // machines that test are busy
@@ -49,7 +50,7 @@ public final class Exchange {
     private static void send(String namesrv, String topic, String group, String namespace) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(group + "-java");
         producer.setNamesrvAddr(namesrv);
-        producer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
+        producer.setMqClientApiTimeout(API_MILLIS);
         producer.setSendMsgTimeout(MILLIS);
         producer.start();
         producer.send(message(topic, "plain"));
@@ -69,7 +70,7 @@ public final class Exchange {
         transactions(namesrv, topic, group);
         DefaultMQProducer inside = new DefaultMQProducer(group + "-inside");
         inside.setNamesrvAddr(namesrv);
-        inside.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
+        inside.setMqClientApiTimeout(API_MILLIS);
         inside.setSendMsgTimeout(MILLIS);
         inside.setNamespace(namespace);
         inside.start();
@@ -80,7 +81,7 @@ public final class Exchange {
     private static void transactions(String namesrv, String topic, String group) throws Exception {
         TransactionMQProducer producer = new TransactionMQProducer(group + "-tx");
         producer.setNamesrvAddr(namesrv);
-        producer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
+        producer.setMqClientApiTimeout(API_MILLIS);
         producer.setSendMsgTimeout(MILLIS);
         producer.setTransactionListener(new TransactionListener() {
             @Override
@@ -104,7 +105,7 @@ public final class Exchange {
             throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
         consumer.setNamesrvAddr(namesrv);
-        consumer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
+        consumer.setMqClientApiTimeout(API_MILLIS);
         consumer.setNamespace(namespace);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");

@@ -28,6 +28,9 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** The official client with one broker, as producer and as consumer of every kind: {@code Official NAMESRV}. */
 public final class Official {
+    private static final int API_MILLIS = 60_000; // of requests for routes and groups: the machine may be busy
+    // Java skips a heartbeat while another is being sent: until the next one brokers do not know the group.
+    private static final int HEARTBEAT_MILLIS = 1000;
     private static final long MILLIS = 20_000;
     private static final MessageQueueSelector FIRST = (queues, message, argument) -> queues.get(0);
 
@@ -49,8 +52,8 @@ public final class Official {
         System.setProperty("rocketmq.client.rebalance.waitInterval", "1000"); // retry topics are found soon
         DefaultMQProducer producer = new DefaultMQProducer("java-producer");
         producer.setNamesrvAddr(namesrv);
-        producer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
-        producer.setHeartbeatBrokerInterval(1000); // brokers know the group when it sends requests
+        producer.setMqClientApiTimeout(API_MILLIS);
+        producer.setHeartbeatBrokerInterval(HEARTBEAT_MILLIS);
         producer.start();
         sends(producer);
         System.out.println("concurrent " + concurrent());
@@ -142,10 +145,9 @@ public final class Official {
     private static int pulled(String topic, int count) throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer("java-lite-" + count);
         consumer.setNamesrvAddr(namesrv);
-        consumer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
+        consumer.setMqClientApiTimeout(API_MILLIS);
         consumer.setPollNameServerInterval(1000);
-        // Java skips a heartbeat while another is being sent, and the broker does not know the group until the next one.
-        consumer.setHeartbeatBrokerInterval(1000);
+        consumer.setHeartbeatBrokerInterval(HEARTBEAT_MILLIS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         consumer.start();
@@ -168,10 +170,9 @@ public final class Official {
         }
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("java-filtered");
         consumer.setNamesrvAddr(namesrv);
-        consumer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
+        consumer.setMqClientApiTimeout(API_MILLIS);
         consumer.setPollNameServerInterval(1000);
-        // Java skips a heartbeat while another is being sent, and the broker does not know the group until the next one.
-        consumer.setHeartbeatBrokerInterval(1000);
+        consumer.setHeartbeatBrokerInterval(HEARTBEAT_MILLIS);
         consumer.setAwaitTerminationMillisWhenShutdown(5000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe("java-filtered", org.apache.rocketmq.client.consumer.MessageSelector.bySql("number > 1"));
@@ -191,7 +192,7 @@ public final class Official {
     private static List<String> transactions() throws Exception {
         TransactionMQProducer producer = new TransactionMQProducer("java-transactions");
         producer.setNamesrvAddr(namesrv);
-        producer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
+        producer.setMqClientApiTimeout(API_MILLIS);
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
@@ -246,10 +247,9 @@ public final class Official {
     private static DefaultMQPushConsumer consumer(String group, String topic) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
-        consumer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
+        consumer.setMqClientApiTimeout(API_MILLIS);
         consumer.setPollNameServerInterval(1000);
-        // Java skips a heartbeat while another is being sent, and the broker does not know the group until the next one.
-        consumer.setHeartbeatBrokerInterval(1000);
+        consumer.setHeartbeatBrokerInterval(HEARTBEAT_MILLIS);
         consumer.setAwaitTerminationMillisWhenShutdown(5000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");

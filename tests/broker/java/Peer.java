@@ -9,6 +9,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** The official client at the other side: sends compressed bodies, or tells the hashes of those it reads. */
 public final class Peer {
+    private static final int API_MILLIS = 60_000; // of requests for routes and groups: the machine may be busy
+
     public static void main(String[] arguments) throws Exception {
         try {
             if (arguments[0].equals("send")) {
@@ -28,7 +30,7 @@ public final class Peer {
             System.setProperty("rocketmq.message.compressType", kind); // each producer looks at it
             DefaultMQProducer producer = new DefaultMQProducer("peer-" + kind);
             producer.setNamesrvAddr(namesrv);
-            producer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
+            producer.setMqClientApiTimeout(API_MILLIS);
             producer.start();
             for (String size : sizes) {
                 String key = kind + "-" + size;
@@ -43,7 +45,7 @@ public final class Peer {
     private static void read(String namesrv, String topic, String group, int count) throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
         consumer.setNamesrvAddr(namesrv);
-        consumer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
+        consumer.setMqClientApiTimeout(API_MILLIS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         consumer.start();

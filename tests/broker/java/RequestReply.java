@@ -11,6 +11,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** The official client as the other side of requests: {@code RequestReply ask|answer NAMESRV TOPIC GROUP [NAMESPACE]}. */
 public final class RequestReply {
+    private static final int API_MILLIS = 60_000; // of requests for routes and groups: the machine may be busy
     private static final int REQUESTS = 5;
     private static final int TRIES = 5;
     private static final long MILLIS = 10_000;
@@ -22,7 +23,7 @@ public final class RequestReply {
         namespace = arguments.length > 4 ? arguments[4] : null;
         DefaultMQProducer producer = new DefaultMQProducer(arguments[3] + "-java");
         producer.setNamesrvAddr(arguments[1]);
-        producer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
+        producer.setMqClientApiTimeout(API_MILLIS);
         producer.setNamespace(namespace);
         producer.setHeartbeatBrokerInterval(1000);
         producer.start();
@@ -64,7 +65,7 @@ public final class RequestReply {
             throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
-        consumer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
+        consumer.setMqClientApiTimeout(API_MILLIS);
         consumer.setNamespace(namespace);
         consumer.setHeartbeatBrokerInterval(1000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

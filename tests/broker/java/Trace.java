@@ -16,6 +16,8 @@ import org.apache.rocketmq.common.message.Message;
 
 /** The official client with its trace on; and its own reader and writer of trace records. */
 public final class Trace {
+    private static final int API_MILLIS = 60_000; // of requests for routes and groups: the machine may be busy
+
     public static void main(String[] arguments) throws Exception {
         try {
             switch (arguments[0]) {
@@ -33,7 +35,7 @@ public final class Trace {
     private static void send(String namesrv, String topic, String group, String body) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(group, true, null);
         producer.setNamesrvAddr(namesrv);
-        producer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
+        producer.setMqClientApiTimeout(API_MILLIS);
         producer.start();
         System.out.println("said " + producer.send(new Message(topic, "new", "42 43", body.getBytes(StandardCharsets.UTF_8)), 60_000).getMsgId());
         letTracesLeave();
@@ -43,7 +45,7 @@ public final class Trace {
     private static void consume(String namesrv, String topic, String group) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, true, null);
         consumer.setNamesrvAddr(namesrv);
-        consumer.setMqClientApiTimeout(60_000); // of requests for routes and groups: the machine may be busy
+        consumer.setMqClientApiTimeout(API_MILLIS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         consumer.setAwaitTerminationMillisWhenShutdown(5_000); // or the end of the last handler is not traced
