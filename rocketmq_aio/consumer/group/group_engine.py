@@ -367,6 +367,9 @@ class GroupEngine(Generic[Q]):
 
     def on_route_changed(self, topic: str) -> None:
         """Rebalance after queues were added, removed or moved; pull from new masters at once."""
+        # An instance offers every change to all of its clients: most concern another group.
+        if topic not in self._subscriptions and all(q.topic != topic for q in self.table):
+            return
         self._missing.check(topic)
         if self.instance.routes.is_gone(topic):
             self._starts.note_gone(topic)
