@@ -87,6 +87,8 @@ class Connection(asyncio.BufferedProtocol):
         self._max_in_flight = max_in_flight
         self._decoder = FrameDecoder(self._deliver, max_frame_bytes=max_frame_bytes, recycle=True)
         self._loop = asyncio.get_running_loop()
+        # uvloop reads up to 32 buffers in a turn, asyncio one.
+        self._reads_repeatedly = not isinstance(self._loop, asyncio.BaseEventLoop)
         self._transport: asyncio.Transport | None = None
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._pending: dict[int, Pending] = {}
@@ -235,6 +237,14 @@ class Connection(asyncio.BufferedProtocol):
             self._decoder.feed(data)
         except CodecError as fault:
             self.abort(_protocol_error(fault, bytes(self._buffer[: min(nbytes, 4)])))
+        if self._reads_repeatedly and nbytes == len(self._buffer) and self.loss is None:
+            # Else large responses fill memory before the loop runs the caller of the first.
+            cast(asyncio.Transport, self._transport).pause_reading()
+            self._loop.call_soon(self._continue_reading)
+
+    def _continue_reading(self) -> None:
+        if self._transport is not None and self.loss is None:
+            self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         return False

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
 from rocketmq_aio.errors import ConnectionLostError, NotConnectedError, RequestTimeoutError
-from rocketmq_aio.protocol.codes import ONEWAY_FLAG
+from rocketmq_aio.protocol.codes import ONEWAY_FLAG, RESPONSE_FLAG
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.remoting import connection as connection_module
-from rocketmq_aio.remoting.connection import MAX_OPAQUE
+from rocketmq_aio.remoting.connection import MAX_OPAQUE, Connection
 from tests.unit.remoting.until import until
 from tests.unit.remoting.wire import PEER, Wire, outcome, settle
 
@@ -228,6 +229,40 @@ async def test_an_idle_connection_keeps_no_memory_of_a_large_response() -> None:
 
         await until(lambda: wire.connection._sweep_timer is None, "the sweep to end")
         assert wire.connection._decoder._kept == []
+
+
+async def test_a_turn_of_the_loop_reads_at_most_one_full_buffer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else responses that arrive together are all in memory before the first is used."""
+    monkeypatch.setattr(connection_module, "RECEIVE_BYTES", 4096)
+    wire = Wire()
+    turns, reads = [0], list[int]()
+
+    async def count() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    def buffer_updated(size: int) -> None:
+        reads.append(turns[0])
+        Connection.buffer_updated(wire.connection, size)
+
+    monkeypatch.setattr(wire.connection, "buffer_updated", buffer_updated)
+    ours, peer = socket.socketpair()
+    await asyncio.get_running_loop().create_unix_connection(lambda: wire.connection, sock=ours)
+    with peer:
+        asked = wire.ask()
+        await asyncio.sleep(0)
+        answer = Command(0, wire.connection._opaque, RESPONSE_FLAG, body=BIG)
+        peer.sendall(encode_command(answer, {}))
+        counting = asyncio.create_task(count())
+        assert (await asked).body == BIG
+        counting.cancel()
+        wire.connection.abort("the test is over")
+
+    assert len(reads) > 10
+    assert len(set(reads)) == len(reads)
 
 
 async def test_a_lost_connection_fails_pending_requests_and_rejects_new_ones() -> None:

@@ -48,6 +48,12 @@ class MemoryTransport(asyncio.Transport):
         self.unsent = 0
         self._connection.resume_writing()
 
+    def pause_reading(self) -> None:
+        """Do nothing: `Wire.receive` passes everything at once."""
+
+    def resume_reading(self) -> None:
+        """Do nothing."""
+
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = high or 0
 
