@@ -265,7 +265,7 @@ def commit_set_back(patch: Patch) -> None:
 
 
 def commits_repeated_after_the_revocation(patch: Patch) -> None:
-    repeating: set[asyncio.Task[None]] = set()
+    repeating: dict[tuple[Any, ...], asyncio.Task[None]] = {}  # by client, group and queue
 
     async def repeat(commit: Commit, offset: int) -> None:
         with suppress(RocketMQError):
@@ -273,9 +273,10 @@ def commits_repeated_after_the_revocation(patch: Patch) -> None:
                 await asyncio.sleep(0.005)
                 await commit(offset)
 
-    async def update(commit: Commit, offset: int) -> None:
+    async def update(commit: partial[Awaitable[None]], offset: int) -> None:
         await commit(offset)
-        repeating.add(asyncio.create_task(repeat(commit, offset)))
+        if commit.args not in repeating:  # more would starve the clients
+            repeating[commit.args] = asyncio.create_task(repeat(commit, offset))
 
     updated(patch, update)
 
