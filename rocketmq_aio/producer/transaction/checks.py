@@ -130,6 +130,9 @@ class TransactionChecks:
                     self._log.decide(half, state)
             elif (state := half.decision()) is TransactionState.COMMIT:
                 is_copy = await self._is_copy(half)
+                location = self._latest[message_id].location
+                if self._end_transaction.may_be_committed_elsewhere(half, location):
+                    state = TransactionState.UNKNOWN
         finally:
             check = self._remove(message_id)
         if is_copy:
@@ -149,9 +152,12 @@ class TransactionChecks:
 
         A broker stores a half message again before each check, possibly during its commit.
         """
-        location = self._latest[half.message_id].location
-        has_commit = await self._end_transaction.has_commit(half, location)
-        return has_commit and self._latest[half.message_id].location.address == location.address
+        while True:
+            location = self._latest[half.message_id].location
+            has_commit = await self._end_transaction.has_commit(half, location)
+            if self._latest[half.message_id].location.address == location.address:
+                return has_commit
+            # Another broker has checked meanwhile, and gets the reply.
 
     async def _call_check(self, message: MessageExt) -> TransactionState:
         state: object = None

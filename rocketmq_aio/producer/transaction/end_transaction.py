@@ -44,6 +44,7 @@ FLAGS: Final = {
 }
 LEAST_SECONDS: Final = 0.001
 NEVER_SENT: Final = (NotConnectedError, BusyError)
+NOT_EXECUTED: Final = (NotConnectedError, BrokerError)
 MAY_HAVE_ARRIVED: Final = (ConnectionLostError, RequestTimeoutError)
 # Of a former master, which is a slave now, and of one whose store does not accept writes.
 READ_ONLY: Final = (ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.SERVICE_NOT_AVAILABLE)
@@ -100,12 +101,17 @@ class EndTransactionSender:
                 # The reply to a check goes to its sender; otherwise the broker may have moved.
                 address = location.address if check else self._address(half, location)
                 header = self._header(half, location, half.state, is_check=check is not None)
+                unanswered_by, broker = half.unanswered_by, self._broker_name(location)
+                if half.state is TransactionState.COMMIT:
+                    half.unanswered_by = broker  # also if this call is cancelled
                 cause = await self._request(address, header, deadline - monotonic())
                 if cause is None:
                     # The request may have opened the connection.
                     half.confirmed = address, self._instance.connection_number(address)
-                    half.confirmed_by = self._broker_name(location)
+                    half.confirmed_by, half.unanswered_by = broker, None
                     return None
+                if isinstance(cause, NOT_EXECUTED):
+                    half.unanswered_by = unanswered_by
                 pause = max(backoff.next_pause(), self._instance.remoting.backoff_left(address))
                 has_moved = check is None and _is_read_only(cause)
                 may_repeat = has_moved or _may_repeat(cause, half.state)
@@ -151,6 +157,18 @@ class EndTransactionSender:
             current = {a: v for a, v in self._rejects.items() if number_of(a) == v[0]}
             self._rejects = current | {location.address: known}
         return known[1] and self._is_confirmed(half, location.address)
+
+    def may_be_committed_elsewhere(self, half: HalfMessage, location: HalfMessageLocation) -> bool:
+        """Whether another broker than that at *location* may have executed a commit, and is alive.
+
+        It checks the transaction itself if it has not.  If it is lost, the copy at *location* may
+        be the only one.
+        """
+        other = half.unanswered_by
+        if other is None or other == self._broker_name(location):
+            return False
+        address = self._instance.routes.master(other)
+        return address is not None and self._instance.remoting.is_connected(address)
 
     async def discard(self, half: HalfMessage, location: HalfMessageLocation) -> None:
         """Roll back the copy at *location*, which the broker made of *half* before its commit."""

@@ -38,6 +38,7 @@ class HalfMessage(msgspec.Struct, gc=False, eq=False):
     :ivar state: None while the local transaction runs
     :ivar confirmed: the address that last confirmed the decision, and the number of the connection
     :ivar confirmed_by: the name of that broker, if it is known
+    :ivar unanswered_by: the name of a broker that may have executed a commit without confirming it
     :ivar is_ending: END_TRANSACTION is in flight
     :ivar checked_at: the location in the last check
     :ivar message: for hooks; None when the transaction is over here
@@ -50,6 +51,7 @@ class HalfMessage(msgspec.Struct, gc=False, eq=False):
     state: TransactionState | None = None
     confirmed: tuple[str, int] | None = None
     confirmed_by: str | None = None
+    unanswered_by: str | None = None
     is_ending: bool = False
     checked_at: HalfMessageLocation | None = None
     message: Message | MessageExt | None = None

@@ -27,6 +27,9 @@ from rocketmq_aio.producer.transaction.half_message import (
 )
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.send import EndTransaction
+from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.unit.producer.transaction_env import (
     COMMIT,
@@ -334,6 +337,76 @@ async def test_a_half_message_that_a_retry_stored_at_two_brokers_becomes_visible
 
         assert sorted(env.flags()) == [COMMIT, ROLLBACK]
         assert (len(env.visible), env.open, env.check.calls) == (1, [], [])
+
+
+def flags_of(broker: FakeBroker) -> list[int]:
+    ends = [read_header(command, EndTransaction) for command in broker.requests_of(END)]
+    return [each.commit_or_rollback for each in ends]
+
+
+async def commit_at_two_brokers(
+    env: TransactionEnv, *, executed: bool = True
+) -> tuple[FakeBroker, FakeBroker]:
+    """Commit a message without a response; return the broker of the copy and that of the commit."""
+    env.cluster.faults.reset(RequestCode.SEND_MESSAGE_V2)
+    env.cluster.faults.reset(END, executed=executed)
+    tx = await env.commit(ORDER)
+    committed_at = tx.sent.queue.broker_name
+    copy, other = sorted(env.cluster.brokers, key=lambda each: each.name == committed_at)
+    assert len(copy.transactions.open) == 1
+    await env.producer.client.heartbeats.send(copy.address)
+    return copy, other
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+@pytest.mark.parametrize("executed", [True, False])
+async def test_a_commit_without_a_response_makes_no_copy_at_another_broker_visible(
+    version: str, executed: bool
+) -> None:
+    async with open_transactions(brokers=2, version=version) as env:
+        copy, other = await commit_at_two_brokers(env, executed=executed)
+        await env.producer.client.heartbeats.send(other.address)
+        await copy.check_transactions()
+        await copy.wait_for(END, 1)
+        if not executed:
+            await other.check_transactions()
+            await until(lambda: not other.transactions.open)
+        await copy.check_transactions()
+        await copy.wait_for(END, 2)
+
+        assert len(env.visible) == 1
+        assert flags_of(copy) == [UNKNOWN, UNKNOWN if executed else ROLLBACK]
+
+
+async def test_a_copy_is_committed_if_the_broker_that_may_have_the_commit_is_lost() -> None:
+    async with open_transactions(brokers=2) as env:
+        copy, other = await commit_at_two_brokers(env, executed=False)
+        await other.stop()
+        await copy.check_transactions()
+        await copy.wait_for(END, 1)
+
+        assert flags_of(copy) == [COMMIT]
+
+
+async def test_a_check_by_another_broker_while_one_is_examined_is_examined_too() -> None:
+    async with open_transactions(brokers=2) as env:
+        env.cluster.faults.reset(RequestCode.SEND_MESSAGE_V2)
+        tx = await env.commit(ORDER)
+        committed_at = tx.sent.queue.broker_name
+        copy, other = sorted(env.cluster.brokers, key=lambda each: each.name == committed_at)
+        await env.producer.client.heartbeats.send(copy.address)
+        other.transactions.reopen(tx.message_id)
+        held = env.cluster.faults.hold(END)
+        await other.check_transactions()
+        await held.wait()  # the request that tells a broker from a proxy
+        latest = env.producer._checks._latest
+        await copy.check_transactions()
+        await until(lambda: latest[tx.message_id].location.address == copy.address)
+        held.release()
+        await copy.wait_for(END, 1)
+
+        assert flags_of(copy) == [ROLLBACK]
+        assert len(env.visible) == 1
 
 
 async def test_a_copy_at_another_broker_is_committed_while_no_commit_is_confirmed() -> None:
