@@ -15,7 +15,7 @@ from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.handlers import answers, handlers_of, handles, reads
 from rocketmq_aio.embedded.loop_thread import from_any_thread
-from rocketmq_aio.embedded.responses import Outcome, Response
+from rocketmq_aio.embedded.responses import Handler, Outcome, Response
 from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.codes import MASTER_ID, PERM_WRITE, RequestCode, ResponseCode
@@ -76,6 +76,7 @@ class EmbeddedNameServer(EmbeddedServer):
         """Register a master with its replicas."""
         self._registered[broker] = True
         broker.assignments.read_queues = self.read_queues
+        broker.static_topics.executor_at = self.executor_at
 
     @from_any_thread
     def unregister(self, broker: EmbeddedBroker) -> None:
@@ -209,6 +210,10 @@ class EmbeddedNameServer(EmbeddedServer):
     def refuse_registration(self) -> object:
         remark = "the embedded name server has embedded brokers only: others cannot register"
         return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+
+    def executor_at(self, name: str) -> Handler | None:
+        """Return what executes requests for the queues of the broker *name*, if it runs."""
+        return next((broker.run_handler for broker in self.brokers if broker.name == name), None)
 
     def read_queues(self, topic: str) -> dict[str, int]:
         """Return the number of queues to read of *topic* by broker."""

@@ -135,7 +135,6 @@ async def test_a_static_topic_is_sent_to_and_read_by_logical_queues(
     assert {each.message_queue.broker_name for each in physical} == {"broker-a", "broker-b"}
 
 
-@pytest.mark.needs_real_broker("the embedded broker cannot move queues of static topics")
 async def test_moving_logical_queues_loses_no_message(
     two_broker_cluster: Cluster, rocketmq_group: str
 ) -> None:
@@ -244,16 +243,15 @@ async def test_the_official_tool_and_the_client_change_a_static_topic_in_turn(
         with pytest.raises(ConfigError, match="cannot be removed"):
             await admin.static_topics.create(topic, 3)
         again = await admin.static_topics.create(topic, 4)
-        if two_broker_cluster.backend != "embedded":  # which cannot move queues
-            await tool("remappingStaticTopic", "-b", "broker-b")
-            moved = await admin.static_topics.queues(topic)
-            back = await admin.static_topics.remap(topic)
-            await tool("updateStaticTopic", "-qn", "6", "-b", "broker-a,broker-b")
-            last = await admin.static_topics.queues(topic)
-            assert {each.broker_name for each in moved} == {"broker-b"}
-            assert Counter(each.broker_name for each in back) == {"broker-a": 2, "broker-b": 2}
-            assert last[:4] == back
-            assert Counter(each.broker_name for each in last) == {"broker-a": 3, "broker-b": 3}
+        await tool("remappingStaticTopic", "-b", "broker-b")
+        moved = await admin.static_topics.queues(topic)
+        back = await admin.static_topics.remap(topic)
+        await tool("updateStaticTopic", "-qn", "6", "-b", "broker-a,broker-b")
+        last = await admin.static_topics.queues(topic)
+        assert {each.broker_name for each in moved} == {"broker-b"}
+        assert Counter(each.broker_name for each in back) == {"broker-a": 2, "broker-b": 2}
+        assert last[:4] == back
+        assert Counter(each.broker_name for each in last) == {"broker-a": 3, "broker-b": 3}
 
     assert Counter(each.broker_name for each in by_tool) == {"broker-a": 1, "broker-b": 1}
     assert grown[:2] == by_tool

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from typing import Unpack
 
-from msgspec.structs import replace
-
 from rocketmq_aio.embedded.broker.acl import AccessControl, AccountLike
 from rocketmq_aio.embedded.broker.admin import AdminProcessor
 from rocketmq_aio.embedded.broker.assignments import AssignmentProcessor
@@ -109,7 +107,7 @@ class EmbeddedBroker(EmbeddedServer):
         else:
             self.transactions, self.pops = master.transactions, master.pops
         topics = TopicProcessor(self.state)
-        self.static_topics = StaticTopics(self.state, topics)
+        self.static_topics = StaticTopics(self.state, topics, self.run_handler)
         self._handlers = handlers_of(self.version.major, *self._processors(topics))
 
     def _processors(self, topics: TopicProcessor) -> tuple[object, ...]:
@@ -229,21 +227,22 @@ class EmbeddedBroker(EmbeddedServer):
     def process(
         self, command: Command, connection: ServerConnection
     ) -> Outcome | Awaitable[Outcome]:
-        handler = self._handlers.get(command.code, self._unknown)
         try:
             if self.acl.enabled:
                 self.acl.check(command, connection)
             if self.disk_full or self.broker_id != MASTER_ID:
                 check_writable(command, self.version, is_master=self.is_master)
-            if not self.static_topics.mappings:
-                return handler(command, connection)
-            command, logical = self.static_topics.to_physical(command)
-            outcome = handler(command, connection)
+            if self.static_topics.mappings:
+                return self.static_topics.process(command, connection)
+            return self.run_handler(command, connection)
         except (ErrorResponse, CodecError) as error:
             return self.error_outcome(error)
-        if logical is not None and isinstance(outcome, Response) and "queueId" in outcome.ext:
-            return replace(outcome, ext={**outcome.ext, "queueId": logical})
-        return outcome
+
+    def run_handler(
+        self, command: Command, connection: ServerConnection
+    ) -> Outcome | Awaitable[Outcome]:
+        """Execute a request about queues of this broker, without the checks of `process`."""
+        return self._handlers.get(command.code, self._unknown)(command, connection)
 
     def _unknown(self, command: Command, _connection: ServerConnection) -> Response:
         return self.not_supported(command)

@@ -1,55 +1,89 @@
-"""Static topics (5.x): logical queues, which keep their numbers on any number of brokers.
+"""Static topics (5.x): logical queues, which keep their numbers and offsets when they move.
 
-Queues stay where they were created: moving them is not supported.
+A logical queue is a list of physical queues, its parts.  The last one belongs to the owner, which
+stores new messages and executes all requests about the queue, at the brokers of earlier parts where
+these are concerned.  A part begins at a logical offset, which is -1 until its predecessor accepts
+no more messages.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from inspect import isawaitable
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.topics import TopicProcessor
+from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.handlers import reads
-from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.embedded.responses import Handler, Outcome, Response, resolve
+from rocketmq_aio.protocol.codes import PULL_SUSPEND, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.admin import GetTopicConfig
-from rocketmq_aio.protocol.requests.operations import CreateStaticTopic
+from rocketmq_aio.protocol.requests.operations import CreateStaticTopic, PhysicalQueue, TopicMapping
 
 SEND_FIELDS: Final = ("b", "e")  # topic and queue id
 FIELDS: Final = ("topic", "queueId")
 SENDS: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
-BY_QUEUE: Final = SENDS | {
-    RequestCode.PULL_MESSAGE,
-    RequestCode.LITE_PULL_MESSAGE,
-    RequestCode.QUERY_CONSUMER_OFFSET,
-    RequestCode.UPDATE_CONSUMER_OFFSET,
-    RequestCode.GET_MAX_OFFSET,
-    RequestCode.GET_MIN_OFFSET,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-    RequestCode.GET_EARLIEST_MSG_STORETIME,
-}
+
+
+class _Request(NamedTuple):
+    """A request about a logical queue that this broker owns."""
+
+    command: Command
+    connection: ServerConnection
+    number: str
+    parts: Sequence[PhysicalQueue]
+
+    @property
+    def ext(self) -> Mapping[str, str]:
+        return self.command.ext_fields()
+
+    @property
+    def decided(self) -> list[PhysicalQueue]:
+        """The parts whose first logical offset is known; the first part is among them."""
+        return [part for part in self.parts if part.logic_offset >= 0]
+
+    def part_with(self, offset: int) -> PhysicalQueue:
+        """Return the part that has a logical offset, the first one for offsets before it."""
+        before = [part for part in self.decided if part.logic_offset <= offset]
+        return before[-1] if before else self.decided[0]
 
 
 class StaticTopics:
-    """Mappings of static topics, and requests for their logical queues."""
+    """Mappings of static topics, and requests for their logical queues.
 
-    def __init__(self, state: BrokerState, topics: TopicProcessor) -> None:
-        self.mappings: dict[str, dict[str, Any]] = {}  # JSON as the tool sends it, by topic
+    :param execute: executes a request for a physical queue of this broker
+    :ivar executor_at: returns *execute* of the broker with a name; None if it does not run
+    """
+
+    def __init__(self, state: BrokerState, topics: TopicProcessor, execute: Handler) -> None:
+        self.mappings: dict[str, TopicMapping] = {}
+        self.executor_at: Callable[[str], Handler | None] = lambda _: None
         self._state = state
         self._topics = topics
+        self._execute = execute
+        self._kinds: dict[int, Callable[[_Request], Outcome | Awaitable[Outcome]]] = {
+            **dict.fromkeys(SENDS, self._send),
+            RequestCode.PULL_MESSAGE: self._pull,
+            RequestCode.LITE_PULL_MESSAGE: self._pull,
+            RequestCode.QUERY_CONSUMER_OFFSET: self._committed,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self._commit,
+            RequestCode.GET_MAX_OFFSET: lambda each: self._offset_in(each, each.decided[-1]),
+            RequestCode.GET_MIN_OFFSET: lambda each: self._offset_in(each, each.decided[0]),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: lambda each: self._at(each.decided[0], each),
+        }
 
     @reads(Command, RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, version=5)
     def create(self, command: Command) -> None:
-        detail = read_body(command.body, dict)
-        if any(len(items) > 1 for items in (detail.get("hostedQueues") or {}).values()):
-            remark = "the embedded broker cannot move queues of static topics"
-            raise ErrorResponse(remark, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        mapping = read_body(command.body, TopicMapping)
         self._topics.create(read_header(command, CreateStaticTopic))
-        self.mappings[detail["topic"]] = detail
+        self.mappings[mapping.topic] = mapping
 
     @reads(GetTopicConfig, version=5)
     def config(self, header: GetTopicConfig) -> dict[str, Any]:
@@ -63,28 +97,148 @@ class StaticTopics:
         mapping = self.mappings.get(topic)
         if mapping is None:
             return None
-        hosted = mapping.get("hostedQueues") or {}
-        fields = ("topic", "scope", "totalQueues", "bname", "epoch", "dirty")
-        numbers = {number: items[0]["queueId"] for number, items in hosted.items()}
-        return {name: mapping.get(name) for name in fields} | {"currIdMap": numbers}
+        last = {number: parts[-1] for number, parts in mapping.hosted_queues.items() if parts}
+        owned = {str(n): part.queue_id for n, part in last.items() if part.bname == mapping.bname}
+        return {
+            "topic": mapping.topic,
+            "scope": mapping.scope,
+            "totalQueues": mapping.total_queues,
+            "bname": mapping.bname,
+            "epoch": mapping.epoch,
+            "dirty": mapping.dirty,
+            "currIdMap": owned,
+        }
 
-    def to_physical(self, command: Command) -> tuple[Command, str | None]:
-        """Return *command* for the physical queue, and the logical queue id if it had one.
+    def process(
+        self, command: Command, connection: ServerConnection
+    ) -> Outcome | Awaitable[Outcome]:
+        """Execute *command*, which may be about a logical queue.
 
-        :raises ErrorResponse: this broker does not own the logical queue
+        :raises ErrorResponse: this broker does not own it
         """
-        if command.code not in BY_QUEUE:
-            return command, None
+        kind, ext = self._kinds.get(command.code), command.ext_fields()
         topic_field, queue_field = SEND_FIELDS if command.code in SENDS else FIELDS
-        ext = command.ext_fields()
         mapping = self.mappings.get(ext.get(topic_field, ""))
-        if mapping is None or ext.get("lo") == "false":
-            return command, None
-        number = ext.get(queue_field, "")
-        items = (mapping.get("hostedQueues") or {}).get(number)
-        if not items:
-            name = self._state.name
+        if kind is None or mapping is None or ext.get("lo") == "false":
+            return self._execute(command, connection)
+        number, name = ext.get(queue_field, ""), self._state.name
+        parts = mapping.hosted_queues.get(int(number)) if number.isdecimal() else None
+        if not parts or parts[-1].bname != name:
             remark = f"{number} does not exit in request process of current broker {name}"
             raise ErrorResponse(remark, ResponseCode.NOT_LEADER_FOR_QUEUE)
-        physical = {**ext, queue_field: str(items[0]["queueId"])}
-        return replace(command, ext=physical), number
+        return kind(_Request(command, connection, number, parts))
+
+    def _at(
+        self, part: PhysicalQueue, request: _Request, **fields: object
+    ) -> Outcome | Awaitable[Outcome]:
+        """Execute *request*, with other *fields*, for the physical queue *part*."""
+        is_here = part.bname == self._state.name
+        execute = self._execute if is_here else self.executor_at(part.bname)
+        if execute is None:
+            raise ErrorResponse(f"invoke {part.bname} failed: it does not run")
+        queue_field = "e" if request.command.code in SENDS else "queueId"
+        changed = {queue_field: part.queue_id, **fields}
+        ext = {**request.ext, **{name: str(value) for name, value in changed.items()}}
+        return execute(replace(request.command, ext=ext), request.connection)
+
+    def _response_at(self, part: PhysicalQueue, request: _Request, **fields: object) -> Response:
+        response = self._at(part, request, **fields)
+        assert isinstance(response, Response)  # only pulls are held
+        return response
+
+    def _send(self, request: _Request) -> Outcome:
+        part = request.parts[-1]
+        response = self._response_at(part, request)
+        if response.code != ResponseCode.SUCCESS:
+            return response
+        offset = _logical(part, int(response.ext["queueOffset"])) if part.logic_offset >= 0 else -1
+        return _with(response, queueId=request.number, queueOffset=offset)
+
+    def _pull(self, request: _Request) -> Outcome | Awaitable[Outcome]:
+        offset, sys_flag = int(request.ext["queueOffset"]), int(request.ext["sysFlag"])
+        part = request.part_with(offset)
+        if part is not request.parts[-1]:  # nothing arrives there
+            sys_flag &= ~PULL_SUSPEND
+        fields = {"queueOffset": _physical(part, offset), "sysFlag": sys_flag}
+        outcome = self._at(part, request, **fields)
+        if not isawaitable(outcome):
+            return _pulled(request, part, offset, outcome)
+
+        async def held() -> Outcome:
+            return _pulled(request, part, offset, await resolve(outcome))
+
+        return held()
+
+    def _committed(self, request: _Request) -> Outcome | Awaitable[Outcome]:
+        """Return the offset committed in the last part that has one."""
+        if len(request.parts) == 1:
+            return self._at(request.parts[0], request)
+        for part in reversed(request.parts):
+            try:
+                response = self._response_at(part, request, setZeroIfNotFound="false")
+            except ErrorResponse as error:
+                if error.response.code != ResponseCode.QUERY_NOT_FOUND:
+                    raise
+            else:
+                return _with(response, offset=_logical(part, int(response.ext["offset"])))
+        remark = "Not found, maybe this is a new consumer group"
+        raise ErrorResponse(remark, ResponseCode.QUERY_NOT_FOUND)
+
+    def _commit(self, request: _Request) -> Outcome | Awaitable[Outcome]:
+        offset = int(request.ext["commitOffset"])
+        part = request.part_with(offset)
+        return self._at(part, request, commitOffset=_physical(part, offset))
+
+    def _offset_in(self, request: _Request, part: PhysicalQueue) -> Response:
+        response = self._response_at(part, request)
+        return _with(response, offset=_logical(part, int(response.ext["offset"])))
+
+    def _search(self, request: _Request) -> Response:
+        """Return the first offset at or after a time; an earlier part may have none."""
+        *earlier, last = request.decided
+        code = RequestCode.GET_MAX_OFFSET
+        end = request._replace(command=replace(request.command, code=code))
+        for part in earlier:
+            found = self._offset_in(request, part)
+            if int(found.ext["offset"]) < int(self._offset_in(end, part).ext["offset"]):
+                return found
+        return self._offset_in(request, last)
+
+
+def _pulled(request: _Request, part: PhysicalQueue, offset: int, outcome: Outcome) -> Outcome:
+    """Return the response of *part* to a pull at the logical *offset*, for the logical queue."""
+    if not isinstance(outcome, Response) or "nextBeginOffset" not in outcome.ext:
+        return outcome
+    names = ("nextBeginOffset", "minOffset", "maxOffset")
+    next_offset, least, most = (int(outcome.ext[name]) for name in names)
+    code, next_offset, decided = outcome.code, _logical(part, next_offset), request.decided
+    if code != ResponseCode.SUCCESS and part is not request.parts[-1]:
+        following = next((each for each in decided if each.gen > part.gen), None)
+        if _physical(part, offset) >= most:  # continue in the next part, if it has begun
+            code = ResponseCode.PULL_NOT_FOUND
+            next_offset = offset
+            if following is not None:
+                code, next_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, following.logic_offset
+    if code == ResponseCode.PULL_OFFSET_MOVED and part is not decided[0] and next_offset > offset:
+        code = ResponseCode.PULL_RETRY_IMMEDIATELY  # only messages of this part are deleted
+    changed = _with(
+        outcome,
+        nextBeginOffset=next_offset,
+        minOffset=_logical(part, least),
+        maxOffset=max(_logical(part, most), decided[-1].logic_offset),
+        offsetDelta=part.logic_offset - part.start_offset,
+    )
+    return replace(changed, code=int(code))
+
+
+def _logical(part: PhysicalQueue, offset: int) -> int:
+    return part.logic_offset + max(offset - part.start_offset, 0)
+
+
+def _physical(part: PhysicalQueue, offset: int) -> int:
+    return part.start_offset + max(offset - part.logic_offset, 0)
+
+
+def _with(response: Response, **fields: object) -> Response:
+    changed = {name: str(value) for name, value in fields.items()}
+    return replace(response, ext={**response.ext, **changed})

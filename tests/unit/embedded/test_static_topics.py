@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any, Final
 
+from rocketmq_aio import (
+    AdminClient,
+    ClientConfig,
+    Message,
+    MessageQueue,
+    MQClientInstance,
+    Producer,
+    PullConsumer,
+)
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
+from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from tests.fakes.raw_client import RawClient
@@ -19,6 +32,8 @@ CREATE: Final = {
     "topicFilterType": "SINGLE_TAG",
     "order": "false",
 }
+TOPIC: Final = "logical"
+QUEUE: Final = MessageQueue(TOPIC, "__syslo__global__", 0)
 ITEM: Final = {"gen": 0, "queueId": 0, "bname": "broker-a", "logicOffset": 0}
 
 
@@ -57,10 +72,75 @@ async def test_queues_of_other_brokers_are_redirected() -> None:
     assert refused.code == ResponseCode.NOT_LEADER_FOR_QUEUE
 
 
-async def test_queues_cannot_be_moved() -> None:
-    async with EmbeddedBroker() as broker, RawClient(broker.address) as client:
-        refused = await create(client, [ITEM, {**ITEM, "bname": "broker-b"}])
+@asynccontextmanager
+async def static_topic() -> AsyncIterator[
+    tuple[EmbeddedCluster, AdminClient, Producer, PullConsumer]
+]:
+    """Clients of a cluster with two brokers; the queue of its topic belongs to broker-a."""
+    async with (
+        EmbeddedCluster(brokers=2) as cluster,
+        MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client,
+        AdminClient(client=client) as admin,
+        Producer("shop", client=client) as producer,
+        PullConsumer("readers", client=client) as reader,
+    ):
+        await admin.static_topics.create(TOPIC, 1, brokers=["broker-a"])
+        yield cluster, admin, producer, reader
 
-    assert refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert "cannot move queues" in (refused.remark or "")
-    assert "logical" not in broker.topics
+
+async def send_some(producer: Producer, count: int) -> list[int]:
+    return [(await producer.send(Message(TOPIC, b"x"))).queue_offset for _ in range(count)]
+
+
+async def read_all(reader: PullConsumer) -> list[int]:
+    found, offset, end = [], 0, await reader.max_offset(QUEUE)
+    while offset < end:
+        result = await reader.pull(QUEUE, offset)
+        assert result.next_offset > offset
+        found += [each.queue_offset for each in result.messages]
+        offset = result.next_offset
+    return found
+
+
+async def test_a_moved_queue_keeps_its_messages_and_continues_at_the_next_block() -> None:
+    async with static_topic() as (_, admin, producer, reader):
+        before = await send_some(producer, 3)
+        await admin.static_topics.remap(TOPIC, brokers=["broker-b"])
+        after = await send_some(producer, 2)
+        again = await admin.static_topics.remap(TOPIC, brokers=["broker-a"])
+        back = await send_some(producer, 2)
+
+        assert (before, after, back) == ([0, 1, 2], [10_000, 10_001], [20_000, 20_001])
+        assert [each.moves for each in again] == [2]
+        assert await read_all(reader) == [*before, *after, *back]
+        assert await reader.min_offset(QUEUE) == 0
+        assert await reader.max_offset(QUEUE) == 20_002
+
+
+async def test_commits_of_a_moved_queue_are_logical_offsets() -> None:
+    async with static_topic() as (_, admin, producer, reader):
+        await send_some(producer, 3)
+        await reader.pull(QUEUE, 0)  # the broker creates the group
+        await reader.commit(QUEUE, 2)
+        await admin.static_topics.remap(TOPIC, brokers=["broker-b"])
+        await reader.message_queues(TOPIC)  # requests the route
+        early = await reader.committed(QUEUE)
+        await send_some(producer, 2)
+        await reader.pull(QUEUE, 10_000)
+        await reader.commit(QUEUE, 10_001)
+
+        assert (early, await reader.committed(QUEUE)) == (2, 10_001)
+
+
+async def test_times_are_searched_in_all_parts_of_a_moved_queue() -> None:
+    async with static_topic() as (cluster, admin, producer, reader):
+        await send_some(producer, 1)
+        await admin.static_topics.remap(TOPIC, brokers=["broker-b"])
+        cluster.clock.advance(1)
+        await send_some(producer, 1)
+        await reader.message_queues(TOPIC)
+        first, last = [(await reader.pull(QUEUE, at)).messages[0].store_time for at in (0, 10_000)]
+
+        assert await reader.offset_for_time(QUEUE, first) == 0
+        assert await reader.offset_for_time(QUEUE, first + timedelta(milliseconds=1)) == 10_000
+        assert await reader.offset_for_time(QUEUE, last + timedelta(days=1)) == 10_001
