@@ -246,9 +246,8 @@ class Fetcher:
         was_cut = is_cut(response, at)
         if was_cut:
             reached = cursor.wanted.end
-        illegal = response.status is PullStatus.OFFSET_ILLEGAL
-        skipped = is_filtered(cursor.subscription) and not illegal
-        lost = min(reached, extent.minimum) if skipped else reached
+        filtered = response.status is PullStatus.NO_MATCH and is_filtered(cursor.subscription)
+        lost = min(reached, extent.minimum) if filtered else reached
         return self._skip(segment, at, reached, lost=lost, extent=extent, was_cut=was_cut)
 
     def _skip(

@@ -21,7 +21,12 @@ from rocketmq_aio.spark.read.data_loss import (
     find_out_of_range,
 )
 from rocketmq_aio.spark.read.metadata import Metadata, TopicQueues, selects
-from rocketmq_aio.spark.read.start_end import check_readable, complete, start_offsets
+from rocketmq_aio.spark.read.start_end import (
+    TargetNotReachedError,
+    check_readable,
+    complete,
+    start_offsets,
+)
 
 ROUTES_SECONDS: Final = 1.0  # an idle stream calls `end_after` a hundred times a second
 
@@ -65,8 +70,20 @@ class MicroBatches:
         :param most: maximum number of offsets; None reads all
         :param everything: do not wait for ``minOffsetsPerTrigger``
         :raises DataLossError: a position does not exist any more
+        :raises TargetNotReachedError: queues below the target cannot be read, and no others are
         :raises RocketMQError: the start of the stream cannot be determined
         """
+        for pause in self._options.retry_pauses():
+            try:
+                return await self._end_after(start, most, everything=everything)
+            except TargetNotReachedError:
+                await anyio.sleep(pause)
+                self._topics = None
+        return await self._end_after(start, most, everything=everything)
+
+    async def _end_after(
+        self, start: StreamOffset, most: int | None, *, everything: bool
+    ) -> StreamOffset:
         topics = await self._current_topics(start)
         await self._check_group_unused(topics)
         await self.publish(start)
@@ -97,6 +114,7 @@ class MicroBatches:
         taken = waiting if most is None else split_limit(waiting, most)
         end = positions | {queue: positions[queue] + count for queue, count in taken.items()}
         if end == start.end and not starts and not start.at_start:
+            self._check_target(end, topics, extents)
             return start
         self._last_batch = time.monotonic()
         return await self._batch_end(start, end, starts, extents)
@@ -255,6 +273,15 @@ class MicroBatches:
         if self._target is None:
             return ends
         return {queue: min(at, ends[queue]) for queue, at in self._target.items() if queue in ends}
+
+    def _check_target(
+        self, reached: Offsets, topics: TopicQueues, extents: Mapping[Queue, Extent]
+    ) -> None:
+        """Raise `TargetNotReachedError`: Spark ends the query after an empty batch."""
+        for queue, target in sorted((self._target or {}).items()):
+            read = reached.get(queue, 0)
+            if read < target and queue not in extents and queue[0] not in topics.gone:
+                raise TargetNotReachedError(queue, read, target)
 
     def _is_below_minimum(self, waiting: int, *, everything: bool) -> bool:
         least = self._options.min_offsets_per_trigger

@@ -133,7 +133,7 @@ class RetryingPuller:
     async def _pull(
         self, cursor: RangeCursor, at: int, count: int, timeout: float, *, suggested: bool
     ) -> RawPull:
-        """Return the response of a broker; repeat the pull if the queue ends below *at*.
+        """Return the response of a broker; repeat the pull if the queue ends at *at* or below.
 
         A broker that has just started reports an end that is too low until it has recovered its
         log.
@@ -172,14 +172,17 @@ def is_filtered(wanted: Subscription) -> bool:
 
 
 def makes_progress(response: RawPull, at: int) -> bool:
-    """Whether the response has messages at the offset, or another offset to continue at."""
+    """Whether the response has messages at the offset, another one to continue at, or none."""
     if response.status in (PullStatus.FOUND, PullStatus.NO_MATCH):
         return response.next_offset > at
-    return response.status is PullStatus.OFFSET_ILLEGAL and response.next_offset != at
+    illegal = response.status is PullStatus.OFFSET_ILLEGAL
+    return is_cut(response, at) or (illegal and response.next_offset != at)
 
 
 def is_cut(response: RawPull, at: int) -> bool:
-    """Whether the queue ends below the offset."""
+    """Whether the queue ends at the offset or below; only stored offsets are pulled."""
+    if response.status is PullStatus.NO_NEW:
+        return response.max_offset <= at
     return response.status is PullStatus.OFFSET_ILLEGAL and response.next_offset < at
 
 

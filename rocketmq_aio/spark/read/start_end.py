@@ -28,6 +28,20 @@ class BrokerAwayError(RocketMQError):
         self.broker = broker
 
 
+class TargetNotReachedError(RocketMQError):
+    """A query with the trigger ``availableNow`` cannot read all that was stored at its start."""
+
+    def __init__(self, queue: Queue, read: int, target: int) -> None:
+        topic, broker, queue_id = queue
+        super().__init__(
+            f"topic {topic!r}, broker {broker!r}, queue {queue_id} cannot be read now: read up to "
+            f"offset {read} of {target}, the end at the start of the query (availableNow). Start "
+            "it again when the broker is back: it continues there"
+        )
+        self.queue = queue
+        self.target = target
+
+
 def batch_ranges(options: ReadOptions) -> list[Range]:
     """Return the ranges of a batch read; blocks.
 

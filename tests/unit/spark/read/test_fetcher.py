@@ -241,6 +241,24 @@ def test_a_queue_that_ends_before_the_range_ends_the_read(
     assert "89920" in losses(caplog)[0]
 
 
+def test_a_queue_that_ends_within_the_range_fails_the_task(here: Reading) -> None:
+    here.put_numbers(10)
+    with pytest.raises(DataLossError, match="wanted offset 10, the queue has 0 to 10"):
+        here.offsets(0, 12)
+
+
+@pytest.mark.parametrize("wanted", ["*", "paid"])
+def test_a_queue_that_ends_within_the_range_ends_the_read(
+    here: Reading, wanted: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    here.put(*map(str, range(10)), tag="paid")
+    caplog.set_level(logging.WARNING)
+    options = {"sub_expression": wanted, "fail_on_data_loss": False}
+    assert here.offsets(0, 90_000, **options) == [*range(10)]
+    assert len(losses(caplog)) == 1
+    assert "89990" in losses(caplog)[0]
+
+
 GAPS: Final = {
     "before the first message": pull_response(FOUND, 6, body=records(3, 4, 5)),
     "in the next offset": pull_response(FOUND, 6, body=records(0, 1, 2)),
@@ -307,22 +325,23 @@ def test_messages_not_stored_yet_are_waited_for(here: Reading) -> None:
     assert here.offsets(0, 10) == [*range(10)]
 
 
+@pytest.mark.parametrize(("code", "end"), [(MOVED, 60), (NOTHING, 80)])
 @pytest.mark.parametrize("fails", [True, False])
 def test_an_end_that_recovers_is_no_loss(
-    here: Reading, fails: bool, caplog: pytest.LogCaptureFixture
+    here: Reading, fails: bool, code: int, end: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As after a crash: the broker serves pulls before its maximum is restored."""
     here.put_numbers(100)
-    here.on(pull_response(MOVED, 60, most=60), 2)
+    here.on(pull_response(code, end, most=end), 2)
     caplog.set_level(logging.WARNING)
     assert here.offsets(80, 100, fail_on_data_loss=fails) == [*range(80, 100)]
     assert losses(caplog) == []
 
 
 def test_messages_that_never_come_fail_the_task(here: Reading) -> None:
-    here.put_numbers(10)
-    with pytest.raises(ReadError, match="at offset 10: no progress for pullTimeoutMs=1000") as slow:
-        here.offsets(0, 12, pull_timeout_ms=1000)
+    here.on(pull_response(NOTHING, 0), None)
+    with pytest.raises(ReadError, match="at offset 0: no progress for pullTimeoutMs=500") as slow:
+        here.offsets(0, 12, pull_timeout_ms=500, fail_on_data_loss=False)
     assert "NO_NEW" in str(slow.value)
 
 

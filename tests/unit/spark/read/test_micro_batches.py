@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from itertools import pairwise
@@ -9,14 +10,17 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Outcome, Response, resolve
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.spark.offsets import Queue, StreamOffset
 from rocketmq_aio.spark.read.data_loss import DataLossError, TopicGoneError
 from rocketmq_aio.spark.read.micro_batches import backlog, split_limit
-from rocketmq_aio.spark.read.start_end import BrokerAwayError
+from rocketmq_aio.spark.read.start_end import BrokerAwayError, TargetNotReachedError
 from tests.fakes.cluster import FakeCluster
+from tests.unit.remoting.until import until
 from tests.unit.spark.driving import GROUP, START, TOPIC, driving, put, put_at, queue
 from tests.unit.spark.reading import script_brokers
 
@@ -589,6 +593,66 @@ async def test_available_now_keeps_the_explicit_start_of_a_returning_queue() -> 
             end = await driver.end_after(START)
 
             assert end.end == {queue(0): 5, queue(0, "broker-b"): 3}
+
+
+@pytest.mark.parametrize("keeps_route", [True, False])
+async def test_available_now_does_not_end_before_its_target(keeps_route: bool) -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        lost = cluster.brokers[1]
+        put(cluster.broker, 5)
+        put(lost, 5)
+        async with driving(cluster, startingOffsets="earliest", failOnDataLoss="false") as driver:
+            await driver.batches.fix_target()
+            first = await driver.end_after(START, 2)
+            await lost.stop()
+            if not keeps_route:
+                cluster.name_server.unregister(lost)
+            second = await driver.end_after(first)
+
+            with pytest.raises(TargetNotReachedError, match=r"'broker-b', queue 0 .* 1 of 5"):
+                await driver.end_after(second)
+            await lost.start()
+            cluster.name_server.register(lost)
+            await until(lambda: not driver.instance.remoting.backoff_left(lost.address))
+            third = await driver.end_after(second)
+
+            assert driver.ranges(first, second) == {queue(0): (1, 5)}
+            assert driver.ranges(second, third) == {queue(0, "broker-b"): (1, 5)}
+            assert await driver.end_after(third) is third
+
+
+async def test_available_now_waits_for_a_broker_that_returns_soon() -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        back = cluster.brokers[1]
+        put(back, 5)
+        async with driving(cluster, startingOffsets="earliest") as driver:
+            await driver.batches.fix_target()
+            first = await driver.end_after(START, 2)
+            cluster.name_server.unregister(back)
+            requests = itertools.count()
+
+            async def route(command: Command, connection: ServerConnection) -> Outcome:
+                if next(requests):
+                    cluster.name_server.register(back)
+                return await resolve(cluster.name_server.process(command, connection))
+
+            cluster.faults.handle(RequestCode.GET_ROUTEINFO_BY_TOPIC, route, times=None)
+
+            second = await driver.end_after(first)
+
+            assert driver.ranges(first, second) == {queue(0, "broker-b"): (2, 5)}
+
+
+async def test_available_now_ends_without_deleted_topics() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 5)
+        async with driving(cluster, startingOffsets="earliest", failOnDataLoss="false") as driver:
+            await driver.batches.fix_target()
+            first = await driver.end_after(START, 2)
+            del cluster.broker.topics[TOPIC]
+            script_brokers(cluster, "broker-a")
+
+            assert await driver.end_after(first) is first
 
 
 async def test_the_latest_offsets_are_reported() -> None:
