@@ -84,6 +84,7 @@ async def _read(arguments: ConsumeArguments, start: str | datetime) -> int:
         messages = read_topic(
             reader,
             arguments.topic,
+            await reader.message_queues(arguments.topic),
             start=start,
             selector=arguments.selector(),
             exit_at_end=arguments.exit_at_end,

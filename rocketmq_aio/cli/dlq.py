@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +27,7 @@ from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.properties import RETRY_TOPIC
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.remoting.gather import gather_limited
 
@@ -150,9 +151,10 @@ async def _letters(
     if not readable or {each.broker_name for each in route.ordered_queues} - readable:
         reason = f"brokers made {topic} unreadable: rmq topic update '{topic}' --perm RW"
         raise ConfigError("GROUP", arguments.group, reason)
-    messages = read_topic(reader, topic, start=start, exit_at_end=True)
+    queues = route.subscribe_queues
+    messages = read_topic(reader, topic, queues, start=start, exit_at_end=True)
     left, read = arguments.count, 0
-    total = 0 if report is None else await _stored(reader, topic, arguments.start)
+    total = 0 if report is None else await _stored(reader, queues, arguments.start)
     async with aclosing(messages):
         async for letter in messages:
             read += 1
@@ -164,11 +166,10 @@ async def _letters(
                     return
 
 
-async def _stored(reader: PullConsumer, topic: str, start: str) -> int:
+async def _stored(reader: PullConsumer, queues: Iterable[MessageQueue], start: str) -> int:
     """Return how many letters are stored, 0 if not all of them are read."""
     if start != "beginning":
         return 0
-    queues = await reader.message_queues(topic)
     return sum([await reader.max_offset(q) - await reader.min_offset(q) for q in queues])
 
 

@@ -61,6 +61,7 @@ def parse_start(text: str) -> str | datetime:
 async def read_topic(
     reader: PullConsumer,
     topic: str,
+    queues: Iterable[MessageQueue],
     *,
     start: str | datetime,
     selector: str | MessageSelector = "*",
@@ -69,10 +70,10 @@ async def read_topic(
 ) -> AsyncGenerator[MessageExt, None]:
     """Yield the messages of *topic*, each queue in order; endless, or up to the present end.
 
-    :raises RouteNotFoundError: there is no such topic, or it cannot be read
+    :param queues: its readable queues
+    :raises RouteNotFoundError: it cannot be read
     :raises AdminError: at the end: queues of a broker that some name server lists were not read
     """
-    queues = await reader.message_queues(topic)
     queues = [each for each in queues if queue_id in (None, each.queue_id)]
     if not queues:
         raise RouteNotFoundError(topic, "it has no readable queue: check its permission")
