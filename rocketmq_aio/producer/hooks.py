@@ -105,20 +105,35 @@ class SendHooks:
         """Do as `around` for a future that is returned at once."""
         self.before(context)
         started = monotonic()
-
-        def ended(future: asyncio.Future[SendResult]) -> None:
-            error = asyncio.CancelledError() if future.cancelled() else future.exception()
-            if error is None:
-                context.outcomes = (future.result(),)
-            self.after(context, started, error)
-
         try:
-            future = send()
+            sent = send()
         except BaseException as error:
             self.after(context, started, error)
             raise
-        future.add_done_callback(ended)
-        return future
+        # The error of `sent` counts as retrieved when the hooks have it; the caller may not care.
+        returned: asyncio.Future[SendResult] = sent.get_loop().create_future()
+
+        def on_sent(_: object) -> None:
+            error = sent.exception()
+            if returned.cancelled():
+                return  # in this turn: `on_returned` follows
+            if error is not None:
+                self.after(context, started, error)
+                returned.set_exception(error)
+            else:
+                context.outcomes = (sent.result(),)
+                self.after(context, started)
+                returned.set_result(sent.result())
+
+        def on_returned(_: object) -> None:
+            if returned.cancelled():
+                sent.remove_done_callback(on_sent)
+                sent.cancel()
+                self.after(context, started, asyncio.CancelledError())
+
+        sent.add_done_callback(on_sent)
+        returned.add_done_callback(on_returned)
+        return returned
 
     def before(self, context: SendContext) -> None:
         """Call `check_forbidden`, then `before_send`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,7 +16,8 @@ from rocketmq_aio.errors import BatchError, BrokerError, ConfigError, InvalidMes
 from rocketmq_aio.hooks import EndTransactionContext, SendContext
 from rocketmq_aio.instance.hook_runner import AnySendHook
 from rocketmq_aio.model.message import Message
-from rocketmq_aio.model.values import MessageQueue, SendResult, TransactionState
+from rocketmq_aio.model.values import MessageQueue, SendResult, SendStatus, TransactionState
+from rocketmq_aio.producer.hooks import SendHooks
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -24,6 +26,7 @@ from tests.unit.producer.producer_env import ORDER, SEND
 from tests.unit.remoting.until import until
 
 TIMED = Message("orders", b"later", delay_seconds=30)
+STORED = SendResult(SendStatus.SEND_OK, "id", "stored", MessageQueue("orders", "broker-a", 0), 7)
 KEYED = Message("orders", b"hello", sharding_key="ann")
 
 
@@ -210,6 +213,40 @@ async def test_after_send_runs_for_a_cancelled_send(mode: str) -> None:
             await sending
 
     assert isinstance(hook.last.error, asyncio.CancelledError)
+
+
+async def test_an_error_of_send_nowait_that_nobody_retrieves_is_logged_by_asyncio() -> None:
+    logged: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: logged.append(context.get("exception")))
+    async with shop(Recorder(), config=ProducerConfig(retries=0)) as (cluster, producer):
+        cluster.faults.handle(SEND, refuse)
+        sent = producer.send_nowait(ORDER)
+        await asyncio.wait([sent])
+        del sent
+        gc.collect()
+        await until(lambda: logged)
+
+    assert [type(each) for each in logged] == [SendError]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_after_send_runs_once_for_a_send_that_ends_while_it_is_cancelled(fails: bool) -> None:
+    hook, failures = Recorder(), []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    sent: asyncio.Future[SendResult] = loop.create_future()
+    hooks = SendHooks("shop", [hook])
+    returned = hooks.around_future(hooks.context("send_nowait", ORDER, None), lambda: sent)
+    if fails:
+        sent.set_exception(SendError("orders", "-", []))
+    else:
+        sent.set_result(STORED)
+    returned.cancel()
+    await asyncio.wait([returned])
+
+    assert [type(each.error) for each in hook.ended] == [asyncio.CancelledError]
+    assert failures == []
 
 
 async def test_hooks_run_once_for_a_retried_send() -> None:
