@@ -244,14 +244,61 @@ async def test_handler_can_unsubscribe_its_own_topic(cluster: FakeCluster, order
         async def behave(message: MessageExt) -> None:
             if message.body == b"b":
                 await asyncio.wait_for(consumer.unsubscribe(TOPIC), 5)
+                assert queue() not in consumer.assignment()
 
         put(cluster, "a", "b", "c")
         consumer = await group.join(behave, concurrency=1, close_timeout_seconds=60.0)
         await group.have("a", "b")
+        await until(lambda: queue() not in consumer._engine.table, "the revocation")
 
-        assert queue() not in consumer.assignment()
         assert group.handled() == ["a", "b"]
-        assert _committed(cluster, 0) == 1
+        assert _committed(cluster, 0) == 2
+
+
+@in_both_ways
+async def test_handler_can_unsubscribe_while_a_rebalance_waits_for_it(
+    cluster: FakeCluster, orderly: bool
+) -> None:
+    async with group_of(cluster, orderly=orderly) as group:
+        go, left = asyncio.Event(), asyncio.Event()
+
+        async def behave(message: MessageExt) -> None:
+            await go.wait()
+            await first.unsubscribe(TOPIC)
+            left.set()
+
+        put(cluster, "a")
+        put(cluster, "b", queue_id=1)
+        first = await group.join(behave, close_timeout_seconds=60.0)
+        await until(lambda: len(group.history.handled) == 2)
+        held = len(first.assignment())
+        await group.join()
+        await until(lambda: len(first.assignment()) < held, "the drain to begin")
+        go.set()
+        async with asyncio.timeout(15):
+            await left.wait()
+        await group.drained()
+
+        assert sorted(group.handled()) == ["a", "b"]
+
+
+@in_both_ways
+async def test_handler_can_subscribe_again_what_it_unsubscribed(
+    cluster: FakeCluster, orderly: bool
+) -> None:
+    async with group_of(cluster, orderly=orderly) as group:
+
+        async def behave(message: MessageExt) -> None:
+            if message.body == b"a":
+                await consumer.unsubscribe(TOPIC)
+                await consumer.subscribe(TOPIC)
+
+        put(cluster, "a", "b")
+        consumer = await group.join(behave, concurrency=1, close_timeout_seconds=60.0)
+        await group.have("a", "b")
+        await group.drained()
+
+        assert group.handled() == ["a", "b"]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.FAIL], ids=["succeeds", "fails"])

@@ -87,9 +87,6 @@ class GroupEngine(Generic[Q]):
         )
         self.checks = SubscriptionCheck(context, subscriptions=self._group_subscriptions)
         self._missing = MissingTopics(context)
-        # Of queues whose topics were deleted: brokers may keep offsets (4.9.7), which would be
-        # wrong if the topics are created again.
-        self._last_messages: dict[MessageQueue, tuple[int, bytes] | None] = {}
 
     def _make_store(self) -> OffsetStore:
         store: OffsetStore | None = self.config.offset_store
@@ -105,7 +102,7 @@ class GroupEngine(Generic[Q]):
         raise NotImplementedError
 
     def begin_pulling(self, assigned: Q) -> None:
-        assigned.recall(self._last_messages.pop(assigned.queue, None))
+        self._starts.note_assigned(assigned.queue)
         # The previous owner learns of the change now, and commits first.
         delay = TAKEOVER_DELAY_SECONDS if self.rebalancer.has_other_members else 0.0
         self._tasks.spawn(self._puller.run, assigned, delay, name=f"pull-{assigned.queue}")
@@ -116,6 +113,8 @@ class GroupEngine(Generic[Q]):
 
     async def on_released(self, released: list[Q]) -> None:
         """Clean up after the last commit of revoked queues."""
+        for topic in {each.queue.topic for each in released} - self._subscriptions.keys():
+            self.statistics.forget(topic)
 
     def on_pulled(self, assigned: Q, messages: int, passed: int) -> None:
         """Note a pull with progress: messages kept, and offsets passed."""
@@ -128,7 +127,9 @@ class GroupEngine(Generic[Q]):
     def on_started(self, assigned: Q, *, new: bool) -> None:
         """Commit a *new* start position, which is not committed yet, unless it is the earliest."""
         # "latest" must mean the same after a crash: messages that arrive now are for the group.
-        if new and self.config.start_from != "earliest":
+        # The former offset of a topic that was created again must not come back.
+        created_again = self._starts.was_gone(assigned.queue.topic)
+        if new and (self.config.start_from != "earliest" or created_again):
             assigned.commit_due = True
             self._tasks.spawn(self.commits.commit_progress, (assigned,), name="start-position")
 
@@ -226,7 +227,7 @@ class GroupEngine(Generic[Q]):
         def wanted() -> Iterable[MessageQueue]:
             if self._subscriptions.get(topic) is refused:
                 return self._forget(topic)
-            return [queue for queue in self.table if queue.topic == topic]
+            return [each.queue for each in self._of_topic(topic)]
 
         if before is None:
             await self._assignments.change({topic}, wanted)
@@ -234,22 +235,46 @@ class GroupEngine(Generic[Q]):
             self._choose(before.after(refused))  # some brokers may have accepted that
 
     async def unsubscribe(self, topic: str, *, drain_seconds: float = 0.0) -> None:
-        """Stop reading *topic*; messages in flight may finish within *drain_seconds*."""
-        if self._running and topic in self._subscriptions:
-            await self._change(partial(self._unsubscribe, topic, drain_seconds))
-        else:
-            self._forget(topic)
+        """Stop reading *topic*; messages in flight may finish within *drain_seconds*.
 
-    async def _unsubscribe(self, topic: str, drain_seconds: float) -> None:
-        # Removed together with its queues: a cancelled call changes nothing.
-        await self._assignments.change(
-            {topic}, lambda: self._forget(topic), drain_seconds=drain_seconds
-        )
+        If a change may wait for the caller, only the delivery has ended when this returns.
+        """
+        if not self._running or topic not in self._subscriptions:
+            self._forget(topic)
+        elif self._may_wait_for_caller():
+            self._forget(topic)
+            for assigned in self._of_topic(topic):
+                assigned.drop()
+            self._tasks.spawn(self._leave_topic, topic, drain_seconds, name=f"leave-{topic}")
+        else:
+            # Removed together with its queues: a cancelled call changes nothing.
+            await self._assignments.change(
+                {topic}, lambda: self._forget(topic), drain_seconds=drain_seconds
+            )
+            await self.instance.heartbeats.send_all(self.group)
+
+    async def _leave_topic(self, topic: str, drain_seconds: float) -> None:
+        """Revoke the queues of *topic*; after another subscription only the dropped ones."""
+
+        def wanted() -> Iterable[MessageQueue]:
+            kept = [each.queue for each in self._of_topic(topic) if not each.dropped]
+            return kept if topic in self._subscriptions else ()
+
+        await self._assignments.change({topic}, wanted, drain_seconds=drain_seconds)
+        if topic in self._subscriptions:
+            self.rebalancer.expect_more()
         await self.instance.heartbeats.send_all(self.group)
 
+    def _of_topic(self, topic: str) -> list[Q]:
+        return [assigned for queue, assigned in self.table.items() if queue.topic == topic]
+
+    def _may_wait_for_caller(self) -> bool:
+        """Whether a change of the assignment may wait for the current task."""
+        return self._assignments.is_changing_here()
+
     async def _change(self, change: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Call *change*; in a listener, whose end every change waits for, only schedule it."""
-        if not self._assignments.is_changing_here():
+        """Call *change*; only schedule it if it may wait for the caller."""
+        if not self._may_wait_for_caller():
             await change()
             return
 
@@ -264,8 +289,6 @@ class GroupEngine(Generic[Q]):
     def _forget(self, topic: str) -> tuple[MessageQueue, ...]:
         self._subscriptions.pop(topic, None)
         self._starts.forget_topic(topic)
-        for queue in [each for each in self._last_messages if each.topic == topic]:
-            del self._last_messages[queue]
         self._missing.forget(topic)
         return ()
 
@@ -276,9 +299,8 @@ class GroupEngine(Generic[Q]):
             self._missing.check(wanted.topic)
         if known is None or known.selects_same(wanted):
             return
-        for queue, assigned in self.table.items():
-            if queue.topic == wanted.topic:
-                assigned.refetch()  # the cache was selected by the old expression
+        for assigned in self._of_topic(wanted.topic):
+            assigned.refetch()  # the cache was selected by the old expression
 
     async def _prepare(self, wanted: Subscription, *, note: bool = True) -> None:
         """Get the route, check the filter and note the topic, before heartbeats announce it."""
@@ -373,8 +395,8 @@ class GroupEngine(Generic[Q]):
         self._missing.check(topic)
         if self.instance.routes.is_gone(topic):
             self._starts.note_gone(topic)
-            held = (each for queue, each in self.table.items() if queue.topic == topic)
-            self._last_messages.update((each.queue, each.last_message) for each in held)
+        elif self.instance.routes.known(topic) is not None:
+            self._starts.note_back(topic)
         if topic in self._shared_topics():
             self.rebalancer.wake()
         for queue, assigned in self.table.items():
@@ -410,7 +432,7 @@ class GroupEngine(Generic[Q]):
         await self.commits.commit_progress(mine)
 
     async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        held = [each for queue, each in self.table.items() if queue.topic == topic]
+        held = self._of_topic(topic)
         return {each.queue: each.position for each in held if each.position != UNKNOWN}
 
     def heartbeat_data(self) -> ConsumerData:

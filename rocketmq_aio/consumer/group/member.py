@@ -38,7 +38,8 @@ class GroupMember(ClientBase, Generic[E]):
     async def unsubscribe(self, topic: str) -> None:
         """Stop reading *topic* and commit its progress.
 
-        Called in `on_assigned` or `on_revoked`, it returns at once, and applies after the listener.
+        Called in `on_assigned` or `on_revoked`, it ends the delivery and returns; the rest follows
+        after the listener.
         """
         self._check_usable()
         await self._engine.unsubscribe(check_topic(topic))

@@ -136,8 +136,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         for each in wanted:
             self._choose(each)
         for topic in set(self._subscriptions) - {queue.topic for queue in chosen}:
-            del self._subscriptions[topic]
-            self._missing.forget(topic)
+            super()._forget(topic)
 
     def _forget(self, topic: str) -> tuple[MessageQueue, ...]:
         self._watch.forget(topic)

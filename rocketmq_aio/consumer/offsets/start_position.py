@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import partial
+from time import monotonic, time_ns
 from typing import Final
 
 import anyio
@@ -21,10 +22,26 @@ logger = get_logger(__name__)
 
 READS_AT_ONCE: Final = 16
 NOTING_SECONDS: Final = 0.5
+CLOCK_SLACK_MS: Final = 5000  # between this clock and those of brokers
+FIRST_ASSIGNMENT_SECONDS: Final = 5.0  # after a topic was created again
 GET_IS_MISSING: Final = (
     "to begin at {start} the account has to know where queues end: give it the action Get on "
     "Topic:{topic} (access control 2.0), or begin at the earliest message"
 )
+
+
+class _Gone:
+    """A topic that was deleted.
+
+    :ivar before_ms: a time since 1970 before which all its messages were deleted
+    :ivar back_at: when it was known again, in monotonic seconds
+    :ivar assigned: queues that this member had since
+    """
+
+    def __init__(self) -> None:
+        self.before_ms = time_ns() // 1_000_000 - CLOCK_SLACK_MS
+        self.back_at: float | None = None
+        self.assigned: set[MessageQueue] = set()
 
 
 class StartPositions:
@@ -42,6 +59,10 @@ class StartPositions:
         self._start_from = config.start_from
         self._store = store
         self._first_seen: dict[str, frozenset[MessageQueue]] = {}  # queues start_from applies to
+        self._gone: dict[str, _Gone] = {}
+        # Queues of topics that were created again: committed offsets may be older (brokers of
+        # 4.9.7 keep those of a deleted topic).
+        self._doubted: dict[MessageQueue, _Gone] = {}
 
     async def note_topic(self, topic: str) -> None:
         """Note the queues of the topic before this consumer joins the group.
@@ -66,12 +87,38 @@ class StartPositions:
 
     def note_gone(self, topic: str) -> None:
         """Note that *topic* was deleted: if it is created again, all its messages are new."""
+        self._gone[topic] = _Gone()
         if topic in self._first_seen:
             self._first_seen[topic] = frozenset()
+
+    def was_gone(self, topic: str) -> bool:
+        """Whether *topic* was deleted, as far as is known, and not assigned for long since."""
+        return topic in self._gone
+
+    def note_back(self, topic: str) -> None:
+        """Note that *topic* is known: what is committed after the first assignment is right."""
+        gone = self._gone.get(topic)
+        if gone is not None and gone.back_at is None:
+            gone.back_at = monotonic()
+
+    def note_assigned(self, queue: MessageQueue) -> None:
+        """Note an assignment, before `find` is called."""
+        self._doubted.pop(queue, None)
+        gone = self._gone.get(queue.topic)
+        if gone is None or gone.back_at is None:
+            return
+        if monotonic() - gone.back_at >= FIRST_ASSIGNMENT_SECONDS:
+            del self._gone[queue.topic]
+        elif queue not in gone.assigned:
+            gone.assigned.add(queue)
+            self._doubted[queue] = gone
 
     def forget_topic(self, topic: str) -> None:
         """Forget a topic that is unsubscribed."""
         self._first_seen.pop(topic, None)
+        self._gone.pop(topic, None)
+        for queue in [each for each in self._doubted if each.topic == topic]:
+            del self._doubted[queue]
 
     async def find(self, queue: MessageQueue) -> tuple[int, bool]:
         """Return the start offset, and whether it is new rather than committed.
@@ -83,11 +130,30 @@ class StartPositions:
         is_earliest = not new_group or queue.topic.startswith(RETRY_PREFIX)
         start = "earliest" if is_earliest else self._start_from
         stored = await self._stored(queue, may_lack=start == "earliest")
+        if stored and await self._is_outdated(queue):
+            logger.warning("offset_outlived_its_topic", queue=str(queue), offset=stored)
+            stored, start = None, "earliest"
+        self._doubted.pop(queue, None)
         if stored is not None:
             return stored, False
         offset = await self.offset_of(queue, start)
         logger.debug("start_position", queue=str(queue), start_from=str(start), offset=offset)
         return offset, True
+
+    async def _is_outdated(self, queue: MessageQueue) -> bool:
+        """Whether the committed offset is one of a former topic of that name.
+
+        A topic that name servers did not know for a while need not have been deleted: then it has
+        messages from before.
+        """
+        gone = self._doubted.get(queue)
+        if gone is None:
+            return False
+        try:
+            first = await self._broker.offset_for_time(queue, gone.before_ms)
+            return first <= await self._broker.min_offset(queue)
+        except PermissionDeniedError:  # an account that may pull need not be allowed to query
+            return False
 
     async def offset_of(self, queue: MessageQueue, start: str | datetime) -> int:
         """Return the offset of a start position in *queue* now.

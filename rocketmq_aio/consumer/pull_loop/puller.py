@@ -61,7 +61,7 @@ LONGEST_BUSY_SECONDS: Final = 0.5
 HEARTBEAT_SECONDS: Final = 1.0  # between heartbeats after failed pulls of any queue
 LONGEST_PAUSE_SECONDS: Final = 2.0
 START_PAUSE_SECONDS: Final = 1.0
-LOG_DIFFERS: Final = "the log of the new master differs from this offset on"
+LOG_DIFFERS: Final = "the log of the master differs from this offset on"
 DENIED: Final = (AuthError, PermissionDeniedError)
 
 
@@ -169,7 +169,7 @@ class Puller(Generic[Q]):
         routes = self._instance.routes
         replicas = routes.replicas_of(assigned.queue)
         master = replicas.get(MASTER_ID)
-        if master != assigned.master and master is not None:
+        if master is not None and not self._is_followed(assigned, master):
             await self._follow_master(assigned, master)
             replicas = routes.replicas_of(assigned.queue)
         subscription = self._context.subscriptions.get(assigned.queue.topic)
@@ -199,13 +199,30 @@ class Puller(Generic[Q]):
         if pause > 0:
             await anyio.sleep(pause)
 
+    def _is_followed(self, assigned: Q, master: str) -> bool:
+        """Whether the log of *master* is compared with what was pulled, or need not be now.
+
+        Over another connection it is compared again: a machine that restarts may have lost its
+        last messages, and stored others since.
+        """
+        if master != assigned.master:
+            return False
+        number = self._connection_to(master)
+        return assigned.broker_id != MASTER_ID or 0 != number == assigned.connection
+
+    def _connection_to(self, address: str) -> int:
+        """Return the number of the connection to *address*; 0: there is none now."""
+        instance = self._instance
+        connected = instance.remoting.is_connected(address)
+        return instance.connection_number(address) if connected else 0
+
     async def _follow_master(self, assigned: Q, master: str) -> None:
-        """At a new *master* compare its log with what was pulled, and commit again."""
+        """Compare the log of *master* with what was pulled, and commit again."""
         if assigned.master is not None:
             if not await self._check_log(assigned, master):
                 return
             self._owner.on_recovered(assigned)
-        assigned.master = master
+        assigned.master, assigned.connection = master, self._connection_to(master)
 
     async def _check_log(self, assigned: Q, master: str) -> bool:
         """Return False if the position changed meanwhile, so that the result does not apply."""
@@ -273,8 +290,17 @@ class Puller(Generic[Q]):
         self, assigned: Q, subscription: Subscription, command: Command, offset: int
     ) -> None:
         response = read_header(command, PullMessageResponse)
-        assigned.broker_id = response.suggest_which_broker_id
         generation = assigned.generation
+        if assigned.broker_id == MASTER_ID:
+            least, most = assigned.bounds
+            went_back = response.min_offset < least or response.max_offset < most
+            if went_back and assigned.master:
+                # As of no log: the topic was deleted and created again between two pulls.
+                await self._check_log(assigned, assigned.master)
+            assigned.bounds = response.min_offset, response.max_offset
+            if assigned.generation != generation or assigned.failure is not None:
+                return
+        assigned.broker_id = response.suggest_which_broker_id
         decoded = await self._decoder.decode(command.body, assigned.queue)
         if assigned.generation != generation:
             return  # there was a seek in between
@@ -323,7 +349,9 @@ class Puller(Generic[Q]):
             # A replica may lag behind the master: its end of the queue may be too early.
             assigned.broker_id = MASTER_ID
             return
-        if corrected < requested and not reset and address == assigned.master:
+        if corrected < requested and not reset:
+            if address != assigned.master:  # a slave, and no route names a master
+                raise broker_error(command, address)
             # The log ends before the offset: it lost messages, or the topic was created again, and
             # the broker's correction may be behind messages that were stored since.
             generation = assigned.generation

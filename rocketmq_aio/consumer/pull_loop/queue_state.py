@@ -28,7 +28,8 @@ class QueueState:
     __slots__ = (
         *("queue", "process_queue", "next_offset", "commit_due", "min_commit_offset", "generation"),
         *("dropped", "released", "paused", "drained", "failure", "start_error", "started"),
-        *("broker_id", "master", "last_message", "pull_request", "scope", "wake"),
+        *("broker_id", "master", "connection", "bounds", "last_message"),
+        *("pull_request", "scope", "wake"),
         *("last_pull", "last_consume"),
     )
 
@@ -45,7 +46,14 @@ class QueueState:
         self.generation = 0  # counts moves: the response to an older pull is ignored
         self.failure: RocketMQError | None = None  # raised by the next poll
         self.broker_id = MASTER_ID  # the replica that the broker suggested
-        self.master: str | None = None  # address; its log was compared with *last_message*
+        # Address, and the number of the connection over which its log was last compared with
+        # *last_message*.
+        self.master: str | None = None
+        self.connection = 0
+        self.bounds: tuple[int, int] = (
+            0,
+            0,
+        )  # of the log at the master, by its last response with messages
         # Offset and fixed fields of the last message that was pulled.
         self.last_message: tuple[int, bytes] | None = None
         self.pull_request: PullRequest | None = None
@@ -115,11 +123,6 @@ class QueueState:
         self.last_message = None  # messages that are skipped now are not missed later
         self.restart(offset)
         self.interrupt()
-
-    def recall(self, last_message: tuple[int, bytes] | None) -> None:
-        """Have the log compared with a message of an earlier assignment before the first pull."""
-        if last_message is not None:
-            self.last_message, self.master = last_message, ""
 
     def forget_master(self) -> None:
         """Have the log compared with *last_message* before the next pull."""

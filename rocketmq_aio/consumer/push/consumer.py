@@ -30,7 +30,6 @@ from rocketmq_aio.instance.hook_runner import AnyPushHook
 from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
-from rocketmq_aio.remoting.background_tasks import in_background_task
 from rocketmq_aio.signals import stop_signals
 
 
@@ -108,11 +107,11 @@ class PushConsumer(GroupMember[PushEngine]):
     async def unsubscribe(self, topic: str) -> None:
         """Stop reading *topic*: running handlers finish, offsets are committed.
 
-        Waits up to ``close_timeout_seconds`` for handlers; not at all when called in a handler.
-        Called in `on_assigned` or `on_revoked`, it returns at once, and applies after the listener.
+        Waits up to ``close_timeout_seconds`` for handlers.  Called in a handler or a listener, it
+        ends the delivery and returns; the rest follows in the background.
         """
         self._check_usable()
-        wait = 0.0 if in_background_task() else self._engine.config.close_timeout_seconds
+        wait = self._engine.config.close_timeout_seconds
         await self._engine.unsubscribe(check_topic(topic), drain_seconds=wait)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:

@@ -43,7 +43,7 @@ from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, ConsumerRunningInfo, DirectOutcome
 from rocketmq_aio.protocol.subscription import Subscription, subscription
-from rocketmq_aio.remoting.background_tasks import call_isolated
+from rocketmq_aio.remoting.background_tasks import call_isolated, in_background_task
 
 
 class PushEngine(GroupEngine[DispatchQueue]):
@@ -162,6 +162,9 @@ class PushEngine(GroupEngine[DispatchQueue]):
 
     def stop_calling(self) -> None:
         self._service.suspended = True
+
+    def _may_wait_for_caller(self) -> bool:
+        return in_background_task()  # in a handler or a listener, or a task that one has made
 
     async def shut(self) -> None:
         # After a failure no handler runs any more.
@@ -298,6 +301,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         return queues if self.locks is None else await self.locks.acquire(queues)
 
     async def on_released(self, released: list[DispatchQueue]) -> None:
+        await super().on_released(released)
         if self._pops is not None:
             await self._pops.release(each for each in released if isinstance(each, PoppedQueue))
         if self._unlocks is not None:

@@ -77,6 +77,12 @@ class FakeInstance:
     async def offset_for_time(self, queue: MessageQueue, millis: int) -> int:
         return self._broker.topics[queue.topic].queues[queue.queue_id].search(millis)
 
+    def is_connected(self, address: str) -> bool:
+        return True
+
+    def connection_number(self, address: str) -> int:
+        return 1
+
     def invalidate(self, topic: str) -> None:
         self.invalidated.append(topic)
 
@@ -239,7 +245,7 @@ def found(next_offset: int, body: bytes = b"", code: int = 0) -> Response:
         "suggestWhichBrokerId": "0",
         "nextBeginOffset": str(next_offset),
         "minOffset": "0",
-        "maxOffset": "100",
+        "maxOffset": str(next_offset),
     }
     return Response(code, ext, body)
 

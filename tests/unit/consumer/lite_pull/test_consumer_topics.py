@@ -190,6 +190,7 @@ async def test_a_cancelled_subscription_is_not_kept(cluster: FakeCluster) -> Non
                 await heartbeats.wait()
                 subscribing.cancel()
                 await asyncio.wait([subscribing])
+                heartbeats.release()
             await until(lambda: subscribed(cluster.broker) == {TOPIC: "a"}, "a heartbeat")
 
             subscriptions = cluster.broker.members.groups[GROUP].subscriptions
@@ -205,8 +206,10 @@ async def test_unsubscribing_commits_and_revokes(cluster: FakeCluster) -> None:
         await consumer.ready(5)
         await polled(consumer, 2, max_messages=2)
         await polled(consumer, 2, max_messages=2)
+        assert TOPIC in consumer.statistics()
         await consumer.unsubscribe(TOPIC)
 
+        assert TOPIC not in consumer.statistics()
         assert cluster.broker.committed(GROUP, TOPIC, 0) == 2
         assert consumer.assignment() == [queue(0, topic="invoices")]
         assert subscribed(cluster.broker) == {"invoices": "*"}
@@ -358,6 +361,31 @@ async def test_a_change_made_by_a_listener_follows_the_listener(
 
         left = [] if change == "unsubscribe" else [queue(3)]
         await until(lambda: consumer.assignment() == left, "the change")
+
+
+async def test_a_listener_can_subscribe_again_what_it_unsubscribed(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listeners_module, "LISTENER_SECONDS", 3600)
+    cluster.create_topic("invoices", 1)
+    called = asyncio.Event()
+
+    async def on_revoked(queues: tuple[MessageQueue, ...]) -> None:
+        if queues[0].topic == TOPIC:
+            await consumer.unsubscribe("invoices")
+            await consumer.subscribe("invoices")
+            called.set()
+
+    async with consumer_of(cluster, listeners={"on_revoked": on_revoked}) as consumer:
+        await consumer.subscribe(TOPIC)
+        await consumer.subscribe("invoices")
+        await consumer.ready(15)
+        await consumer.unsubscribe(TOPIC)
+        await called.wait()
+        await consumer.ready(15)
+        put(cluster, "a", topic="invoices")
+
+        assert bodies(await polled(consumer, 1)) == ["a"]
 
 
 async def test_a_consumer_can_be_closed_in_a_listener(

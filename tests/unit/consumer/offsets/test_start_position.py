@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from time import time_ns
 from typing import Any, cast
 
 import pytest
@@ -11,7 +12,12 @@ import pytest
 from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.offsets import start_position as start_position_module
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
-from rocketmq_aio.errors import NotConnectedError, RocketMQError, RouteNotFoundError
+from rocketmq_aio.errors import (
+    NotConnectedError,
+    PermissionDeniedError,
+    RocketMQError,
+    RouteNotFoundError,
+)
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.routes import TopicRoute
 from rocketmq_aio.model.values import MessageQueue
@@ -29,6 +35,7 @@ class Ends:
         self.broker = self.routes = self
         self.queues: int | None = 4
         self.down: set[MessageQueue] = set()
+        self.began_ms: int | None = None
 
     async def get(self, topic: str) -> TopicRoute:
         if self.queues is None:
@@ -43,6 +50,8 @@ class Ends:
         return self._of(queue, 90)
 
     async def offset_for_time(self, queue: MessageQueue, millis: int) -> int:
+        if self.began_ms is not None:
+            return self._of(queue, 10 if millis <= self.began_ms else 50)
         assert millis == int(NOON.timestamp() * 1000)
         return self._of(queue, 50)
 
@@ -171,6 +180,56 @@ async def test_a_topic_that_was_deleted_and_created_again_is_read_from_its_begin
     positions.note_gone("orders")
 
     assert await positions.find(queue(0)) == (10, True)
+
+
+@pytest.mark.parametrize("age_ms", [0, 60_000], ids=["created again", "not deleted"])
+async def test_an_offset_older_than_its_topic_does_not_count(
+    ends: Ends, store: Store, age_ms: int
+) -> None:
+    """A topic that name servers did not know for a while has messages from before."""
+    ends.began_ms = time_ns() // 1_000_000 - age_ms
+    store.kept[queue(0)] = 40
+    positions = starts(ends, store, "latest")
+    await positions.note_topic("orders")
+    positions.note_gone("orders")
+    positions.note_back("orders")
+    positions.note_assigned(queue(0))
+
+    assert await positions.find(queue(0)) == ((40, False) if age_ms else (10, True))
+
+
+@pytest.mark.parametrize("later", ["again", "after others"])
+async def test_an_offset_committed_since_its_topic_was_created_again_counts(
+    ends: Ends, store: Store, monkeypatch: pytest.MonkeyPatch, later: str
+) -> None:
+    ends.began_ms = time_ns() // 1_000_000
+    store.kept[queue(0)] = 40
+    positions = starts(ends, store, "latest")
+    positions.note_gone("orders")
+    positions.note_back("orders")
+    if later == "again":
+        positions.note_assigned(queue(0))
+    else:
+        monkeypatch.setattr(start_position_module, "FIRST_ASSIGNMENT_SECONDS", 0.0)
+    positions.note_assigned(queue(0))
+
+    assert await positions.find(queue(0)) == (40, False)
+
+
+async def test_an_offset_counts_if_the_age_of_its_topic_may_not_be_queried(
+    ends: Ends, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def denied(*_: object) -> int:
+        raise PermissionDeniedError(16, "no permission")
+
+    monkeypatch.setattr(ends, "offset_for_time", denied)
+    store.kept[queue(0)] = 40
+    positions = starts(ends, store, "latest")
+    positions.note_gone("orders")
+    positions.note_back("orders")
+    positions.note_assigned(queue(0))
+
+    assert await positions.find(queue(0)) == (40, False)
 
 
 @pytest.mark.parametrize("start_from", ["latest", "earliest", NOON], ids=str)

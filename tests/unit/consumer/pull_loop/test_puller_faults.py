@@ -260,17 +260,25 @@ async def test_a_pull_that_fails_at_a_replica_is_repeated_at_the_master(
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_correction_by_a_replica_is_applied_without_a_master(env: PullerEnv) -> None:
+async def test_no_position_moves_back_to_the_end_of_a_replica_without_a_master(
+    env: PullerEnv,
+) -> None:
+    """The replica may lag behind; there is nothing to read until there is a master."""
     suggest_replica(env)
     env.begin()
     await env.polled(1)
     del env.wire.addresses[0]
     env.usual()
-    env.respond(moved(0), times=2)
+    env.respond(moved(0), times=None)
     env.put("b")  # ends the long poll
-    await until(lambda: env.corrected, "the correction")
+    assert bodies(await env.polled(1)) == ["b"]
+    await until(lambda: PullFailed in map(type, env.events), "a failure")
+    env.usual()
+    env.wire.addresses[0] = ADDRESS
+    env.put("c")
 
-    assert env.corrected == [0]
+    assert bodies(await env.polled(1)) == ["c"]
+    assert env.corrected == []
 
 
 @pytest.mark.usefixtures("impatient")
