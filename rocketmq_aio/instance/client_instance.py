@@ -91,6 +91,7 @@ class MQClientInstance:
         self.broker = BrokerClient(self.remoting, self.name_servers, self.routes)
         self.heartbeats = Heartbeats(
             self.remoting,
+            self.tasks,
             describe=self._describe,
             addresses=self._heartbeat_addresses,
             short_form=config.heartbeat_v2,

@@ -13,11 +13,12 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from rocketmq_aio.errors import BrokerError, RocketMQError
+from rocketmq_aio.errors import BrokerError, ClosedError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.groups import Heartbeat, HeartbeatResponse
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.backoff import Backoff
 from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.remoting.remoting_client import RemotingClient
@@ -41,12 +42,14 @@ class Heartbeats:
     def __init__(
         self,
         remoting: RemotingClient,
+        tasks: BackgroundTasks,
         *,
         describe: Callable[[Collection[str] | None], HeartbeatData | None],
         addresses: Callable[[], set[str]],
         short_form: bool,
     ) -> None:
         self._remoting = remoting
+        self._tasks = tasks
         self._describe = describe
         self._addresses = addresses
         self._short_form = short_form
@@ -117,23 +120,38 @@ class Heartbeats:
 
         One at a time, since brokers process requests in any order: the older of two could win.
         A caller that waited while a later heartbeat began shares its outcome: each heartbeat has
-        the groups of all callers that wait.
+        the groups of all callers that wait.  It goes on when its caller is cancelled: what follows
+        it, such as an unregistration, must not overtake it.
 
         :param group: leave other groups out, if the broker knows them
         """
         self._calls += 1
         call = self._due[address][group] = self._calls
-        async with self.lock(address):
-            began_at, error = self._last.get(address, (0, None))
-            if began_at < call:
-                began_at, due = self._calls, self._due[address]
-                groups = None
-                if None not in due and self._knows_all(address):
-                    groups = [each for each in due if each is not None]
-                error = await self._try_send(address, groups)
-                self._last[address] = began_at, error
-                self._due[address] = {each: n for each, n in due.items() if n > began_at}
-            return error
+        ended: asyncio.Future[RocketMQError | None] = asyncio.get_running_loop().create_future()
+        if not self._tasks.spawn(self._send_due, address, call, ended, name=f"heartbeat-{address}"):
+            return ClosedError("the client is closed")
+        return await ended
+
+    async def _send_due(
+        self, address: str, call: int, ended: asyncio.Future[RocketMQError | None]
+    ) -> None:
+        """Send what is due, unless a heartbeat that began after *call* has ended."""
+        outcome: RocketMQError | None = ClosedError("the client was closed")
+        try:
+            async with self.lock(address):
+                began_at, error = self._last.get(address, (0, None))
+                if began_at < call:
+                    began_at, due = self._calls, self._due[address]
+                    groups = None
+                    if None not in due and self._knows_all(address):
+                        groups = [each for each in due if each is not None]
+                    error = await self._try_send(address, groups)
+                    self._last[address] = began_at, error
+                    self._due[address] = {each: n for each, n in due.items() if n > began_at}
+                outcome = error
+        finally:
+            if not ended.done():
+                ended.set_result(outcome)
 
     async def version_of(self, address: str) -> int | None:
         """Return the version number of a broker; None while it does not respond."""

@@ -80,12 +80,14 @@ class BackgroundTasks:
             self._host.cancel()
             raise
 
-    def spawn(self, function: TaskFunction, *args: object, name: str) -> None:
-        """Start *function* in the group; does nothing once the group is closing."""
+    def spawn(self, function: TaskFunction, *args: object, name: str) -> bool:
+        """Start *function* in the group; does nothing and returns False once that is closing."""
         group, closing = self._group, self._closing
-        if group is not None and closing is not None and not closing.done():
-            name = f"{self._name}:{name}"
-            group.start_soon(self._guard, function, args, name, name=name)
+        if group is None or closing is None or closing.done():
+            return False
+        name = f"{self._name}:{name}"
+        group.start_soon(self._guard, function, args, name, name=name)
+        return True
 
     async def close(self) -> None:
         """Cancel all tasks and wait for their end; may be called twice and concurrently."""

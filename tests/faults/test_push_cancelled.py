@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 import pytest_asyncio
@@ -12,12 +13,14 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import ClosedError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.faults.cancelling import STEPS, cancelled_after, close_at_every_step_of_start, sweep
 from tests.faults.pushing import Group, group_of, in_both_ways
 from tests.history import check
 from tests.history.recording import stored_log
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.pushing import push_consumer
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 
@@ -117,6 +120,23 @@ async def test_close_at_any_step_of_start_ends_it(
             client, lambda: group.member(client=client if shared else None)
         )
     assert check(group.history) == []
+
+
+async def test_a_cancelled_start_on_a_shared_client_leaves_the_group(cluster: FakeCluster) -> None:
+    """Also if the broker executes the heartbeat of the start late."""
+    async with MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client:
+        consumer = push_consumer(cluster, briefly, client=client)
+        await consumer.subscribe(TOPIC)
+        late = cluster.faults.hold("heartbeat", executed=False)
+        starting = asyncio.create_task(consumer.start())
+        await late.wait()
+        starting.cancel()
+        with suppress(TimeoutError):
+            await cluster.broker.wait_for(RequestCode.UNREGISTER_CLIENT, 1, 0.2)
+        late.release()
+        await asyncio.wait([starting])
+
+        assert await client.broker.consumer_ids_at(GROUP, cluster.broker.address) == []
 
 
 # --- calls of a running consumer -----------------------------------------------------------------

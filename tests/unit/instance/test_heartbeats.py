@@ -101,6 +101,7 @@ async def heartbeats_env(
         opened = await stack.enter_async_context(open_client(config))
         heartbeats = Heartbeats(
             opened.client,
+            opened.tasks,
             describe=lambda groups: made.describe(groups),
             addresses=lambda: {broker.address for broker in brokers},
             short_form=v2,
@@ -427,27 +428,35 @@ async def test_groups_of_waiting_callers_share_one_heartbeat() -> None:
 
 async def test_a_cancelled_caller_takes_no_group_of_another_caller_away() -> None:
     async with heartbeats_env() as made:
-        held = asyncio.Event()
-
-        async def never(*_: object) -> Response:
-            await held.wait()
-            return Response()
-
         await made.heartbeats.send_all()
-        made.broker.faults.handle("heartbeat", never, times=2)
+        held = made.broker.faults.hold("heartbeat")
         first = asyncio.create_task(made.heartbeats.send_all("shop"))
-        await made.broker.wait_for(HEART_BEAT, 2)
+        await held.wait()
         second = asyncio.create_task(made.heartbeats.send_all("shop"))
         third = asyncio.create_task(made.heartbeats.send_all("billing"))
         await asyncio.sleep(0)
         first.cancel()
-        await made.broker.wait_for(HEART_BEAT, 3)  # of the second, with both groups
         second.cancel()
-        await third
+        held.release()
+        assert await third == {}
 
-        assert made.groups()[2] == {"billing", "shop"}
-        assert "billing" in made.groups()[3]
-        held.set()
+        assert made.groups()[1:] == [{"shop"}, {"billing", "shop"}]
+
+
+async def test_the_heartbeat_of_a_cancelled_caller_is_not_overtaken() -> None:
+    async with heartbeats_env() as made:
+        held = made.broker.faults.hold("heartbeat")
+        caller = asyncio.create_task(made.heartbeats.send_all())
+        await held.wait()
+        caller.cancel()
+        await asyncio.wait([caller])
+        assert made.heartbeats.lock(made.broker.address).statistics().locked
+        held.release()
+        async with made.heartbeats.lock(made.broker.address):
+            pass
+
+        assert caller.cancelled()
+        assert made.heartbeats.broker_versions  # of the response
 
 
 async def test_waiting_callers_share_one_heartbeat() -> None:

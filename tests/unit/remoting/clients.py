@@ -25,6 +25,7 @@ class Opened:
     """The client, and what it told its owner."""
 
     client: RemotingClient
+    tasks: BackgroundTasks
     connected: list[str] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
     unreachable: list[str] = field(default_factory=list)
@@ -58,7 +59,7 @@ async def open_client(
     await host.start()
     client.start()
     try:
-        yield Opened(client, connected, failures, unreachable)
+        yield Opened(client, host, connected, failures, unreachable)
     finally:
         client.close()
         await host.close()
