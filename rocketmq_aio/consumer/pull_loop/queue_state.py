@@ -50,10 +50,8 @@ class QueueState:
         # *last_message*.
         self.master: str | None = None
         self.connection = 0
-        self.bounds: tuple[int, int] = (
-            0,
-            0,
-        )  # of the log at the master, by its last response with messages
+        # Of the log at the master, by its last response with messages.
+        self.bounds: tuple[int, int] = (0, 0)
         # Offset and fixed fields of the last message that was pulled.
         self.last_message: tuple[int, bytes] | None = None
         self.pull_request: PullRequest | None = None
