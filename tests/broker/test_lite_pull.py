@@ -17,6 +17,7 @@ from rocketmq_aio.errors import OffsetIllegalError, SubscriptionError
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.testing import Cluster
 from tests.broker.reading_groups import (
+    POLL_SECONDS,
     QUEUES,
     bodies,
     consumer_of,
@@ -27,7 +28,7 @@ from tests.broker.reading_groups import (
     polled,
     send,
 )
-from tests.unit.remoting.until import until_done
+from tests.unit.remoting.until import until, until_done
 
 # --- reading -------------------------------------------------------------------------------------
 
@@ -358,3 +359,28 @@ async def test_messages_of_a_topic_that_is_created_again_are_read(
         await admin.topics.delete(again)
 
     assert bodies(taken) == numbers(count)
+
+
+async def test_offsets_of_a_deleted_topic_do_not_count_when_it_is_created_again(
+    namesrv: str, topic: str, group: str
+) -> None:
+    """Brokers of 4.9.7 keep them; this member has read nothing of the deleted topic."""
+    again = f"{topic}-again"
+    client = ClientConfig(namesrv=namesrv, route_refresh_interval_seconds=0.2)
+    config = LitePullConfig(start_from="earliest")
+    async with AdminClient(namesrv=namesrv) as admin:
+        await admin.topics.create(again, queues=1)
+        await send(namesrv, again, numbers(5))
+        async with consuming(namesrv, group, again) as former:
+            await polled(former, 5)
+        async with LitePullConsumer(group, client=client, config=config) as consumer:
+            await consumer.subscribe(again)
+            await consumer.ready(POLL_SECONDS)
+            await admin.topics.delete(again)
+            await until(lambda: consumer.assignment() == [], "the revocation")
+            await admin.topics.create(again, queues=1)
+            await send(namesrv, again, numbers(9))
+            taken = await polled(consumer, 9)
+        await admin.topics.delete(again)
+
+    assert bodies(taken) == numbers(9)
