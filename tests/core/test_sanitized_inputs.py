@@ -1,0 +1,14 @@
+"""Changed inputs of the compiled functions, under address and undefined-behaviour sanitizers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.core.sanitizing import run_sanitized
+
+
+@pytest.mark.timeout(400)  # half a minute on an idle machine
+def test_no_changed_input_makes_the_core_leave_its_bounds(tmp_path: Path) -> None:
+    assert "records: " in run_sanitized(tmp_path, "inputs")
