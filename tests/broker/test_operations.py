@@ -27,6 +27,7 @@ from rocketmq_aio import (
     PushConfig,
     PushConsumer,
 )
+from rocketmq_aio.admin import servers
 from rocketmq_aio.admin.metadata import Metadata
 from rocketmq_aio.testing import Cluster
 from tests.broker.official_tool import OfficialTool
@@ -621,8 +622,9 @@ async def test_the_write_permission_of_a_broker_is_taken_and_given_back(
 
 
 async def test_a_dead_broker_is_named_and_does_not_hide_the_others(
-    two_broker_cluster: Cluster,
+    two_broker_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(servers, "SLOW_SECONDS", 2.0)
     name, other = (broker.name for broker in two_broker_cluster.brokers)
     client = ClientConfig(namesrv=two_broker_cluster.namesrv, request_timeout_seconds=2)
     async with AdminClient(client=client) as admin:
