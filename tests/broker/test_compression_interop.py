@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shlex
 import subprocess
 import zlib
 from collections.abc import Iterable
@@ -47,7 +49,8 @@ def body(name: str) -> bytes:
 def java(version: str, folder: Path, *arguments: str, source: Path = PEER) -> str:
     """Run the official client of *version* and return what it prints."""
     places = [f"-Duser.home={folder}", f"-Drocketmq.client.logRoot={folder}"]
-    command = ["java", *SMALL, *places, "-cp", f"{fetch_jars(version)}/*", str(source), *arguments]
+    options = [*SMALL, *shlex.split(os.environ.get("JAVA_OPT_EXT", "")), *places]
+    command = ["java", *options, "-cp", f"{fetch_jars(version)}/*", str(source), *arguments]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, encoding="utf-8", check=False, timeout=SECONDS
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,7 +28,8 @@ async def java(
 ) -> AsyncIterator[Process]:
     """Run the official client in *role*; its output can be read."""
     jars = await asyncio.to_thread(fetch_jars, cluster.version)
-    command = ("java", *SMALL, "-cp", f"{jars}{os.sep}*", str(SOURCE))
+    options = shlex.split(os.environ.get("JAVA_OPT_EXT", ""))
+    command = ("java", *SMALL, *options, "-cp", f"{jars}{os.sep}*", str(SOURCE))
     arguments = (role, cluster.namesrv, topic, group, *namespace)
     process = await asyncio.create_subprocess_exec(
         *command, *arguments, stdout=PIPE, stderr=DEVNULL
