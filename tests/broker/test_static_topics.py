@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from rocketmq_aio import (
     AdminClient,
     AllocateAveragely,
+    BrokerError,
     ClientConfig,
     ConfigError,
     LitePullConfig,
@@ -184,6 +185,73 @@ async def test_moving_logical_queues_loses_no_message(
     assert {place(each) for each in sent if each.queue_offset >= 0} <= set(map(place, found))
     assert len(set(map(place, found))) == len(found)
     assert sorted(map(place, after)) == sorted(map(place, late))
+
+
+async def move(client: MQClientInstance, reader: PullConsumer, topic: str, broker: str) -> None:
+    """Move the only queue of *topic*; return when brokers and clients know its owner."""
+    await move_all(client, topic, broker)
+    (queue,) = await reader.message_queues(topic)
+
+    async def is_routed() -> bool:
+        return await owners(client, topic) == {0: broker}
+
+    async def is_reachable() -> bool:
+        """The owner learns the addresses of other brokers with delay."""
+        with suppress(BrokerError):
+            return await reader.committed(queue) is not None
+        return False
+
+    assert await eventually(is_routed, 30)
+    assert await eventually(is_reachable, 60)
+
+
+async def read_all(reader: PullConsumer, queue: MessageQueue) -> list[MessageExt]:
+    found: list[MessageExt] = []
+    offset, end = 0, await reader.max_offset(queue)
+    async with asyncio.timeout(60):
+        while offset < end:
+            result = await reader.pull(queue, offset)
+            found, offset = [*found, *result.messages], result.next_offset
+    return found
+
+
+async def test_offsets_and_commits_of_a_moved_queue_are_logical(
+    two_broker_cluster: Cluster, rocketmq_group: str
+) -> None:
+    if not knows_static_topics(two_broker_cluster):
+        return
+    topic = "static-parts"
+    async with (
+        client_of(two_broker_cluster) as client,
+        AdminClient(client=client) as admin,
+        Producer("shop", client=client) as producer,
+        PullConsumer(rocketmq_group, client=client) as reader,
+    ):
+        await admin.static_topics.create(topic, 1, brokers=["broker-a"])
+        await admin.create_group(rocketmq_group)
+        (queue,) = await producer.publish_queues(topic)
+
+        async def sent() -> list[int]:
+            return [(await producer.send(Message(topic, b"x"))).queue_offset for _ in range(2)]
+
+        before = await sent()
+        await reader.commit(queue, 1)
+        await move(client, reader, topic, "broker-b")
+        early = await reader.committed(queue)
+        after = await sent()
+        await reader.commit(queue, after[1])
+        late = await reader.committed(queue)
+        await move(client, reader, topic, "broker-a")
+        back = await sent()
+        found = await read_all(reader, queue)
+        times = [await reader.offset_for_time(queue, each.store_time) for each in found]
+        ends = await reader.min_offset(queue), await reader.max_offset(queue)
+
+    assert (before, after, back) == ([0, 1], [10_000, 10_001], [20_000, 20_001])
+    assert [each.queue_offset for each in found] == [*before, *after, *back]
+    assert (early, late) == (1, 10_001)
+    assert ends == (0, 20_002)
+    assert times[2:] == [2] * 4  # the end of the first part: a broker searches its own ones first
 
 
 async def test_offsets_are_reset_and_cloned_in_a_static_topic(

@@ -148,7 +148,7 @@ class PullConsumer(ClientBase):
         """Return the first offset stored at or after *when*, which needs a time zone.
 
         If all messages are older, this is the end of the queue; brokers before 5.0 return the
-        offset of the last message.
+        offset of the last message.  In a logical queue that has moved it can be too low (5.5.0).
         """
         if not isinstance(when, datetime) or when.tzinfo is None:
             raise ConfigError("when", when, "expected a datetime with a time zone")

@@ -194,15 +194,19 @@ class StaticTopics:
         return _with(response, offset=_logical(part, int(response.ext["offset"])))
 
     def _search(self, request: _Request) -> Response:
-        """Return the first offset at or after a time; an earlier part may have none."""
-        *earlier, last = request.decided
-        code = RequestCode.GET_MAX_OFFSET
-        end = request._replace(command=replace(request.command, code=code))
-        for part in earlier:
-            found = self._offset_in(request, part)
-            if int(found.ext["offset"]) < int(self._offset_in(end, part).ext["offset"]):
-                return found
-        return self._offset_in(request, last)
+        """Return an offset for a time, like real brokers, which can be too low.
+
+        An own part counts if its result is above 0, also if that is its end.
+        """
+        result = response = Response()
+        for part in request.decided:
+            response = self._response_at(part, request)
+            result = _with(response, offset=_logical(part, int(response.ext["offset"])))
+            if part.bname == self._state.name:
+                if int(response.ext["offset"]) > 0:
+                    return result
+                result = response
+        return result
 
 
 def _pulled(request: _Request, part: PhysicalQueue, offset: int, outcome: Outcome) -> Outcome:
