@@ -16,6 +16,7 @@ from rocketmq_aio.protocol.codes import MASTER_ID, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import GetTopicConfig, TopicConfigBody
+from rocketmq_aio.protocol.requests.operations import MappedTopicBody, TopicMapping
 from rocketmq_aio.protocol.subscription import Subscription
 
 MAX_REQUESTS: Final = 4096
@@ -113,6 +114,17 @@ class RawPulls:
             return False  # the broker is too old for such topics, or does not know this one
         attributes = read_body(command.body, TopicConfigBody).attributes or {}
         return attributes.get("cleanup.policy") == "COMPACTION"
+
+    async def part_starts(self, queue: MessageQueue) -> set[int]:
+        """Return the offsets at which a logical queue began on the brokers that have owned it.
+
+        :raises RocketMQError: its owner cannot be reached, or returned an error
+        """
+        address, _ = self._replica(queue, suggested=False)
+        header = GetTopicConfig(topic=queue.topic, with_mapping=True)
+        found = await self._instance.broker.read(address, header, MappedTopicBody)
+        mapping = found.mapping_detail or TopicMapping()
+        return {part.logic_offset for part in mapping.hosted_queues.get(queue.queue_id, ())}
 
     async def learn_route(self, topic: str) -> None:
         """Fetch the route of *topic* unless it is known, and keep it fresh from now on."""

@@ -216,13 +216,13 @@ def _pulled(request: _Request, part: PhysicalQueue, offset: int, outcome: Outcom
     names = ("nextBeginOffset", "minOffset", "maxOffset")
     next_offset, least, most = (int(outcome.ext[name]) for name in names)
     code, next_offset, decided = outcome.code, _logical(part, next_offset), request.decided
-    if code != ResponseCode.SUCCESS and part is not request.parts[-1]:
-        following = next((each for each in decided if each.gen > part.gen), None)
-        if _physical(part, offset) >= most:  # continue in the next part, if it has begun
-            code = ResponseCode.PULL_NOT_FOUND
-            next_offset = offset
-            if following is not None:
-                code, next_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, following.logic_offset
+    past = part is not request.parts[-1] and _physical(part, offset) >= most
+    if code != ResponseCode.SUCCESS and past:  # continue in the next part, if it has begun
+        code, next_offset = ResponseCode.PULL_NOT_FOUND, offset
+        if following := [each for each in decided if each.gen > part.gen]:
+            part = following[0]
+            code, next_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, part.logic_offset
+            least = most = part.start_offset
     if code == ResponseCode.PULL_OFFSET_MOVED and part is not decided[0] and next_offset > offset:
         code = ResponseCode.PULL_RETRY_IMMEDIATELY  # only messages of this part are deleted
     changed = _with(

@@ -55,6 +55,7 @@ class MissingOffsets(NamedTuple):
     end: int
     extent: Extent
     was_cut: bool  # the queue ends below them
+    resumes_at: int  # where the broker continues
 
 
 FetchResult = FetchedMessages | MissingOffsets
@@ -257,7 +258,8 @@ class Fetcher:
         cursor = segment.cursor
         for start, most in ((at, segment.end), (cursor.position, cursor.wanted.end)):
             if (end := min(lost, most)) > start:
-                segment.results.append(MissingOffsets(cursor.wanted, start, end, extent, was_cut))
+                missing = MissingOffsets(cursor.wanted, start, end, extent, was_cut, reached)
+                segment.results.append(missing)
         cursor.position = max(cursor.position, min(reached, cursor.wanted.end))
         cursor.segment_size = min(max(cursor.segment_size, reached - at), MAX_SEGMENT)
         return min(reached, segment.end)

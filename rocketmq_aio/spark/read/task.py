@@ -8,6 +8,7 @@ from functools import partial
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.spark.offsets import Queue, Range
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import DataLossError, Extent, loss_values, warn
@@ -30,6 +31,7 @@ class ReadTask:
         self._wanted = {each.topic: subscription_of(each.topic, options) for each in ranges}
         self._queue = MessageQueue("", "", 0)  # of the previous result
         self._compacted: dict[str, bool] = {}
+        self._part_starts: dict[MessageQueue, set[int]] = {}
 
     def messages(self) -> Generator[list[MessageExt], None, None]:
         """Yield the messages of one result at a time; closing it cancels the pulls in flight.
@@ -93,12 +95,24 @@ class ReadTask:
             self._losses.record(found.part, found.start, found.extent, missing, reason)
 
     def _record_missing(self, gone: MissingOffsets) -> None:
-        if not gone.was_cut and self._is_compacted(gone.part):
+        if not gone.was_cut and (self._is_compacted(gone.part) or self._is_gap_of_move(gone)):
             return
         reason = "messages are not stored any more"
         if gone.was_cut:
             reason = "the queue ends before the messages that are wanted"
         self._losses.record(gone.part, gone.start, gone.extent, gone.end - gone.start, reason)
+
+    def _is_gap_of_move(self, gone: MissingOffsets) -> bool:
+        """Whether the offsets never existed: a logical queue continues higher after each move."""
+        queue = self._queue_of(gone.part)
+        if not is_logical(queue):
+            return False
+        if gone.resumes_at not in self._part_starts.get(queue, ()):
+            try:
+                self._part_starts[queue] = self._runtime.call(self._pulls.part_starts, queue)
+            except RocketMQError:
+                return False  # as in `_is_compacted`
+        return gone.resumes_at in self._part_starts[queue]
 
     def _is_compacted(self, part: Range) -> bool:
         if part.topic not in self._compacted:

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from anyio import create_task_group, fail_after, to_thread, wait_all_tasks_blocked
 
+from rocketmq_aio import AdminClient, ClientConfig, Message, MQClientInstance, Producer
 from rocketmq_aio.consumer.pull.result import PullStatus, RawPull
 from rocketmq_aio.embedded.broker import pull as pull_processor
 from rocketmq_aio.embedded.connection import ServerConnection
@@ -516,6 +517,42 @@ def test_offsets_of_a_static_topic_are_logical() -> None:
         ]
         with pytest.raises(DataLossError, match=r"messages are missing.*wanted offset 1000"):
             here.read(Range(TOPIC, "__syslo__global__", 1, 1000, 1010))
+
+
+LOGICAL: Final = "__syslo__global__"
+
+
+async def move_twice(namesrv: str, topic: str) -> None:
+    """Create a topic with one logical queue, and store three messages before and after moves."""
+    async with (
+        MQClientInstance(ClientConfig(namesrv=namesrv)) as client,
+        AdminClient(client=client) as admin,
+        Producer("shop", client=client) as producer,
+    ):
+        await admin.static_topics.create(topic, 1, brokers=["broker-a"])
+        for owner in ("broker-b", "broker-a", None):
+            for _ in range(3):
+                await producer.send(Message(topic, b"x"))
+            if owner is not None:
+                await admin.static_topics.remap(topic, brokers=[owner])
+
+
+@pytest.mark.parametrize("wanted", ["*", "paid"])
+def test_gaps_of_a_moved_logical_queue_are_no_loss(wanted: str) -> None:
+    with reading(brokers=2) as here:
+        asyncio.run(move_twice(here.cluster.namesrv, "moved"))
+        found = here.read(Range("moved", LOGICAL, 0, 0, 20_003), sub_expression=wanted)
+
+    starts = (0, 10_000, 20_000) if wanted == "*" else ()
+    assert [offset for _, offset, _ in found] == [at + n for at in starts for n in range(3)]
+
+
+def test_messages_that_a_moved_logical_queue_has_lost_are_a_loss() -> None:
+    with reading(brokers=2) as here:
+        asyncio.run(move_twice(here.cluster.namesrv, "moved"))
+        here.cluster.brokers[1].topics["moved"].queues[0].drop_before(1)
+        with pytest.raises(DataLossError, match="wanted offset 10000"):
+            here.read(Range("moved", LOGICAL, 0, 0, 20_003))
 
 
 # --- closing and back-pressure --------------------------------------------------------------------
