@@ -129,6 +129,21 @@ async def test_a_handler_can_unsubscribe_without_waiting_for_itself(cluster: Fak
             await left.wait()
 
 
+async def test_a_plain_handler_can_unsubscribe_without_waiting_for_itself(
+    cluster: FakeCluster,
+) -> None:
+    loop = asyncio.get_running_loop()
+
+    def handle(_: MessageExt) -> None:
+        asyncio.run_coroutine_threadsafe(consumer.unsubscribe(TOPIC), loop).result(15)
+
+    async with pushing(cluster, handle, concurrency=1, close_timeout_seconds=60.0) as consumer:
+        put(cluster, *numbers(2))
+        await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 1, "the commit")
+
+        assert queue() not in consumer.assignment()
+
+
 async def test_new_expression_applies_to_messages_not_in_flight(cluster: FakeCluster) -> None:
     for number in range(10):
         put(cluster, str(number), tag="even" if number % 2 == 0 else "odd")
