@@ -22,7 +22,6 @@ logger = get_logger(__name__)
 
 READS_AT_ONCE: Final = 16
 NOTING_SECONDS: Final = 0.5
-CLOCK_SLACK_MS: Final = 5000  # between this clock and those of brokers
 FIRST_ASSIGNMENT_SECONDS: Final = 5.0  # after a topic was created again
 GET_IS_MISSING: Final = (
     "to begin at {start} the account has to know where queues end: give it the action Get on "
@@ -31,17 +30,20 @@ GET_IS_MISSING: Final = (
 
 
 class _Gone:
-    """A topic that was deleted.
+    """A topic that no name server knew.
 
-    :ivar before_ms: a time since 1970 before which all its messages were deleted
+    :ivar since_ms: when that was noticed, in milliseconds since 1970
     :ivar back_at: when it was known again, in monotonic seconds
     :ivar assigned: queues that this member had since
+    :ivar deleted: whether it was deleted, by broker name
     """
 
     def __init__(self) -> None:
-        self.before_ms = time_ns() // 1_000_000 - CLOCK_SLACK_MS
+        self.since_ms = time_ns() // 1_000_000
         self.back_at: float | None = None
         self.assigned: set[MessageQueue] = set()
+        self.deleted: dict[str, bool] = {}
+        self.lock = anyio.Lock()
 
 
 class StartPositions:
@@ -141,19 +143,38 @@ class StartPositions:
         return offset, True
 
     async def _is_outdated(self, queue: MessageQueue) -> bool:
-        """Whether the committed offset is one of a former topic of that name.
-
-        A topic that name servers did not know for a while need not have been deleted: then it has
-        messages from before.
-        """
+        """Whether the committed offset is one of a former topic of that name."""
         gone = self._doubted.get(queue)
         if gone is None:
             return False
+        broker_name = queue.broker_name
+        async with gone.lock:
+            if broker_name not in gone.deleted:
+                route = await self._routes.get(queue.topic)
+                queues = [q for q in route.subscribe_queues if q.broker_name == broker_name]
+                gone.deleted[broker_name] = not await self._has_older(queues, gone.since_ms)
+        return gone.deleted[broker_name]
+
+    async def _has_older(self, queues: list[MessageQueue], since_ms: int) -> bool:
+        """Whether any of *queues* has messages from before *since_ms*, or may have.
+
+        A topic that name servers did not know for a while need not have been deleted: messages
+        can have been stored and committed all the time.
+        """
+
+        async def has_older(queue: MessageQueue) -> bool:
+            first = await self._broker.offset_for_time(queue, since_ms)
+            return first > await self._broker.min_offset(queue)
+
         try:
-            first = await self._broker.offset_for_time(queue, gone.before_ms)
-            return first <= await self._broker.min_offset(queue)
+            answers, failures = await gather_limited(has_older, queues, READS_AT_ONCE)
+            if any(answers.values()):
+                return True
+            for error in failures.values():
+                raise error
         except PermissionDeniedError:  # an account that may pull need not be allowed to query
-            return False
+            return True
+        return False
 
     async def offset_of(self, queue: MessageQueue, start: str | datetime) -> int:
         """Return the offset of a start position in *queue* now.
