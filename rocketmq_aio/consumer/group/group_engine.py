@@ -223,14 +223,8 @@ class GroupEngine(Generic[Q]):
     async def _undo(self, refused: Subscription, before: Subscription | None) -> None:
         """Return to *before*, unless a later call has replaced *refused*."""
         topic = refused.topic
-
-        def wanted() -> Iterable[MessageQueue]:
-            if self._subscriptions.get(topic) is refused:
-                return self._forget(topic)
-            return [each.queue for each in self._of_topic(topic)]
-
         if before is None:
-            await self._assignments.change({topic}, wanted)
+            await self._assignments.change({topic}, partial(self._end, refused))
         elif self._subscriptions.get(topic) is refused:
             self._choose(before.after(refused))  # some brokers may have accepted that
 
@@ -239,7 +233,8 @@ class GroupEngine(Generic[Q]):
 
         If a change may wait for the caller, only the delivery has ended when this returns.
         """
-        if not self._running or topic not in self._subscriptions:
+        ended = self._subscriptions.get(topic)
+        if not self._running or ended is None:
             self._forget(topic)
         elif self._may_wait_for_caller():
             self._forget(topic)
@@ -249,9 +244,16 @@ class GroupEngine(Generic[Q]):
         else:
             # Removed together with its queues: a cancelled call changes nothing.
             await self._assignments.change(
-                {topic}, lambda: self._forget(topic), drain_seconds=drain_seconds
+                {topic}, partial(self._end, ended), drain_seconds=drain_seconds
             )
             await self.instance.heartbeats.send_all(self.group)
+
+    def _end(self, subscription: Subscription) -> Iterable[MessageQueue]:
+        """Forget *subscription*, unless a later call has replaced it; return the queues to keep."""
+        topic = subscription.topic
+        if self._subscriptions.get(topic) is subscription:
+            return self._forget(topic)
+        return [each.queue for each in self._of_topic(topic)]
 
     async def _leave_topic(self, topic: str, drain_seconds: float) -> None:
         """Revoke the queues of *topic*; after another subscription only the dropped ones."""

@@ -388,6 +388,33 @@ async def test_a_listener_can_subscribe_again_what_it_unsubscribed(
         assert bodies(await polled(consumer, 1)) == ["a"]
 
 
+async def test_a_later_subscription_outlasts_an_unsubscription_that_waits(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listeners_module, "LISTENER_SECONDS", 3600)
+    cluster.create_topic("invoices", 1)
+    go = asyncio.Event()
+
+    async def on_revoked(queues: tuple[MessageQueue, ...]) -> None:
+        if queues[0].topic == "invoices":
+            await go.wait()
+
+    async with consumer_of(cluster, listeners={"on_revoked": on_revoked}) as consumer:
+        await consumer.subscribe(TOPIC)
+        await consumer.subscribe("invoices")
+        await consumer.ready(15)
+        change = asyncio.create_task(consumer.unsubscribe("invoices"))
+        await until(lambda: len(consumer.assignment()) == 4, "the change")
+        leaving = asyncio.create_task(consumer.unsubscribe(TOPIC))
+        await asyncio.sleep(0)
+        await consumer.subscribe(TOPIC)
+        go.set()
+        await asyncio.gather(change, leaving)
+        put(cluster, "a")
+
+        assert bodies(await polled(consumer, 1)) == ["a"]
+
+
 async def test_a_consumer_can_be_closed_in_a_listener(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
