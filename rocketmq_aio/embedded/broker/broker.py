@@ -106,6 +106,8 @@ class EmbeddedBroker(EmbeddedServer):
             self.pops = PopProcessor(self.state)
         else:
             self.transactions, self.pops = master.transactions, master.pops
+            # `SlaveSynchronize` of 5.x copies them, too.
+            self.assignments.modes = master.assignments.modes
         topics = TopicProcessor(self.state)
         self.static_topics = StaticTopics(self.state, topics, self.run_handler)
         self._handlers = handlers_of(self.version.major, *self._processors(topics))

@@ -34,15 +34,18 @@ PULL, POP = MessageRequestMode.PULL, MessageRequestMode.POP
 
 
 @asynccontextmanager
-async def assigning(version: str = "5.5.0") -> AsyncIterator[tuple[FakeCluster, MQClientInstance]]:
+async def assigning(
+    version: str = "5.5.0", *, replicas: int = 0
+) -> AsyncIterator[tuple[FakeCluster, MQClientInstance]]:
     """A topic of four queues, and a group with this client and one after it."""
     async with (
-        FakeCluster(version=version, topics={"orders": 4}) as cluster,
+        FakeCluster(version=version, topics={"orders": 4}, replicas=replicas) as cluster,
         MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client,
     ):
         await client.routes.get("orders")
-        group = cluster.broker.members.groups["billing"] = Group()
-        group.members = {-1: client.client_id, -2: f"{client.client_id}-2"}
+        for broker in (cluster.broker, *cluster.broker.replicas):
+            group = broker.members.groups["billing"] = Group()
+            group.members = {-1: client.client_id, -2: f"{client.client_id}-2"}
         yield cluster, client
 
 
@@ -64,6 +67,19 @@ async def test_broker_assigns_queues_to_pop() -> None:
         cluster.broker.assignments.modes["orders", "billing"] = POP
 
         assert await BrokerAssignment(client, "billing").of("orders", AllocateAveragely()) == {
+            queue(ALL_QUEUES): POP
+        }
+
+
+async def test_slaves_assign_in_the_mode_of_their_master() -> None:
+    """They copy it, so that members go on popping without a master."""
+    async with assigning(replicas=1) as (cluster, client):
+        cluster.broker.assignments.modes["orders", "billing"] = POP
+        (slave,) = cluster.broker.replicas
+        cluster.broker.kill()
+        assignment = BrokerAssignment(client, "billing")
+
+        assert await assignment.of("orders", AllocateAveragely(), slave.address) == {
             queue(ALL_QUEUES): POP
         }
 
