@@ -31,11 +31,13 @@ from rocketmq_aio.protocol.requests.groups import (
     QueryAssignment,
 )
 from rocketmq_aio.protocol.requests.offsets import (
+    GetEarliestMsgStoretime,
     GetMaxOffset,
     GetMinOffset,
     OffsetResponse,
     QueryConsumerOffset,
     SearchOffset,
+    TimestampResponse,
     UpdateConsumerOffset,
 )
 from rocketmq_aio.protocol.subscription import Subscription
@@ -131,6 +133,11 @@ class BrokerClient:
     async def offset_for_time(self, queue: MessageQueue, millis: int) -> int:
         """Return the first offset stored at or after *millis* (since 1970)."""
         return await self._offset(queue, SearchOffset(timestamp=millis, **queue_fields(queue)))
+
+    async def earliest_store_time(self, queue: MessageQueue) -> int:
+        """Return when the first message was stored, in ms since 1970; -1: there is none."""
+        command = await self._request(queue, GetEarliestMsgStoretime(**queue_fields(queue)))
+        return read_header(command, TimestampResponse).timestamp
 
     async def _offset(self, queue: MessageQueue, header: RequestHeader) -> int:
         return read_header(await self._request(queue, header), OffsetResponse).offset

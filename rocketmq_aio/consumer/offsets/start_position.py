@@ -163,8 +163,7 @@ class StartPositions:
         """
 
         async def has_older(queue: MessageQueue) -> bool:
-            first = await self._broker.offset_for_time(queue, since_ms)
-            return first > await self._broker.min_offset(queue)
+            return 0 <= await self._broker.earliest_store_time(queue) < since_ms
 
         try:
             answers, failures = await gather_limited(has_older, queues, READS_AT_ONCE)

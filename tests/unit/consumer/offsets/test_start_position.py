@@ -51,11 +51,12 @@ class Ends:
         return self._of(queue, 90)
 
     async def offset_for_time(self, queue: MessageQueue, millis: int) -> int:
-        if self.began_ms is not None:
-            younger = millis <= self.began_ms or queue in self.silent
-            return self._of(queue, 10 if younger else 50)
         assert millis == int(NOON.timestamp() * 1000)
         return self._of(queue, 50)
+
+    async def earliest_store_time(self, queue: MessageQueue) -> int:
+        assert self.began_ms is not None
+        return self._of(queue, self.began_ms + 60_000 * (queue in self.silent))
 
     def _of(self, queue: MessageQueue, offset: int) -> int:
         if queue in self.down:
@@ -225,7 +226,7 @@ async def test_an_offset_counts_if_the_age_of_its_topic_may_not_be_queried(
     async def denied(*_: object) -> int:
         raise PermissionDeniedError(16, "no permission")
 
-    monkeypatch.setattr(ends, "offset_for_time", denied)
+    monkeypatch.setattr(ends, "earliest_store_time", denied)
     store.kept[queue(0)] = 40
     positions = starts(ends, store, "latest")
     positions.note_gone("orders")
