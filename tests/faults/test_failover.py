@@ -433,6 +433,20 @@ async def test_offsets_of_a_deleted_topic_do_not_count_when_it_is_created_again(
         assert bodies(await polled(consumer, 6)) == [*"ABCDEF"]
 
 
+async def test_offsets_of_a_topic_that_only_name_servers_forgot_count(cluster: FakeCluster) -> None:
+    async with consuming(cluster) as consumer:
+        put(cluster, *"abcd")
+        await polled(consumer, 4)
+        await consumer.commit()
+        with cluster.faults.refuse("route", ResponseCode.TOPIC_NOT_EXIST, topic=TOPIC, times=None):
+            for _ in range(routes_module.MISSES_BEFORE_GONE):
+                await consumer.client.routes.refresh([TOPIC])
+            await until(lambda: consumer.assignment() == [], "the revocation")
+        put(cluster, "e")
+
+        assert bodies(await polled(consumer, 1)) == ["e"]
+
+
 async def test_offsets_of_other_members_do_not_count_when_their_topic_is_created_again(
     cluster: FakeCluster,
 ) -> None:
