@@ -87,8 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self._max_in_flight = max_in_flight
         self._decoder = FrameDecoder(self._deliver, max_frame_bytes=max_frame_bytes, recycle=True)
         self._loop = asyncio.get_running_loop()
-        # uvloop reads up to 32 buffers in a turn, asyncio one.
-        self._reads_repeatedly = not isinstance(self._loop, asyncio.BaseEventLoop)
+        self._reads_repeatedly = False
         self._transport: asyncio.Transport | None = None
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._pending: dict[int, Pending] = {}
@@ -217,6 +216,10 @@ class Connection(asyncio.BufferedProtocol):
         transport = cast(asyncio.Transport, transport)  # uvloop's is one, but not by its class
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        # uvloop reads up to 32 buffers in a turn, asyncio one.  With TLS, uvloop could drop what it
+        # has decrypted if the peer closes during a pause.
+        is_plain = transport.get_extra_info("sslcontext") is None
+        self._reads_repeatedly = is_plain and not isinstance(self._loop, asyncio.BaseEventLoop)
         _tune(transport.get_extra_info("socket"))
         self._last_received = self._loop.time()
         self.usable = True
