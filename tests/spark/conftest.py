@@ -16,14 +16,14 @@ from pyspark.sql import SparkSession
 from rocketmq_aio.spark import register
 from rocketmq_aio.spark.options.source_options import Connection
 from tests.collecting import limit_tests, run_first
-from tests.spark.servers import SparkCluster
 from tests.spark.support import end_jvm, running_session
 
 HERE: Final = Path(__file__).parent
 TEST_SECONDS: Final = 900  # for hanging tests only: a busy machine may be ten times slower
+# The slowest first, so that parallel runs do not end with one of them alone.
 SLOW_MODULES: Final = (
-    *("test_example", "test_pipelines", "test_stream", "test_executor_loss", "test_cluster"),
-    *("test_connect", "test_shipping", "test_write"),
+    *("test_faults", "test_example", "test_cluster", "test_pipeline_commands", "test_stream"),
+    *("test_pipelines", "test_secrets", "test_shipping", "test_connect", "test_read", "test_write"),
 )
 # pyspark 4.3 warns of any pandas 3.
 NOISE: Final = "ignore:PySpark does not yet fully support pandas:FutureWarning"
@@ -48,24 +48,6 @@ def jvm() -> Iterator[None]:
 def spark(jvm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on `local[2,4]` for the tests of a module; its queries are stopped with it."""
     with running_session(tmp_path_factory.mktemp("spark")) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def spark_cluster() -> Iterator[SparkCluster]:
-    """A standalone master and two workers for the tests of a module."""
-    with SparkCluster.start() as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def cluster_session(
-    jvm: None, spark_cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SparkSession]:
-    """A session whose tasks run on the two workers; a process has one session at a time."""
-    folder = tmp_path_factory.mktemp("spark-on-cluster")
-    settings = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
-    with running_session(folder, master=spark_cluster.master, settings=settings) as session:
         yield session
 
 

@@ -80,7 +80,7 @@ class SparkCluster:
 
     @classmethod
     @contextmanager
-    def start(cls, workers: int = 2) -> Iterator[Self]:
+    def start(cls, workers: int = 1) -> Iterator[Self]:
         """A cluster that is ready; gone after the block."""
         folder = Path(tempfile.mkdtemp(prefix="spark-cluster-"))
         cluster = cls(folder)

@@ -129,6 +129,18 @@ def write_messages(
     asyncio.run(send_all(namesrv, messages))
 
 
+def write_batches(namesrv: str, topic: str, count: int, body: bytes) -> None:
+    """Store *count* messages of one body, in batches: much faster than one by one."""
+    asyncio.run(_send_batches(namesrv, topic, count, body))
+
+
+async def _send_batches(namesrv: str, topic: str, count: int, body: bytes) -> None:
+    async with Producer("spark-tests-producer", namesrv=namesrv) as producer:
+        for first in range(0, count, SEND_TOGETHER):
+            size = min(SEND_TOGETHER, count - first)
+            await producer.send_batch([Message(topic, body) for _ in range(size)])
+
+
 async def send_all(namesrv: str, messages: list[Message]) -> None:
     async with Producer("spark-tests-producer", namesrv=namesrv) as producer:
         for first in range(0, len(messages), SEND_TOGETHER):

@@ -10,9 +10,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from examples.orders.check import Outcome, expected_alerts, expected_minutes
 from examples.orders.generator import Order
 from tests.spark.class_archive import jvm_options
+
+pytestmark = pytest.mark.usefixtures("rocketmq_backend")  # brokers start fast
 
 ROOT: Final = Path(__file__).parents[2]
 SECONDS: Final = 800.0

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rocketmq_aio import Message, MessageExt, Producer, ProducerConfig, PullConsumer
 from rocketmq_aio.spark.arrow.columns import COLUMNS, SCHEMA
 from rocketmq_aio.testing import Cluster
-from tests.spark.support import wait_until, write_messages
+from tests.spark.support import wait_until, write_batches, write_messages
 from tests.unit.spark.rows import row_of
 
 MIB: Final = 1024 * 1024
@@ -142,7 +142,7 @@ def test_tags_and_sql_are_filtered_by_the_broker(
 def test_a_limit_does_not_wait_for_the_whole_range(
     spark: SparkSession, namesrv: str, topic: str
 ) -> None:
-    write_messages(namesrv, topic, [b"x" * 1000] * 20_000)
+    write_batches(namesrv, topic, 20_000, b"x" * 1000)
     frame = load(spark, namesrv, "queueOffset", "body", subscribe=topic)
     assert len(frame.limit(5).collect()) == 5
     assert frame.count() == 20_000

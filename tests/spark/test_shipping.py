@@ -30,6 +30,13 @@ def no_python_path() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def spark_cluster(no_python_path: None) -> Iterator[SparkCluster]:
+    """A standalone master and a worker."""
+    with SparkCluster.start() as cluster:
+        yield cluster
+
+
 def submit(
     cluster: SparkCluster, folder: Path, python: str, more: list[str], arguments: list[str]
 ) -> dict[str, Any]:
