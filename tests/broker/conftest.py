@@ -30,8 +30,10 @@ LONG_TIMEOUTS: Final = (
     (ProducerConfig, "send_timeout_seconds"),
 )
 FREEZING_MODULES: Final = ("test_fault_isolation", "test_producer_faults", "test_restarts")
-# They restart brokers and take minutes, so that parallel runs begin with them.
+# They restart brokers and take minutes, so that parallel runs begin with them.  The first three
+# are those of tests/topologies that run together with this folder.
 SLOW_MODULES: Final = (
+    *("test_slaves", "test_failover", "test_rolling"),
     *("test_producer_faults", "test_restarts", "test_mqadmin", "test_push_faults"),
     *("test_transactions", "test_testing", "test_pop", "test_ordered_sends", "test_admin"),
     *("test_requests_java", "test_static_topics", "test_locks"),
