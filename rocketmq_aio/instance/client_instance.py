@@ -272,7 +272,7 @@ class MQClientInstance:
         # The broker dropped the registration with the old connection: send a heartbeat at once.
         self.heartbeats.forget(address)
         if address in self._heartbeat_addresses():
-            self.tasks.spawn(self.heartbeats.send, address, name=f"heartbeat-{address}")
+            self.heartbeats.start(address)
 
     def _unreachable(self, address: str) -> None:
         for named in self.routes.addresses():
@@ -283,7 +283,7 @@ class MQClientInstance:
         )
         if len(self.replies) and is_lost and address in self._heartbeat_addresses():
             # At once: the broker drops replies to a client that it does not know.
-            self.tasks.spawn(self.heartbeats.send, address, name=f"heartbeat-{address}")
+            self.heartbeats.start(address)
 
     def _heard_from(self, address: str, since: float) -> bool:
         return any(self.remoting.heard_from(each, since) for each in self._both(address))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import Final
 from zlib import crc32
 
@@ -20,7 +19,6 @@ from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.groups import Heartbeat, HeartbeatResponse
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.backoff import Backoff
-from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.remoting.remoting_client import RemotingClient
 
 logger = get_logger(__name__)
@@ -56,7 +54,7 @@ class Heartbeats:
         self._accepted: dict[str, int] = {}  # latest fingerprint that each address confirmed
         self._v2: set[str] = set()
         self._locks: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
-        self._calls = 0  # of `send`
+        self._calls = 0  # of `start`
         # By address: the number of calls when the last heartbeat began, and its error.
         self._last: dict[str, tuple[int, RocketMQError | None]] = {}
         # By address: what the next heartbeat is about, with the number of the last call for it.
@@ -75,18 +73,20 @@ class Heartbeats:
         """
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
-        async with anyio.create_task_group() as tasks:
-            while True:
-                await anyio.sleep(min(interval_seconds, LOOK_SECONDS))
-                now = loop.time()
-                due = self._addresses()
-                if now - sent_at >= interval_seconds:
-                    sent_at = now
-                else:
-                    due = {address for address in due if self._is_missing(address, now)}
-                for address in due - self._sending:
-                    self._sending.add(address)
-                    tasks.start_soon(self._send_in_background, address)
+        while True:
+            await anyio.sleep(min(interval_seconds, LOOK_SECONDS))
+            now = loop.time()
+            due = self._addresses()
+            if now - sent_at >= interval_seconds:
+                sent_at = now
+            else:
+                due = {address for address in due if self._is_missing(address, now)}
+            for address in due - self._sending:
+                self._start_regular(address)
+
+    def _start_regular(self, address: str) -> None:
+        self._sending.add(address)
+        self.start(address).add_done_callback(lambda _: self._sending.discard(address))
 
     def _is_missing(self, address: str, now: float) -> bool:
         """Whether the broker does not know this client, and may be sent a heartbeat now."""
@@ -99,24 +99,22 @@ class Heartbeats:
         """Whether the broker has accepted all groups over the current connection."""
         return address in self._registered and self._remoting.is_connected(address)
 
-    async def _send_in_background(self, address: str) -> None:
-        try:
-            await self.send(address)
-        finally:
-            self._sending.discard(address)
-
     async def send_all(self, group: str | None = None) -> dict[str, RocketMQError]:
         """Send to all brokers now and return the failures.
 
         :param group: the only one that has changed: what a heartbeat costs does not grow with the
             number of groups
         """
-        send = partial(self.send, group=group)
-        errors = (await gather_limited(send, self._addresses())).results
+        started = {address: self.start(address, group) for address in self._addresses()}
+        errors = {address: await ended for address, ended in started.items()}
         return {address: error for address, error in errors.items() if error is not None}
 
     async def send(self, address: str, group: str | None = None) -> RocketMQError | None:
-        """Send to one broker; log and return a failure.
+        """Send to one broker, as `start`; log and return a failure."""
+        return await self.start(address, group)
+
+    def start(self, address: str, group: str | None = None) -> asyncio.Future[RocketMQError | None]:
+        """Send to one broker in the background; the future has the failure, which is logged.
 
         One at a time, since brokers process requests in any order: the older of two could win.
         A caller that waited while a later heartbeat began shares its outcome: each heartbeat has
@@ -129,8 +127,8 @@ class Heartbeats:
         call = self._due[address][group] = self._calls
         ended: asyncio.Future[RocketMQError | None] = asyncio.get_running_loop().create_future()
         if not self._tasks.spawn(self._send_due, address, call, ended, name=f"heartbeat-{address}"):
-            return ClosedError("the client is closed")
-        return await ended
+            ended.set_result(ClosedError("the client is closed"))
+        return ended
 
     async def _send_due(
         self, address: str, call: int, ended: asyncio.Future[RocketMQError | None]
