@@ -392,7 +392,8 @@ class GroupEngine(Generic[Q]):
     def on_route_changed(self, topic: str) -> None:
         """Rebalance after queues were added, removed or moved; pull from new masters at once."""
         # An instance offers every change to all of its clients: most concern another group.
-        if topic not in self._subscriptions and all(q.topic != topic for q in self.table):
+        held = self._of_topic(topic)
+        if topic not in self._subscriptions and not held:
             return
         self._missing.check(topic)
         if self.instance.routes.is_gone(topic):
@@ -401,8 +402,8 @@ class GroupEngine(Generic[Q]):
             self._starts.note_back(topic)
         if topic in self._shared_topics():
             self.rebalancer.wake()
-        for queue, assigned in self.table.items():
-            if queue.topic == topic and (is_logical(queue) or self._has_new_master(assigned)):
+        for assigned in held:
+            if is_logical(assigned.queue) or self._has_new_master(assigned):
                 assigned.interrupt()  # the former broker still holds the pull
 
     def _has_new_master(self, assigned: QueueState) -> bool:
