@@ -73,7 +73,7 @@ class MicroBatches:
         :raises TargetNotReachedError: queues below the target cannot be read, and no others are
         :raises RocketMQError: the start of the stream cannot be determined
         """
-        for pause in self._options.retry_pauses():
+        for pause in self._metadata.retry_pauses():
             try:
                 return await self._end_after(start, most, everything=everything)
             except TargetNotReachedError:
