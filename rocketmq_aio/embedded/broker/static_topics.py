@@ -36,6 +36,7 @@ class _Request(NamedTuple):
 
     command: Command
     connection: ServerConnection
+    queue_field: str  # the name of the field with the queue id
     number: str
     parts: Sequence[PhysicalQueue]
 
@@ -126,7 +127,7 @@ class StaticTopics:
         if not parts or parts[-1].bname != name:
             remark = f"{number} does not exit in request process of current broker {name}"
             raise ErrorResponse(remark, ResponseCode.NOT_LEADER_FOR_QUEUE)
-        return kind(_Request(command, connection, number, parts))
+        return kind(_Request(command, connection, queue_field, number, parts))
 
     def _at(
         self, part: PhysicalQueue, request: _Request, **fields: object
@@ -136,8 +137,7 @@ class StaticTopics:
         execute = self._execute if is_here else self.executor_at(part.bname)
         if execute is None:
             raise ErrorResponse(f"invoke {part.bname} failed: it does not run")
-        queue_field = "e" if request.command.code in SENDS else "queueId"
-        changed = {queue_field: part.queue_id, **fields}
+        changed = {request.queue_field: part.queue_id, **fields}
         ext = {**request.ext, **{name: str(value) for name, value in changed.items()}}
         return execute(replace(request.command, ext=ext), request.connection)
 
