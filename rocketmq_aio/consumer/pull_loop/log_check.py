@@ -1,8 +1,9 @@
-"""Log check: whether the log of a new master contains what was pulled from the former one.
+"""Log check: whether the log of a master contains what was pulled before.
 
-A replica that becomes master lacks the messages that were not copied to it, and stores others at
-their offsets.  Brokers do not report that: a pull at an offset that exists again returns the
-messages after it, and those before it would never be read.
+A machine that failed can have lost its last messages, and a replica that becomes master lacks those
+that were not copied to it; both store others at their offsets.  Brokers do not report that: a pull
+at an offset that exists again returns the messages after it, and those before it would never be
+read.
 """
 
 from __future__ import annotations

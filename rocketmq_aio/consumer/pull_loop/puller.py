@@ -295,7 +295,7 @@ class Puller(Generic[Q]):
             least, most = assigned.bounds
             went_back = response.min_offset < least or response.max_offset < most
             if went_back and assigned.master:
-                # As of no log: the topic was deleted and created again between two pulls.
+                # No log does that: the topic was deleted and created again between two pulls.
                 await self._check_log(assigned, assigned.master)
             assigned.bounds = response.min_offset, response.max_offset
             if assigned.generation != generation or assigned.failure is not None:
