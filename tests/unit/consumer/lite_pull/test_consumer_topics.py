@@ -336,11 +336,17 @@ async def test_message_queues_returns_the_queues_of_a_topic(cluster: FakeCluster
         assert all(isinstance(each, MessageQueue) for each in await consumer.message_queues(TOPIC))
 
 
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes wait for listeners as long as the test runs."""
+    monkeypatch.setattr(listeners_module, "LISTENER_SECONDS", 3600)
+
+
+@pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize("change", ["unsubscribe", "assign"])
 async def test_a_change_made_by_a_listener_follows_the_listener(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, change: str
+    cluster: FakeCluster, change: str
 ) -> None:
-    monkeypatch.setattr(listeners_module, "LISTENER_SECONDS", 3600)
     cluster.create_topic("invoices", 1)
     invoices = queue(0, topic="invoices")
 
@@ -363,10 +369,8 @@ async def test_a_change_made_by_a_listener_follows_the_listener(
         await until(lambda: consumer.assignment() == left, "the change")
 
 
-async def test_a_listener_can_subscribe_again_what_it_unsubscribed(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listeners_module, "LISTENER_SECONDS", 3600)
+@pytest.mark.usefixtures("patience")
+async def test_a_listener_can_subscribe_again_what_it_unsubscribed(cluster: FakeCluster) -> None:
     cluster.create_topic("invoices", 1)
     called = asyncio.Event()
 
@@ -388,10 +392,10 @@ async def test_a_listener_can_subscribe_again_what_it_unsubscribed(
         assert bodies(await polled(consumer, 1)) == ["a"]
 
 
+@pytest.mark.usefixtures("patience")
 async def test_a_later_subscription_outlasts_an_unsubscription_that_waits(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster,
 ) -> None:
-    monkeypatch.setattr(listeners_module, "LISTENER_SECONDS", 3600)
     cluster.create_topic("invoices", 1)
     go = asyncio.Event()
 
@@ -415,11 +419,8 @@ async def test_a_later_subscription_outlasts_an_unsubscription_that_waits(
         assert bodies(await polled(consumer, 1)) == ["a"]
 
 
-async def test_a_consumer_can_be_closed_in_a_listener(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listeners_module, "LISTENER_SECONDS", 3600)
-
+@pytest.mark.usefixtures("patience")
+async def test_a_consumer_can_be_closed_in_a_listener(cluster: FakeCluster) -> None:
     async def on_revoked(_queues: tuple[MessageQueue, ...]) -> None:
         await consumer.close()
 
