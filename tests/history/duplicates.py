@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from rocketmq_aio.consumer.offsets.start_position import FIRST_ASSIGNMENT_SECONDS
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue
 from tests.history.events import Acked, Commit, Delivered, Handled, Hidden, Outcome, Sent
@@ -38,7 +39,8 @@ def duplicates(history: History) -> Iterator[Duplicate]:
 
     The reasons are "retry" (a handler failed or was cancelled), "sent twice" (a send whose outcome
     was unknown or that was repeated), "seek", "kill", "stall", "lost lock", "rebalance", "expired"
-    (the invisible time of a popped message), and the kind of a fault of the brokers.
+    (the invisible time of a popped message), the kind of a fault of the brokers, and "routes" (name
+    servers did not know the topic, and all its messages are from later: it looks created again).
     """
     return _Reasons(history).duplicates()
 
@@ -73,6 +75,11 @@ class _Reasons:
         self._sends: dict[str, list[Sent]] = defaultdict(list)
         for sent in history.sends:
             self._sends[sent.identity].append(sent)
+        self._first_sends: dict[tuple[str, str], float] = {}
+        for sent in history.sends:
+            if sent.queue is not None:
+                key = (sent.queue.topic, sent.queue.broker_name)
+                self._first_sends[key] = min(sent.started, self._first_sends.get(key, sent.started))
         self._copies = copies(history)
         self._sent_back = Counter((each.group, each.uid) for each in history.sent_back)
 
@@ -140,7 +147,9 @@ class _Reasons:
         commit = self._committed(each, begun)
         if commit is not None and commit.offset > each.offset:
             at = commit.confirmed or commit.at
-            return self._of_broker(each.queue.broker_name, at, begun)
+            return self._of_broker(each.queue.broker_name, at, begun) or self._of_routes(
+                each.queue, begun
+            )
         return self._of_move(before, each)
 
     def _of_pop(self, before: Reception, each: Reception) -> str:
@@ -157,6 +166,16 @@ class _Reasons:
         """Return "broker" if the broker may have lost a commit between the two times."""
         lost = (f for f in self._history.faults if (f.kind, f.target) == ("broker", name))
         return "broker" if any(since <= f.healed and f.started <= until for f in lost) else ""
+
+    def _of_routes(self, queue: MessageQueue, begun: float) -> str:
+        """Return "routes" if the topic looked created again when the epoch began."""
+        first = self._first_sends.get((queue.topic, queue.broker_name), 0.0)
+        gaps = (fault for fault in self._history.faults if fault.kind == "routes")
+        if any(
+            gap.started <= min(first, begun) and begun <= gap.healed + KNOWN_AGAIN for gap in gaps
+        ):
+            return "routes"
+        return ""
 
     def _of_move(self, before: Reception, each: Reception) -> str:
         """Return why the queue moved."""
@@ -208,6 +227,7 @@ def _confirmed(commit: Commit) -> float:
     return commit.confirmed or 0.0
 
 
+KNOWN_AGAIN = 30.0 + FIRST_ASSIGNMENT_SECONDS  # routes are refreshed every 30 s
 MILLISECOND = 0.001  # brokers round down to whole milliseconds
 
 

@@ -89,8 +89,8 @@ def again(second: Handled, **changes: object) -> History:
 
 
 def sent(**changes: object) -> Sent:
-    fields = {"outcome": Outcome.OK, "attempts": 1, **changes}
-    return Sent(uid="u1", body=b"1", started=1, queue=Q0, offset=0, **fields)  # type: ignore[arg-type]
+    fields = {"outcome": Outcome.OK, "attempts": 1, "started": 1, **changes}
+    return Sent(uid="u1", body=b"1", queue=Q0, offset=0, **fields)  # type: ignore[arg-type]
 
 
 def reset(offset: int, at: float = 15) -> list[Reset]:
@@ -124,6 +124,10 @@ EXPLAINED: dict[str, tuple[str, History]] = {
         "sent twice",
         again(handled(20, offset=1), sends=[sent(outcome=Outcome.UNKNOWN)]),
     ),
+    "a topic unknown to name servers before its first message": (
+        "routes",
+        moved(commits=confirmed(14), sends=[sent(started=9)], faults=fault("routes", "n", 8)),
+    ),
     "a delayed send before a kill of the broker": (
         "broker",
         again(
@@ -138,6 +142,12 @@ UNEXPLAINED: dict[str, History] = {
     "another owner after a commit": moved(commits=confirmed(14)),
     "a broker that failed later": moved(
         commits=confirmed(14), faults=fault("broker", "broker-a", 30)
+    ),
+    "a topic unknown to name servers after its first message": moved(
+        commits=confirmed(14), sends=[sent(started=7)], faults=fault("routes", "n", 8)
+    ),
+    "a topic unknown to name servers long before": moved(
+        commits=confirmed(14), sends=[sent(started=9)], faults=fault("routes", "n", -20)
     ),
     "another broker that failed": moved(
         commits=confirmed(14), faults=fault("broker", "broker-b", 16)
