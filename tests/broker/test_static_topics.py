@@ -249,7 +249,7 @@ async def test_offsets_and_commits_of_a_moved_queue_are_logical(
         times = [await reader.offset_for_time(queue, each.store_time) for each in found]
         ends = await reader.min_offset(queue), await reader.max_offset(queue)
         gaps = [await reader.pull(queue, at) for at in (2, 5_000, 10_002)]
-        starts = await RawPulls(client, rocketmq_group).part_starts(queue)
+        settings = await RawPulls(client, rocketmq_group).topic_settings(queue)
 
     assert (before, after, back) == ([0, 1], [10_000, 10_001], [20_000, 20_001])
     assert [each.queue_offset for each in found] == [*before, *after, *back]
@@ -257,7 +257,7 @@ async def test_offsets_and_commits_of_a_moved_queue_are_logical(
     assert ends == (0, 20_002)
     assert {each.status for each in gaps} == {PullStatus.NO_MATCH}
     assert [each.next_offset for each in gaps] == [10_000, 10_000, 20_000]
-    assert starts == {0, 10_000, 20_000}
+    assert settings.part_starts == {0, 10_000, 20_000}
     assert times[2:] == [2] * 4  # the end of the first part: a broker searches its own ones first
 
 

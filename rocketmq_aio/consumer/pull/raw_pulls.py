@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from rocketmq_aio.consumer.pull.result import STATUSES, PullStatus, RawPull, read_raw
 from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
@@ -15,8 +15,9 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.requests.admin import GetTopicConfig, TopicConfigBody
+from rocketmq_aio.protocol.requests.admin import GetTopicConfig
 from rocketmq_aio.protocol.requests.operations import MappedTopicBody, TopicMapping
+from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.protocol.subscription import Subscription
 
 MAX_REQUESTS: Final = 4096
@@ -27,6 +28,17 @@ NO_LITE: Final = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMI
 
 Kind = tuple[MessageQueue, Subscription, int, float, int | None]
 Key = tuple[MessageQueue, Subscription, int, float, int | None, bool]
+
+
+class TopicSettings(NamedTuple):
+    """Settings of a topic that make gaps in the offsets of a queue.
+
+    :ivar is_compacted: the broker keeps only the last message of each key (5.x)
+    :ivar part_starts: the offsets at which the queue, if it is logical, began on each broker
+    """
+
+    is_compacted: bool = False
+    part_starts: frozenset[int] = frozenset()
 
 
 class RawPulls:
@@ -102,29 +114,22 @@ class RawPulls:
         """Call `decode_messages` with the settings of the client."""
         return self._instance.remoting.decode(body, queue)
 
-    async def is_compacted(self, queue: MessageQueue) -> bool:
-        """Whether the broker keeps only the last message of each key (5.x), so that gaps are fine.
+    async def topic_settings(self, queue: MessageQueue) -> TopicSettings:
+        """Return settings of the topic of *queue*; none if its broker is too old for them.
 
         :raises RocketMQError: the broker cannot be reached
         """
         address, _ = self._replica(queue, suggested=False)
-        header = GetTopicConfig(topic=queue.topic)
+        header = GetTopicConfig(topic=queue.topic, with_mapping=is_logical(queue) or None)
         command = await self._instance.remoting.request(address, header)
         if command.code != ResponseCode.SUCCESS:
-            return False  # the broker is too old for such topics, or does not know this one
-        attributes = read_body(command.body, TopicConfigBody).attributes or {}
-        return attributes.get("cleanup.policy") == "COMPACTION"
-
-    async def part_starts(self, queue: MessageQueue) -> set[int]:
-        """Return the offsets at which a logical queue began on the brokers that have owned it.
-
-        :raises RocketMQError: its owner cannot be reached, or returned an error
-        """
-        address, _ = self._replica(queue, suggested=False)
-        header = GetTopicConfig(topic=queue.topic, with_mapping=True)
-        found = await self._instance.broker.read(address, header, MappedTopicBody)
-        mapping = found.mapping_detail or TopicMapping()
-        return {part.logic_offset for part in mapping.hosted_queues.get(queue.queue_id, ())}
+            return TopicSettings()  # or the broker does not know the topic
+        found = read_body(command.body, MappedTopicBody)
+        parts = (found.mapping_detail or TopicMapping()).hosted_queues.get(queue.queue_id, ())
+        return TopicSettings(
+            is_compacted=(found.attributes or {}).get("cleanup.policy") == "COMPACTION",
+            part_starts=frozenset(part.logic_offset for part in parts),
+        )
 
     async def learn_route(self, topic: str) -> None:
         """Fetch the route of *topic* unless it is known, and keep it fresh from now on."""

@@ -186,6 +186,13 @@ class Metadata:
             return False  # unknown: reading resumes when the topic has a route again
         return bool(registered) and self._brokers.get(topic, set()) <= registered
 
+    async def is_registered(self, broker: str) -> bool:
+        """Whether a name server knows *broker* now; False if none answers."""
+        try:
+            return broker in await registered_brokers(self._instance)
+        except RocketMQError:
+            return False
+
     async def extents(
         self, queues: Iterable[Queue], read_up_to: Mapping[Queue, int] = NO_OFFSETS
     ) -> QueueResults[Extent]:

@@ -70,7 +70,8 @@ class MicroBatches:
         :param most: maximum number of offsets; None reads all
         :param everything: do not wait for ``minOffsetsPerTrigger``
         :raises DataLossError: a position does not exist any more
-        :raises TargetNotReachedError: queues below the target cannot be read, and no others are
+        :raises TargetNotReachedError: queues below their target, or of a broker that is not
+            registered, cannot be read, and the others are read
         :raises RocketMQError: the start of the stream cannot be determined
         """
         for pause in self._metadata.retry_pauses():
@@ -88,6 +89,7 @@ class MicroBatches:
         await self._check_group_unused(topics)
         await self.publish(start)
         results = await self._metadata.extents(topics.queues, start.end)
+        self._extend_target(start, results.values)
         if start.at_start:
             check_readable(topics, self._options)
             extents = complete(results)
@@ -114,7 +116,7 @@ class MicroBatches:
         taken = waiting if most is None else split_limit(waiting, most)
         end = positions | {queue: positions[queue] + count for queue, count in taken.items()}
         if end == start.end and not starts and not start.at_start:
-            self._check_target(end, topics, extents)
+            await self._check_target(end, topics, extents)
             return start
         self._last_batch = time.monotonic()
         return await self._batch_end(start, end, starts, extents)
@@ -274,14 +276,33 @@ class MicroBatches:
             return ends
         return {queue: min(at, ends[queue]) for queue, at in self._target.items() if queue in ends}
 
-    def _check_target(
+    def _extend_target(self, start: StreamOffset, extents: Mapping[Queue, Extent]) -> None:
+        """Include held queues whose broker was unavailable when the target was fixed."""
+        if self._target is not None:
+            for queue in self._held(start.end) & extents.keys():
+                self._target.setdefault(queue, extents[queue].maximum)
+
+    async def _check_target(
         self, reached: Offsets, topics: TopicQueues, extents: Mapping[Queue, Extent]
     ) -> None:
         """Raise `TargetNotReachedError`: Spark ends the query after an empty batch."""
-        for queue, target in sorted((self._target or {}).items()):
-            read = reached.get(queue, 0)
-            if read < target and queue not in extents and queue[0] not in topics.gone:
+        if self._target is None:
+            return
+        missing = (self._target.keys() | self._held(reached)) - extents.keys()
+        for queue in sorted(each for each in missing if each[0] not in topics.gone):
+            read, target = reached.get(queue, 0), self._target.get(queue)
+            if await self._may_have_more(queue) if target is None else read < target:
                 raise TargetNotReachedError(queue, read, target)
+
+    async def _may_have_more(self, queue: Queue) -> bool:
+        """Whether the broker of a missing queue is unavailable; else the queue was removed."""
+        if not self._options.fail_on_data_loss:
+            return False
+        return not await self._metadata.is_registered(queue[1])
+
+    def _held(self, reached: Offsets) -> set[Queue]:
+        """Return the selected queues that the checkpoint or the options name."""
+        return {q for q in {*reached, *self._options.assign} if selects(self._options, q)}
 
     def _is_below_minimum(self, waiting: int, *, everything: bool) -> bool:
         least = self._options.min_offsets_per_trigger

@@ -29,14 +29,20 @@ class BrokerAwayError(RocketMQError):
 
 
 class TargetNotReachedError(RocketMQError):
-    """A query with the trigger ``availableNow`` cannot read all that was stored at its start."""
+    """A query with the trigger ``availableNow`` cannot read all that was stored at its start.
 
-    def __init__(self, queue: Queue, read: int, target: int) -> None:
+    :ivar target: where *queue* ended then; None if its broker was not registered
+    """
+
+    def __init__(self, queue: Queue, read: int, target: int | None) -> None:
         topic, broker, queue_id = queue
+        end, way_out = f" of {target}, the end at the start of the query", ""
+        if target is None:
+            end, way_out = "", ". If it does not come back, set failOnDataLoss=false"
         super().__init__(
             f"topic {topic!r}, broker {broker!r}, queue {queue_id} cannot be read now: read up to "
-            f"offset {read} of {target}, the end at the start of the query (availableNow). Start "
-            "it again when the broker is back: it continues there"
+            f"offset {read}{end} (availableNow). Start it again when the broker is back: it "
+            f"continues there{way_out}"
         )
         self.queue = queue
         self.target = target

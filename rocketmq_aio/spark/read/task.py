@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from functools import partial
 
+from rocketmq_aio.consumer.pull.raw_pulls import TopicSettings
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
@@ -30,8 +31,7 @@ class ReadTask:
         self._losses = LossLog(fail=options.fail_on_data_loss)
         self._wanted = {each.topic: subscription_of(each.topic, options) for each in ranges}
         self._queue = MessageQueue("", "", 0)  # of the previous result
-        self._compacted: dict[str, bool] = {}
-        self._part_starts: dict[MessageQueue, set[int]] = {}
+        self._settings: dict[str | MessageQueue, TopicSettings] = {}  # of topics, logical queues
 
     def messages(self) -> Generator[list[MessageExt], None, None]:
         """Yield the messages of one result at a time; closing it cancels the pulls in flight.
@@ -90,38 +90,35 @@ class ReadTask:
             # Filtered messages are no loss; those below the minimum are.
             end = min(end, found.extent.minimum)
             missing = end - found.start - len(within(messages, found.start, end))
-        if missing > 0 and not self._is_compacted(found.part):
+        if missing > 0 and not self._is_gap_of_topic(found.part):
             reason = "messages are missing"
             self._losses.record(found.part, found.start, found.extent, missing, reason)
 
     def _record_missing(self, gone: MissingOffsets) -> None:
-        if not gone.was_cut and (self._is_compacted(gone.part) or self._is_gap_of_move(gone)):
+        if not gone.was_cut and self._is_gap_of_topic(gone.part, gone.resumes_at):
             return
         reason = "messages are not stored any more"
         if gone.was_cut:
             reason = "the queue ends before the messages that are wanted"
         self._losses.record(gone.part, gone.start, gone.extent, gone.end - gone.start, reason)
 
-    def _is_gap_of_move(self, gone: MissingOffsets) -> bool:
-        """Whether the offsets never existed: a logical queue continues higher after each move."""
-        queue = self._queue_of(gone.part)
-        if not is_logical(queue):
-            return False
-        if gone.resumes_at not in self._part_starts.get(queue, ()):
-            try:
-                self._part_starts[queue] = self._runtime.call(self._pulls.part_starts, queue)
-            except RocketMQError:
-                return False  # as in `_is_compacted`
-        return gone.resumes_at in self._part_starts[queue]
+    def _is_gap_of_topic(self, part: Range, resumes_at: int | None = None) -> bool:
+        """Whether missing offsets are no loss.
 
-    def _is_compacted(self, part: Range) -> bool:
-        if part.topic not in self._compacted:
-            queue = self._queue_of(part)
+        The topic is compacted; or the offsets never existed, because the queue is logical, and a
+        logical queue continues higher after each move, here at *resumes_at*.
+        """
+        queue = self._queue_of(part)
+        key = queue if is_logical(queue) else part.topic
+        settings = self._settings.get(key)
+        moved = key is queue and resumes_at is not None
+        if settings is None or (moved and resumes_at not in settings.part_starts):
             try:
-                self._compacted[part.topic] = self._runtime.call(self._pulls.is_compacted, queue)
+                settings = self._runtime.call(self._pulls.topic_settings, queue)
             except RocketMQError:
                 return False  # counts as a loss: Spark retries the failed task
-        return self._compacted[part.topic]
+            self._settings[key] = settings
+        return settings.is_compacted or resumes_at in settings.part_starts
 
 
 class LossLog:

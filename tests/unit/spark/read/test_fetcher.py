@@ -537,11 +537,18 @@ async def move_twice(namesrv: str, topic: str) -> None:
                 await admin.static_topics.remap(topic, brokers=[owner])
 
 
+def settings_requests(here: Reading) -> int:
+    code = RequestCode.GET_TOPIC_CONFIG
+    return sum(len(each.requests_of(code)) for each in here.cluster.brokers)
+
+
 @pytest.mark.parametrize("wanted", ["*", "paid"])
 def test_gaps_of_a_moved_logical_queue_are_no_loss(wanted: str) -> None:
     with reading(brokers=2) as here:
         asyncio.run(move_twice(here.cluster.namesrv, "moved"))
+        before = settings_requests(here)
         found = here.read(Range("moved", LOGICAL, 0, 0, 20_003), sub_expression=wanted)
+        assert settings_requests(here) - before == 1
 
     starts = (0, 10_000, 20_000) if wanted == "*" else ()
     assert [offset for _, offset, _ in found] == [at + n for at in starts for n in range(3)]

@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -653,6 +654,54 @@ async def test_available_now_ends_without_deleted_topics() -> None:
             script_brokers(cluster, "broker-a")
 
             assert await driver.end_after(first) is first
+
+
+@pytest.mark.parametrize("assign", [True, False])
+async def test_available_now_does_not_end_while_a_broker_of_its_queues_is_unregistered(
+    assign: bool,
+) -> None:
+    both = json.dumps({TOPIC: {"broker-a": [0], "broker-b": [0]}})
+    given: dict[str, Any] = {"startingOffsets": "earliest", **({"assign": both} if assign else {})}
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        lost = cluster.brokers[1]
+        put(cluster.broker, 2)
+        put(lost, 2)
+        held = START
+        if not assign:
+            async with driving(cluster, **given) as earlier:
+                held = await earlier.end_after(START)
+        put(cluster.broker, 3)
+        put(lost, 3)
+        cluster.name_server.unregister(lost)
+        async with driving(cluster, **given) as driver:
+            await driver.batches.fix_target()
+            first = await driver.end_after(held)
+
+            with pytest.raises(TargetNotReachedError, match=r"'broker-b', queue 0 .*=false"):
+                await driver.end_after(first)
+            cluster.name_server.register(lost)
+            second = await driver.end_after(first)
+            put(lost, 3)
+
+            assert driver.ranges(held, first) == {queue(0): (held.end.get(queue(0), 0), 5)}
+            start = held.end.get(queue(0, "broker-b"), 0)
+            assert driver.ranges(first, second) == {queue(0, "broker-b"): (start, 5)}
+            assert await driver.end_after(second) is second
+
+
+@pytest.mark.parametrize(("fail", "registered"), [("false", False), ("true", True)])
+async def test_available_now_ends_without_removed_queues(fail: str, registered: bool) -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 2}) as cluster:
+        async with driving(cluster, startingOffsets="earliest", failOnDataLoss=fail) as earlier:
+            held = await earlier.end_after(START)
+        if registered:
+            cluster.create_topic(TOPIC, 1)
+        else:
+            cluster.name_server.unregister(cluster.brokers[1])
+        async with driving(cluster, startingOffsets="earliest", failOnDataLoss=fail) as driver:
+            await driver.batches.fix_target()
+
+            assert await driver.end_after(held) is held
 
 
 async def test_the_latest_offsets_are_reported() -> None:
