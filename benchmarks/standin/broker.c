@@ -5,8 +5,8 @@
 enum {
   SUCCESS = 0, SYSTEM_ERROR = 1, NOT_SUPPORTED = 3, TOPIC_NOT_EXIST = 17, QUERY_NOT_FOUND = 22, ONEWAY = 2,
   PULL = 11, QUERY_OFFSET = 14, UPDATE_OFFSET = 15, RUNTIME_INFO = 28, SEARCH_OFFSET = 29, MAX_OFFSET = 30,
-  MIN_OFFSET = 31, HEART_BEAT = 34, UNREGISTER = 35, CONSUMER_LIST = 38, IDS_CHANGED = 40, CHECK_CONFIG = 46,
-  ROUTE = 105, SEND_V2 = 310, SEND_BATCH = 320, LITE_PULL = 361,
+  MIN_OFFSET = 31, HEART_BEAT = 34, UNREGISTER = 35, END_TRANSACTION = 37, CONSUMER_LIST = 38, IDS_CHANGED = 40,
+  CHECK_CONFIG = 46, ROUTE = 105, SEND_V2 = 310, SEND_BATCH = 320, LITE_PULL = 361,
   COMMITS = 4096, COMMIT_FLAG = 1, STORED = 1024
 };
 
@@ -211,7 +211,7 @@ void answer(connection *c, const request *r) {
   switch (r->code) {
     case PULL: case LITE_PULL: give_messages(c, r); break;
     case QUERY_OFFSET: query_offset(c, r); break;
-    case UPDATE_OFFSET: case CHECK_CONFIG: succeed(c, r); break;
+    case UPDATE_OFFSET: case CHECK_CONFIG: case END_TRANSACTION: succeed(c, r); break;
     case RUNTIME_INFO: give_body(c, r, "{\"table\":{}}", 12); break;
     case SEARCH_OFFSET: case MIN_OFFSET: give_offset(c, r, 0); break;
     case MAX_OFFSET: give_offset(c, r, BACKLOG + sent[queue_of(r, "queueId")]); break;

@@ -7,6 +7,7 @@ knows their types.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from struct import Struct, error
 from typing import Final
 
@@ -189,6 +190,13 @@ def _remark(command: Command) -> bytes:
     return command.remark.encode("utf-8", "replace") if command.remark else b""
 
 
+@lru_cache(maxsize=1024)
+def _key(name: str) -> bytes:
+    """Return the name of an ext field with its length; there are few names."""
+    key = name.encode()
+    return FIELD_KEY.pack(len(key)) + key
+
+
 def binary_fields(ext: Mapping[str, str]) -> bytes:
     """Return ext fields for a binary header, without empty ones.
 
@@ -197,6 +205,6 @@ def binary_fields(ext: Mapping[str, str]) -> bytes:
     parts: list[bytes] = []
     for name, value in ext.items():
         if value:
-            key, text = name.encode(), value.encode()
-            parts += (FIELD_KEY.pack(len(key)), key, FIELD_VALUE.pack(len(text)), text)
+            text = value.encode()
+            parts += (_key(name), FIELD_VALUE.pack(len(text)), text)
     return b"".join(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
@@ -39,7 +40,7 @@ class TimerProcessor:
     def __init__(self, state: BrokerState) -> None:
         self.recall_enabled = False
         self._state = state
-        self._recalled: dict[tuple[str, str], None] = {}
+        self._recalled: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.waiting = DelayQueue[int](
             state.clock, self._deliver, lambda log_offset: log_offset >= state.store.log_start
         )
@@ -92,7 +93,7 @@ class TimerProcessor:
             )
         self._recalled[topic, key] = None
         if len(self._recalled) > MAX_RECALLED:
-            del self._recalled[next(iter(self._recalled))]
+            self._recalled.popitem(last=False)
         return RecallMessageResponse(msg_id=key, region_id=REGION)
 
     def _deliver(self, log_offset: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from typing import Final
 
 import msgspec
@@ -90,7 +91,8 @@ class TransactionLog:
 
     def __init__(self, max_decisions: int = MAX_DECISIONS) -> None:
         self._in_progress: dict[str, HalfMessage] = {}
-        self._decided: dict[str, HalfMessage] = {}
+        # An OrderedDict: a dict searches its deleted entries for the oldest one.
+        self._decided: OrderedDict[str, HalfMessage] = OrderedDict()
         self._max_decisions = max_decisions
         self._idle: asyncio.Future[None] | None = None
 
@@ -101,7 +103,7 @@ class TransactionLog:
         half.state = state
         self._decided[half.message_id] = half
         if len(self._decided) > self._max_decisions:
-            del self._decided[next(iter(self._decided))]
+            self._decided.popitem(last=False)
 
     def end(self, half: HalfMessage) -> None:
         """Record that the transaction is over here; a broker may still check it."""

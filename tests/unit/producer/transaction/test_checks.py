@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import weakref
+from itertools import count, islice
 
 import pytest
 
@@ -31,6 +32,7 @@ from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import EndTransaction
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
+from tests.unit.costs import cpu_seconds
 from tests.unit.producer.transaction_env import (
     COMMIT,
     END,
@@ -143,8 +145,8 @@ async def test_check_concurrency_limits_the_threads_of_hanging_checks(
     try:
         async with open_transactions(check=check, check_concurrency=2) as env:
             await leave_open(env, 3)
-            for count in (3, 6, 9):
-                assert await env.run_check(count) == [UNKNOWN] * count
+            for number in (3, 6, 9):
+                assert await env.run_check(number) == [UNKNOWN] * number
             assert len(running) == 2
             resume.set()
             monkeypatch.setattr(transaction_checks, "CHECK_SECONDS", 60)
@@ -261,10 +263,10 @@ async def test_a_commit_over_a_new_connection_is_not_repeated_for_the_copy(
 
 
 async def test_proxies_are_detected_once_per_connection(env: TransactionEnv) -> None:
-    for count in (3, 5):
+    for expected in (3, 5):
         tx = await env.commit(ORDER)
         env.broker.transactions.reopen(tx.message_id)
-        await env.run_check(count)
+        await env.run_check(expected)
     assert env.flags() == [COMMIT, ROLLBACK, ROLLBACK, COMMIT, ROLLBACK]
 
     await env.broker.restart()
@@ -714,6 +716,20 @@ def test_the_oldest_decisions_are_dropped() -> None:
         log.decide(half(name), TransactionState.COMMIT)
 
     assert [log.find(name) is not None for name in "abc"] == [False, True, True]
+
+
+def test_dropping_the_oldest_decision_costs_the_same_however_many_are_kept() -> None:
+    def cost(kept: int) -> float:
+        log, numbers = TransactionLog(max_decisions=kept), count()
+
+        def decide_more(more: int = 25_000) -> None:
+            for number in islice(numbers, more):
+                log.decide(half(str(number)), TransactionState.COMMIT)
+
+        decide_more(kept)
+        return cpu_seconds(decide_more)
+
+    assert cost(20_000) < 5 * cost(20)
 
 
 def test_a_check_of_a_copy_does_not_change_the_location() -> None:
