@@ -123,6 +123,8 @@ class PopEngine:
                     del self.subscriptions[topic]
                 else:
                     self.subscriptions[topic] = before.after(wanted)
+                # Some brokers may have accepted it.
+                self._tasks.spawn(self.instance.heartbeats.send_all, self.group, name="withdraw")
             raise
         if before is not None and not before.selects_same(wanted):
             self._intake.give_back(self._remove_cached(topic))

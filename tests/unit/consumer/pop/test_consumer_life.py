@@ -236,6 +236,19 @@ async def test_messages_selected_by_a_former_expression_are_given_back(
         await until(lambda: len(cluster.broker.requests_of(CHANGE)) == 2)
 
 
+async def test_a_cancelled_subscription_is_withdrawn_from_the_brokers(cluster: FakeCluster) -> None:
+    cluster.create_topic("invoices", 1)
+    async with popping(cluster, "a") as consumer:
+        with cluster.faults.hold("heartbeat", times=None) as heartbeats:
+            subscribing = asyncio.create_task(consumer.subscribe("invoices"))
+            await heartbeats.wait()
+            subscribing.cancel()
+            await asyncio.wait([subscribing])
+            heartbeats.release()
+        members = cluster.broker.members
+        await until(lambda: set(members.groups[GROUP].subscriptions) == {TOPIC})
+
+
 async def test_messages_popped_while_a_subscription_fails_are_redelivered(
     cluster: FakeCluster,
 ) -> None:
