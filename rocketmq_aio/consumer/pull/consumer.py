@@ -182,7 +182,7 @@ class PullConsumer(ClientBase):
     # --- for the instance -----------------------------------------------------------------------
 
     def topics(self) -> Iterable[str]:
-        """Topics whose routes must be fresh: all that were read."""
+        """Topics whose routes must be fresh: those used lately."""
         return self._pulls.topics()
 
     def on_route_changed(self, topic: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from time import monotonic
 from typing import Final, NamedTuple
 
 from rocketmq_aio.consumer.pull.result import STATUSES, PullStatus, RawPull, read_raw
@@ -23,6 +24,7 @@ from rocketmq_aio.protocol.subscription import Subscription
 MAX_REQUESTS: Final = 4096
 MAX_CHECKED: Final = 1024
 MAX_OLD: Final = 1024
+RECENT_SECONDS: Final = 600.0  # after the last request; then the route is fetched when needed
 # Answers of brokers that do not know LITE_PULL_MESSAGE, or may not serve it.
 NO_LITE: Final = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION)
 
@@ -55,7 +57,7 @@ class RawPulls:
         self._instance = instance
         self._group = group
         self._lite = lite
-        self._topics: set[str] = set()
+        self._topics: dict[str, float] = {}  # when each was last used, in monotonic seconds
         self._old: set[str] = set()  # addresses that do not serve LITE_PULL_MESSAGE
         self._replicas: dict[MessageQueue, int] = {}  # broker ids that responses suggested
         self._requests: dict[Key, PullRequest] = {}
@@ -132,19 +134,21 @@ class RawPulls:
         )
 
     async def learn_route(self, topic: str) -> None:
-        """Fetch the route of *topic* unless it is known, and keep it fresh from now on."""
+        """Fetch the route of *topic* unless it is known, and keep it fresh for a while."""
         if self._instance.routes.known(topic) is None:
             await self._instance.routes.get(topic)
-        self._topics.add(topic)
+        self._topics[topic] = monotonic()
 
     def topics(self) -> Iterable[str]:
-        """Topics whose routes must be fresh: all that were read."""
+        """Topics whose routes must be fresh: those used in the last ten minutes."""
+        since = monotonic() - RECENT_SECONDS
+        self._topics = {topic: at for topic, at in self._topics.items() if at > since}
         return self._topics
 
     def on_route_changed(self, topic: str) -> None:
         """Stop refreshing the route of a deleted topic until it is read again."""
         if self._instance.routes.known(topic) is None:
-            self._topics.discard(topic)
+            self._topics.pop(topic, None)
 
     def on_failed(self, cause: BaseException) -> None:
         """Do nothing: requests raise the failure."""

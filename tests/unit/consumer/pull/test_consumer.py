@@ -459,6 +459,15 @@ async def test_routes_of_pulled_topics_are_refreshed(
     assert puller.client._topics() == {TOPIC}
 
 
+async def test_routes_of_topics_that_were_not_read_lately_are_not_refreshed(
+    cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await puller.pull(queue(), 0)
+    monkeypatch.setattr("rocketmq_aio.consumer.pull.raw_pulls.RECENT_SECONDS", 0.0)
+
+    assert puller.client._topics() == set()
+
+
 async def test_closing_ends_waiting_pulls(cluster: FakeCluster) -> None:
     async with MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client:
         consumer = PullConsumer(GROUP, client=client)
