@@ -29,6 +29,7 @@ MISSES_BEFORE_GONE: Final = 2  # "no such topic" responses before a cached route
 TEMPLATE_TOPIC: Final = "TBW102"  # every broker that creates topics has it
 REFRESH_AT_ONCE: Final = 8  # concurrent requests
 SUSPECT_SECONDS: Final = 30.0  # after the last failure; then the regular refresh is enough
+FORMER_SECONDS: Final = 30.0  # for the last commits to a broker that no route names any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +187,7 @@ class RouteTable:
         self._unused: set[str] = set()  # at the last refresh; dropped if unused at the next
         self._invalid: set[str] = set()
         self._suspects: dict[str, _Suspect] = {}  # by address
+        self._former: dict[str, tuple[float, str]] = {}  # by broker name: until when, its master
 
     def known(self, topic: str) -> TopicRoute | None:
         """Return the cached route."""
@@ -284,6 +286,10 @@ class RouteTable:
         route = self._routes.pop(topic, None)
         if route is not None:
             self._count_addresses(route, -1)
+            until = asyncio.get_running_loop().time() + FORMER_SECONDS
+            for name, replicas in route.brokers.items():
+                if MASTER_ID in replicas:
+                    self._former[name] = until, replicas[MASTER_ID]
         return route is not None
 
     def _count_addresses(self, route: TopicRoute, change: int) -> None:
@@ -331,12 +337,20 @@ class RouteTable:
         return next(((address, each) for each, address in addresses.items()), None)
 
     def master_of(self, queue: MessageQueue) -> str:
-        """Return the address of the master of *queue*; NotConnectedError if no route has one."""
+        """Return the address of the master of *queue*.
+
+        For a while that is the last known one of a broker in no route: name servers may have lost
+        a topic that the broker has, and the queues that are revoked then have to be committed.
+
+        :raises NotConnectedError: no route names a master
+        """
         broker = self.broker_of(queue)
         address = self.master(broker)
         if address is None:
             self.invalidate(queue.topic)
-            raise NotConnectedError(broker, "no route names a master of this broker")
+            if self._addresses(broker) or broker not in self._former:
+                raise NotConnectedError(broker, "no route names a master of this broker")
+            _, address = self._former[broker]
         return address
 
     def slave_of(self, queue: MessageQueue) -> str:
@@ -395,6 +409,7 @@ class RouteTable:
             await anyio.sleep(min(interval_seconds, MISSING_RETRY_SECONDS))
             wanted = {*self._topics_in_use(), *self._pinned}
             self._drop_unused(wanted)
+            self._drop_former(loop.time())
             # The template topic does not appear later.
             missing = wanted - set(self._routes) - {TEMPLATE_TOPIC}
             if loop.time() - refreshed_at >= interval_seconds:
@@ -444,6 +459,9 @@ class RouteTable:
                 logger.warning("route_refresh_failed", topic=topic, reason=str(error))
 
         await gather_limited(refresh_one, topics, REFRESH_AT_ONCE)
+
+    def _drop_former(self, now: float) -> None:
+        self._former = {name: each for name, each in self._former.items() if each[0] > now}
 
     def _drop_unused(self, wanted: set[str]) -> None:
         unused = set(self._routes) - wanted

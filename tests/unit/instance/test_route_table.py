@@ -465,6 +465,31 @@ async def test_a_queue_whose_broker_has_no_route_raises(table: Table) -> None:
         table.routes.master_of(MessageQueue("orders", "broker-z", 0))
 
 
+async def test_the_last_master_of_a_dropped_topic_is_reached_for_a_while(table: Table) -> None:
+    """Its queues are revoked, and committed once more: the broker may still have them."""
+    await table.routes.get("orders")
+    del table.names.known["orders"]
+    for _ in range(2):
+        await table.routes.refresh(["orders"])
+    queue, now = MessageQueue("orders", "broker-a", 0), asyncio.get_running_loop().time()
+
+    assert table.routes.master_of(queue) == A
+    assert table.routes.master("broker-a") is None
+    assert table.routes._invalid == {"orders"}
+    table.routes._drop_former(now + 2 * routes_module.FORMER_SECONDS)
+    with pytest.raises(NotConnectedError):
+        table.routes.master_of(queue)
+
+
+async def test_the_last_master_does_not_stand_in_for_one_that_a_route_lacks(table: Table) -> None:
+    await table.routes.get("orders")
+    table.names.known["orders"] = route(queues(), broker(replica=B))
+    await table.routes.fetch("orders")
+
+    with pytest.raises(NotConnectedError):
+        table.routes.master_of(MessageQueue("orders", "broker-a", 0))
+
+
 @pytest.mark.parametrize(
     ("ids", "asked", "found"),
     [

@@ -162,6 +162,20 @@ async def test_queues_of_a_deleted_topic_are_revoked_and_assigned_again(
         await until(lambda: len(consumer.assignment()) == 4)
 
 
+async def test_queues_of_a_topic_that_name_servers_lost_are_committed_at_their_broker(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(3))
+    client = config(cluster)
+    async with consuming(cluster, client=client, commit_interval_seconds=60) as consumer:
+        await polled(consumer, 3)
+        await consumer.poll(0)
+        cluster.name_server.unregister(cluster.broker)
+        await until(lambda: consumer.assignment() == [])
+
+        await committed(cluster, {0: 3})
+
+
 async def test_a_listener_is_called_when_the_queues_of_a_topic_change(cluster: FakeCluster) -> None:
     events: list[tuple[str, int]] = []
 
