@@ -185,7 +185,7 @@ class Puller(Generic[Q]):
         if assigned.generation != generation:
             return  # there was a seek in between
         if command.code == ResponseCode.SUCCESS:
-            await self._found(assigned, subscription, command, offset)
+            await self._found(assigned, subscription, command, address, offset)
         elif command.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
             self._nothing_found(assigned, command, address, offset)
         elif command.code == ResponseCode.PULL_OFFSET_MOVED:
@@ -287,16 +287,15 @@ class Puller(Generic[Q]):
         assigned.broker_id = response.suggest_which_broker_id
 
     async def _found(
-        self, assigned: Q, subscription: Subscription, command: Command, offset: int
+        self, assigned: Q, subscription: Subscription, command: Command, address: str, offset: int
     ) -> None:
         response = read_header(command, PullMessageResponse)
         generation = assigned.generation
-        if assigned.broker_id == MASTER_ID:
+        if address == assigned.master:
             least, most = assigned.bounds
-            went_back = response.min_offset < least or response.max_offset < most
-            if went_back and assigned.master:
+            if response.min_offset < least or response.max_offset < most:
                 # No log does that: the topic was deleted and created again between two pulls.
-                await self._check_log(assigned, assigned.master)
+                await self._check_log(assigned, address)
             assigned.bounds = response.min_offset, response.max_offset
             if assigned.generation != generation or assigned.failure is not None:
                 return
@@ -349,9 +348,9 @@ class Puller(Generic[Q]):
             # A replica may lag behind the master: its end of the queue may be too early.
             assigned.broker_id = MASTER_ID
             return
+        if not reset and address != assigned.master:  # a slave, and no route names a master
+            raise broker_error(command, address)
         if corrected < requested and not reset:
-            if address != assigned.master:  # a slave, and no route names a master
-                raise broker_error(command, address)
             # The log ends before the offset: it lost messages, or the topic was created again, and
             # the broker's correction may be behind messages that were stored since.
             generation = assigned.generation

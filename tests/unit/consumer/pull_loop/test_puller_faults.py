@@ -11,7 +11,7 @@ from rocketmq_aio.consumer.common.events import MessageUnreadable, PullFailed
 from rocketmq_aio.consumer.pull_loop import puller as puller_module
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Close, Outcome, Response
-from rocketmq_aio.errors import RequestTimeoutError
+from rocketmq_aio.errors import NotConnectedError, RequestTimeoutError
 from rocketmq_aio.protocol.codes import MASTER_ID, V5_0_0, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from tests.unit.consumer.puller_env import ADDRESS, PullerEnv, bodies, found, moved
@@ -279,6 +279,45 @@ async def test_no_position_moves_back_to_the_end_of_a_replica_without_a_master(
 
     assert bodies(await env.polled(1)) == ["c"]
     assert env.corrected == []
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_replica_that_lags_behind_is_read_without_a_master(
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log ends before that of the master did, which is no sign of another log."""
+
+    async def first_difference(_: object, address: str, __: object) -> int:
+        raise NotConnectedError(address, "it does not run")
+
+    env.put("a", "b", "c")
+    records = [each.record for each in env.broker.messages("orders", 0)]
+    env.respond(Response(0, {**found(1).ext, "maxOffset": "3"}, records[0]))
+    env.respond(Close(), times=None)
+    env.begin()
+    await until(lambda: PullFailed in map(type, env.events), "the end of the master")
+    env.usual()
+    env.wire.addresses = {1: REPLICA}
+    monkeypatch.setattr(env.puller._log_check, "first_difference", first_difference)
+    env.respond(found(2, records[1]), times=None)
+
+    assert bodies(await env.polled(2)) == ["a", "b"]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_no_position_moves_on_to_the_beginning_of_a_replica_without_a_master(
+    env: PullerEnv,
+) -> None:
+    """A slave that was added later lacks the messages from before."""
+    env.put("a", "b")
+    env.wire.addresses = {1: REPLICA}
+    env.respond(moved(1), times=None)
+    env.begin()
+    await until(lambda: PullFailed in map(type, env.events), "a failure")
+    env.usual()
+    env.wire.addresses = {MASTER_ID: ADDRESS}
+
+    assert bodies(await env.polled(2)) == ["a", "b"]
 
 
 @pytest.mark.usefixtures("impatient")
