@@ -22,7 +22,7 @@ logger = get_logger(__name__)
 
 READS_AT_ONCE: Final = 16
 NOTING_SECONDS: Final = 0.5
-FIRST_ASSIGNMENT_SECONDS: Final = 5.0  # after a topic was created again
+FIRST_ASSIGNMENT_SECONDS: Final = 5.0  # after a broker has a topic that was created again
 GET_IS_MISSING: Final = (
     "to begin at {start} the account has to know where queues end: give it the action Get on "
     "Topic:{topic} (access control 2.0), or begin at the earliest message"
@@ -33,14 +33,15 @@ class _Gone:
     """A topic that no name server knew.
 
     :ivar since_ms: when that was noticed, in milliseconds since 1970
-    :ivar back_at: when it was known again, in monotonic seconds
+    :ivar back_at: when it was known again, in monotonic seconds, by broker name: brokers can
+        create it one after another
     :ivar assigned: queues that this member had since
     :ivar deleted: whether it was deleted, by broker name
     """
 
     def __init__(self) -> None:
         self.since_ms = time_ns() // 1_000_000
-        self.back_at: float | None = None
+        self.back_at: dict[str, float] = {}
         self.assigned: set[MessageQueue] = set()
         self.deleted: dict[str, bool] = {}
         self.lock = anyio.Lock()
@@ -94,24 +95,24 @@ class StartPositions:
             self._first_seen[topic] = frozenset()
 
     def was_gone(self, topic: str) -> bool:
-        """Whether *topic* was deleted, as far as is known, and not assigned for long since."""
+        """Whether *topic* was deleted since the subscription, as far as is known."""
         return topic in self._gone
 
     def note_back(self, topic: str) -> None:
-        """Note that *topic* is known: what is committed after the first assignment is right."""
-        gone = self._gone.get(topic)
-        if gone is not None and gone.back_at is None:
-            gone.back_at = monotonic()
+        """Note who has *topic* now: what is committed after the first assignment is right."""
+        gone, route = self._gone.get(topic), self._routes.known(topic)
+        if gone is not None and route is not None:
+            for queue in route.subscribe_queues:
+                gone.back_at.setdefault(queue.broker_name, monotonic())
 
     def note_assigned(self, queue: MessageQueue) -> None:
         """Note an assignment, before `find` is called."""
         self._doubted.pop(queue, None)
         gone = self._gone.get(queue.topic)
-        if gone is None or gone.back_at is None:
+        if gone is None or queue in gone.assigned:
             return
-        if monotonic() - gone.back_at >= FIRST_ASSIGNMENT_SECONDS:
-            del self._gone[queue.topic]
-        elif queue not in gone.assigned:
+        since = monotonic() - FIRST_ASSIGNMENT_SECONDS
+        if gone.back_at.get(queue.broker_name, since) > since:
             gone.assigned.add(queue)
             self._doubted[queue] = gone
 

@@ -34,14 +34,21 @@ class Ends:
     def __init__(self) -> None:
         self.broker = self.routes = self
         self.queues: int | None = 4
+        self.brokers = ["broker-a"]
         self.down: set[MessageQueue] = set()
         self.began_ms: int | None = None
         self.silent: set[MessageQueue] = set()  # the first message came much later
 
     async def get(self, topic: str) -> TopicRoute:
-        if self.queues is None:
+        route = self.known(topic)
+        if route is None:
             raise RouteNotFoundError(topic, "the name server knows no such topic")
-        queues = tuple(queue(number) for number in range(self.queues))
+        return route
+
+    def known(self, topic: str) -> TopicRoute | None:
+        if self.queues is None:
+            return None
+        queues = tuple(queue(n, broker) for broker in self.brokers for n in range(self.queues))
         return TopicRoute(topic=topic, publish_queues=queues, subscribe_queues=queues)
 
     async def min_offset(self, queue: MessageQueue) -> int:
@@ -200,6 +207,27 @@ async def test_an_offset_older_than_its_topic_does_not_count(
     positions.note_assigned(queue(0))
 
     assert await positions.find(queue(0)) == ((40, False) if age_ms > 0 else (10, True))
+
+
+async def test_brokers_may_create_a_topic_again_one_after_another(
+    ends: Ends, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Routes are refreshed every 30 s: the queues of the second broker can come that much later."""
+    ends.began_ms = time_ns() // 1_000_000 + 1000
+    store.kept = {queue(0): 40, queue(0, "broker-b"): 40}
+    positions = starts(ends, store, "latest")
+    await positions.note_topic("orders")
+    positions.note_gone("orders")
+    positions.note_back("orders")
+    monkeypatch.setattr(start_position_module, "FIRST_ASSIGNMENT_SECONDS", 0.0)
+    positions.note_assigned(queue(0))
+    monkeypatch.undo()
+    ends.brokers.append("broker-b")
+    positions.note_back("orders")
+    positions.note_assigned(queue(0, "broker-b"))
+
+    assert await positions.find(queue(0)) == (40, False)
+    assert await positions.find(queue(0, "broker-b")) == (10, True)
 
 
 @pytest.mark.parametrize("later", ["again", "after others"])
