@@ -7,13 +7,15 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.consumer.pull_loop.pull_response import RESET_REMARK, select_messages
+from rocketmq_aio.consumer.pull_loop.pull_response import (
+    RESET_REMARK,
+    read_response,
+    select_messages,
+)
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.decoding import Decoded
-from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.pull import PullMessageResponse
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.response_errors import broker_error
 
@@ -71,7 +73,7 @@ def read_raw(command: Command, address: str) -> tuple[RawPull, int]:
         raise broker_error(command, address)
     if status is PullStatus.OFFSET_ILLEGAL and RESET_REMARK in (command.remark or ""):
         status = PullStatus.OFFSET_RESET
-    header = read_header(command, PullMessageResponse)
+    header = read_response(command)
     raw = RawPull(
         status=status,
         body=command.body,

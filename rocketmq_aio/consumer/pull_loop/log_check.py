@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
+from rocketmq_aio.consumer.pull_loop.pull_response import read_response
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.time_search import TimeSearch
@@ -19,8 +20,6 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.pull import PullMessageResponse
 from rocketmq_aio.protocol.subscription import subscription
 from rocketmq_aio.remoting.response_errors import broker_error
 
@@ -81,7 +80,7 @@ class LogCheck:
                 command = await self._pull(queue, address, offset, count)
                 if command.code == ResponseCode.SUCCESS:
                     return self._store_times(command, queue)
-                following = read_header(command, PullMessageResponse).next_begin_offset
+                following = read_response(command).next_begin_offset
                 if following <= offset:
                     break
                 offset = following  # after deleted messages
@@ -99,7 +98,7 @@ class LogCheck:
         command = await self._pull(queue, address, last.offset, 1)
         if command.code in NOT_THERE:
             # An offset after it: retention has deleted it.
-            return read_header(command, PullMessageResponse).next_begin_offset <= last.offset
+            return read_response(command).next_begin_offset <= last.offset
         messages, _ = self._instance.remoting.decode(command.body, queue)
         same_offset = [each for each in messages if each.queue_offset == last.offset]
         return any(stored_at(each) != last for each in same_offset)

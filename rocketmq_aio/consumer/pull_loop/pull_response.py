@@ -6,12 +6,26 @@ from typing import Final
 
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.decoding import Decoded
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.pull import PullMessageResponse
 from rocketmq_aio.protocol.subscription import Subscription
 
 # A broker responds to an empty long poll at the first 5 s tick after the hold time (seen live).
 HOLD_SLACK_SECONDS: Final = 15.0
 RESET_REMARK: Final = "OFFSET_RESET"  # an administrator reset the offset (5.x)
+
+
+def read_response(command: Command) -> PullMessageResponse:
+    """Return the header of the response to a pull.
+
+    :raises CodecError: it cannot be read, or has no offset to continue at
+    """
+    header = read_header(command, PullMessageResponse)
+    if not 0 <= header.next_begin_offset < 2**63:
+        raise CodecError("nextBeginOffset", 0, f"{header.next_begin_offset} is not an offset")
+    return header
 
 
 def select_messages(

@@ -23,6 +23,7 @@ from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
 from rocketmq_aio.consumer.pull_loop.pull_response import (
     HOLD_SLACK_SECONDS,
     RESET_REMARK,
+    read_response,
     select_messages,
 )
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
@@ -43,8 +44,6 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID, V5_0_0, ResponseCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.pull import PullMessageResponse
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.backoff import Backoff
@@ -277,7 +276,7 @@ class Puller(Generic[Q]):
         return request
 
     def _nothing_found(self, assigned: Q, command: Command, address: str, offset: int) -> None:
-        response = read_header(command, PullMessageResponse)
+        response = read_response(command)
         if response.next_begin_offset > offset:
             assigned.advance(response.next_begin_offset)
             self._owner.on_pulled(assigned, 0, response.next_begin_offset - offset)
@@ -289,7 +288,7 @@ class Puller(Generic[Q]):
     async def _found(
         self, assigned: Q, subscription: Subscription, command: Command, address: str, offset: int
     ) -> None:
-        response = read_header(command, PullMessageResponse)
+        response = read_response(command)
         generation = assigned.generation
         if address == assigned.master:
             least, most = assigned.bounds
@@ -342,7 +341,7 @@ class Puller(Generic[Q]):
 
     async def _moved(self, assigned: Q, command: Command, address: str, requested: int) -> None:
         """The offset does not exist: go on as the policy says, and publish an event."""
-        corrected = read_header(command, PullMessageResponse).next_begin_offset
+        corrected = read_response(command).next_begin_offset
         reset = RESET_REMARK in (command.remark or "")
         if not reset and assigned.broker_id != MASTER_ID:
             # A replica may lag behind the master: its end of the queue may be too early.
