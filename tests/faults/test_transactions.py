@@ -16,6 +16,7 @@ from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.properties import UNIQ_KEY
 from rocketmq_aio.model.values import TransactionState
+from rocketmq_aio.producer.transaction import end_transaction
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import read_header
@@ -35,6 +36,12 @@ SEND, END = RequestCode.SEND_MESSAGE_V2, RequestCode.END_TRANSACTION
 BEAT, CHECK = RequestCode.HEART_BEAT, RequestCode.CHECK_TRANSACTION_STATE
 COUNT = 24
 ROUNDS = 10  # maximum check rounds after the faults have ended
+
+
+@pytest.fixture(autouse=True)
+def records_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripted brokers record the end of a transaction before they respond."""
+    monkeypatch.setattr(end_transaction, "RECORD_SECONDS", 0.0)
 
 
 class FailedError(Exception):

@@ -87,7 +87,7 @@ class TransactionChecks:
             return
         self._held_bytes = held_bytes
         self._latest[message_id] = PendingCheck(
-            message, location, header.transaction_id or message_id
+            message, location, header.transaction_id or message_id, monotonic()
         )
         if known:
             return  # repeated by the broker: the reply goes to the new location
@@ -130,8 +130,7 @@ class TransactionChecks:
                     self._log.decide(half, state)
             elif (state := half.decision()) is TransactionState.COMMIT:
                 is_copy = await self._is_copy(half)
-                location = self._latest[message_id].location
-                if self._end_transaction.may_be_committed_elsewhere(half, location):
+                if self._end_transaction.may_be_committed(half, self._latest[message_id]):
                     state = TransactionState.UNKNOWN
         finally:
             check = self._remove(message_id)

@@ -49,6 +49,7 @@ MAY_HAVE_ARRIVED: Final = (ConnectionLostError, RequestTimeoutError)
 # Of a former master, which is a slave now, and of one whose store does not accept writes.
 READ_ONLY: Final = (ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.SERVICE_NOT_AVAILABLE)
 PROBE_SECONDS: Final = 3.0
+RECORD_SECONDS: Final = 5.0  # 5.x brokers record an end up to 3 s late, and check until then
 NO_SUCH_OFFSET: Final = 2**62  # beyond the end of any commit log
 NO_SUCH_ID: Final = "0" * 32
 # The remark of brokers about an unknown transaction: code 1, on 4.9.7 and 5.5.0.
@@ -101,17 +102,23 @@ class EndTransactionSender:
                 # The reply to a check goes to its sender; otherwise the broker may have moved.
                 address = location.address if check else self._address(half, location)
                 header = self._header(half, location, half.state, is_check=check is not None)
-                unanswered_by, broker = half.unanswered_by, self._broker_name(location)
-                if half.state is TransactionState.COMMIT:
-                    half.unanswered_by = broker  # also if this call is cancelled
+                before, broker = (
+                    (half.unanswered_by, half.committed_at),
+                    self._broker_name(location),
+                )
+                is_commit = half.state is TransactionState.COMMIT
+                if is_commit:  # also if this call is cancelled
+                    half.unanswered_by, half.committed_at = broker, monotonic()
                 cause = await self._request(address, header, deadline - monotonic())
+                if isinstance(cause, NOT_EXECUTED):
+                    half.unanswered_by, half.committed_at = before
+                elif is_commit:
+                    half.committed_at = monotonic()
                 if cause is None:
                     # The request may have opened the connection.
                     half.confirmed = address, self._instance.connection_number(address)
                     half.confirmed_by, half.unanswered_by = broker, None
                     return None
-                if isinstance(cause, NOT_EXECUTED):
-                    half.unanswered_by = unanswered_by
                 pause = max(backoff.next_pause(), self._instance.remoting.backoff_left(address))
                 has_moved = check is None and _is_read_only(cause)
                 may_repeat = has_moved or _may_repeat(cause, half.state)
@@ -158,14 +165,17 @@ class EndTransactionSender:
             self._rejects = current | {location.address: known}
         return known[1] and self._is_confirmed(half, location.address)
 
-    def may_be_committed_elsewhere(self, half: HalfMessage, location: HalfMessageLocation) -> bool:
-        """Whether another broker than that at *location* may have executed a commit, and is alive.
+    def may_be_committed(self, half: HalfMessage, check: PendingCheck) -> bool:
+        """Whether a commit may have been executed that a later check would show to be missing.
 
-        It checks the transaction itself if it has not.  If it is lost, the copy at *location* may
-        be the only one.
+        That is so if the broker that checks got it and may not have recorded it yet; and if another
+        one may have executed it and is alive, which checks the transaction itself if it has not.
+        If that one is lost, the copy at the broker that checks may be the only one.
         """
-        other = half.unanswered_by
-        if other is None or other == self._broker_name(location):
+        broker, other = self._broker_name(check.location), half.unanswered_by
+        if broker in (other, half.confirmed_by):
+            return check.received_at < half.committed_at + RECORD_SECONDS
+        if other is None:
             return False
         address = self._instance.routes.master(other)
         return address is not None and self._instance.remoting.is_connected(address)

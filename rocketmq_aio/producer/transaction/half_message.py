@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from math import inf
 from typing import Final
 
 import msgspec
@@ -40,6 +41,7 @@ class HalfMessage(msgspec.Struct, gc=False, eq=False):
     :ivar confirmed: the address that last confirmed the decision, and the number of the connection
     :ivar confirmed_by: the name of that broker, if it is known
     :ivar unanswered_by: the name of a broker that may have executed a commit without confirming it
+    :ivar committed_at: when the last commit ended that may have been executed, by `monotonic`
     :ivar is_ending: END_TRANSACTION is in flight
     :ivar checked_at: the location in the last check
     :ivar message: for hooks; None when the transaction is over here
@@ -53,6 +55,7 @@ class HalfMessage(msgspec.Struct, gc=False, eq=False):
     confirmed: tuple[str, int] | None = None
     confirmed_by: str | None = None
     unanswered_by: str | None = None
+    committed_at: float = -inf
     is_ending: bool = False
     checked_at: HalfMessageLocation | None = None
     message: Message | MessageExt | None = None
@@ -84,6 +87,7 @@ class PendingCheck(msgspec.Struct, gc=False, eq=False):
     message: MessageExt
     location: HalfMessageLocation
     transaction_id: str
+    received_at: float  # by `monotonic`
 
 
 class TransactionLog:

@@ -19,7 +19,7 @@ from rocketmq_aio.model.codec import JSONCodec
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.values import MessageQueue, TransactionState
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.producer.transaction import checks as transaction_checks
+from rocketmq_aio.producer.transaction import checks as transaction_checks, end_transaction
 from rocketmq_aio.producer.transaction.checks import CheckFunction
 from rocketmq_aio.producer.transaction.half_message import (
     HalfMessage,
@@ -378,6 +378,26 @@ async def test_a_commit_without_a_response_makes_no_copy_at_another_broker_visib
 
         assert len(env.visible) == 1
         assert flags_of(copy) == [UNKNOWN, UNKNOWN if executed else ROLLBACK]
+
+
+@pytest.mark.parametrize("executed", [True, False])
+async def test_a_commit_without_a_response_is_repeated_when_the_broker_would_have_recorded_it(
+    executed: bool, env: TransactionEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end_transaction, "RECORD_SECONDS", 60.0)
+    env.cluster.faults.reset(END, executed=executed)
+    tx = await env.commit(ORDER)
+    if executed:
+        env.broker.transactions.reopen(tx.message_id)  # not recorded yet
+    await env.producer.client.heartbeats.send(env.broker.address)
+    await env.run_check(2)
+    half = env.producer._log.find(tx.message_id)
+    assert half is not None
+    assert env.flags() == [COMMIT, UNKNOWN]
+
+    half.committed_at -= 60.0
+
+    assert await env.run_check(3) == [COMMIT, UNKNOWN, COMMIT]
 
 
 async def test_a_copy_is_committed_if_the_broker_that_may_have_the_commit_is_lost() -> None:
