@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from examples.orders.check import Outcome, read_outcome
@@ -36,14 +36,15 @@ def job_command(namesrv: str, folder: Path, *more: str) -> list[str]:
 
 
 @contextmanager
-def running_job(namesrv: str, folder: Path) -> Iterator[None]:
+def running_job(namesrv: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run the job during the block, then kill all of its processes, as in a machine failure."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     job = subprocess.Popen(job_command(namesrv, folder), env=environment, start_new_session=True)
     try:
-        yield
+        yield job
     finally:
-        os.killpg(job.pid, signal.SIGKILL)  # Python and its JVM
+        with suppress(ProcessLookupError):  # it has ended
+            os.killpg(job.pid, signal.SIGKILL)  # Python and its JVM
         job.wait()
 
 
@@ -53,9 +54,12 @@ def batches(folder: Path) -> int:
     return sum(path.name.isdigit() for path in commits.glob("*"))
 
 
-def wait_for_batches(folder: Path, count: int) -> None:
+def wait_for_batches(job: subprocess.Popen[bytes], folder: Path, count: int) -> None:
+    """Wait until *count* batches are complete; raise if *job* ends: one of its queries failed."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while batches(folder) < count:
+        if (status := job.poll()) is not None:
+            raise ChildProcessError(f"the job ended with status {status}: see what it printed")
         if time.monotonic() > deadline:
             raise TimeoutError(f"{batches(folder)} batches, not {count}; see what the job printed")
         time.sleep(LOOK_SECONDS)
@@ -69,8 +73,8 @@ def run_with_kills(namesrv: str, folder: Path, minutes: int, kills: int) -> list
     sending.start()
     try:
         for number in range(1, kills + 1):
-            with running_job(namesrv, folder):
-                wait_for_batches(folder, batches(folder) + BATCHES_BEFORE_A_KILL)
+            with running_job(namesrv, folder) as job:
+                wait_for_batches(job, folder, batches(folder) + BATCHES_BEFORE_A_KILL)
                 time.sleep(random.uniform(0, 1))  # at any point of a batch, or between two
             print(f"Killed the job, kill {number}, after {batches(folder)} batches")
     finally:

@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from examples.orders.__main__ import running_job, wait_for_batches
 from examples.orders.check import Outcome, expected_alerts, expected_minutes
 from examples.orders.generator import Order
 from tests.spark.class_archive import jvm_options
@@ -64,6 +65,19 @@ def test_the_example_check_detects_missing_wrong_and_duplicate_rows() -> None:
     assert len(Outcome(right * 2, alerts).problems(sent)) == 1
     assert len(Outcome([(*right[0][:2], 2, 1)], alerts).problems(sent)) == 2
     assert len(Outcome(right, Counter()).problems(sent)) == 3
+
+
+def test_the_example_fails_at_once_if_its_job_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = [sys.executable, "-c", "raise SystemExit(3)"]
+    monkeypatch.setattr("examples.orders.__main__.job_command", lambda *_: ended)
+
+    with (
+        pytest.raises(ChildProcessError, match="status 3"),
+        running_job("127.0.0.1:9876", tmp_path) as job,
+    ):
+        wait_for_batches(job, tmp_path, 1)
 
 
 def test_the_lag_of_a_query_is_plotted(rocketmq_version: str, tmp_path: Path) -> None:
