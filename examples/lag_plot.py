@@ -84,12 +84,14 @@ with tempfile.TemporaryDirectory() if cluster else nullcontext(tempfile.mkdtemp(
     stop = threading.Event()
     sending = threading.Thread(target=lambda: asyncio.run(send_bursts(stop)))
     sending.start()
-    query.awaitTermination(int(chosen.seconds))
-    while not seen and query.isActive:  # the first batch is still running
-        query.awaitTermination(1)
-    stop.set()
-    sending.join()
-    query.stop()
+    try:
+        query.awaitTermination(int(chosen.seconds))  # raises the error of a failed query
+        while not seen and query.isActive:  # the first batch is still running
+            query.awaitTermination(1)
+    finally:
+        stop.set()
+        sending.join()
+        query.stop()
 
 # %% Lag above, throughput below
 times = [datetime.fromisoformat(lag.timestamp) for lag in seen]

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from rocketmq_aio.spark import register
 from rocketmq_aio.spark.options.source_options import Connection
 from tests.collecting import limit_tests, run_first
-from tests.spark.support import end_jvm, running_session
+from tests.spark.support import end_jvm, running_session, use_this_python
 
 HERE: Final = Path(__file__).parent
 TEST_SECONDS: Final = 900  # for hanging tests only: a busy machine may be ten times slower
@@ -35,6 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings(NOISE))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interpreter() -> None:
+    """The environment of all processes that tests start."""
+    use_this_python()
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from rocketmq_aio import Message, Producer
 from tests.spark.class_archive import jvm_options
 
+STARTUP: Final = str(Path(__file__).parent / "startup")
 LOCAL: Final = "local[2,4]"  # without the second number a failed task is never tried again
 SEND_TOGETHER: Final = 500  # messages under way at once
 WAIT_SECONDS: Final = 60.0
@@ -40,9 +41,15 @@ SESSION: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def use_this_python() -> None:
-    """Let the JVM, planners, workers and executors run the interpreter of this process."""
+    """Let the JVM, planners, workers and executors run the interpreter of this process.
+
+    They start by `startup/sitecustomize.py`.
+    """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if STARTUP not in places:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [STARTUP, *places]))
 
 
 def settings_in(folder: Path) -> dict[str, str]:
