@@ -18,9 +18,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from examples.orders.check import Outcome, read_outcome
 from examples.orders.generator import Generator, Order
-from examples.orders.job import session
+from examples.orders.job import session, start
 from rocketmq_aio.testing import Cluster
 
 TOPIC = "orders"
@@ -30,9 +32,9 @@ TIMEOUT_SECONDS = 300.0  # for Spark to start and complete two batches
 LOOK_SECONDS = 0.1
 
 
-def job_command(namesrv: str, folder: Path, *more: str) -> list[str]:
+def job_command(namesrv: str, folder: Path) -> list[str]:
     where = ["--namesrv", namesrv, "--topic", TOPIC, "--folder", str(folder)]
-    return [sys.executable, "-m", "examples.orders.job", *where, *more]
+    return [sys.executable, "-m", "examples.orders.job", *where]
 
 
 @contextmanager
@@ -83,10 +85,10 @@ def run_with_kills(namesrv: str, folder: Path, minutes: int, kills: int) -> list
     return generator.sent
 
 
-def drain(namesrv: str, folder: Path) -> None:
-    """Run the job until it has read the remaining messages."""
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    subprocess.run(job_command(namesrv, folder, "--drain"), env=environment, check=True)
+def drain(spark: SparkSession, namesrv: str, folder: Path) -> None:
+    """Run the job's queries in this process until they have read the remaining messages."""
+    for query in start(spark, namesrv, TOPIC, folder, drain=True):
+        query.awaitTermination()
 
 
 def report(outcome: Outcome, sent: list[Order]) -> int:
@@ -109,8 +111,8 @@ def run(minutes: int, kills: int, version: str, folder: Path) -> int:
             cluster.create_topic(topic, queues=4)
         sent = run_with_kills(cluster.namesrv, folder, minutes, kills)
         print(f"Sent {len(sent)} orders; the job reads the rest")
-        drain(cluster.namesrv, folder)
         spark = session()
+        drain(spark, cluster.namesrv, folder)
         outcome = read_outcome(spark, cluster.namesrv, TOPIC, str(folder))
         spark.stop()
     return report(outcome, sent)

@@ -65,7 +65,7 @@ def main(namesrv: str, topic: str, forbidden: str, folder: Path, access: str, se
         "spark.eventLog.compress": "false",
         "spark.log.level": "INFO",
     }
-    spark = open_session(folder, settings=settings)
+    spark = open_session(folder, master="local[2]", settings=settings)  # no task is tried again
     options = {"nameServer": namesrv, "accessKey": access, "secretKey": secret}
     wrong = {**options, "accessKey": "nobody-knows-it"}
     write(spark, options, topic)

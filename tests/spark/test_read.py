@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rocketmq_aio import Message, MessageExt, Producer, ProducerConfig, PullConsumer
 from rocketmq_aio.spark.arrow.columns import COLUMNS, SCHEMA
+from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.options.source_options import Connection, ReadOptions
+from rocketmq_aio.spark.read.batch_reader import read
+from rocketmq_aio.spark.read.data_loss import DataLossError
 from rocketmq_aio.testing import Cluster
+from rocketmq_aio.testing.plugin import unique_name
 from tests.spark.support import wait_until, write_batches, write_messages
 from tests.unit.spark.rows import row_of
 
@@ -235,3 +241,22 @@ def test_messages_deleted_by_retention_fail_or_are_skipped(
         left = held(namesrv, topic, count=1)
     assert 0 < len(left) < 401
     assert sorted(map(tuple, rows)) == sorted((m.queue.queue_id, m.queue_offset) for m in left)
+
+
+def test_a_recreated_topic_that_ends_at_the_read_offset_is_data_loss(
+    rocketmq_cluster: Cluster, connection: Connection, topic: str
+) -> None:
+    name = unique_name(f"{topic[:40]}-again")
+    for count in (20, 10):
+        rocketmq_cluster.create_topic(name, queues=1)
+        wait_until(lambda: held(connection.name_server, name, count=0) == [], "the topic is empty")
+        write_messages(connection.name_server, name, map(str, range(count)))
+        held(connection.name_server, name, count=count)
+        if count == 20:
+            rocketmq_cluster.delete_topic(name)
+    options = ReadOptions(connection=connection, subscribe=(name,), fetch_retry_interval_ms=10)
+    planned = [Range(name, rocketmq_cluster.brokers[0].name, 0, 10, 20)]
+
+    with pytest.raises(DataLossError, match="wanted offset 10, the queue has 0 to 10"):
+        list(read(planned, options, SCHEMA))
+    assert list(read(planned, replace(options, fail_on_data_loss=False), SCHEMA)) == []
