@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import AsyncGenerator, Callable, Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from ipaddress import ip_address
 from typing import Final, cast
 
@@ -402,4 +402,4 @@ def _millis(setting: str, when: datetime | None, default: int) -> int:
         return default
     if not isinstance(when, datetime) or when.tzinfo is None:
         raise ConfigError(setting, when, "expected a datetime with a time zone")
-    return max(0, int(when.astimezone(UTC).timestamp() * 1000))
+    return max(0, int(when.timestamp() * 1000))

@@ -7,6 +7,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
+from math import isfinite
 from pathlib import Path
 from typing import (
     Any,
@@ -32,6 +33,19 @@ SIMPLE: Final[dict[Any, click.ParamType[Any]]] = {
     bool: click.BOOL,
     Path: click.Path(path_type=Path),
 }
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers without infinity and NaN, which is in every range of click."""
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return *value* as a number; click.BadParameter if it is none."""
+        number = float(super().convert(value, param, ctx))  # type: ignore[arg-type]  # takes texts, too
+        if not isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
 
 
 class Option(click.Option):
@@ -219,5 +233,5 @@ def _type(kind: Any, about: Mapping[str, Any]) -> click.ParamType[Any]:  # noqa:
     if kind is int and (least, most) != (None, None):
         return click.IntRange(least, most)
     if kind is float and (least, most) != (None, None):
-        return click.FloatRange(least, most)
+        return FiniteRange(least, most)
     return SIMPLE[kind]

@@ -9,8 +9,9 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, Union, Unpack, get_args, get_origin, get_type_hints
 
@@ -302,12 +303,12 @@ def parse_time(text: str | None) -> datetime | None:
     """
     if text is None:
         return None
-    if text.isdecimal():
-        return datetime.fromtimestamp(int(text) / 1000).astimezone()
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        when = None
+    when = None
+    with suppress(ValueError, OverflowError, OSError):  # no such time, or beyond all years
+        if text.isdecimal():
+            when = datetime.fromtimestamp(int(text) / 1000, UTC)
+        else:
+            when = datetime.fromisoformat(text)
     if when is None or when.tzinfo is None:
         reason = "expected a time with zone such as 2026-03-01T00:00:00Z, or milliseconds"
         raise ConfigError("time", text, reason)

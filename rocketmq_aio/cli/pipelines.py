@@ -181,7 +181,7 @@ class IngestArguments(RunArguments, TargetArguments, SelectionArguments):
     body_message: str | None = _body("protobuf: name of the type.")
     bad_rows: str | None = _body("Folder for bodies that do not match the schema.")
     once: bool = option("Read the stored messages, then end.", default=False)
-    every: float = option("Interval of batches in seconds.", default=10.0)
+    every: float = option("Interval of batches in seconds.", default=10.0, min=0)
 
     def body_options(self) -> BodySchema | None:
         """Return the schema of bodies."""

@@ -63,6 +63,40 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_sent(
     assert bodies(rmq) == ["1", "2"]
 
 
+@pytest.mark.parametrize(
+    "when", ["9" * 26, "9" * 5000, "2026-13-01T00:00:00Z", "10000-01-01T00:00:00Z"]
+)
+@pytest.mark.parametrize(
+    "command", ["offset reset billing orders {} --yes", "message by-key orders 1 --begin {}"]
+)
+def test_a_time_that_does_not_exist_is_a_wrong_option(rmq: Rmq, command: str, when: str) -> None:
+    error = rmq(*command.format(when).split(), code=2, stderr=True)
+
+    assert "expected a time with zone" in error
+
+
+def test_times_at_the_ends_of_the_calendar_are_accepted(rmq: Rmq, tmp_path: Path) -> None:
+    file = tmp_path / "in"
+    file.write_text("x\n")
+    rmq("produce", "orders", "--key", "1", str(file))
+    begin, end = "0001-01-01T00:00:00+23:00", "9999-12-31T23:59:59-23:00"
+
+    found = rmq(*f"message by-key orders 1 --begin {begin} --end {end} -o json".split())
+
+    assert len(json.loads(found)) == 1
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    "command",
+    ["top --count 1 --interval", "lag --watch", "produce orders --rate", "topic list --timeout"],
+)
+def test_numbers_that_are_not_finite_are_wrong_options(rmq: Rmq, command: str, number: str) -> None:
+    error = rmq(*command.split(), number, code=2, stderr=True)
+
+    assert f"'--{command.rpartition('--')[2]}'" in error
+
+
 def test_a_failed_send_ends_the_command_and_is_named(rmq: Rmq, tmp_path: Path) -> None:
     file = tmp_path / "in"
     file.write_text(f"1\n{'x' * 5_000_000}\n2\n")
