@@ -276,6 +276,107 @@ async def test_push_consumers_read_messages_at_offsets_of_lost_ones(cluster: Fak
     assert (corrected.requested, corrected.corrected) == (4, 2)
 
 
+@pytest.mark.parametrize("count", [2, 6], ids=["shorter log", "longer log"])
+async def test_messages_at_offsets_of_lost_ones_that_did_not_match_are_read(
+    cluster: FakeCluster, count: int
+) -> None:
+    """The last message that was pulled, before them, is the same in both logs."""
+    async with consuming(cluster, "wanted") as consumer:
+        put(cluster, "a", tag="wanted")
+        put(cluster, *"bcd", tag="other")
+        assert bodies(await polled(consumer, 1)) == ["a"]
+        await consumer.poll(0)
+        await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 4, "the commit")
+        cluster.broker.kill()
+        truncate(cluster, 1)
+        put(cluster, *"ABCDEF"[:count], tag="wanted")
+        replica_of(cluster).promote()
+
+        assert bodies(await polled(consumer, count)) == [*"ABCDEF"][:count]
+        await consumer.poll(0)
+        await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 1 + count, "the commit")
+
+
+async def test_a_bounded_number_of_messages_that_did_not_match_is_read_again(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filter may have excluded all messages of days."""
+    monkeypatch.setattr("rocketmq_aio.consumer.pull_loop.puller.RESCANNED_OFFSETS", 2)
+    async with consuming(cluster, "wanted", commit_interval_seconds=0.02) as consumer:
+        put(cluster, "a", tag="wanted")
+        put(cluster, *"bcd", tag="other")
+        await polled(consumer, 1)
+        await consumer.poll(0)
+        await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 4, "the commit")
+        old, new = cluster.broker, replica_of(cluster)
+        new.promote()
+        old.kill()
+        put(cluster, "e", tag="wanted")
+
+        assert bodies(await polled(consumer, 1)) == ["e"]
+        pulls = [each for code in PULLS for each in new.requests_of(code)]
+        offsets = {int(each.ext_fields()["queueOffset"]) for each in pulls}
+        assert offsets - {5} == {0, 2}  # the first compares the last message that matched
+
+
+async def test_a_replica_that_is_the_master_before_a_route_says_so_has_its_log_compared(
+    cluster: FakeCluster,
+) -> None:
+    """Its log may be long enough by then, with others at the offsets of lost messages."""
+    async with consuming(cluster) as consumer:
+        put(cluster, *"abcd")
+        await polled(consumer, 4)
+        cluster.broker.kill()
+        truncate(cluster, 2)
+        await until(lambda: pulls_of(replica_of(cluster)) > 0, "a pull at the replica")
+        put(cluster, *"ABCDEF")
+        pulls = pulls_of(replica_of(cluster))
+        await until(lambda: pulls_of(replica_of(cluster)) > pulls, "another pull")
+        replica_of(cluster).promote()
+
+        assert bodies(await polled(consumer, 6)) == [*"ABCDEF"]
+
+
+async def test_messages_that_a_former_expression_excluded_are_not_read_after_a_failover(
+    cluster: FakeCluster,
+) -> None:
+    async with consuming(cluster, "wanted") as consumer:
+        put(cluster, "a", tag="wanted")
+        put(cluster, *"bcd", tag="other")
+        await polled(consumer, 1)
+        await until(lambda: pulls_of(cluster.broker) >= 2, "the long poll")
+        await consumer.subscribe(TOPIC, "*")
+        cluster.broker.kill()
+        replica_of(cluster).promote()
+        put(cluster, "e")
+
+        assert bodies(await polled(consumer, 1)) == ["e"]
+
+
+async def test_push_consumers_read_messages_at_offsets_of_lost_ones_that_did_not_match(
+    cluster: FakeCluster,
+) -> None:
+    got: list[str] = []
+
+    async def handle(message: MessageExt) -> None:
+        got.append(message.body.decode())
+
+    client = ClientConfig(namesrv=cluster.namesrv)
+    config = PushConfig(start_from="earliest", commit_interval_seconds=0.02)
+    async with PushConsumer(GROUP, on_message=handle, client=client, config=config) as consumer:
+        await consumer.subscribe(TOPIC, "wanted")
+        put(cluster, "a", tag="wanted")
+        put(cluster, *"bcd", tag="other")
+        await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 4, "the commit")
+        cluster.broker.kill()
+        truncate(cluster, 1)
+        put(cluster, *"ABCDEF", tag="wanted")
+        replica_of(cluster).promote()
+        await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 7, "the commit")
+
+    assert got == [*"aABCDEF"]
+
+
 async def test_a_log_that_ends_earlier_is_followed(cluster: FakeCluster) -> None:
     async with consuming(cluster) as consumer, noted(consumer) as events:
         put(cluster, *"abcd")

@@ -72,6 +72,12 @@ class PolledQueue(QueueState):
         self._explicit = min(explicit, self._explicit)
         return dropped
 
+    def rescan(self, offset: int) -> None:
+        super().rescan(offset)
+        self.delivered = min(self.delivered, offset)
+        self._processed = min(self._processed, offset)
+        self._explicit = min(self._explicit, offset)
+
     def advance(self, offset: int) -> None:
         self.next_offset = offset
         if not self.process_queue.count:
@@ -95,6 +101,7 @@ class PolledQueue(QueueState):
 
     def refetch(self) -> None:
         processed, explicit, delivered = self._processed, self._explicit, self.delivered
+        self.filtered_from = UNKNOWN
         least, last_message = self.min_commit_offset, self.last_message
         if delivered != UNKNOWN:
             self.move(delivered)

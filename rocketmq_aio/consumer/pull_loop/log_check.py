@@ -57,15 +57,17 @@ class LogCheck:
     async def first_difference(
         self, queue: MessageQueue, address: str, last: StoredAt
     ) -> int | None:
-        """Return the first offset that differs from the log in which *last* was found, or None.
+        """Return the first offset that may differ from the log in which *last* was found.
 
-        It is that of the first message stored after *last*, so clocks of brokers must not differ
-        by more than the time that a failover takes; at most the offset of *last*.
+        That is the one after *last*, if it is still there.  Otherwise it is that of the first
+        message stored after *last*, so clocks of brokers must not differ by more than the time that
+        a failover takes; at most the offset of *last*.  None: the log begins after *last*.
 
         :raises RocketMQError: the master did not respond, or is not the master
         """
-        if not await self._differs(queue, address, last):
-            return None
+        differs = await self._differs(queue, address, last)
+        if not differs:
+            return None if differs is None else last.offset + 1
         after = round((last.store_time + MILLISECOND).timestamp() * 1000)
         return min(await self._first_since(queue, address, after), last.offset)
 
@@ -94,11 +96,12 @@ class LogCheck:
         stored = [each for each in map(stored_at, messages) if each is not None]
         return [(each.offset, round(each.store_time.timestamp() * 1000)) for each in stored]
 
-    async def _differs(self, queue: MessageQueue, address: str, last: StoredAt) -> bool:
+    async def _differs(self, queue: MessageQueue, address: str, last: StoredAt) -> bool | None:
+        """Return whether *last* is not in the log; None: the log begins after it."""
         command = await self._pull(queue, address, last.offset, 1)
         if command.code in NOT_THERE:
             # An offset after it: retention has deleted it.
-            return read_response(command).next_begin_offset <= last.offset
+            return True if read_response(command).next_begin_offset <= last.offset else None
         messages, _ = self._instance.remoting.decode(command.body, queue)
         same_offset = [each for each in messages if each.queue_offset == last.offset]
         return any(stored_at(each) != last for each in same_offset)

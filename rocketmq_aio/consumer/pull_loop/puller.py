@@ -44,6 +44,7 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID, V5_0_0, ResponseCode
 from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.requests.pull import PullMessageResponse
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.backoff import Backoff
@@ -60,6 +61,9 @@ LONGEST_BUSY_SECONDS: Final = 0.5
 HEARTBEAT_SECONDS: Final = 1.0  # between heartbeats after failed pulls of any queue
 LONGEST_PAUSE_SECONDS: Final = 2.0
 START_PAUSE_SECONDS: Final = 1.0
+# How much is pulled again if the log of a master may have other messages at offsets that were
+# filtered out: more than a replica lacks, but not all messages since the last one that matched.
+RESCANNED_OFFSETS: Final = 16_384
 LOG_DIFFERS: Final = "the log of the master differs from this offset on"
 DENIED: Final = (AuthError, PermissionDeniedError)
 
@@ -223,15 +227,24 @@ class Puller(Generic[Q]):
             self._owner.on_recovered(assigned)
         assigned.master, assigned.connection = master, self._connection_to(master)
 
+    def _may_be_new_master(self, assigned: Q, address: str) -> bool:
+        """Whether a replica may have become the master, with another log, and no route says so."""
+        master = self._instance.routes.replicas_of(assigned.queue).get(MASTER_ID)
+        return master != address and (master is None or not self._connection_to(master))
+
     async def _check_log(self, assigned: Q, master: str) -> bool:
         """Return False if the position changed meanwhile, so that the result does not apply."""
         generation = assigned.generation
         differs_at = await self._first_difference(assigned, master)
         if assigned.generation != generation:
             return False
+        requested = assigned.next_offset
         if differs_at is None:
             return True
-        if differs_at < (requested := assigned.next_offset):
+        if _was_filtered(assigned, differs_at):
+            assigned.rescan(differs_at)
+            return True
+        if differs_at < requested:
             error = OffsetIllegalError(ResponseCode.PULL_OFFSET_MOVED, LOG_DIFFERS, master)
             if not await self._correct(assigned, error, requested, differs_at):
                 return False
@@ -239,7 +252,10 @@ class Puller(Generic[Q]):
         return True
 
     async def _first_difference(self, assigned: Q, address: str) -> int | None:
-        """Return where the log at *address* differs from what was pulled; None if it may not."""
+        """Return the first offset that may differ at *address* from what was pulled, or None.
+
+        The messages after the last one that was pulled are unknown: they were filtered out.
+        """
         queue, record = assigned.queue, assigned.last_message
         if record is None or is_logical(queue):
             return None
@@ -247,7 +263,12 @@ class Puller(Generic[Q]):
         last = stored_at(MessageExt(queue.topic, b"", queue, offset, head, b""))
         if last is None:
             return None
-        return await self._log_check.first_difference(queue, address, last)
+        differs_at = await self._log_check.first_difference(queue, address, last)
+        if differs_at is None or differs_at <= offset:
+            return differs_at
+        if assigned.filtered_from == UNKNOWN:
+            return None
+        return max(assigned.filtered_from, assigned.next_offset - RESCANNED_OFFSETS)
 
     def _other_replica(self, assigned: Q) -> str:
         """Return the address of a replica instead of the suggested one, which no route names."""
@@ -290,14 +311,10 @@ class Puller(Generic[Q]):
     ) -> None:
         response = read_response(command)
         generation = assigned.generation
-        if address == assigned.master:
-            least, most = assigned.bounds
-            if response.min_offset < least or response.max_offset < most:
-                # No log does that: the topic was deleted and created again between two pulls.
-                await self._check_log(assigned, address)
-            assigned.bounds = response.min_offset, response.max_offset
-            if assigned.generation != generation or assigned.failure is not None:
-                return
+        await self._verify_log(assigned, response, address)
+        position = assigned.generation, assigned.next_offset
+        if position != (generation, offset) or assigned.failure is not None:
+            return
         assigned.broker_id = response.suggest_which_broker_id
         decoded = await self._decoder.decode(command.body, assigned.queue)
         if assigned.generation != generation:
@@ -308,6 +325,7 @@ class Puller(Generic[Q]):
         if messages:
             last = messages[-1]
             assigned.last_message = last.queue_offset, last.head
+            assigned.filtered_from = last.queue_offset + 1
             messages = self._prepare(messages)
             assigned.put(messages)
         assigned.advance(next_offset)
@@ -317,6 +335,22 @@ class Puller(Generic[Q]):
         if fault is not None and next_offset == offset:
             # With messages before it, the next pull starts with it and reports it.
             self._unreadable(assigned, offset, fault)
+
+    async def _verify_log(self, assigned: Q, response: PullMessageResponse, address: str) -> None:
+        """Move the position if *response* shows that the log is another one.
+
+        :raises NotConnectedError: it may be from a new master that no route names yet
+        """
+        if address == assigned.master:
+            least, most = assigned.bounds
+            if response.min_offset < least or response.max_offset < most:
+                # No log does that: the topic was deleted and created again between two pulls.
+                await self._check_log(assigned, address)
+            assigned.bounds = response.min_offset, response.max_offset
+        elif self._may_be_new_master(assigned, address):
+            differs_at = await self._first_difference(assigned, address)
+            if differs_at is not None and not _was_filtered(assigned, differs_at):
+                raise NotConnectedError(address, LOG_DIFFERS)
 
     def _prepare(self, messages: list[MessageExt]) -> list[MessageExt]:
         """Run the filter hooks and set the codec."""
@@ -356,7 +390,9 @@ class Puller(Generic[Q]):
             differs_at = await self._first_difference(assigned, address)
             if assigned.generation != generation:
                 return
-            corrected = corrected if differs_at is None else differs_at
+            if differs_at is not None:
+                filtered = _was_filtered(assigned, differs_at)
+                corrected = min(corrected, differs_at) if filtered else differs_at
         await self._correct(assigned, broker_error(command, address), requested, corrected)
 
     async def _correct(
@@ -421,6 +457,11 @@ class Puller(Generic[Q]):
         if now - self._last_heartbeat >= HEARTBEAT_SECONDS:
             self._last_heartbeat = now
             await self._instance.heartbeats.send_all(self._context.group)
+
+
+def _was_filtered(assigned: QueueState, offset: int) -> bool:
+    """Whether all messages from *offset* on were filtered out."""
+    return UNKNOWN != assigned.filtered_from <= offset
 
 
 def _move(assigned: QueueState, requested: int, corrected: int, *, reset: bool) -> int:

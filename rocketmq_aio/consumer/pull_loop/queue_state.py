@@ -28,7 +28,7 @@ class QueueState:
     __slots__ = (
         *("queue", "process_queue", "next_offset", "commit_due", "min_commit_offset", "generation"),
         *("dropped", "released", "paused", "drained", "failure", "start_error", "started"),
-        *("broker_id", "master", "connection", "bounds", "last_message"),
+        *("broker_id", "master", "connection", "bounds", "last_message", "filtered_from"),
         *("pull_request", "scope", "wake"),
         *("last_pull", "last_consume"),
     )
@@ -54,6 +54,8 @@ class QueueState:
         self.bounds: tuple[int, int] = (0, 0)
         # Offset and fixed fields of the last message that was pulled.
         self.last_message: tuple[int, bytes] | None = None
+        # The current expression excluded all messages from there on; `UNKNOWN`: maybe another did.
+        self.filtered_from = UNKNOWN
         self.pull_request: PullRequest | None = None
         self.wake: asyncio.Future[None] | None = None  # what the pull loop waits for
         self.scope: anyio.CancelScope | None = None  # of the running pull
@@ -105,6 +107,10 @@ class QueueState:
     def advance(self, offset: int) -> None:
         """Start the next pull at *offset*; all messages before it are cached or filtered out."""
         raise NotImplementedError
+
+    def rescan(self, offset: int) -> None:
+        """Pull again from *offset* on: all messages from there on were filtered out."""
+        self.next_offset = min(self.next_offset, offset)
 
     def block(self) -> None:
         """Note that the pull loop waits for room."""

@@ -197,6 +197,7 @@ class DispatchQueue(QueueState):
         """Drop the messages that wait for their first try, and pull them again."""
         if self.next_offset == UNKNOWN:
             return
+        self.filtered_from = UNKNOWN
         untried = {id(each) for each in self.waiting if not each.local_retries}
         # Only those behind all messages in flight, which must not be delivered again.
         offset = self.process_queue.cut(lambda message: id(message) in untried)

@@ -9,6 +9,7 @@ import pytest
 
 from rocketmq_aio.consumer.common.events import MessageUnreadable, PullFailed
 from rocketmq_aio.consumer.pull_loop import puller as puller_module
+from rocketmq_aio.consumer.pull_loop.log_check import StoredAt
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Close, Outcome, Response
 from rocketmq_aio.errors import NotConnectedError, RequestTimeoutError
@@ -226,6 +227,13 @@ def timed_out(_command: Command, _connection: ServerConnection) -> Outcome:
     raise RequestTimeoutError(REPLICA, RequestCode.LITE_PULL_MESSAGE, 30.0)
 
 
+async def no_difference(_: object, address: str, last: StoredAt) -> int:
+    """The replica has the last message; the master does not run."""
+    if address != REPLICA:
+        raise NotConnectedError(address, "it does not run")
+    return last.offset + 1
+
+
 def suggest_replica(env: PullerEnv) -> None:
     """Let the master answer the first pull with "a" and suggest the replica."""
     env.wire.addresses[1] = REPLICA
@@ -265,9 +273,10 @@ async def test_a_pull_that_fails_at_a_replica_is_repeated_at_the_master(
 
 @pytest.mark.usefixtures("impatient")
 async def test_no_position_moves_back_to_the_end_of_a_replica_without_a_master(
-    env: PullerEnv,
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The replica may lag behind; there is nothing to read until there is a master."""
+    monkeypatch.setattr(env.puller._log_check, "first_difference", no_difference)
     suggest_replica(env)
     env.begin()
     await env.polled(1)
@@ -291,9 +300,6 @@ async def test_a_replica_that_lags_behind_is_read_without_a_master(
 ) -> None:
     """Its log ends before that of the master did, which is no sign of another log."""
 
-    async def first_difference(_: object, address: str, __: object) -> int:
-        raise NotConnectedError(address, "it does not run")
-
     env.put("a", "b", "c")
     records = [each.record for each in env.broker.messages("orders", 0)]
     env.respond(Response(0, {**found(1).ext, "maxOffset": "3"}, records[0]))
@@ -302,7 +308,7 @@ async def test_a_replica_that_lags_behind_is_read_without_a_master(
     await until(lambda: PullFailed in map(type, env.events), "the end of the master")
     env.usual()
     env.wire.addresses = {1: REPLICA}
-    monkeypatch.setattr(env.puller._log_check, "first_difference", first_difference)
+    monkeypatch.setattr(env.puller._log_check, "first_difference", no_difference)
     env.respond(found(2, records[1]), times=None)
 
     assert bodies(await env.polled(2)) == ["a", "b"]
