@@ -28,7 +28,7 @@ from rocketmq_aio.producer.keyed_lock import OrderKey
 from rocketmq_aio.producer.queue_selection import ANY_QUEUE, NO_CHOICE, QueueChoice, checked_key
 from rocketmq_aio.producer.recall import recall
 from rocketmq_aio.producer.request_reply import RequestReply
-from rocketmq_aio.producer.send_request import check_sizes, make_request, not_a_message
+from rocketmq_aio.producer.send_request import make_request, not_a_message
 from rocketmq_aio.producer.sender import Sender
 from rocketmq_aio.producer.topic_publish_info import QueueSelector, not_of_topic
 
@@ -135,15 +135,15 @@ class Producer(ClientBase, Generic[V]):
             if not in_flight.try_acquire(size):
                 await self._sender.wait_for_room(size, deadline, topic)
             try:
-                publish = self._infos.get(topic)
+                publish, select = self._infos.get(topic), routing.select_target
+                find_target = self._sender.find_target
                 if publish is None:
-                    check_sizes(message, self._config)
-                    publish = await self._sender.table.find(topic, deadline)
-                try:
-                    target = routing.select_target(publish)
-                except RouteNotFoundError:  # of the queue
-                    publish = await self._sender.table.refreshed(publish, deadline)
-                    target = routing.select_target(publish)
+                    publish, target = await find_target(topic, select, deadline, message)
+                else:
+                    try:
+                        target = select(publish)
+                    except RouteNotFoundError:  # of the queue
+                        publish, target = await find_target(topic, select, deadline)
                 now_ms = time_ns() // 1_000_000
                 message_id = self._ids.next_id(now_ms)
                 request = make_request(

@@ -48,6 +48,13 @@ class Routing(NamedTuple):
 ANY_QUEUE: Final = Routing(TopicPublishInfo.next_target, False)
 
 
+def routing_to(queue: MessageQueue | None) -> Routing:
+    """Return how a message to *queue*, or to any one, is sent."""
+    return (
+        ANY_QUEUE if queue is None else Routing(partial(TopicPublishInfo.target, queue=queue), True)
+    )
+
+
 class QueueChoice(msgspec.Struct, frozen=True, gc=False):
     """The arguments of a send that choose its queue; at most one is given."""
 

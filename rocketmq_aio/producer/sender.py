@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from time import monotonic, time_ns
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import (
@@ -35,6 +35,7 @@ from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 
 T = TypeVar("T")
+SelectTarget: TypeAlias = Callable[[TopicPublishInfo], SendTarget]
 
 NO_REPLIES: Final = f"a proxy does not forward replies: {AT_BROKERS}"
 
@@ -73,15 +74,17 @@ class Sender:
     ) -> Coroutine[Any, Any, SendResult]:
         """Send *message* by itself; `Producer.send` does the same in fewer calls."""
 
-        def send(publish: TopicPublishInfo) -> Coroutine[Any, Any, SendResult]:
+        async def send(publish: TopicPublishInfo, target: SendTarget) -> SendResult:
             if routing.is_request or routing.is_reply:
                 self._check_replies_work()
             if message.timed or routing.is_request:
-                return self._prepare_and_send(message, routing, publish, deadline)
-            request = self.request_to(routing.select_target(publish), message, routing)
-            return self.attempts.run(request, publish, deadline)
+                request = await self._prepare(message, routing, publish, target, deadline)
+            else:
+                request = self.request_to(target, message, routing)
+            return await self.attempts.run(request, publish, deadline)
 
-        return self.with_route(message.topic, message, deadline, send, key=routing.key)
+        select = routing.select_target
+        return self.with_target(message.topic, message, select, deadline, send, key=routing.key)
 
     async def send_oneway(self, message: Message, routing: Routing, deadline: float) -> None:
         topic = message.topic
@@ -89,9 +92,9 @@ class Sender:
             check_sizes(message, self.config)
             await self.table.find(topic, deadline)
 
-        async def send(publish: TopicPublishInfo) -> None:
+        async def send(publish: TopicPublishInfo, target: SendTarget) -> None:
             publish.used_at = monotonic()
-            request = await self._prepare(message, routing, publish, deadline)
+            request = await self._prepare(message, routing, publish, target, deadline)
             if request.compression is not None:
                 await self.attempts.compress(request, deadline)
             header = request.header(publish)
@@ -99,21 +102,21 @@ class Sender:
                 request.target.address, header, request.body, timeout=deadline - monotonic()
             )
 
-        await self.with_route(topic, message, deadline, send)
+        await self.with_target(topic, message, routing.select_target, deadline, send)
 
-    async def with_route(
+    async def with_target(
         self,
         topic: str,
         size_of: Message | int,
+        select: SelectTarget,
         deadline: float,
-        send: Callable[[TopicPublishInfo], Awaitable[T]],
+        send: Callable[[TopicPublishInfo, SendTarget], Awaitable[T]],
         *,
         key: str | None = None,
     ) -> T:
-        """Take a place in flight, find the queues of *topic*, and await *send* with them.
+        """Take a place in flight, find the queues of *topic*, and await *send* with one of them.
 
-        :param size_of: the message, whose sizes are checked before a route is requested, or the
-            bytes of a body that was checked
+        :param size_of: the message, or the bytes of a body that was checked
         :param key: sends of the topic with the same key run one after another
         """
         size = size_of if isinstance(size_of, int) else len(size_of.body)
@@ -124,15 +127,8 @@ class Sender:
             if not self.in_flight.try_acquire(size):
                 await self.wait_for_room(size, deadline, topic)
             try:
-                publish = self.table.infos.get(topic)
-                if publish is None:
-                    if isinstance(size_of, Message):
-                        check_sizes(size_of, self.config)
-                    publish = await self.table.find(topic, deadline)
-                try:
-                    return await send(publish)
-                except RouteNotFoundError:  # of a queue that was chosen; nothing was sent
-                    return await send(await self.table.refreshed(publish, deadline))
+                message = size_of if isinstance(size_of, Message) else None
+                return await send(*await self.find_target(topic, select, deadline, message))
             finally:
                 self.in_flight.release(size)
         finally:
@@ -140,10 +136,19 @@ class Sender:
                 self.order.release(order_key)
 
     async def find_target(
-        self, topic: str, select: Callable[[TopicPublishInfo], SendTarget], deadline: float
+        self, topic: str, select: SelectTarget, deadline: float, message: Message | None = None
     ) -> tuple[TopicPublishInfo, SendTarget]:
-        """Return the queues of *topic*, and the one that *select* chooses."""
-        publish = await self.table.find(topic, deadline)
+        """Return the queues of *topic*, and the one that *select* chooses.
+
+        If the route lacks the broker of that queue, it is requested once more.
+
+        :param message: its sizes are checked before a route is requested
+        """
+        publish = self.table.infos.get(topic)
+        if publish is None:
+            if message is not None:
+                check_sizes(message, self.config)
+            publish = await self.table.find(topic, deadline)
         try:
             return publish, select(publish)
         except RouteNotFoundError:
@@ -179,16 +184,15 @@ class Sender:
         request.is_reply = routing.is_reply
         return request
 
-    async def _prepare_and_send(
-        self, message: Message, routing: Routing, publish: TopicPublishInfo, deadline: float
-    ) -> SendResult:
-        request = await self._prepare(message, routing, publish, deadline)
-        return await self.attempts.run(request, publish, deadline)
-
     async def _prepare(
-        self, message: Message, routing: Routing, publish: TopicPublishInfo, deadline: float
+        self,
+        message: Message,
+        routing: Routing,
+        publish: TopicPublishInfo,
+        target: SendTarget,
+        deadline: float,
     ) -> SendRequest:
-        target, fixed = routing.select_target(publish), routing.fixed
+        fixed = routing.fixed
         if message.timed:
             target, fixed = await delayed_target(self.instance, publish, target, fixed, deadline)
         if routing.is_request:

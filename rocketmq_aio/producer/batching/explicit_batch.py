@@ -22,6 +22,7 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import WAIT
 from rocketmq_aio.model.values import MessageQueue, SendResult
+from rocketmq_aio.producer.queue_selection import routing_to
 from rocketmq_aio.producer.retry import never_sent
 from rocketmq_aio.producer.send_request import (
     MAX_OWN_PROPERTIES,
@@ -70,15 +71,16 @@ async def send_batch(
     made = batches(messages, sender.ids, now_ms, sender.config, in_order=queue is not None)
     check_targets(messages, made, queue)
 
+    routing = routing_to(queue)
+
     def send_one(index: int) -> Coroutine[Any, Any, SendResult]:
         batch = made[index]
 
-        def send(publish: TopicPublishInfo) -> Coroutine[Any, Any, SendResult]:
-            target = publish.target(queue) if queue else publish.next_target()
-            request = batch.request(target, now_ms, fixed=queue is not None)
+        def send(publish: TopicPublishInfo, target: SendTarget) -> Coroutine[Any, Any, SendResult]:
+            request = batch.request(target, now_ms, fixed=routing.fixed)
             return sender.attempts.run(request, publish, deadline)
 
-        return sender.with_route(batch.topic, batch.size, deadline, send)
+        return sender.with_target(batch.topic, batch.size, routing.select_target, deadline, send)
 
     if len(made) == 1:
         return results_of(await send_one(0), made[0].ids)

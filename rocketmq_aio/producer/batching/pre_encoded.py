@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from time import time_ns
 from typing import Final
 
@@ -12,10 +11,10 @@ from rocketmq_aio.errors import InvalidMessageError
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.delayed import delayed_target
-from rocketmq_aio.producer.queue_selection import ANY_QUEUE, Routing, checked_key
+from rocketmq_aio.producer.queue_selection import checked_key, routing_to
 from rocketmq_aio.producer.send_request import SendRequest, too_large
 from rocketmq_aio.producer.sender import Sender
-from rocketmq_aio.producer.topic_publish_info import TopicPublishInfo
+from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
 
 BATCH_PROPERTIES: Final = b"WAIT\x01true\x02"
 
@@ -49,13 +48,12 @@ async def send_encoded(
     if encoded.batch and topic.startswith(RETRY_PREFIX):
         raise InvalidMessageError(topic, "a retry topic takes no batches")
 
-    async def send(publish: TopicPublishInfo) -> SendResult:
-        routing = ANY_QUEUE
-        if queue is not None:
-            routing = Routing(partial(TopicPublishInfo.target, queue=queue), fixed=True)
-        elif key is not None:
-            routing = sender.selection.by_key(checked_key(key), True)
-        target, fixed = routing.select_target(publish), routing.fixed
+    routing = routing_to(queue)
+    if queue is None and key is not None:
+        routing = sender.selection.by_key(checked_key(key), True)
+
+    async def send(publish: TopicPublishInfo, target: SendTarget) -> SendResult:
+        fixed = routing.fixed
         if encoded.timed:
             target, fixed = await delayed_target(sender.instance, publish, target, fixed, deadline)
         request = SendRequest(
@@ -72,4 +70,4 @@ async def send_encoded(
         )
         return await sender.attempts.run(request, publish, deadline)
 
-    return await sender.with_route(topic, size, deadline, send)
+    return await sender.with_target(topic, size, routing.select_target, deadline, send)

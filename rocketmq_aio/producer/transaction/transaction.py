@@ -22,9 +22,9 @@ from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import SendResult, TransactionState
 from rocketmq_aio.producer.hooks import SendHooks
-from rocketmq_aio.producer.queue_selection import QueueChoice
+from rocketmq_aio.producer.queue_selection import QueueChoice, Routing
 from rocketmq_aio.producer.sender import Sender
-from rocketmq_aio.producer.topic_publish_info import TopicPublishInfo
+from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
 from rocketmq_aio.producer.transaction.end_transaction import EndTransactionSender
 from rocketmq_aio.producer.transaction.half_message import (
     HalfMessage,
@@ -214,11 +214,15 @@ class HalfMessageSender:
         half = HalfMessage("", message.topic)
 
         def send(message: Message) -> Coroutine[Any, Any, SendResult]:
-            return self._sender.with_route(
+            routing = self._sender.selection.routing(message, choice)
+            return self._sender.with_target(
                 message.topic,
                 message,
+                routing.select_target,
                 deadline,
-                lambda publish: self._send(half, message, choice, publish, deadline),
+                lambda publish, target: self._send(
+                    half, message, routing, publish, target, deadline
+                ),
             )
 
         return half, await self._hooks.around_message("transaction", message, choice.queue, send)
@@ -248,16 +252,15 @@ class HalfMessageSender:
         self,
         half: HalfMessage,
         message: Message,
-        choice: QueueChoice,
+        routing: Routing,
         publish: TopicPublishInfo,
+        target: SendTarget,
         deadline: float,
     ) -> SendResult:
         self.topics.pop(message.topic, None)  # the last one sent to is the last
         self.topics[message.topic] = None
         if len(self.topics) > MAX_TOPICS:
             del self.topics[next(iter(self.topics))]
-        routing = self._sender.selection.routing(message, choice)
-        target = routing.select_target(publish)
         request = self._sender.request_to(target, message, routing)
         make_half(request, self._group)
         await self._sender.registration.ensure_registered(target.master, deadline)
