@@ -161,6 +161,7 @@ class _Sending:
         self._free = asyncio.Semaphore(AT_ONCE)
         self._sent = 0
         self._failures: dict[str, Exception] = {}  # by place
+        self._unprinted: OSError | None = None  # of a result
         self._running: set[asyncio.Task[None]] = set()
         self._reading: asyncio.Task[None] | None = None
         self._output = Output()
@@ -171,13 +172,14 @@ class _Sending:
         try:
             await self._reading
         except asyncio.CancelledError:
-            if not self._failures:  # a signal
+            if not self._failures and self._unprinted is None:  # a signal
                 raise
         finally:
             self._reading.cancel()
             await asyncio.wait([self._reading, *self._running])
-        for error in self._failures.values():
-            raise error
+        for error in (*self._failures.values(), self._unprinted):
+            if error is not None:
+                raise error
 
     def summary(self) -> str:
         """Return how many messages were sent, and the lines that failed."""
@@ -215,8 +217,7 @@ class _Sending:
             result = await self._producer.send(message)
         except Exception as error:  # noqa: BLE001 - raised by run
             self._failures[place] = error
-            assert self._reading is not None
-            self._reading.cancel()
+            self._stop_reading()
         else:
             self._sent += 1
             self._show(result)
@@ -224,7 +225,15 @@ class _Sending:
             self._free.release()
 
     def _show(self, result: SendResult) -> None:
-        if self._arguments.verbose:
-            self._output.line(json_line(msgspec.to_builtins(result)))
-        elif not result.ok:
-            self._output.line(f"{result.message_id}: {result.status.name}")
+        try:
+            if self._arguments.verbose:
+                self._output.line(json_line(msgspec.to_builtins(result)))
+            elif not result.ok:
+                self._output.line(f"{result.message_id}: {result.status.name}")
+        except OSError as error:  # such as a full disk; raised by run
+            self._unprinted = error
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        assert self._reading is not None
+        self._reading.cancel()

@@ -136,14 +136,15 @@ class Producer(ClientBase, Generic[V]):
                 await self._sender.wait_for_room(size, deadline, topic)
             try:
                 publish, select = self._infos.get(topic), routing.select_target
-                find_target = self._sender.find_target
                 if publish is None:
-                    publish, target = await find_target(topic, select, deadline, message)
+                    found = self._sender.find_target(topic, select, deadline, message)
+                    publish, target = await found
                 else:
                     try:
                         target = select(publish)
                     except RouteNotFoundError:  # of the queue
-                        publish, target = await find_target(topic, select, deadline)
+                        found = self._sender.find_target(topic, select, deadline)
+                        publish, target = await found
                 now_ms = time_ns() // 1_000_000
                 message_id = self._ids.next_id(now_ms)
                 request = make_request(

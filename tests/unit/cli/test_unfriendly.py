@@ -184,6 +184,23 @@ def test_produce_sends_all_lines_when_nobody_reads_its_output(rmq: Rmq) -> None:
     assert len(bodies(rmq)) == 1000
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_produce_fails_if_its_results_cannot_be_written(rmq: Rmq, tmp_path: Path) -> None:
+    file = tmp_path / "in"
+    file.write_text("one\n")
+    ended = subprocess.run(
+        ["sh", "-c", f"{SHELL} produce orders --verbose {file} > /dev/full"],
+        capture_output=True,
+        check=False,
+    )
+
+    assert ended.returncode == 3
+    assert ended.stderr.startswith(b"1 messages sent to orders\nrmq: ")
+    assert b"No space left" in ended.stderr
+    assert b"Traceback" not in ended.stderr
+    assert bodies(rmq) == ["one"]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="a shell closes the streams")
 @pytest.mark.parametrize(
     ("arguments", "closed", "code"),
