@@ -180,18 +180,16 @@ class Metadata:
                 continue  # another one has answered: no such topic
             if command.code == ResponseCode.SUCCESS:
                 return False
-        try:
-            registered = await registered_brokers(self._instance)
-        except RocketMQError:
-            return False  # unknown: reading resumes when the topic has a route again
+        registered = await self.registered()
+        # If unknown, reading resumes when the topic has a route again.
         return bool(registered) and self._brokers.get(topic, set()) <= registered
 
-    async def is_registered(self, broker: str) -> bool:
-        """Whether a name server knows *broker* now; False if none answers."""
+    async def registered(self) -> set[str]:
+        """Return the names of the registered brokers; none if no name server answers."""
         try:
-            return broker in await registered_brokers(self._instance)
+            return await registered_brokers(self._instance)
         except RocketMQError:
-            return False
+            return set()
 
     async def extents(
         self, queues: Iterable[Queue], read_up_to: Mapping[Queue, int] = NO_OFFSETS

@@ -289,16 +289,14 @@ class MicroBatches:
         if self._target is None:
             return
         missing = (self._target.keys() | self._held(reached)) - extents.keys()
-        for queue in sorted(each for each in missing if each[0] not in topics.gone):
-            read, target = reached.get(queue, 0), self._target.get(queue)
-            if await self._may_have_more(queue) if target is None else read < target:
-                raise TargetNotReachedError(queue, read, target)
-
-    async def _may_have_more(self, queue: Queue) -> bool:
-        """Whether the broker of a missing queue is unavailable; else the queue was removed."""
-        if not self._options.fail_on_data_loss:
-            return False
-        return not await self._metadata.is_registered(queue[1])
+        missing = {queue for queue in missing if queue[0] not in topics.gone}
+        short = {q for q in missing & self._target.keys() if reached.get(q, 0) < self._target[q]}
+        if self._options.fail_on_data_loss and (unknown := missing - self._target.keys()):
+            registered = await self._metadata.registered()
+            # A queue of a registered broker was removed from its topic.
+            short |= {queue for queue in unknown if queue[1] not in registered}
+        for queue in sorted(short):
+            raise TargetNotReachedError(queue, reached.get(queue, 0), self._target.get(queue))
 
     def _held(self, reached: Offsets) -> set[Queue]:
         """Return the selected queues that the checkpoint or the options name."""
