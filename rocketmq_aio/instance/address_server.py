@@ -39,9 +39,8 @@ async def fetch_addresses(url: str, seconds: float) -> tuple[str, ...]:
 
 
 def _unavailable(url: str, reason: str) -> NameServerUnavailableError:
-    advice = (
-        f"http:// means a web page that lists name servers; for one, give {urlsplit(url).netloc}"
-    )
+    host = url.removeprefix("http://").partition("/")[0]  # of any text
+    advice = f"http:// means a web page that lists name servers; for one, give {host}"
     return NameServerUnavailableError({url: NotConnectedError(url, f"{reason} ({advice})")})
 
 

@@ -92,3 +92,9 @@ async def test_a_redirect_is_not_followed() -> None:
                 await fetch_addresses(url, 30)
 
         assert other.requests == []
+
+
+@pytest.mark.parametrize("url", ["http://[::1/rocketmq", "http://h:99999/"])
+async def test_a_url_that_is_invalid_counts_as_an_unavailable_server(url: str) -> None:
+    with pytest.raises(NameServerUnavailableError, match="web page that lists name servers"):
+        await fetch_addresses(url, 10)
