@@ -15,11 +15,12 @@ from typing import Any, Final
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from rocketmq_aio import Message, Producer
+from rocketmq_aio import Message, Producer, ProducerConfig
 from tests.spark.class_archive import jvm_options
 
 STARTUP: Final = str(Path(__file__).parent / "startup")
 LOCAL: Final = "local[2,4]"  # without the second number a failed task is never tried again
+PATIENT: Final = ProducerConfig(send_timeout_seconds=30.0)  # the machine may be busy
 SEND_TOGETHER: Final = 500  # messages under way at once
 WAIT_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 0.05
@@ -142,14 +143,14 @@ def write_batches(namesrv: str, topic: str, count: int, body: bytes) -> None:
 
 
 async def _send_batches(namesrv: str, topic: str, count: int, body: bytes) -> None:
-    async with Producer("spark-tests-producer", namesrv=namesrv) as producer:
+    async with Producer("spark-tests-producer", namesrv=namesrv, config=PATIENT) as producer:
         for first in range(0, count, SEND_TOGETHER):
             size = min(SEND_TOGETHER, count - first)
             await producer.send_batch([Message(topic, body) for _ in range(size)])
 
 
 async def send_all(namesrv: str, messages: list[Message]) -> None:
-    async with Producer("spark-tests-producer", namesrv=namesrv) as producer:
+    async with Producer("spark-tests-producer", namesrv=namesrv, config=PATIENT) as producer:
         for first in range(0, len(messages), SEND_TOGETHER):
             sends = map(producer.send, messages[first : first + SEND_TOGETHER])
             await asyncio.gather(*sends)
