@@ -287,6 +287,73 @@ async def test_queues_can_be_assigned(
         assert await consumer.poll(0.2) == []
 
 
+async def test_an_assignment_is_replaced_while_reading(
+    namesrv: str, topic: str, group: str, queue: MessageQueue
+) -> None:
+    other = MessageQueue(topic, queue.broker_name, 1)
+    async with consumer_of(namesrv, group) as consumer:
+        await consumer.assign([queue])
+        await send(namesrv, topic, ["first"], queue=queue)
+        assert bodies(await polled(consumer, 1)) == ["first"]
+        await consumer.commit()
+        await consumer.assign([other])
+        await send(namesrv, topic, ["second"], queue=queue)
+        await send(namesrv, topic, ["of another"], queue=other)
+        assert bodies(await polled(consumer, 1)) == ["of another"]
+        assert await consumer.poll(0.2) == []
+        await consumer.assign([queue, other])
+        assert bodies(await polled(consumer, 1)) == ["second"]
+
+
+async def test_queues_of_a_topic_are_watched_with_an_assignment(
+    rocketmq_cluster: Cluster, namesrv: str, topic: str, group: str, queue: MessageQueue
+) -> None:
+    seen: list[int] = []
+    async with consumer_of(namesrv, group, topic_check_interval_seconds=0.2) as consumer:
+        await consumer.assign([queue])
+        await consumer.listen_queues(topic, lambda _topic, queues: seen.append(len(queues)))
+        await in_thread(lambda: rocketmq_cluster.create_topic(topic, queues=QUEUES + 1))
+        await until(lambda: seen == [QUEUES + 1], "the new queue")
+
+        assert consumer.assignment() == [queue]
+
+
+async def test_a_commit_of_one_queue_leaves_the_others_alone(
+    namesrv: str, topic: str, group: str, queue: MessageQueue
+) -> None:
+    other = MessageQueue(topic, queue.broker_name, 1)
+    async with consuming(namesrv, group, topic, auto_commit=False) as consumer:
+        for each in (queue, other):
+            await send(namesrv, topic, numbers(5), queue=each)
+        await polled(consumer, 10)
+        await consumer.commit([other])
+        await consumer.commit({queue: 2})
+        before = [await consumer.committed(each) for each in (queue, other)]
+        await consumer.commit([queue])
+        after = [await consumer.committed(each) for each in (queue, other)]
+
+    assert before == [2, 5]
+    assert after == [5, 5]
+
+
+async def test_a_topic_may_be_unsubscribed_and_subscribed_again_while_reading(
+    namesrv: str, topic: str, group: str
+) -> None:
+    async with consuming(namesrv, group, topic) as consumer:
+        sending = asyncio.ensure_future(send(namesrv, topic, numbers(200)))
+        taken: list[str] = []
+        for _ in range(5):
+            taken += bodies(await polled(consumer, 10, max_messages=10))
+            await consumer.commit()
+            await consumer.unsubscribe(topic)
+            await consumer.subscribe(topic)
+        await sending
+        taken += bodies(await polled(consumer, 200 - len(taken)))
+        assert await consumer.poll(0.2) == []
+
+    assert sorted(taken, key=int) == numbers(200)
+
+
 async def test_an_illegal_offset_is_corrected_with_an_event(
     namesrv: str, topic: str, group: str, queue: MessageQueue
 ) -> None:
