@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from rocketmq_aio import Message, MessageQueue, Producer
+from rocketmq_aio import LitePullConfig, LitePullConsumer, Message, MessageQueue, Producer
 from rocketmq_aio.testing import Cluster
 from tests.fakes.log_reader import read_queue
 from tests.topologies.controlled import (
@@ -22,7 +22,7 @@ from tests.topologies.controlled import (
     rejoin,
     start_controlled,
 )
-from tests.unit.remoting.until import until
+from tests.unit.remoting.until import until, until_done
 
 QUEUES: Final = 2
 # More than the sockets between master and replica hold, which deliver what was sent before a kill.
@@ -89,3 +89,49 @@ async def test_only_messages_that_no_replica_has_are_lost(cluster: Cluster) -> N
     assert load.failed == []
     assert load.disordered() == []
     assert {each.queue.topic for each in load.corrections()} == set(topics)
+
+
+async def test_messages_at_offsets_that_a_filter_excluded_are_delivered(cluster: Cluster) -> None:
+    """The consumer has passed messages that the new master lacks; others get their offsets."""
+    broker = await asyncio.to_thread(in_sync_broker, cluster)
+    topic = create_topic(cluster, "tagged", queues=1)
+    filling = create_topic(cluster, "filling", queues=1)
+    master = broker.find_master()
+    (replica,) = (each for each in broker.replicas if each is not master)
+    config = LitePullConfig(start_from="earliest")
+    wanted = [b"wanted %d" % number for number in range(30)]
+    async with (
+        Producer("tagging", namesrv=cluster.namesrv) as producer,
+        LitePullConsumer("tagged", namesrv=cluster.namesrv, config=config) as consumer,
+    ):
+
+        async def send(body: bytes, tag: str) -> None:
+            await producer.send(Message(topic, body, tags=tag), timeout_seconds=30)
+
+        async def passed() -> bool:
+            await consumer.poll(0.1)
+            return set((await consumer.lag()).values()) == {0}
+
+        await consumer.subscribe(topic, "wanted")
+        await consumer.ready(WAIT_SECONDS)
+        await send(b"first", "wanted")
+        await until_done(passed, "the first message", WAIT_SECONDS)
+        replica.pause()
+        try:
+            await fill(cluster, filling)
+            for _ in range(20):
+                await send(b"another", "other")
+            await until_done(passed, "messages that only the master has", WAIT_SECONDS)
+            master.kill()
+        finally:
+            replica.resume()
+        await asyncio.to_thread(broker.wait_new_master, master)
+        for body in wanted:
+            await send(body, "wanted")
+        taken: list[bytes] = []
+        async with asyncio.timeout(WAIT_SECONDS):
+            while len(taken) < len(wanted):
+                taken += [message.body for message in await consumer.poll(1)]
+        await asyncio.to_thread(rejoin, broker, broker.replicas.index(master))
+
+    assert taken == wanted

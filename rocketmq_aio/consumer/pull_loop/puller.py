@@ -226,6 +226,7 @@ class Puller(Generic[Q]):
                 return
             self._owner.on_recovered(assigned)
         assigned.master, assigned.connection = master, self._connection_to(master)
+        assigned.replica_ended = False
 
     def _may_be_new_master(self, assigned: Q, address: str) -> bool:
         """Whether a replica may have become the master, with another log, and no route says so."""
@@ -349,7 +350,8 @@ class Puller(Generic[Q]):
             assigned.bounds = response.min_offset, response.max_offset
         elif self._may_be_new_master(assigned, address):
             differs_at = await self._first_difference(assigned, address)
-            if differs_at is not None and not _was_filtered(assigned, differs_at):
+            differs = differs_at is not None and not _was_filtered(assigned, differs_at)
+            if differs or assigned.replica_ended:
                 raise NotConnectedError(address, LOG_DIFFERS)
 
     def _prepare(self, messages: list[MessageExt]) -> list[MessageExt]:
@@ -382,6 +384,7 @@ class Puller(Generic[Q]):
             assigned.broker_id = MASTER_ID
             return
         if not reset and address != assigned.master:  # a slave, and no route names a master
+            assigned.replica_ended |= corrected < requested
             raise broker_error(command, address)
         if corrected < requested and not reset:
             # The log ends before the offset: it lost messages, or the topic was created again, and

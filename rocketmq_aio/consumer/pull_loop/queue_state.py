@@ -29,6 +29,7 @@ class QueueState:
         *("queue", "process_queue", "next_offset", "commit_due", "min_commit_offset", "generation"),
         *("dropped", "released", "paused", "drained", "failure", "start_error", "started"),
         *("broker_id", "master", "connection", "bounds", "last_message", "filtered_from"),
+        "replica_ended",
         *("pull_request", "scope", "wake"),
         *("last_pull", "last_consume"),
     )
@@ -56,6 +57,8 @@ class QueueState:
         self.last_message: tuple[int, bytes] | None = None
         # The current expression excluded all messages from there on; `UNKNOWN`: maybe another did.
         self.filtered_from = UNKNOWN
+        # A replica ended before the position: what it has there later is of another log.
+        self.replica_ended = False
         self.pull_request: PullRequest | None = None
         self.wake: asyncio.Future[None] | None = None  # what the pull loop waits for
         self.scope: anyio.CancelScope | None = None  # of the running pull
