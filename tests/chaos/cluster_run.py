@@ -22,6 +22,7 @@ from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import Cluster, probe
+from rocketmq_aio.testing.errors import StartError
 from rocketmq_aio.testing.nodes import Node
 from tests.chaos.plan import Client, Fault, Plan
 from tests.chaos.topology import TOPOLOGIES, Topology, draw_cluster_plan
@@ -33,8 +34,9 @@ from tests.history import RULES, History, Recorder, Violation, check, duplicates
 from tests.history.events import LogEntry, Outcome
 
 ROOT: Final = Path(__file__).parents[2]
-START_SECONDS: Final = 60.0
+START_SECONDS: Final = 180.0
 STOP_SECONDS: Final = 90.0
+RETRY_SECONDS: Final = 60.0  # for starts of a server that ends at once
 SETTLE_SECONDS: Final = 5.0  # between the end of the faults and that of the sends
 DRAIN_SECONDS: Final = 240.0
 LOOK_SECONDS: Final = 2.0
@@ -269,14 +271,14 @@ class ClusterRun:
         server, started = self._servers[fault.target], monotonic()
         await asyncio.to_thread(server.kill)
         await asyncio.sleep(fault.seconds)
-        await asyncio.to_thread(server.start)
+        await _start_server(server)
         self._note_outage(server, started)
 
     async def _restart_server(self, fault: Fault) -> None:
         server, started = self._servers[fault.target], monotonic()
         await asyncio.to_thread(server.stop)
         await asyncio.sleep(fault.seconds)
-        await asyncio.to_thread(server.start)
+        await _start_server(server)
         self._note_outage(server, started)
 
     async def _freeze_server(self, fault: Fault) -> None:
@@ -367,6 +369,17 @@ class ClusterRun:
         if spoil == "garbage":
             return corrupt(int(number * GARBLED_BYTES))
         return duplicate if spoil == "duplicate" else drop
+
+
+async def _start_server(server: Node) -> None:
+    """Start *server*; again if it ends while it starts, as a proxy does that finds no broker."""
+    deadline = monotonic() + RETRY_SECONDS
+    while True:
+        try:
+            return await asyncio.to_thread(server.start)
+        except StartError:
+            if monotonic() > deadline:
+                raise
 
 
 def servers_of(cluster: Cluster) -> list[Node]:
