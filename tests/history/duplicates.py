@@ -72,6 +72,7 @@ class _Reasons:
         confirmed = [each for each in history.commits if each.confirmed is not None]
         confirmed.sort(key=lambda commit: commit.confirmed or 0.0)
         self._commits = by_queue(confirmed, lambda c: GroupQueue(c.group, c.queue))
+        self._in_flight = self._commits_at_kills()
         self._sends: dict[str, list[Sent]] = defaultdict(list)
         for sent in history.sends:
             self._sends[sent.identity].append(sent)
@@ -191,8 +192,8 @@ class _Reasons:
         """Return the commit from which the epoch of *each* started.
 
         Members that both believe to own the queue may commit at the same time, and a former owner
-        until the new one has read the offset.  The broker may have stored any of those commits
-        last, so the lowest counts.
+        until the new one has read the offset.  What a killed member sent may arrive later.  The
+        broker may have stored any of those commits last, so the lowest counts.
         """
         commits = self._commits.get(GroupQueue(each.group, each.queue), [])
         end = bisect_right(commits, begun, key=_confirmed)
@@ -201,7 +202,20 @@ class _Reasons:
         first = bisect_left(commits, commits[end - 1].at, key=_confirmed)
         late = commits[end : bisect_right(commits, each.at, key=_confirmed)]
         of_others = (commit for commit in late if commit.consumer != each.consumer)
-        return min((*commits[first:end], *of_others), key=lambda commit: commit.offset)
+        in_flight = (
+            commit
+            for commit in self._in_flight.get(GroupQueue(each.group, each.queue), [])
+            if begun - ARRIVAL_SECONDS <= commit.at <= begun
+        )
+        return min((*commits[first:end], *of_others, *in_flight), key=lambda commit: commit.offset)
+
+    def _commits_at_kills(self) -> dict[GroupQueue, list[Commit]]:
+        """Return the commits that were not confirmed when their process was killed."""
+        history = self._history
+        killed = {fault.target for fault in history.faults if fault.kind == "kill"}
+        members = {c for c, member in history.members.items() if member.process in killed}
+        open_ = [c for c in history.commits if c.confirmed is None and c.consumer in members]
+        return by_queue(open_, lambda c: GroupQueue(c.group, c.queue))
 
     def _is_refused(self, before: Reception, at: float) -> bool:
         """Whether *before* ended without success before *at*."""
@@ -227,6 +241,7 @@ def _confirmed(commit: Commit) -> float:
     return commit.confirmed or 0.0
 
 
+ARRIVAL_SECONDS = 20.0  # the longest delay between a client and a broker
 KNOWN_AGAIN = 30.0 + FIRST_ASSIGNMENT_SECONDS  # routes are refreshed every 30 s
 MILLISECOND = 0.001  # brokers round down to whole milliseconds
 

@@ -75,6 +75,10 @@ def confirmed(at: float, offset: int = 1) -> list[Commit]:
     return [Commit(at=at, queue=Q0, offset=offset, group=GROUP, consumer="c1", confirmed=at + 0.5)]
 
 
+def in_flight(at: float, offset: int) -> list[Commit]:
+    return [Commit(at=at, queue=Q0, offset=offset, group=GROUP, consumer="c1")]
+
+
 def concurrent(*offsets: int) -> list[Commit]:
     """Return commits in flight at the same time, confirmed in this order."""
     return [
@@ -112,6 +116,10 @@ EXPLAINED: dict[str, tuple[str, History]] = {
         "rebalance",
         moved(commits=confirmed(14) + confirmed(18.4, offset=0)),
     ),
+    "a commit in flight at a kill, which arrives later": (
+        "kill",
+        moved(commits=in_flight(14, offset=0) + confirmed(15), faults=fault("kill", "p1")),
+    ),
     "a commit that was too late": ("rebalance", moved(commits=confirmed(17.8))),
     "a broker that lost the commit": (
         "broker",
@@ -140,6 +148,12 @@ EXPLAINED: dict[str, tuple[str, History]] = {
 UNEXPLAINED: dict[str, History] = {
     "the same owner": again(handled(20)),
     "another owner after a commit": moved(commits=confirmed(14)),
+    "a commit without response of a member that lives": moved(
+        commits=in_flight(14, offset=0) + confirmed(15)
+    ),
+    "a commit in flight at a kill long before": moved(
+        commits=in_flight(-10, offset=0) + confirmed(15), faults=fault("kill", "p1")
+    ),
     "a broker that failed later": moved(
         commits=confirmed(14), faults=fault("broker", "broker-a", 30)
     ),
