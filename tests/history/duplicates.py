@@ -76,12 +76,13 @@ class _Reasons:
         self._sends: dict[str, list[Sent]] = defaultdict(list)
         for sent in history.sends:
             self._sends[sent.identity].append(sent)
+        self._copies = copies(history)
         self._first_sends: dict[tuple[str, str], float] = {}
         for sent in history.sends:
-            if sent.queue is not None:
-                key = (sent.queue.topic, sent.queue.broker_name)
+            queues = [each.queue for each in self._copies.get(sent.identity, ())]
+            for queue in (*queues, *([sent.queue] if sent.queue else [])):
+                key = queue.topic, queue.broker_name
                 self._first_sends[key] = min(sent.started, self._first_sends.get(key, sent.started))
-        self._copies = copies(history)
         self._sent_back = Counter((each.group, each.uid) for each in history.sent_back)
 
     def duplicates(self) -> Iterator[Duplicate]:
