@@ -73,12 +73,11 @@ class _Reasons:
         confirmed.sort(key=lambda commit: commit.confirmed or 0.0)
         self._commits = by_queue(confirmed, lambda c: GroupQueue(c.group, c.queue))
         self._in_flight = self._commits_at_kills()
-        self._sends: dict[str, list[Sent]] = defaultdict(list)
-        for sent in history.sends:
-            self._sends[sent.identity].append(sent)
         self._copies = copies(history)
+        self._sends: dict[str, list[Sent]] = defaultdict(list)
         self._first_sends: dict[tuple[str, str], float] = {}
         for sent in history.sends:
+            self._sends[sent.identity].append(sent)
             queues = [each.queue for each in self._copies.get(sent.identity, ())]
             for queue in (*queues, *([sent.queue] if sent.queue else [])):
                 key = queue.topic, queue.broker_name
@@ -172,12 +171,9 @@ class _Reasons:
     def _of_routes(self, queue: MessageQueue, begun: float) -> str:
         """Return "routes" if the topic looked created again when the epoch began."""
         first = self._first_sends.get((queue.topic, queue.broker_name), 0.0)
-        gaps = (fault for fault in self._history.faults if fault.kind == "routes")
-        if any(
-            gap.started <= min(first, begun) and begun <= gap.healed + KNOWN_AGAIN for gap in gaps
-        ):
-            return "routes"
-        return ""
+        start = min(first, begun)
+        gaps = (f for f in self._history.faults if f.kind == "routes" and f.started <= start)
+        return "routes" if any(begun <= gap.healed + KNOWN_AGAIN for gap in gaps) else ""
 
     def _of_move(self, before: Reception, each: Reception) -> str:
         """Return why the queue moved."""
