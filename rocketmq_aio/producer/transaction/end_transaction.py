@@ -102,10 +102,8 @@ class EndTransactionSender:
                 # The reply to a check goes to its sender; otherwise the broker may have moved.
                 address = location.address if check else self._address(half, location)
                 header = self._header(half, location, half.state, is_check=check is not None)
-                before, broker = (
-                    (half.unanswered_by, half.committed_at),
-                    self._broker_name(location),
-                )
+                broker = self._broker_name(location)
+                before = half.unanswered_by, half.committed_at
                 is_commit = half.state is TransactionState.COMMIT
                 if is_commit:  # also if this call is cancelled
                     half.unanswered_by, half.committed_at = broker, monotonic()

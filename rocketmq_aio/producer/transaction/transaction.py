@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Coroutine
 from time import monotonic
 from types import TracebackType
@@ -198,7 +199,7 @@ class HalfMessageSender:
         log: TransactionLog,
         end_transaction: EndTransactionSender,
     ) -> None:
-        self.topics: dict[str, None] = {}
+        self.topics: OrderedDict[str, None] = OrderedDict()
         self._sender = sender
         self._group = group
         self._hooks = hooks
@@ -257,10 +258,10 @@ class HalfMessageSender:
         target: SendTarget,
         deadline: float,
     ) -> SendResult:
-        self.topics.pop(message.topic, None)  # the last one sent to is the last
         self.topics[message.topic] = None
+        self.topics.move_to_end(message.topic)  # the last one sent to is the last
         if len(self.topics) > MAX_TOPICS:
-            del self.topics[next(iter(self.topics))]
+            self.topics.popitem(last=False)
         request = self._sender.request_to(target, message, routing)
         make_half(request, self._group)
         await self._sender.registration.ensure_registered(target.master, deadline)
