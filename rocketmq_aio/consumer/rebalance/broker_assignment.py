@@ -67,7 +67,7 @@ class BrokerAssignment:
                 where = {"group": self._group, "topic": topic, "broker": error.address}
                 logger.warning("broker_assignment_unsupported", **where, reason=error.remark)
             raise
-        return None if assigned is None else dict(map(_entry, assigned))
+        return None if assigned is None else dict(_entry(topic, each) for each in assigned)
 
     async def _query(
         self, topic: str, strategy: str, address: str | None
@@ -87,9 +87,15 @@ class BrokerAssignment:
         return await self._instance.broker.query_assignment(request, address)
 
 
-def _entry(assigned: MessageQueueAssignment) -> tuple[MessageQueue, MessageRequestMode]:
+def _entry(
+    topic: str, assigned: MessageQueueAssignment
+) -> tuple[MessageQueue, MessageRequestMode]:
     try:
         mode = MessageRequestMode(assigned.mode)
     except ValueError:
         raise CodecError("mode", 0, f"{assigned.mode!r} is no way to fetch messages") from None
-    return assigned.message_queue.queue(), mode
+    queue = assigned.message_queue.queue()
+    # A queue of another topic would be assigned in every round, also while it is being read.
+    if queue.topic != topic or (queue.queue_id < 0 and mode is MessageRequestMode.PULL):
+        raise CodecError("messageQueue", 0, f"{queue} is no queue of {topic} for {mode.value}")
+    return queue, mode

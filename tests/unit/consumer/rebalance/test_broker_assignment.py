@@ -108,6 +108,21 @@ async def test_unknown_request_mode_is_an_error() -> None:
             await BrokerAssignment(client, "billing").of("orders", AllocateAveragely())
 
 
+@pytest.mark.parametrize(("topic", "queue_id"), [("payments", 0), ("orders", ALL_QUEUES)])
+async def test_queues_that_cannot_be_pulled_for_the_topic_are_an_error(
+    topic: str, queue_id: int
+) -> None:
+    body = (
+        b'{"messageQueueAssignments":[{"messageQueue":'
+        b'{"topic":"%b","brokerName":"broker-a","queueId":%d},"mode":"PULL"}]}'
+    ) % (topic.encode(), queue_id)
+    async with assigning() as (cluster, client):
+        cluster.faults.handle(RequestCode.QUERY_ASSIGNMENT, Response(body=body))
+
+        with pytest.raises(CodecError, match="no queue of orders for PULL"):
+            await BrokerAssignment(client, "billing").of("orders", AllocateAveragely())
+
+
 async def test_brokers_before_5_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async with assigning("4.9.7") as (cluster, client):
         assignment = BrokerAssignment(client, "billing")
