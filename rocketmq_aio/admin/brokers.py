@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeVar
 from uuid import uuid4
 
 import msgspec
+from msgspec.structs import replace
 
 from rocketmq_aio.admin.results import BrokerRuntime, ClusterInfo, GroupProgress, progress_of
 from rocketmq_aio.admin.server_results import (
@@ -43,6 +44,7 @@ TimerEngine = Literal["ROCKSDB_TIMELINE", "FILE_TIME_WHEEL"]
 MAX_TEST_MESSAGES: Final = 100_000
 MAX_TEST_BYTES: Final = 4 * 1024 * 1024
 ENGINES: Final = {"ROCKSDB_TIMELINE": "R", "FILE_TIME_WHEEL": "F"}  # names of mqadmin: of requests
+OF_TOPICS: Final = ("TOPIC_", "GROUP_", "SNDBCK_")  # statistics whose keys have a topic, or a group
 NO_STATISTICS: Final = "The stats <"  # the remark goes on: "<name>@<key> not exist"
 
 
@@ -122,18 +124,30 @@ class BrokerAdmin:
     ) -> dict[str, dict[str, GroupProgress]]:
         """Return the progress of all groups on each broker, by broker and group.
 
+        With a namespace of version 1, of the groups in it.
+
         :param order: only groups whose topics have an order configuration
         """
         header = operations.GetBrokerConsumeStats(is_order=order)
         lists = await self._read("reading progress", header, _ConsumeStatsList, cluster, brokers)
         return {
             name: {
-                group: progress_of(group, tables)
+                group: self._renamed(progress_of(group, tables))
                 for entry in each.consume_stats_list
-                for group, tables in entry.items()
+                for outer, tables in entry.items()
+                if (group := self._servers.inner(outer)) is not None
             }
             for name, each in lists.items()
         }
+
+    def _renamed(self, progress: GroupProgress) -> GroupProgress:
+        """Return *progress* with the client's names of topics."""
+
+        def renamed(queue: MessageQueue) -> MessageQueue:
+            return replace(queue, topic=self._servers.inner(queue.topic) or queue.topic)
+
+        queues = tuple(replace(each, queue=renamed(each.queue)) for each in progress.queues)
+        return replace(progress, queues=queues)
 
     async def statistics(
         self, name: str, key: str, *, cluster: str | None = None, brokers: Brokers = None
@@ -143,6 +157,8 @@ class BrokerAdmin:
         :param name: such as ``TOPIC_PUT_NUMS`` (key: topic) or ``GROUP_GET_NUMS``
             (key: ``<topic>@<group>``)
         """
+        if name.startswith(OF_TOPICS):
+            key = "@".join(map(self._servers.outer, key.split("@")))
         header = operations.GetStatistics(stats_name=name, stats_key=key)
 
         async def read(_: str, address: str) -> BrokerStatistics | None:
@@ -161,10 +177,20 @@ class BrokerAdmin:
     async def producers(
         self, *, cluster: str | None = None, brokers: Brokers = None
     ) -> dict[str, dict[str, tuple[ProducerInfo, ...]]]:
-        """Return the connected producers by broker and group."""
+        """Return the connected producers by broker and group.
+
+        With a namespace of version 1, of the groups in it.
+        """
         action = "listing producers"
         found = await self._read(action, operations.GET_PRODUCERS, _Producers, cluster, brokers)
-        return {name: each.data for name, each in found.items()}
+        return {
+            name: {
+                group: producers
+                for outer, producers in each.data.items()
+                if (group := self._servers.inner(outer)) is not None
+            }
+            for name, each in found.items()
+        }
 
     async def consume_queue(
         self, queue: MessageQueue, index: int, count: int = 10, *, group: str | None = None
@@ -303,7 +329,8 @@ class BrokerAdmin:
         brokers: Brokers = None,
     ) -> None:
         """Limit what a group may read from disk (5.1.2)."""
-        body = write_properties({group: str(checked_count("bytes_per_second", bytes_per_second))})
+        outer = self._servers.outer(group)
+        body = write_properties({outer: str(checked_count("bytes_per_second", bytes_per_second))})
         header = operations.LIMIT_COLD_DATA
         await self._send(f"limiting group {group}", header, body, cluster, brokers)
 
@@ -312,7 +339,8 @@ class BrokerAdmin:
     ) -> None:
         """Remove the limit of a group (5.1.2)."""
         header, action = operations.UNLIMIT_COLD_DATA, f"removing the limit of group {group}"
-        await self._send(action, header, group.encode(), cluster, brokers)
+        body = self._servers.outer(group).encode()
+        await self._send(action, header, body, cluster, brokers)
 
     async def check_rocksdb_queues(
         self,

@@ -26,7 +26,7 @@ from rocketmq_aio.protocol.codes import CLIENT_VERSION, RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
-from rocketmq_aio.protocol.namespaces import names_inside
+from rocketmq_aio.protocol.namespaces import name_inside, names_inside
 from rocketmq_aio.protocol.requests.admin import ClusterInfoBody, GetClusterInfo
 from rocketmq_aio.protocol.requests.operations import first_release, server_kind
 from rocketmq_aio.remoting.gather import gather_limited
@@ -238,6 +238,13 @@ class Servers:
         """Return the broker's form of *name*."""
         namespace = self.instance.remoting.namespace
         return name if namespace is None else namespace.outer(name)
+
+    def inner(self, name: str) -> str | None:
+        """Return the client's form of a broker's *name*, None if it is in no or another namespace.
+
+        Without a namespace every name is the client's.
+        """
+        return name_inside(self.instance.remoting.namespace, name)
 
     def inner_names(self, lists: Iterable[Iterable[str]]) -> set[str]:
         """Return the names in *lists* that are in the namespace of the client, without it."""

@@ -62,11 +62,14 @@ JSON_BODIES: Final = frozenset(
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
         RequestCode.GET_CONSUMER_RUNNING_INFO,
         RequestCode.QUERY_ASSIGNMENT,
+        RequestCode.SET_MESSAGE_REQUEST_MODE,
         RequestCode.BATCH_ACK_MESSAGE,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
         RequestCode.GET_TOPIC_STATS_INFO,
         RequestCode.GET_CONSUME_STATS,
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        RequestCode.QUERY_CONSUME_TIME_SPAN,
     }
 )
 BODY_FIELDS: Final = frozenset({"topic", "consumerGroup", "groupName", "group", "c", "t"})
@@ -227,9 +230,15 @@ def _split(name: str) -> tuple[str, str]:
 
 def names_inside(namespace: Namespace | None, names: Iterable[str]) -> set[str]:
     """Return those of the broker's *names* that are in *namespace*, in the application's form."""
+    return {inner for name in names if (inner := name_inside(namespace, name)) is not None}
+
+
+def name_inside(namespace: Namespace | None, name: str) -> str | None:
+    """Return the application's form of a broker's *name*, None if it is not in *namespace*."""
     if namespace is None:
-        return set(names)
-    return {inner for name in names if (inner := namespace.inner(name)) != name}
+        return name
+    inner = namespace.inner(name)
+    return None if inner == name else inner
 
 
 def namespace_of(config: ClientConfig) -> Namespace | None:

@@ -87,9 +87,7 @@ class BrokerAssignment:
         return await self._instance.broker.query_assignment(request, address)
 
 
-def _entry(
-    topic: str, assigned: MessageQueueAssignment
-) -> tuple[MessageQueue, MessageRequestMode]:
+def _entry(topic: str, assigned: MessageQueueAssignment) -> tuple[MessageQueue, MessageRequestMode]:
     try:
         mode = MessageRequestMode(assigned.mode)
     except ValueError:
