@@ -80,7 +80,10 @@ class TraceDispatcher:
 
     def add(self, traced: TraceEntry) -> None:
         waiting = self._waiting
-        if len(waiting) >= self._max_waiting or self._loop is None:
+        if self._loop is None:
+            self.drop(1, "the trace is not running")
+            return
+        if len(waiting) >= self._max_waiting:
             self.drop(1, "more is traced than can be sent")
             return
         waiting.append(traced)
@@ -139,12 +142,7 @@ class TraceDispatcher:
         self._start_at -= MAX_RECORDS
         try:
             while traced := self._take():
-                try:
-                    for batch in self._make_batches(traced):
-                        for message, number in messages_of(batch, self.ids):
-                            await self._send(message, number)
-                except Exception as error:  # noqa: BLE001 - a trace must not stop the client
-                    self.drop(len(traced), repr(error))
+                await self._send_all(traced)
         finally:
             self._senders -= 1
             if not self._senders and self._empty is not None and not self._empty.done():
@@ -159,6 +157,20 @@ class TraceDispatcher:
             self._due = False
         return taken
 
+    async def _send_all(self, traced: list[TraceEntry]) -> None:
+        left, reason = len(traced), "the client was closed"
+        try:
+            for batch in self._make_batches(traced):
+                for message, number in messages_of(batch, self.ids):
+                    left -= number  # `_send` counts them
+                    await self._send(message, number)
+            left = 0  # traces themselves are not traced
+        except Exception as error:  # noqa: BLE001 - a trace must not stop the client
+            reason = repr(error)
+        finally:
+            if left:
+                self.drop(left, reason)
+
     async def _send(self, message: Encoded, number: int) -> None:
         seconds = SEND_SECONDS
         if self._close_by is not None:
@@ -167,8 +179,9 @@ class TraceDispatcher:
             await self._producer.send_encoded(message, timeout_seconds=seconds)
         except RocketMQError as error:
             self.drop(number, str(error))
-        except asyncio.CancelledError:
-            self.drop(number, "the client was closed")
+        except BaseException as error:
+            cancelled = isinstance(error, asyncio.CancelledError)
+            self.drop(number, "the client was closed" if cancelled else repr(error))
             raise
         else:
             self._on_count(number, 0)

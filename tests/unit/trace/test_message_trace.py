@@ -348,6 +348,24 @@ async def test_a_record_that_cannot_be_made_fails_nothing_else(
         await until(lambda: trace.sent == 1)
 
 
+async def test_each_record_counts_as_sent_or_as_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two messages with records fails in a way that is not expected."""
+    trace, send = MessageTrace(flush_seconds=3600), Producer.send_encoded
+
+    async def send_one(self: Producer, encoded: Encoded, **arguments: Any) -> Any:  # noqa: ANN401
+        if trace.sent:
+            raise RuntimeError("a bug")
+        return await send(self, encoded, **arguments)
+
+    async with shop(trace) as (cluster, producer):
+        for topic in ("orders", "mine", "orders", "mine"):
+            await producer.send(Message(topic, b"1"))
+        monkeypatch.setattr(Producer, "send_encoded", send_one)
+
+    assert len(records(cluster)) == 2
+    assert (trace.sent, trace.dropped) == (2, 2)
+
+
 async def test_credentials_are_never_in_a_trace(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     secrets = ("canary-access-1", "canary-secret-2", "canary-token-3")
