@@ -12,7 +12,7 @@ import msgspec
 
 from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlight
-from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.errors import BrokerError, NotConnectedError, RocketMQError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue
@@ -30,6 +30,9 @@ LEASE_SECONDS: Final = 30.0  # brokers keep a lock twice as long, which covers a
 RENEW_SECONDS: Final = 20.0
 LOOKS_PER_INTERVAL: Final = 20  # checks for due renewals and expired leases
 BROKER_LOCK_SECONDS: Final = 60.0  # after which brokers give a lock to others
+# How long a broker may still execute a request without a response: it is sent again by the system
+# after a cut, until that gives up the connection, or waits where the broker has not read it.
+LATE_SECONDS: Final = 30.0
 
 
 class Lease(NamedTuple):
@@ -70,6 +73,9 @@ class QueueLocks:
         self._renewing: set[str] = set()
         # Queues whose unlock failed, and until when their brokers may keep the locks.
         self._not_unlocked: dict[MessageQueue, float] = {}
+        # Until when brokers may execute requests that they have not responded to.
+        self._late_locks: dict[MessageQueue, float] = {}
+        self._late_unlocks: dict[MessageQueue, float] = {}
 
     def holds(self, queue: MessageQueue) -> bool:
         """Whether this client owns *queue* now."""
@@ -90,6 +96,7 @@ class QueueLocks:
         What fails is repeated by `keep_renewing`, until the broker expires the lock after a minute.
         """
         self._forget(queues)
+        self._note_not_unlocked(queues)  # also if this is cancelled
         await self._at_each_broker(queues, self._unlock)
 
     async def keep_renewing(self, interval_seconds: float = RENEW_SECONDS) -> None:
@@ -98,6 +105,7 @@ class QueueLocks:
             while True:
                 await anyio.sleep(interval_seconds / LOOKS_PER_INTERVAL)
                 self._drop_ended()
+                self._drop_past()
                 due = self._due(interval_seconds)
                 for broker in (due | self._left()) - self._renewing:
                     self._renewing.add(broker)
@@ -107,13 +115,15 @@ class QueueLocks:
         """Return brokers whose locks are due for renewal, or may have been forgotten.
 
         A broker that restarts and a new master do not know the owners, and the first member that
-        requests a lock gets it.
+        requests a lock gets it.  So it does after an unlock that the broker executes late.
         """
         until = self._clock() + self._lease_seconds - interval_seconds
         return {
             self._broker_of(queue)
             for queue, lease in self._leases.items()
-            if lease.until <= until or self._may_be_forgotten(queue, lease)
+            if lease.until <= until
+            or queue in self._late_unlocks
+            or self._may_be_forgotten(queue, lease)
         }
 
     def _may_be_forgotten(self, queue: MessageQueue, lease: Lease) -> bool:
@@ -133,8 +143,6 @@ class QueueLocks:
 
     def _left(self) -> set[str]:
         """Return brokers that may keep locks of released queues."""
-        now = self._clock()
-        self._not_unlocked = {q: until for q, until in self._not_unlocked.items() if until > now}
         return {self._broker_of(queue) for queue in self._not_unlocked}
 
     async def _unlock_left(self, broker: str) -> None:
@@ -150,13 +158,16 @@ class QueueLocks:
         async with self._turns[broker]:
             self._drop_ended()
             await self._request_locks(broker, queues)
+            if not self._late_unlocks.keys().isdisjoint(queues):
+                # Brokers execute requests in any order: an unlock before may have come second.
+                await self._request_locks(broker, queues)
 
     async def _request_locks(self, broker: str, queues: list[MessageQueue]) -> None:
         before = {queue: self._leases.get(queue) for queue in queues}
         requested_at = self._clock()
         try:
             address = self._instance.routes.master_of(queues[0])
-            command = await self._request(address, LockBatchMQ(), queues)
+            command = await self._request(address, LockBatchMQ(), queues, self._late_locks)
             locked = read_body(command.body, LockBatchResponse).locked
         except RocketMQError as error:
             count = len(queues)
@@ -176,36 +187,55 @@ class QueueLocks:
     async def _unlock(self, broker: str, queues: list[MessageQueue]) -> None:
         async with self._turns[broker]:
             self._forget(queues)  # granted meanwhile
-            until = self._clock() + BROKER_LOCK_SECONDS
-            self._not_unlocked.update(dict.fromkeys(queues, until))  # also if this is cancelled
+            self._note_not_unlocked(queues)
             await self._request_unlocks(broker, queues)
 
     async def _request_unlocks(self, broker: str, queues: list[MessageQueue]) -> None:
         try:
             address = self._instance.routes.master_of(queues[0])
-            await self._request(address, UnlockBatchMQ(), queues)
+            await self._request(address, UnlockBatchMQ(), queues, self._late_unlocks)
         except RocketMQError as error:
             count = len(queues)
             logger.info("queues_not_unlocked", broker=broker, queues=count, reason=str(error))
         else:
             for queue in queues:
-                self._not_unlocked.pop(queue, None)
+                if (until := self._late_locks.get(queue)) is None:
+                    self._not_unlocked.pop(queue, None)
+                else:  # unlock again: the broker may execute that lock after this unlock
+                    self._not_unlocked[queue] = until
 
     async def _request(
-        self, address: str, header: RequestHeader, queues: list[MessageQueue]
+        self,
+        address: str,
+        header: RequestHeader,
+        queues: list[MessageQueue],
+        late: dict[MessageQueue, float],
     ) -> Command:
+        """Send *header* for *queues*; note them in *late* if there is no response."""
         request = LockBatchRequest(
             consumer_group=self._group,
             client_id=self._instance.client_id,
             mq_set=[MessageQueueBody(**queue_fields(queue)) for queue in queues],
         )
         body = msgspec.json.encode(request)
-        return await self._instance.remoting.request_checked(address, header, body)
+        try:
+            return await self._instance.remoting.request_checked(address, header, body)
+        except (BrokerError, NotConnectedError):
+            raise
+        except BaseException:  # also when cancelled
+            late.update(dict.fromkeys(queues, self._clock() + LATE_SECONDS))
+            raise
 
     def _drop_ended(self) -> None:
         now = self._clock()
         for queue in [queue for queue, lease in self._leases.items() if lease.until <= now]:
             self._lose(queue, "it was not renewed in time")
+
+    def _drop_past(self) -> None:
+        now = self._clock()
+        for table in (self._not_unlocked, self._late_locks, self._late_unlocks):
+            for queue in [queue for queue, until in table.items() if until <= now]:
+                del table[queue]
 
     def _lose(self, queue: MessageQueue, reason: str) -> None:
         del self._leases[queue]
@@ -215,6 +245,9 @@ class QueueLocks:
     def _forget(self, queues: Iterable[MessageQueue]) -> None:
         for queue in queues:
             self._leases.pop(queue, None)
+
+    def _note_not_unlocked(self, queues: Iterable[MessageQueue]) -> None:
+        self._not_unlocked.update(dict.fromkeys(queues, self._clock() + BROKER_LOCK_SECONDS))
 
     async def _at_each_broker(
         self,

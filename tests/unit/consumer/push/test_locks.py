@@ -337,6 +337,21 @@ async def test_an_unlock_that_fails_is_repeated(cluster: FakeCluster, member: Me
         assert member.lost == []
 
 
+async def cancelled(task: asyncio.Task[object]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def unanswered_unlock(cluster: FakeCluster, member: Member) -> HeldResponses:
+    """Release A0; the broker has not executed the unlock yet, and the member does not wait."""
+    await member.locks.acquire([A0])
+    held = cluster.faults.hold("unlock", executed=False, broker="broker-a")
+    releasing = asyncio.create_task(member.locks.release([A0]))
+    await held.wait(1)
+    await cancelled(releasing)
+    return held
+
+
 async def test_an_unlock_that_is_cancelled_is_repeated(
     cluster: FakeCluster, member: Member
 ) -> None:
@@ -363,6 +378,90 @@ async def test_a_queue_that_is_locked_again_is_not_unlocked_later(
 
         assert len(cluster.broker.requests_of(UNLOCK)) == 1
         assert member.locks.holds(A0)
+
+
+async def test_an_unlock_that_is_cancelled_before_it_is_sent_is_repeated(
+    cluster: FakeCluster, member: Member
+) -> None:
+    await member.locks.acquire([A0])
+    held = cluster.faults.hold("lock", broker="broker-a")
+    acquiring = asyncio.create_task(member.locks.acquire([A1]))
+    await held.wait(1)
+    releasing = asyncio.create_task(member.locks.release([A0]))
+    await until(lambda: not member.locks.holds(A0), "the release to begin")
+    await cancelled(releasing)
+    held.release()
+    await acquiring
+    async with member.renewing():
+        await until(lambda: cluster.broker.locks.owner(GROUP, A0) is None, "the unlock")
+
+        assert member.locks.holds(A1)
+
+
+async def test_a_lock_is_requested_again_after_an_unlock_that_is_executed_late(
+    cluster: FakeCluster, member: Member
+) -> None:
+    held = await unanswered_unlock(cluster, member)
+    await member.locks.acquire([A0])
+    held.release()
+    await until(lambda: cluster.broker.locks.owner(GROUP, A0) is None, "the unlock")
+    async with member.renewing():
+        await until(lambda: cluster.broker.locks.owner(GROUP, A0) is not None, "the lock")
+        requests = len(cluster.broker.requests_of(LOCK))
+        await cluster.broker.wait_for(LOCK, requests + 1)
+        member.clock.now += locks_module.LATE_SECONDS - INTERVAL
+        await member.locks.acquire([A0])
+        member.clock.now += INTERVAL
+        await until(lambda: not member.locks._late_unlocks, "the last time for the unlock")
+
+    assert cluster.broker.locks.owner(GROUP, A0) == member.client_id
+    assert member.lost == []
+
+
+async def test_an_acquired_lock_is_not_undone_by_an_unlock_before_it(
+    cluster: FakeCluster, member: Member
+) -> None:
+    held_unlock = await unanswered_unlock(cluster, member)
+    held_lock = cluster.faults.hold("lock", broker="broker-a")
+    acquiring = asyncio.create_task(member.locks.acquire([A0]))
+    await held_lock.wait(1)
+    held_unlock.release()
+    await until(lambda: cluster.broker.locks.owner(GROUP, A0) is None, "the unlock")
+    held_lock.release()
+
+    assert await acquiring == {A0}
+    assert cluster.broker.locks.owner(GROUP, A0) == member.client_id
+
+
+async def test_a_queue_that_others_locked_after_a_late_unlock_is_not_acquired(
+    cluster: FakeCluster, member: Member
+) -> None:
+    held_unlock = await unanswered_unlock(cluster, member)
+    held_lock = cluster.faults.hold("lock", broker="broker-a")
+    acquiring = asyncio.create_task(member.locks.acquire([A0]))
+    await held_lock.wait(1)
+    held_unlock.release()
+    await until(lambda: cluster.broker.locks.owner(GROUP, A0) is None, "the unlock")
+    give_away(cluster, A0)
+    held_lock.release()
+
+    assert await acquiring == frozenset()
+
+
+async def test_a_lock_that_is_executed_after_its_unlock_is_unlocked_again(
+    cluster: FakeCluster, member: Member
+) -> None:
+    held = cluster.faults.hold("lock", executed=False, broker="broker-a")
+    acquiring = asyncio.create_task(member.locks.acquire([A0]))
+    await held.wait(1)
+    await cancelled(acquiring)
+    await member.locks.release([A0])
+    held.release()
+    await until(lambda: cluster.broker.locks.owner(GROUP, A0) is not None, "the lock")
+    async with member.renewing():
+        await until(lambda: cluster.broker.locks.owner(GROUP, A0) is None, "the unlock")
+        member.clock.now += locks_module.LATE_SECONDS
+        await until(lambda: not member.locks._not_unlocked, "the end")
 
 
 async def test_an_unlock_is_repeated_until_the_broker_has_expired_the_lock(
