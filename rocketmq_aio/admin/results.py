@@ -162,6 +162,8 @@ class QueueProgress(Result, frozen=True):
 
     :ivar broker_offset: the offset after the last message
     :ivar consumer_offset: the committed offset; 0 if there is none
+    :ivar pull_offset: the offset after the last message that the broker returned to the group, at
+        least the committed one; None before 5.0
     :ivar last_time: the store time of the last consumed message; None if it was deleted
     :ivar client_id: the member that reads the queue; None if unknown or not requested
     """
@@ -171,11 +173,17 @@ class QueueProgress(Result, frozen=True):
     consumer_offset: int
     last_time: datetime | None
     client_id: str | None = None
+    pull_offset: int | None = None
 
     @property
     def lag(self) -> int:
         """The number of messages not consumed yet."""
         return self.broker_offset - self.consumer_offset
+
+    @property
+    def in_flight(self) -> int | None:
+        """The number of messages that members have, but did not commit; None before 5.0."""
+        return None if self.pull_offset is None else self.pull_offset - self.consumer_offset
 
 
 class GroupProgress(Result, frozen=True):
@@ -194,6 +202,15 @@ class GroupProgress(Result, frozen=True):
     def lag(self) -> int:
         """The number of messages not consumed yet."""
         return sum(queue.lag for queue in self.queues)
+
+    @property
+    def in_flight(self) -> int | None:
+        """The number of messages that members have, but did not commit.
+
+        None if no broker reports it: before 5.0.
+        """
+        counts = [queue.in_flight for queue in self.queues if queue.in_flight is not None]
+        return sum(counts) if counts else None
 
 
 class OffsetReset(Result, frozen=True):
@@ -308,7 +325,9 @@ def progress_of(
         QueueProgress(
             queue=(queue := queue_key(key)),
             broker_offset=each.broker_offset,
-            consumer_offset=each.consumer_offset,
+            # Brokers return -1 for queues of static topics without a commit.
+            consumer_offset=max(0, each.consumer_offset),
+            pull_offset=None if each.pull_offset is None else max(0, each.pull_offset),
             last_time=time_of(each.last_timestamp),
             client_id=owners.get(queue),
         )

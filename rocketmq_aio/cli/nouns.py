@@ -100,7 +100,7 @@ NEW: Final = {
 _MESSAGES: Final = (
     "message_id queue.broker_name queue.queue_id queue_offset tags keys store_time body"
 )
-_OFFSETS: Final = "broker_offset consumer_offset lag last_time client_id"
+_OFFSETS: Final = "broker_offset consumer_offset lag in_flight last_time client_id"
 _RESETS: Final = "queue.topic queue.broker_name queue.queue_id before offset how"
 VERBS: Final = {
     "topic list": Verb(examples="rmq topic list --match 'order*'\nrmq topic list -o json"),

@@ -257,6 +257,28 @@ async def test_progress_and_statistics_equal_those_of_mqadmin(
     assert rows(status) == ends, status
 
 
+async def test_progress_counts_messages_that_members_have_not_committed(
+    admin: AdminClient, namesrv: str, topic: str, group: str, rocketmq_version: str
+) -> None:
+    await send(namesrv, topic)
+    config = LitePullConfig(start_from="earliest", auto_commit=False)
+    async with LitePullConsumer(group, namesrv=namesrv, config=config) as consumer:
+        await consumer.subscribe(topic)
+        received = 0
+        async with asyncio.timeout(SECONDS):
+            while received < COUNT:
+                received += len(await consumer.poll())
+        polled = await admin.groups.progress(group, topic)
+        await consumer.commit()
+        committed = await admin.groups.progress(group, topic)
+
+    counts = (polled.lag, polled.in_flight, committed.lag, committed.in_flight)
+    if rocketmq_version.startswith("4."):
+        assert counts == (COUNT, None, 0, None)
+    else:
+        assert counts == (COUNT, COUNT, 0, 0)
+
+
 def rows(printed: str) -> list[tuple[int, ...]]:
     """Return the numbers in lines that begin with a broker name: queue and offsets."""
     lines = [line.split() for line in printed.splitlines()]

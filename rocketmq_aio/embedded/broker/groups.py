@@ -71,8 +71,9 @@ class GroupProcessor:
         self._state.changes += 1
         clean = header.clean_offset if self._state.version.is_5 else header.remove_offset
         if clean:
-            for key in [key for key in self._state.committed if key[0] == header.group_name]:
-                del self._state.committed[key]
+            for offsets in (self._state.committed, self._state.pulled):
+                for key in [key for key in offsets if key[0] == header.group_name]:
+                    del offsets[key]
 
     @reads(GetGroup, AdminCode.GET_SUBSCRIPTIONGROUP_CONFIG, version=5)
     def config(self, header: GetGroup) -> object:

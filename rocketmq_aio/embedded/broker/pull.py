@@ -67,6 +67,7 @@ class PullProcessor:
         if header.sys_flag & PULL_COMMIT:
             self._state.commit(*key, header.commit_offset)
         if result.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
+            self._state.pulled[key] = result.next_offset
             return self._hold(header, matches)
         return self._response(header, log, result)
 
@@ -94,6 +95,8 @@ class PullProcessor:
         return self._response(header, log, result)
 
     def _response(self, header: PullMessage, log: QueueLog, result: ReadResult) -> Response:
+        key = (header.consumer_group, header.topic, header.queue_id)
+        self._state.pulled[key] = result.next_offset
         ext = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(result.next_offset),

@@ -62,6 +62,7 @@ class BrokerState:
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)  # JSON of their settings
     committed: dict[GroupQueue, int] = field(default_factory=dict)
     reset_offsets: dict[GroupQueue, int] = field(default_factory=dict)  # for the next pull (5.x)
+    pulled: dict[GroupQueue, int] = field(default_factory=dict)  # where the last pull ended
     settings: dict[str, str] = field(default_factory=dict)  # that an administrator updated
     changes: int = 0  # of topics and groups
     rates: dict[tuple[str, str], Rate] = field(default_factory=dict)  # by topic and group
@@ -125,7 +126,7 @@ class BrokerState:
         self.store.delete_topic(name)
         self.changes += 1
         if self.version.is_5:
-            for offsets in (self.committed, self.reset_offsets):
+            for offsets in (self.committed, self.reset_offsets, self.pulled):
                 for key in [key for key in offsets if key[1] == name]:
                     del offsets[key]
         for queried in [key for key in self.rates if key[0] == name]:

@@ -204,11 +204,12 @@ class StatisticsProcessor:
                 continue
             for number, log in enumerate(topic.queues[: topic.read_queues]):
                 offset = self._committed(group, name, number)
+                pulled = max(offset, self._state.pulled.get((group, name, number), offset))
                 table[MessageQueue(name, self._state.name, number)] = OffsetWrapper(
                     broker_offset=log.max_offset,
                     consumer_offset=offset,
                     last_timestamp=_store_time(log, offset - 1),
-                    pull_offset=offset if self._state.version.is_5 else None,
+                    pull_offset=pulled if self._state.version.is_5 else None,
                 )
         rates = [self._state.rates.get((name, group)) for name in topics]
         tps = sum(rate.per_second(60) for rate in rates if rate is not None)

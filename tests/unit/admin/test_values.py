@@ -16,11 +16,13 @@ from rocketmq_aio.admin.results import (
     TopicConfig,
     perm_bits,
     perm_text,
+    progress_of,
     time_of,
 )
 from rocketmq_aio.admin.topic_settings import changed, checked, new_topic, to_request
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.requests.admin import ConsumeStats, OffsetWrapper
 
 
 @pytest.mark.parametrize("bits", range(8))
@@ -34,6 +36,7 @@ def test_results_become_json_with_names_of_python() -> None:
         broker_offset=9,
         consumer_offset=4,
         last_time=time_of(1_767_225_600_000),
+        pull_offset=6,
     )
     progress = GroupProgress(group="billing", queues=(queue,), silent={"client": "why"})
 
@@ -41,12 +44,23 @@ def test_results_become_json_with_names_of_python() -> None:
 
     assert json.loads(json.dumps(plain)) == plain
     assert (plain["lag"], plain["queues"][0]["lag"]) == (5, 5)
+    assert (plain["in_flight"], plain["queues"][0]["in_flight"]) == (2, 2)
     assert plain["queues"][0]["queue"] == {
         "topic": "orders",
         "broker_name": "broker-a",
         "queue_id": 1,
     }
     assert plain["queues"][0]["last_time"] == "2026-01-01T00:00:00+00:00"
+
+
+def test_a_queue_without_a_commit_lags_by_its_messages() -> None:
+    """Brokers return -1 for queues of static topics."""
+    key = '{"topic":"orders","brokerName":"broker-a","queueId":0}'
+    none = OffsetWrapper(broker_offset=3, consumer_offset=-1, pull_offset=-1)
+
+    progress = progress_of("billing", [ConsumeStats(offset_table={key: none})])
+
+    assert (progress.queues[0].consumer_offset, progress.lag, progress.in_flight) == (0, 3, 0)
 
 
 def test_no_time_is_none() -> None:
