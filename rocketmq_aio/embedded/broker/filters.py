@@ -18,6 +18,7 @@ Evaluate = Callable[[Mapping[str, str]], Value]
 
 MAX_DEPTH: Final = 100  # of nested operators
 MAX_CHAINED: Final = 100  # comparisons of the result of a comparison, such as a = b = c
+MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
 MAX_DIGITS: Final = 20  # of a long, with its suffix
 MAX_DOUBLE: Final = sys.float_info.max
@@ -26,7 +27,7 @@ _DOUBLE: Final = re.compile(
     r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)[fFdD]?"
 )
 _TOKEN: Final = re.compile(
-    r"""(?P<blank>\s+|/\*.*?\*/)
+    r"""(?P<blank>\s+|/\*.*?\*/|--[^\n\r]*[\n\r])
     |(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
     |(?P<long>0|[1-9][0-9]*)[lL]?
     |(?P<string>'(?:[^']++|'')*+')
@@ -181,9 +182,11 @@ def _compared(a: Value, b: Value) -> int | None:
 
     :raises ValueError: text that is compared to a number is none
     """
+    if isinstance(a, bool) and isinstance(b, str):  # which brokers fail to convert
+        raise ValueError(b)
     if isinstance(a, str) and not isinstance(b, str):
         a = _converted(a, b)
-    elif isinstance(b, str) and not isinstance(a, str) and not isinstance(a, bool):
+    elif isinstance(b, str) and not isinstance(a, str):
         b = _converted(b, a)
     if isinstance(a, bool) != isinstance(b, bool):
         return None
@@ -200,7 +203,9 @@ def _converted(text: str, like: Value) -> Value:
         if not _DOUBLE.fullmatch(stripped):
             raise ValueError(text)
         return float(stripped.rstrip("fFdD") or stripped)
-    if not _LONG.fullmatch(text) or not -MAX_LONG - 1 <= int(text) <= MAX_LONG:
+    # Brokers read the text as the type of the other number: an int, where that fits into one.
+    most = MAX_INT if isinstance(like, int) and abs(like) <= MAX_INT else MAX_LONG
+    if not _LONG.fullmatch(text) or not -most - 1 <= int(text) <= most:
         raise ValueError(text)
     return int(text)
 
@@ -250,14 +255,7 @@ class _Parser:
             return _Token(word if word in self._words else "name", text)
         if kind == "string":
             return _Token(kind, text, text[1:-1].replace("''", "'"))
-        value: float | None = None
-        if kind == "float":
-            value = float(text)
-        elif len(text) <= MAX_DIGITS:
-            value = int(text)
-        if value is None or value > (MAX_DOUBLE if kind == "float" else MAX_LONG):
-            raise FilterError(f"too large: the number {text}")
-        return _Token("number", text, value)
+        return _Token("number", text, _number(kind, text))
 
     def _advance(self) -> _Token:
         token, self._token = self._token, next(self._tokens)
@@ -306,12 +304,13 @@ class _Parser:
                 node = self._chained(_ordered(node, token.kind, self._unary()))
                 continue
             negated = self._accept("NOT")
+            if token := self._accept(*_TEXT_TESTS):
+                node = self._chained(self._text_test(node, token.kind, wanted=not negated))
+                continue
             if self._accept("BETWEEN"):
                 test = self._between(node, checked=not negated)
             elif self._accept("IN"):
                 test = self._in(node)
-            elif token := self._accept(*_TEXT_TESTS):
-                test = self._text_test(node, token.kind)
             elif negated:
                 self._fail()
             else:
@@ -348,14 +347,13 @@ class _Parser:
             lambda properties: None if (v := evaluate(properties)) is None else v in values
         )
 
-    def _text_test(self, node: _Node, word: str) -> _Node:
+    def _text_test(self, node: _Node, word: str, *, wanted: bool) -> _Node:
+        """Return a test of text, or its negation; both are false for other values."""
         part, evaluate, test = str(self._expect("string").value), node.evaluate, _TEXT_TESTS[word]
 
         def tested(properties: Mapping[str, str]) -> Value:
             value = evaluate(properties)
-            if value is not None and not part:
-                raise ValueError("an empty text matches nothing, negated or not")
-            return None if value is None else isinstance(value, str) and test(value, part)
+            return part != "" and isinstance(value, str) and test(value, part) is wanted
 
         return _condition(tested)
 
@@ -378,6 +376,8 @@ class _Parser:
         token = self._advance() if self._token.kind != "end" else self._fail()
         if token.kind == "name":
             return _Node("property", lambda properties: properties.get(token.text), token.text)
+        if token.kind == "number" and token.value is None:
+            raise FilterError(f"too large or too small: the number {token.text}")
         if token.kind in ("number", "string"):
             return _constant(token.kind, token.value)
         if token.kind in ("TRUE", "FALSE"):
@@ -391,17 +391,23 @@ class _Parser:
         return node
 
 
+def _number(kind: str, text: str) -> float | None:
+    """Return the value of a number; None: brokers reject it, such as 0.0."""
+    if kind == "float":
+        value = float(text)
+        return value if 0 < value <= MAX_DOUBLE else None
+    return int(text) if len(text) <= MAX_DIGITS and int(text) <= MAX_LONG else None
+
+
 def _check_equality(left: _Node, right: _Node) -> None:
     if "null" in (left.kind, right.kind):
         raise FilterError("'NULL' cannot be compared.")
-    if (left.kind, right.kind) == ("boolean", "string"):
-        raise FilterError("a boolean cannot be compared with a string")
+    if left.kind == "boolean" and right.kind in ("number", "string"):
+        raise FilterError(f"a boolean cannot be compared with {right.value!r}")
 
 
 def _negative(node: _Node) -> _Node:
     evaluate = node.evaluate
-    if node.kind == "number":
-        return _constant("number", -node.value)  # type: ignore[operator]
     return _Node("negative", lambda properties: _negated(evaluate(properties)), node.value)
 
 
