@@ -92,6 +92,7 @@ class PopProcessor:
     """Pops messages, and stores unacknowledged ones in a retry topic.
 
     Messages are redelivered when their invisible time ends; a real broker needs some seconds more.
+    A pop commits the offset that it reached, an ordered one that of its first message.
 
     :ivar retry_v2: use the names of retry topics of version 2
     :ivar invisible: ends of the invisible times, in ms
@@ -101,7 +102,6 @@ class PopProcessor:
         self.retry_v2 = False
         self.invisible: dict[Delivery, int] = {}
         self._state = state
-        self._next: dict[tuple[str, PopQueue], int] = {}
         self._orders: defaultdict[tuple[str, PopQueue], PopOrder] = defaultdict(PopOrder)
         self._polling: Counter[tuple[str, str, int]] = Counter()  # held pops
         self._revive_queues = count()
@@ -130,7 +130,7 @@ class PopProcessor:
         rest = 0
         for queue in self._queues(header):
             log = self._log(queue)
-            begin = self._begin(header.consumer_group, queue, log, order=False)
+            begin = self._begin(header.consumer_group, queue, log)
             found += log.read(begin, header.max_msg_nums - len(found))
             rest += log.max_offset - begin
         ext = to_ext_fields(_nothing(0, 0, 0)) | {"restNum": str(rest)}
@@ -207,7 +207,7 @@ class PopProcessor:
             if header.order and self._orders[group, queue].blocks(header.attempt_id, now):
                 continue
             log = self._log(queue)
-            if self._begin(group, queue, log, order=bool(header.order)) < log.max_offset:
+            if self._begin(group, queue, log) < log.max_offset:
                 return True
         return False
 
@@ -222,6 +222,9 @@ class PopProcessor:
         if most > MAX_MESSAGES or header.queue_id >= len(topic.queues):
             raise self._state.invalid("max message number or queue id is out of range")
         self._state.check_group(header.consumer_group)
+        if not self._state.group_setting(header.consumer_group, "consumeEnable"):
+            remark = f"subscription group no permission, {header.consumer_group}"
+            raise ErrorResponse(remark, ResponseCode.NO_PERMISSION)
 
     def _pop(self, header: PopMessage, matches: Matches | None) -> Response:
         now = self._state.clock.now_ms()
@@ -258,12 +261,13 @@ class PopProcessor:
     ) -> None:
         for queue in self._queues(header):
             group, log = header.consumer_group, self._log(queue)
-            first = _first_offset(header, log)
-            begin = self._begin(group, queue, log, order=False, first=first)
+            self._apply_reset(group, queue)
+            begin = self._begin(group, queue, log, first=_first_offset(header, log))
             wanted = matches if queue.marker == NORMAL else None
             most = header.max_msg_nums - len(result.messages)
             found, end = _select(log, begin, most, wanted)
-            self._next[group, queue] = end
+            if end > begin:
+                self._state.commit(group, queue.topic, queue.queue_id, end)
             if not found:
                 continue
             result.starts[queue] = begin
@@ -279,11 +283,11 @@ class PopProcessor:
             if queue.marker != NORMAL:
                 continue
             group, log = header.consumer_group, self._log(queue)
+            self._apply_reset(group, queue)
             order = self._orders[group, queue]
             if order.blocks(header.attempt_id, now):
                 continue
-            first = _first_offset(header, log)
-            begin = self._begin(group, queue, log, order=True, first=first)
+            begin = self._begin(group, queue, log, first=_first_offset(header, log))
             found, _ = _select(log, begin, header.max_msg_nums - len(result.messages), matches)
             if not found:
                 continue
@@ -292,22 +296,24 @@ class PopProcessor:
             offsets = [stored.offset for stored in found]
             end = now + header.invisible_time
             result.counts += _counts(queue, order.deliver(header.attempt_id, offsets, end))
+            self._state.commit(group, queue.topic, queue.queue_id, offsets[0])
             self._wake_at(end, queue.topic)
 
     def _log(self, queue: PopQueue) -> QueueLog:
         return self._state.store.topics[queue.topic].queues[queue.queue_id]
 
-    def _begin(
-        self, group: str, queue: PopQueue, log: QueueLog, *, order: bool, first: int = 0
-    ) -> int:
-        """Return the offset to pop next: behind what *group* has popped, or committed by pulls.
+    def _begin(self, group: str, queue: PopQueue, log: QueueLog, *, first: int = 0) -> int:
+        """Return the offset to pop next: the committed one.
 
-        :param first: where a group that did neither begins
+        :param first: where a group without it begins
         """
-        position = self._orders[group, queue].next if order else self._next.get((group, queue))
-        committed = self._state.committed.get((group, queue.topic, queue.queue_id))
-        known = [each for each in (position, committed) if each is not None]
-        return max(*(known or [first]), log.min_offset)
+        key = group, queue.topic, queue.queue_id
+        return max(self._state.committed.get(key, first), log.min_offset)
+
+    def _apply_reset(self, group: str, queue: PopQueue) -> None:
+        """Unblock a queue whose committed offset was reset, and accept commits again."""
+        if self._state.reset_offsets.pop((group, queue.topic, queue.queue_id), None) is not None:
+            self._orders.pop((group, queue), None)
 
     def _queues(self, header: GroupQueueRequest) -> list[PopQueue]:
         """Return the queues of the request: those of retry topics first."""
@@ -399,8 +405,12 @@ class PopProcessor:
     def _ack(self, delivery: Delivery, receipt: Receipt) -> None:
         self._expiring.deliver_due()
         if receipt.is_ordered:
-            self._orders[delivery.group, delivery.queue].ack(delivery.offset)
-            self._state.store.arrivals.wake(delivery.queue.topic)
+            queue = delivery.queue
+            key = delivery.group, queue.topic, queue.queue_id
+            following = self._orders[delivery.group, queue].ack(delivery.offset)
+            if following is not None and key not in self._state.reset_offsets:
+                self._state.commit(*key, following)
+            self._state.store.arrivals.wake(queue.topic)
         else:
             self.invisible.pop(delivery, None)
 
@@ -420,17 +430,20 @@ class PopProcessor:
 
     def _forget(self, topic: str) -> None:
         """Delete what is known about a deleted topic, and its retry topics."""
-        positions = [key for key in (*self._next, *self._orders) if key[1].topic == topic]
-        for key in positions:
-            self._next.pop(key, None)
-            self._orders.pop(key, None)
+        for key in [key for key in self._orders if key[1].topic == topic]:
+            del self._orders[key]
         for delivery in [each for each in self.invisible if each.queue.topic == topic]:
             del self.invisible[delivery]
-        for group in {group for group, _ in positions}:
+        for group in {group for group, name, _ in self._state.committed if name == topic}:
             for marker in RETRY_JOINTS:
                 self._state.delete_topic(_retry_topic(group, marker, topic))
 
     # --- redelivery -----------------------------------------------------------------------------
+
+    def restore(self, invisible: Iterable[tuple[Delivery, int]]) -> None:
+        """Restore popped messages and the ends of their invisible times."""
+        for delivery, end in invisible:
+            self._hide(delivery, end)
 
     def _hide(self, delivery: Delivery, end: int) -> None:
         self.invisible[delivery] = end

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 class PopOrder:
     """One queue of a group: blocked while messages are invisible."""
 
-    next: int | None = None  # the first unacknowledged offset
     attempt_id: str | None = None
     ends: dict[int, int] = field(default_factory=dict)  # of invisibility, in ms, by offset
     tries: dict[int, int] = field(default_factory=dict)
@@ -28,12 +27,14 @@ class PopOrder:
             self.tries = {offset: self.tries.get(offset, -1) + 1 for offset in offsets}
         self.attempt_id = attempt_id
         self.ends = dict.fromkeys(offsets, end)
-        self.next, self.last = offsets[0], offsets[-1]
+        self.last = offsets[-1]
         return self.tries
 
-    def ack(self, offset: int) -> None:
-        self.ends.pop(offset, None)
-        self.next = min(self.ends, default=self.last + 1)
+    def ack(self, offset: int) -> int | None:
+        """Return the first unacknowledged offset; None: *offset* was not popped, or is acked."""
+        if self.ends.pop(offset, None) is None:
+            return None
+        return min(self.ends, default=self.last + 1)
 
     def hide(self, offset: int, end: int) -> None:
         """Set the end of invisibility of a message of the last pop."""

@@ -33,7 +33,9 @@ from rocketmq_aio.protocol.requests.pop import (
     PopMessage,
     PopMessageResponse,
 )
+from tests.fakes.conformance.administration import ask, put_group
 from tests.fakes.conformance.case_env import Case, CaseEnv, eventually, is_unanswered, send
+from tests.fakes.conformance.offsets import offset, query
 from tests.fakes.raw_client import RawClient
 
 NOTHING: Final = 210
@@ -239,6 +241,61 @@ async def a_pop_begins_at_the_offset_that_pulls_committed(env: CaseEnv) -> None:
 
         assert bodies(found) == [b"2"]
         await _ack_all(client, env, found)
+
+
+async def a_pop_commits_the_offset_that_it_reached(env: CaseEnv) -> None:
+    if await is_unknown(env):
+        return
+    async with env.client() as client:
+        await store(client, env, b"one", b"two", b"three")
+        found = await popped(client, env, 2, max_msg_nums=2)
+
+        async def is_committed() -> bool:
+            return await offset(client, query(env)) == 2
+
+        assert await eventually(is_committed, AGAIN_SECONDS)
+        await _ack_all(client, env, found)
+        assert await is_committed()
+
+
+async def a_pop_continues_where_the_offset_of_the_group_was_reset_to(env: CaseEnv) -> None:
+    if await is_unknown(env):
+        return
+    ext = {"group": env.group, "topic": env.topic, "timestamp": "0", "isForce": "true"}
+    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+    async with env.client() as client:
+        await store(client, env, b"one", b"two")
+        await _ack_all(client, env, await popped(client, env, 2))
+        assert (await ask(client, code, ext)).code == 0
+        again = await popped(client, env, 2)
+        rest = await pop(client, env)
+
+    assert (bodies(again), rest) == ([b"one", b"two"], [])
+
+
+async def an_ordered_pop_continues_where_the_offset_of_the_group_was_reset_to(env: CaseEnv) -> None:
+    if await is_unknown(env):
+        return
+    ext = {"group": env.group, "topic": env.topic, "timestamp": "0", "isForce": "true"}
+    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+    async with env.client() as client:
+        await store(client, env, b"one", b"two")
+        first, _ = await until_in_order(client, env, "1")
+        assert (await ask(client, code, ext)).code == 0
+        again, _ = await until_in_order(client, env, "2")
+        reached = await offset(client, query(env))
+
+    assert (bodies(first), bodies(again), reached) == ([b"one", b"two"], [b"one", b"two"], 0)
+
+
+async def a_disabled_group_may_not_pop(env: CaseEnv) -> None:
+    if await is_unknown(env):
+        return
+    async with env.client() as client:
+        await put_group(client, env.group, ',"consumeEnable":false')
+        answer = await client.ask(pop_header(env))
+
+    assert answer.code == 16
 
 
 async def a_pop_may_pick_by_tag(env: CaseEnv) -> None:
@@ -491,6 +548,10 @@ CASES: tuple[Case, ...] = (
     a_pop_from_long_ago_is_not_served,
     a_young_queue_is_given_whole_wherever_a_group_begins,
     a_pop_begins_at_the_offset_that_pulls_committed,
+    a_pop_commits_the_offset_that_it_reached,
+    a_pop_continues_where_the_offset_of_the_group_was_reset_to,
+    an_ordered_pop_continues_where_the_offset_of_the_group_was_reset_to,
+    a_disabled_group_may_not_pop,
     a_pop_may_pick_by_tag,
     too_much_or_the_unknown_is_refused,
     what_is_not_acknowledged_comes_again,
