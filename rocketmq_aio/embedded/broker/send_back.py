@@ -16,7 +16,6 @@ from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
 from rocketmq_aio.model.properties import DELAY, RETRY_TOPIC, WAIT
 from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack
 
-MAX_RECONSUME_TIMES: Final = 16  # default of groups
 FIRST_LEVEL: Final = 3
 
 
@@ -39,8 +38,7 @@ class SendBackProcessor:
         stored = state.store.find(header.offset)
         if stored is None:
             raise ErrorResponse(f"look message by offset failed, {header.offset}")
-        limit = header.max_reconsume_times
-        limit = MAX_RECONSUME_TIMES if limit is None else limit
+        limit = self._limit(header.group, header.max_reconsume_times)
         dead = header.delay_level < 0 or stored.reconsume_times >= limit
         if dead and header.origin_topic is None and state.version.is_5:
             raise ErrorResponse("java.lang.NullPointerException: topic")
@@ -60,7 +58,7 @@ class SendBackProcessor:
     def placed(self, message: NewMessage, limit: int | None) -> NewMessage:
         """Return a send to a retry topic with the topic that stores it: retry or dead-letter."""
         group = message.topic.removeprefix(RETRY_PREFIX)
-        limit = MAX_RECONSUME_TIMES if limit is None else limit
+        limit = self._limit(group, limit)
         if self._state.version.is_5:
             dead = message.reconsume_times > limit or self._locks.any_in(group)
         else:
@@ -72,6 +70,11 @@ class SendBackProcessor:
             properties = properties | {DELAY: "0"}
         topic = self._dead_letter_topic(group)
         return msgspec.structs.replace(message, topic=topic, queue_id=0, properties=properties)
+
+    def _limit(self, group: str, of_request: int | None) -> int:
+        if of_request is not None:
+            return of_request
+        return int(self._state.group_setting(group, "retryMaxTimes"))
 
     def _dead_letter_topic(self, group: str) -> str:
         self._state.store.create_topic(DLQ_PREFIX + group, 1)

@@ -15,6 +15,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.groups import GetRouteInfo
 from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack
+from tests.fakes.conformance.administration import put_group
 from tests.fakes.conformance.case_env import (
     Case,
     CaseEnv,
@@ -161,6 +162,16 @@ async def the_limit_is_the_end(env: CaseEnv) -> None:
         assert len(await found(client, env, dead_letters(env))) == 1
 
 
+async def without_a_limit_of_the_client_that_of_the_group_is_the_end(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await put_group(client, env.group, ',"retryMaxTimes":0')
+        message = await stored(client, env)
+        assert (await send_back(client, env, message, 0, max_reconsume_times=None)).code == 0
+        (dead,) = await found(client, env, dead_letters(env))
+
+    assert dead.body == b"body"
+
+
 async def only_brokers_before_5_find_the_topic_of_the_dead_themselves(env: CaseEnv) -> None:
     async with env.client() as client:
         message = await stored(client, env)
@@ -234,6 +245,7 @@ CASES: tuple[Case, ...] = (
     a_second_return_counts_on_and_keeps_the_first_id,
     a_negative_level_is_the_end,
     the_limit_is_the_end,
+    without_a_limit_of_the_client_that_of_the_group_is_the_end,
     only_brokers_before_5_find_the_topic_of_the_dead_themselves,
     an_offset_without_a_message_is_an_error,
     a_group_without_retry_queues_loses_what_is_sent_back,
