@@ -24,6 +24,7 @@ from rocketmq_aio.embedded.server import HOST, EmbeddedServer
 NAMES: Final = [
     first + second for first in ("", *string.ascii_lowercase) for second in string.ascii_lowercase
 ]
+MAX_PORT: Final = 65535
 
 
 class EmbeddedCluster:
@@ -78,7 +79,14 @@ class EmbeddedCluster:
         port: int = 0,
     ) -> None:
         if not 0 <= brokers <= len(NAMES):
-            raise ValueError(f"brokers is {brokers}, not 0 to {len(NAMES)}")
+            raise ValueError(f"brokers={brokers}: expected 0 to {len(NAMES)}")
+        if not 0 <= port <= MAX_PORT:
+            raise ValueError(f"port={port}: expected 0 (any free one) to {MAX_PORT}")
+        if replicas < 0:
+            raise ValueError(f"replicas={replicas}: expected 0 or more")
+        if broker_versions and len(broker_versions) != brokers:
+            count = len(broker_versions)
+            raise ValueError(f"broker_versions has {count} entries: expected brokers={brokers}")
         self.thread = LoopThread()
         self.clock = Clock(self.thread)
         self.faults = Faults(self.clock, self.thread)
@@ -105,9 +113,10 @@ class EmbeddedCluster:
             for letters, each in zip(NAMES[:brokers], versions, strict=True)
         ]
         for broker, each in zip(self.brokers, versions, strict=True):
-            self.name_server.register(broker)
             for _ in range(replicas):
                 self.broker_class(name=broker.name, version=each, master=broker, **options)
+            self.name_server.register(broker)
+        self.faults.names = list(dict.fromkeys(server.name for server in self.servers))
         for name, queues in (topics or {}).items():
             self.create_topic(name, queues)
         self._stack = AsyncExitStack()
@@ -139,7 +148,10 @@ class EmbeddedCluster:
 
     @from_any_thread
     def create_topic(self, name: str, queues: int = 4, perm: int = READ_WRITE) -> None:
-        """Create a topic with *queues* queues on every broker."""
+        """Create a topic with *queues* queues on every broker.
+
+        :raises ValueError: clients and brokers accept no such topic
+        """
         for broker in self.brokers:
             broker.create_topic(name, queues, perm)
 

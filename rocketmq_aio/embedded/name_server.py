@@ -75,8 +75,9 @@ class EmbeddedNameServer(EmbeddedServer):
     def register(self, broker: EmbeddedBroker) -> None:
         """Register a master with its replicas."""
         self._registered[broker] = True
-        broker.assignments.read_queues = self.read_queues
-        broker.static_topics.executor_at = self.executor_at
+        for each in (broker, *broker.replicas):
+            each.assignments.read_queues = self.read_queues
+            each.static_topics.executor_at = self.executor_at
 
     @from_any_thread
     def unregister(self, broker: EmbeddedBroker) -> None:

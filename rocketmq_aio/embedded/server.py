@@ -86,6 +86,8 @@ class EmbeddedServer:
     name: str
 
     def __init__(self, version: str, **options: Unpack[ServerOptions]) -> None:
+        if version not in VERSIONS:
+            raise ValueError(f"version={version!r}: choose from {', '.join(VERSIONS)}")
         self.version = VERSIONS[version]
         self.response_headers = options.get("response_headers") or self.version.response_headers
         self.host = options.get("host", HOST)

@@ -11,9 +11,11 @@ import msgspec
 from msgspec.structs import astuple
 
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
+from rocketmq_aio.embedded.broker.pop import Delivery
 from rocketmq_aio.embedded.broker.store import QueueLog, StoredMessage, Topic
 from rocketmq_aio.errors import CodecError, shown
 from rocketmq_aio.protocol.record import stored_message
+from rocketmq_aio.protocol.requests.operations import TopicMapping
 
 FORMAT: Final = "rocketmq_aio embedded 1"
 
@@ -37,7 +39,8 @@ class TopicData(msgspec.Struct, array_like=True):
 class BrokerData(msgspec.Struct):
     """All that a broker keeps; messages in the order in which they were stored.
 
-    Delayed, timed and half messages wait: time in ms, log offset.
+    Delayed, timed and half messages wait: time in ms, log offset; popped ones have the ends of
+    their invisible times.
     """
 
     name: str
@@ -50,6 +53,8 @@ class BrokerData(msgspec.Struct):
     delayed: list[tuple[int, int]]
     timed: list[tuple[int, int]]
     half: list[tuple[int, int]]
+    popped: list[tuple[Delivery, int]] = []
+    mappings: dict[str, TopicMapping] = {}
 
 
 class Snapshot(msgspec.Struct):
@@ -133,6 +138,8 @@ def _data(broker: EmbeddedBroker) -> BrokerData:
         delayed=broker.delays.waiting.items(),
         timed=broker.timers.waiting.items(),
         half=broker.transactions.checks.items(),
+        popped=list(broker.pops.invisible.items()),
+        mappings=state.mappings,
     )
 
 
@@ -176,9 +183,12 @@ def _restore(broker: EmbeddedBroker, data: BrokerData) -> None:
         queues = [QueueLog(min_offset) for min_offset in kept.min_offsets]
         store.topics[name] = Topic(queues, *astuple(kept)[1:])
     store.restore(data.messages, data.log_end)
-    state.groups.update(data.groups)
+    for name, settings in data.groups.items():
+        group = state.create_group(name)  # the file may be of a broker of another version
+        group.update({key: value for key, value in settings.items() if key in group})
     state.committed.update({(group, topic, at): to for group, topic, at, to in data.committed})
     state.settings.update(data.settings)
+    state.mappings.update(data.mappings)
     for waiting, items in (
         (broker.delays.waiting, data.delayed),
         (broker.timers.waiting, data.timed),
@@ -186,3 +196,4 @@ def _restore(broker: EmbeddedBroker, data: BrokerData) -> None:
         for due_ms, log_offset in items:
             waiting.add(due_ms, log_offset)
     broker.transactions.restore(data.half)
+    broker.pops.restore(data.popped)

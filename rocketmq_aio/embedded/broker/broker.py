@@ -46,7 +46,9 @@ from rocketmq_aio.embedded.loop_thread import from_any_thread
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
 from rocketmq_aio.errors import CodecError
+from rocketmq_aio.model.names import NAME
 from rocketmq_aio.model.properties import PRODUCER_GROUP, parse_properties
+from rocketmq_aio.protocol.bodies import MAX_QUEUES
 from rocketmq_aio.protocol.codes import MASTER_ID, ONEWAY_FLAG, RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import RequestHeader
@@ -153,7 +155,6 @@ class EmbeddedBroker(EmbeddedServer):
         """
         old = self._master
         old.broker_id, self.broker_id = self.broker_id, MASTER_ID
-        self.assignments.read_queues = old.assignments.read_queues
         if self.is_running:
             self.state.store.host = (self.bound_host, self.port)
 
@@ -167,6 +168,14 @@ class EmbeddedBroker(EmbeddedServer):
 
     @from_any_thread
     def create_topic(self, name: str, queues: int = 4, perm: int = READ_WRITE) -> None:
+        """Create a topic.
+
+        :raises ValueError: clients and brokers accept no such topic
+        """
+        if not NAME.fullmatch(name):
+            raise ValueError(f"topic {name!r}: expected letters, digits, _, -, % and |")
+        if not 0 <= queues <= MAX_QUEUES:
+            raise ValueError(f"topic {name}: queues={queues}: expected 0 to {MAX_QUEUES}")
         self.state.store.create_topic(name, queues, perm)
 
     @from_any_thread
@@ -234,7 +243,7 @@ class EmbeddedBroker(EmbeddedServer):
                 self.acl.check(command, connection)
             if self.disk_full or self.broker_id != MASTER_ID:
                 check_writable(command, self.version, is_master=self.is_master)
-            if self.static_topics.mappings:
+            if self.state.mappings:
                 return self.static_topics.process(command, connection)
             return self.run_handler(command, connection)
         except (ErrorResponse, CodecError) as error:

@@ -17,6 +17,7 @@ from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.codes import PERM_READ, PERM_WRITE, ResponseCode
 from rocketmq_aio.protocol.header import Header
 from rocketmq_aio.protocol.requests.admin import SubscriptionGroupBody
+from rocketmq_aio.protocol.requests.operations import TopicMapping
 
 WINDOWS: Final = {"statsMinute": 60, "statsHour": 3600, "statsDay": 86400}  # seconds
 RATE_SECONDS: Final = (10, 60, 600)
@@ -61,9 +62,11 @@ class BrokerState:
     auto_create_groups: bool = True
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)  # JSON of their settings
     committed: dict[GroupQueue, int] = field(default_factory=dict)
-    reset_offsets: dict[GroupQueue, int] = field(default_factory=dict)  # for the next pull (5.x)
+    # For the next pull or pop (5.x); until then members cannot commit.
+    reset_offsets: dict[GroupQueue, int] = field(default_factory=dict)
     pulled: dict[GroupQueue, int] = field(default_factory=dict)  # where the last pull ended
     settings: dict[str, str] = field(default_factory=dict)  # that an administrator updated
+    mappings: dict[str, TopicMapping] = field(default_factory=dict)  # of static topics
     changes: int = 0  # of topics and groups
     rates: dict[tuple[str, str], Rate] = field(default_factory=dict)  # by topic and group
     delivery_rate: Rate = field(init=False)  # of all groups
@@ -123,16 +126,17 @@ class BrokerState:
         """Delete a topic; 5.x brokers also delete the offsets that were committed for it."""
         if name not in self.store.topics:
             return
+        self.mappings.pop(name, None)
         self.store.delete_topic(name)
         self.changes += 1
+        if self.on_topic_deleted is not None:
+            self.on_topic_deleted(name)
         if self.version.is_5:
             for offsets in (self.committed, self.reset_offsets, self.pulled):
                 for key in [key for key in offsets if key[1] == name]:
                     del offsets[key]
         for queried in [key for key in self.rates if key[0] == name]:
             del self.rates[queried]
-        if self.on_topic_deleted is not None:
-            self.on_topic_deleted(name)
 
     def data_version(self) -> dict[str, int]:
         """Return the version of the topics and groups, as in their tables."""

@@ -56,14 +56,13 @@ class _Request(NamedTuple):
 
 
 class StaticTopics:
-    """Mappings of static topics, and requests for their logical queues.
+    """Creates static topics, and executes requests for their logical queues.
 
     :param execute: executes a request for a physical queue of this broker
     :ivar executor_at: returns *execute* of the broker with a name; None if it does not run
     """
 
     def __init__(self, state: BrokerState, topics: TopicProcessor, execute: Handler) -> None:
-        self.mappings: dict[str, TopicMapping] = {}
         self.executor_at: Callable[[str], Handler | None] = lambda _: None
         self._state = state
         self._topics = topics
@@ -84,18 +83,18 @@ class StaticTopics:
     def create(self, command: Command) -> None:
         mapping = read_body(command.body, TopicMapping)
         self._topics.create(read_header(command, CreateStaticTopic))
-        self.mappings[mapping.topic] = mapping
+        self._state.mappings[mapping.topic] = mapping
 
     @reads(GetTopicConfig, version=5)
     def config(self, header: GetTopicConfig) -> dict[str, Any]:
         """Return the settings of a topic, with its mapping."""
         config = self._topics.config(header)
-        mapping = self.mappings.get(header.topic) if header.with_mapping else None
+        mapping = self._state.mappings.get(header.topic) if header.with_mapping else None
         return config if mapping is None else {**config, "mappingDetail": mapping}
 
     def route_info(self, topic: str) -> dict[str, Any] | None:
         """Return the part of a route that names the logical queues of this broker."""
-        mapping = self.mappings.get(topic)
+        mapping = self._state.mappings.get(topic)
         if mapping is None:
             return None
         last = {number: parts[-1] for number, parts in mapping.hosted_queues.items() if parts}
@@ -119,7 +118,7 @@ class StaticTopics:
         """
         kind, ext = self._kinds.get(command.code), command.ext_fields()
         topic_field, queue_field = SEND_FIELDS if command.code in SENDS else FIELDS
-        mapping = self.mappings.get(ext.get(topic_field, ""))
+        mapping = self._state.mappings.get(ext.get(topic_field, ""))
         if kind is None or mapping is None or ext.get("lo") == "false":
             return self._execute(command, connection)
         number, name = ext.get(queue_field, ""), self._state.name

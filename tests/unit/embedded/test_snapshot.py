@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rocketmq_aio import (
+    AdminClient,
     LitePullConfig,
     LitePullConsumer,
     Message,
@@ -16,7 +17,11 @@ from rocketmq_aio import (
 )
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.embedded.snapshot import SnapshotError, load_snapshot, save_snapshot
+from tests.fakes.conformance.case_env import CaseEnv
+from tests.fakes.conformance.popping import LONG_MILLIS, ack_header, bodies, pop
+from tests.fakes.raw_client import RawClient
 
+ENV = CaseEnv("", "", "5.5.0", "orders", "billing")
 EARLIEST = LitePullConfig(start_from="earliest")
 
 
@@ -69,6 +74,51 @@ async def test_settings_of_topics_and_groups_survive(file: Path) -> None:
     assert [broker.topics["orders"].perm for broker in cluster.brokers] == [6, 4]
     assert [len(broker.topics["orders"].queues) for broker in cluster.brokers] == [3, 3]
     assert all("billing" in broker.state.groups for broker in cluster.brokers)
+
+
+@pytest.mark.parametrize("versions", [("4.9.7", "5.5.0"), ("5.5.0", "4.9.7")], ids="-".join)
+async def test_groups_can_be_changed_after_a_load_by_another_version(
+    file: Path, versions: tuple[str, str]
+) -> None:
+    before, after = (EmbeddedCluster(version=version) for version in versions)
+    before.broker.state.create_group("billing")["retryMaxTimes"] = 3
+    save_snapshot(before.brokers, file)
+    assert load_snapshot(after.brokers, file)
+
+    async with after, AdminClient(namesrv=after.namesrv) as admin:
+        await admin.groups.update("billing", retry_queues=2)
+        [config] = await admin.groups.config("billing")
+
+    assert (config.max_retries, config.retry_queues) == (3, 2)
+
+
+async def test_popped_messages_come_again_and_no_others(file: Path) -> None:
+    async with (
+        EmbeddedCluster(topics={"orders": 1}) as cluster,
+        RawClient(cluster.broker.address) as client,
+    ):
+        for body in (b"one", b"two", b"three"):
+            cluster.broker.put("orders", body)
+        _, (_, acked) = await pop(client, ENV, max_msg_nums=2)
+        assert (await client.ask(ack_header(ENV, acked))).code == 0
+    save_snapshot(cluster.brokers, file)
+
+    async with loaded(file) as cluster, RawClient(cluster.broker.address) as client:
+        rest = await pop(client, ENV, invisible_time=10 * LONG_MILLIS)
+        cluster.clock.advance(LONG_MILLIS / 1000)
+        again = await pop(client, ENV)
+
+    assert (bodies(rest), bodies(again)) == ([b"three"], [b"one"])
+
+
+async def test_static_topics_survive(file: Path) -> None:
+    async with EmbeddedCluster(2) as cluster, AdminClient(namesrv=cluster.namesrv) as admin:
+        created = await admin.static_topics.create("logical", 4)
+        assert len(created) == 4
+    save_snapshot(cluster.brokers, file)
+
+    async with loaded(file, brokers=2) as cluster, AdminClient(namesrv=cluster.namesrv) as admin:
+        assert await admin.static_topics.queues("logical") == created
 
 
 async def test_delayed_messages_and_open_transactions_survive(file: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from time import process_time
+from typing import Any
 
 import pytest
 
@@ -88,3 +89,22 @@ async def test_a_cluster_listens_on_names_and_ipv6_addresses(host: str) -> None:
 
         [stored] = cluster.broker.messages("orders")
     assert stored.body == b"order 42"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"brokers": -1}, "brokers=-1: expected 0 to 702"),
+        ({"version": "5.0.0"}, "version='5.0.0': choose from 4.9.7, 5.5.0"),
+        ({"brokers": 2, "broker_versions": ["5.5.0"]}, "broker_versions has 1 entries: expected"),
+        ({"replicas": -1}, "replicas=-1: expected 0 or more"),
+        ({"port": 70_000}, "port=70000: expected 0"),
+        ({"topics": {"a b": 1}}, "topic 'a b': expected letters, digits"),
+        ({"topics": {"orders": 10**9}}, "topic orders: queues=1000000000: expected 0 to 65536"),
+    ],
+)
+def test_a_wrong_setting_raises_with_what_is_expected(
+    settings: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        EmbeddedCluster(**settings)

@@ -143,3 +143,35 @@ async def test_times_are_searched_as_by_real_brokers() -> None:
 
         assert await reader.offset_for_time(QUEUE, moved) == 0
         assert await reader.offset_for_time(QUEUE, moved + timedelta(days=1)) == 10_002
+
+
+async def test_a_deleted_topic_is_no_static_topic_when_it_exists_again() -> None:
+    async with EmbeddedBroker() as broker, RawClient(broker.address) as client:
+        await create(client, [ITEM])
+        broker.delete_topic(TOPIC)
+        broker.create_topic(TOPIC, queues=5)
+        sent = await send(client, 4)
+
+    assert sent.code == 0
+    assert len(broker.messages(TOPIC, 4)) == 1
+
+
+async def test_replicas_serve_logical_queues() -> None:
+    query = {"topic": TOPIC, "queueId": "0"}
+    async with (
+        EmbeddedCluster(brokers=2, replicas=1) as cluster,
+        MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client,
+        AdminClient(client=client) as admin,
+        Producer("shop", client=client) as producer,
+    ):
+        await admin.static_topics.create(TOPIC, 1, brokers=["broker-a"])
+        await send_some(producer, 3)
+        await admin.static_topics.remap(TOPIC, brokers=["broker-b"])
+        await send_some(producer, 2)
+        async with RawClient(cluster.brokers[1].replicas[0].address) as slave:
+            least, most = [
+                (await slave.answer(slave.send_fields(code, query))).ext_fields()["offset"]
+                for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
+            ]
+
+    assert (least, most) == ("0", "10002")
