@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -95,10 +96,10 @@ class Clock:
     def advance(self, seconds: float) -> None:
         """Move the time forward; run the timers that become due, in order, each at its time.
 
-        :raises ValueError: *seconds* is negative
+        :raises ValueError: *seconds* is negative, or no number
         """
-        if seconds < 0:
-            raise ValueError("time cannot go back")
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"seconds={seconds!r}: expected a number from 0 on")
         target = self.monotonic() + seconds
         try:
             while self._timers and self._timers[0][0] <= target:

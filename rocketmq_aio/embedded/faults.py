@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, Self, TypedDict, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Final,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypedDict,
+    Unpack,
+    cast,
+)
 
 from msgspec.structs import replace
 
@@ -68,6 +79,7 @@ CONNECT: Final = -1  # code of a new connection
 GARBAGE: Final = bytes(range(255, 127, -1))
 UNKNOWN_OPAQUE: Final = 0x7FFF_FFF0
 
+_SELECTION: Final = frozenset(("topic", "group", "broker", "times"))
 _SHORT_NAMES: Final = KINDS["send"] | KINDS["reply"]  # header fields of one letter
 _TOPIC_FIELDS: Final = ("topic", "originTopic")
 _GROUP_FIELDS: Final = ("consumerGroup", "producerGroup", "group", "groupName", "destGroup")
@@ -107,6 +119,7 @@ class Fault:
     def __init__(
         self, faults: Faults, codes: frozenset[int] | None, respond: Respond, where: Selection
     ) -> None:
+        _check(where, faults.names)
         self.count = 0
         self.requests: deque[Command] = deque(maxlen=MAX_REQUESTS)
         self.times = where.get("times", 1)
@@ -206,7 +219,10 @@ class HeldResponses(Fault):
 
     @from_any_thread
     def release(self, *indexes: int) -> None:
-        """Release the responses at *indexes* in this order; default: all."""
+        """Release the responses at *indexes* in this order; default: all.
+
+        :raises IndexError: fewer responses are held
+        """
         released = [self._held[index] for index in indexes or range(len(self._held))]
         self._held = [each for each in self._held if each not in released]
         for each in released:
@@ -216,11 +232,13 @@ class HeldResponses(Fault):
     async def _released(self, command: Command) -> None:
         held = HeldResponse(command, asyncio.get_running_loop().create_future())
         self._held.append(held)
+        self._faults.held[held.released] = None
         self._changed.notify()
         try:
             await held.released
         finally:  # the connection may have ended
             self._held = [each for each in self._held if each is not held]
+            del self._faults.held[held.released]
 
 
 class Faults:
@@ -237,6 +255,11 @@ class Faults:
     A request meets the first fault that matches: limited ones in the order of their calls, then
     those for all requests, the newest first. Unless a method says otherwise, requests are executed:
     a fault spoils the response. ``executed=False`` makes the request itself get lost.
+
+    All methods raise `ValueError` or `TypeError` for arguments that no request can meet.
+
+    :ivar names: of the servers that *broker* can name; empty: any
+    :ivar held: futures of held responses, of all faults
     """
 
     def __init__(self, clock: Clock | None = None, thread: LoopThread | None = None) -> None:
@@ -244,6 +267,8 @@ class Faults:
         self._clock = clock or Clock()
         self._limited: list[Fault] = []
         self._kept: list[Fault] = []  # the newest first
+        self.names: Collection[str] = ()
+        self.held: dict[asyncio.Future[None], None] = {}
         self.active = False
 
     # --- responses ------------------------------------------------------------------------------
@@ -272,6 +297,8 @@ class Faults:
 
     def delay(self, requests: Requests, seconds: float, **where: Unpack[LossySelection]) -> Fault:
         """Respond *seconds* later; with ``executed=False`` also execute later."""
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"seconds={seconds!r}: expected a number from 0 on")
         return self._add(requests, _after(lambda _: self._clock.wait(seconds), where), where)
 
     def hold(self, requests: Requests, **where: Unpack[LossySelection]) -> HeldResponses:
@@ -352,9 +379,9 @@ class Faults:
     @from_any_thread
     def clear(self) -> None:
         """Remove all faults, and release all held responses."""
-        for each in (*self._limited, *self._kept):
-            if isinstance(each, HeldResponses):
-                each.release()
+        for released in self.held:
+            if not released.done():
+                released.set_result(None)
         self._limited.clear()
         self._kept.clear()
         self.active = False
@@ -364,7 +391,7 @@ class Faults:
         """Add a fault."""
         if fault.times is None:
             self._kept.insert(0, fault)
-        elif fault.times > 0:
+        else:
             self._limited.append(fault)
         self.active = True
 
@@ -398,7 +425,7 @@ class Faults:
         opaque: int | None = None,
     ) -> Fault:
         """Add a fault that replaces the frame of the response, which is for *opaque*."""
-        executed = where.get("executed", True)
+        executed = _executed(where)
 
         async def respond(
             server: FaultyServer, command: Command, connection: ServerConnection
@@ -414,7 +441,7 @@ class Faults:
 
 def _after(wait: Callable[[Command], Awaitable[None]], where: LossySelection) -> Respond:
     """Return what responds after *wait*; the request is executed before, or after it."""
-    executed = where.get("executed", True)
+    executed = _executed(where)
 
     async def respond(
         server: FaultyServer, command: Command, connection: ServerConnection
@@ -456,8 +483,44 @@ def _names_of_body(body: bytes, topics: set[str], groups: set[str]) -> None:
 
 
 def _codes(requests: Requests) -> frozenset[int] | None:
+    """Return the codes of *requests*; None: all.
+
+    :raises ValueError: a kind is unknown, or there is none
+    """
     if requests is None:
         return None
-    several = (requests,) if isinstance(requests, str | int) else requests
+    several = [requests] if isinstance(requests, str | int) else list(requests)
+    unknown = [each for each in several if not isinstance(each, int) and each not in KINDS]
+    if unknown or not several:
+        wrong: object = unknown[0] if unknown else requests
+        raise ValueError(
+            f"requests={wrong!r}: choose from {', '.join(KINDS)},"
+            " give a request code, several of them, or None for all requests"
+        )
     codes = (KINDS[each] if isinstance(each, str) else {each} for each in several)
     return frozenset(chain.from_iterable(codes))
+
+
+def _executed(where: Selection) -> bool:
+    """Return the argument *executed*, and remove it from the others."""
+    return bool(cast("LossySelection", where).pop("executed", True))
+
+
+def _check(where: Selection, names: Collection[str]) -> None:
+    """Raise for a selection that no request can meet.
+
+    :raises TypeError: the fault has no such argument, or it is no text
+    :raises ValueError: *times* is below 1, or no server has the name *broker*
+    """
+    if unknown := sorted(where.keys() - _SELECTION):
+        expected = ", ".join(sorted(_SELECTION))
+        raise TypeError(f"{unknown[0]}: this fault has no such argument; it has {expected}")
+    for name in ("topic", "group", "broker"):
+        value: object = where.get(name)
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name}={value!r}: expected one name; add a fault for each")
+    times, broker = where.get("times", 1), where.get("broker")
+    if times is not None and times < 1:
+        raise ValueError(f"times={times!r}: expected 1 or more, or None for all requests")
+    if broker is not None and names and broker not in names:
+        raise ValueError(f"broker={broker!r}: choose from {', '.join(names)}")

@@ -99,7 +99,13 @@ class EmbeddedBackend(Backend):
         self._running = True
         for _ in range(namesrvs - 1):
             thread = self.cluster.thread
-            server = EmbeddedNameServer(version=self._version, tls=context, thread=thread)
+            server = EmbeddedNameServer(
+                version=self._version,
+                tls=context,
+                thread=thread,
+                clock=self.cluster.clock,
+                faults=self.cluster.faults,
+            )
             self._more_name_servers.append(server)
             for broker in self.cluster.brokers:
                 server.register(broker)

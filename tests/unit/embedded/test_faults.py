@@ -57,6 +57,32 @@ def stored(cluster: EmbeddedCluster) -> int:
 # --- selection -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("add", "reason"),
+    [
+        (lambda faults: faults.drop("sned"), "requests='sned': choose from send, send_back"),
+        (lambda faults: faults.drop(()), r"requests=\(\): choose from send"),
+        (lambda faults: faults.drop(("send", 1.5)), "requests=1.5: choose from send"),
+        (lambda faults: faults.drop("send", tpic="orders"), "tpic: this fault has no such"),
+        (lambda faults: faults.refuse("send", topic=["a"]), r"topic=\['a'\]: expected one name"),
+        (lambda faults: faults.handle("send", None, executed=False), "executed: this fault has no"),
+        (lambda faults: faults.hold("send", times=0), "times=0: expected 1 or more, or None"),
+        (lambda faults: faults.drop("send", broker="broker-z"), "choose from broker-a, broker-b"),
+        (lambda faults: faults.delay("send", -1), "seconds=-1: expected a number from 0 on"),
+        (lambda faults: faults.delay("send", float("nan")), "seconds=nan: expected a number"),
+    ],
+)
+def test_arguments_that_no_request_can_meet_raise(
+    add: Callable[[Faults], object], reason: str
+) -> None:
+    faults = EmbeddedCluster(brokers=2).faults
+
+    with pytest.raises((ValueError, TypeError), match=reason):
+        add(faults)
+
+    assert not faults.active
+
+
 async def test_a_fault_is_applied_once_by_default(
     cluster: EmbeddedCluster, client: RawClient
 ) -> None:
@@ -362,3 +388,15 @@ async def test_new_connections_can_be_greeted_closed_or_reset(cluster: EmbeddedC
         assert (await client.ask(MAX_OFFSET)).code == 0
 
     assert ends == [b"HTTP/1.1 400", b"", b""]
+
+
+async def test_a_clear_releases_the_responses_of_a_fault_that_is_used_up(
+    cluster: EmbeddedCluster, client: RawClient
+) -> None:
+    held = cluster.faults.hold("send")
+    opaque = client.send(send_header(ORDERS), b"body")
+    await held.wait()
+    cluster.faults.clear()
+
+    assert (await client.answer(opaque)).code == 0
+    assert held.held == []
