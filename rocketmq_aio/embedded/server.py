@@ -79,7 +79,8 @@ class EmbeddedServer:
     Its methods can be called from any thread if the cluster runs in one of its own; otherwise from
     the event loop, where `start`, `stop` and `restart` are awaited.
 
-    :ivar errors: exceptions of handlers of faults; raised at the end of the ``async with`` block
+    :ivar errors: exceptions of handlers of faults and of callbacks for events; raised at the end of
+        the ``async with`` block
     :ivar bound_host: the address that *host* resolved to
     """
 

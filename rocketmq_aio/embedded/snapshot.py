@@ -108,7 +108,7 @@ def save_snapshot(brokers: Sequence[EmbeddedBroker], file: Path) -> None:
     :raises SnapshotError: the file cannot be written
     """
     encoded = msgspec.msgpack.encode(Snapshot(FORMAT, [_data(broker) for broker in brokers]))
-    part = file.with_name(f"{file.name}.{os.getpid()}.part")
+    part = _part(file)
     try:
         try:
             with part.open("wb") as output:
@@ -120,6 +120,23 @@ def save_snapshot(brokers: Sequence[EmbeddedBroker], file: Path) -> None:
             part.unlink(missing_ok=True)
     except OSError as error:
         raise SnapshotError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def check_writable(file: Path) -> None:
+    """Check that a snapshot can be saved, as far as that is known before.
+
+    :raises SnapshotError: the folder does not exist, or is not writable
+    """
+    part = _part(file)
+    try:
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise SnapshotError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def _part(file: Path) -> Path:
+    return file.with_name(f"{file.name}.{os.getpid()}.part")
 
 
 def _data(broker: EmbeddedBroker) -> BrokerData:

@@ -11,6 +11,7 @@ from rocketmq_aio.embedded.broker.assignments import AssignmentProcessor
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
 from rocketmq_aio.embedded.broker.delay_levels import DelayLevels
 from rocketmq_aio.embedded.broker.events import (
+    Event,
     EventCallback,
     MessagesDelivered,
     MessageStored,
@@ -183,13 +184,23 @@ class EmbeddedBroker(EmbeddedServer):
         self.state.delete_topic(name)
 
     def on_event(self, callback: EventCallback) -> None:
-        """Call *callback* with each stored message, and with what groups get and commit."""
+        """Call *callback* with each stored message, and with what groups get and commit.
+
+        Its exceptions do not fail requests: they are added to `errors`.
+        """
+
+        def notify(event: Event) -> None:
+            try:
+                callback(event)
+            except Exception as error:  # noqa: BLE001 - the message is stored, whatever it does
+                self.errors.append(error)
+
         name, state = self.name, self.state
-        state.store.on_stored = lambda message: callback(MessageStored(name, message))
-        state.on_delivered = lambda group, messages: callback(
+        state.store.on_stored = lambda message: notify(MessageStored(name, message))
+        state.on_delivered = lambda group, messages: notify(
             MessagesDelivered(name, group, messages)
         )
-        state.on_committed = lambda *commit: callback(OffsetCommitted(name, *commit))
+        state.on_committed = lambda *commit: notify(OffsetCommitted(name, *commit))
 
     @from_any_thread
     def create_group(self, name: str) -> None:

@@ -343,3 +343,19 @@ async def test_a_broker_with_a_full_disk_serves_reads_only(replicated: EmbeddedC
     assert "the broker's disk is full" in (send.remark or "")
     assert (send_back.code, send_back.remark) == (1, "SERVICE_NOT_AVAILABLE")
     assert (commit.code, pop.code) == (14, 210 if broker.version.is_5 else 3)
+
+
+async def test_a_callback_for_events_that_raises_fails_no_request() -> None:
+    def fail(event: object) -> None:
+        raise OSError("no space left")
+
+    async with (
+        EmbeddedCluster(topics={"orders": 1}) as cluster,
+        RawClient(cluster.broker.address) as client,
+    ):
+        cluster.on_event(fail)
+        answer = await client.ask(send_header(CaseEnv("", "", "5.5.0", "orders", "")), b"body")
+        errors = list(cluster.broker.errors)
+        cluster.broker.errors.clear()  # otherwise the cluster raises them now
+
+    assert (answer.code, [str(each) for each in errors]) == (0, ["no space left"])
