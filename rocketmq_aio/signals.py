@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
 from types import FrameType
@@ -25,12 +25,12 @@ class _StopSignals:
         self._replaced: dict[signal.Signals, Any] = {}  # the program's handlers
         self._process = 0
 
-    def add(self, listener: Callable[[], object]) -> None:
+    def add(self, listener: Callable[[], object], more: Iterable[signal.Signals]) -> None:
         if self._process != os.getpid():  # forked: the listeners are the parent's
             self._listeners.clear()
             self._process = os.getpid()
         self._listeners.append(listener)
-        for number in STOP_SIGNALS:
+        for number in (*STOP_SIGNALS, *more):
             if number not in self._replaced:
                 self._replaced[number] = signal.signal(number, self._handle)
 
@@ -58,8 +58,8 @@ _stop_signals = _StopSignals()
 
 
 @contextmanager
-def stop_signals(on_signal: Callable[[], object]) -> Iterator[None]:
-    """Call *on_signal*, in the signal handler, on SIGINT and SIGTERM during the block.
+def stop_signals(on_signal: Callable[[], object], *more: signal.Signals) -> Iterator[None]:
+    """Call *on_signal*, in the signal handler, on SIGINT, SIGTERM and *more* during the block.
 
     Blocks may overlap; the program's handlers are replaced until the last one ends.  Outside the
     main thread, which cannot handle signals, the block does nothing.
@@ -67,7 +67,7 @@ def stop_signals(on_signal: Callable[[], object]) -> Iterator[None]:
     if current_thread() is not main_thread():
         yield
         return
-    _stop_signals.add(on_signal)
+    _stop_signals.add(on_signal, more)
     try:
         yield
     finally:

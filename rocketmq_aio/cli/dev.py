@@ -8,11 +8,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import os
 import re
+import signal
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -22,12 +25,23 @@ from rocketmq_aio.embedded.broker.events import Event, MessageStored, OffsetComm
 from rocketmq_aio.embedded.broker.store import StoredMessage
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.embedded.server import VERSIONS
-from rocketmq_aio.embedded.snapshot import SnapshotError, load_snapshot, save_snapshot
+from rocketmq_aio.embedded.snapshot import (
+    SnapshotError,
+    check_writable,
+    load_snapshot,
+    save_snapshot,
+)
 from rocketmq_aio.model.properties import KEYS, TAGS
 from rocketmq_aio.signals import stop_signals
 
 USAGE: Final = 2  # exit codes as in `cli.failures`, which needs an extra
 FAILED: Final = 3
+# The terminal was closed; a program that nohup started ignores it.
+HANGUP: Final = tuple(
+    number
+    for number in ([signal.SIGHUP] if sys.platform != "win32" else [])
+    if signal.getsignal(number) is not signal.SIG_IGN
+)
 DEFAULT_PORT: Final = 9876
 DEFAULT_QUEUES: Final = 4
 MAX_QUEUES: Final = 1024
@@ -61,13 +75,13 @@ class DevOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command until SIGINT or SIGTERM; return its exit code."""
+    """Run the command until SIGINT, SIGTERM or SIGHUP; return its exit code."""
     try:
         options = parse(arguments)
     except UsageError as error:
         return _fail(str(error), USAGE)
     try:
-        asyncio.run(serve(options, _print))
+        asyncio.run(serve(options, Output()))
     except OSError as error:
         return _fail(_reason(error, options), FAILED)
     except SnapshotError as error:
@@ -104,11 +118,13 @@ async def serve(options: DevOptions, show: Callable[[str], object]) -> None:
     :raises SnapshotError: the file of ``--keep`` cannot be read or written
     """
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    with stop_signals(lambda: loop.call_soon_threadsafe(stopped.set)):
+    with stop_signals(lambda: loop.call_soon_threadsafe(stopped.set), *HANGUP):
         cluster = EmbeddedCluster(
             options.brokers, version=options.version, host=options.host, port=options.port
         )
         loaded = options.keep is not None and load_snapshot(cluster.brokers, options.keep)
+        if options.keep is not None:
+            check_writable(options.keep)
         for name, queues in options.topics.items():
             cluster.create_topic(name, queues)
         async with cluster:
@@ -201,6 +217,7 @@ class Activity:
                 self._line(f"{subject}  {counts.more:,} more {what}{size}")
 
     def _line(self, text: str) -> None:
+        text = "".join(each if each.isprintable() else " " for each in text)
         self._show(f"{time.strftime('%H:%M:%S', time.localtime(self._clock()))}  {text}")
 
 
@@ -316,6 +333,21 @@ def _fail(text: str, code: int) -> int:
     return code
 
 
-def _print(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+class Output:
+    """Prints lines to standard output until that fails; the brokers do not depend on it."""
+
+    def __init__(self) -> None:
+        self._failed = False
+
+    def __call__(self, line: str) -> None:
+        if self._failed:
+            return
+        encoding = sys.stdout.encoding or "utf-8"
+        try:
+            sys.stdout.write(f"{line}\n".encode(encoding, "backslashreplace").decode(encoding))
+            sys.stdout.flush()
+        except OSError as error:  # the reader of a pipe has ended, or a disk is full
+            self._failed = True
+            with suppress(OSError), Path(os.devnull).open("w", encoding="utf-8") as nothing:
+                os.dup2(nothing.fileno(), sys.stdout.fileno())  # for the flush at the end
+                _fail(f"nothing more is shown: {error.strerror}; the brokers still run", FAILED)

@@ -51,6 +51,10 @@ class Process:
                     return text
         raise AssertionError(f"no line begins with {begin!r}: {self.lines}")
 
+    def close_output(self) -> None:
+        """Read no further line, as `head` does."""
+        self.process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
+
     async def namesrv(self) -> str:
         return (await self.line("name server")).rpartition("=")[2]
 
@@ -115,6 +119,39 @@ async def test_keep_saves_at_the_end_and_loads_at_the_start(tmp_path: Path) -> N
         assert await running.stop() == 0
 
     assert bodies == [b"one"]
+
+
+async def test_a_closed_output_does_not_stop_the_brokers(tmp_path: Path) -> None:
+    options = ("--topic", "orders:1", "--keep", str(tmp_path / "data"))
+    async with started(*options) as running:
+        namesrv = await running.namesrv()
+        await running.line("Stop with")
+        running.close_output()
+        for body in (b"one", b"two"):
+            await send(namesrv, body)
+        assert await running.stop() == 0
+
+    async with started(*options, "--quiet") as running:
+        assert await consume(await running.namesrv()) == [b"one", b"two"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")
+async def test_a_closed_terminal_saves_the_data(tmp_path: Path) -> None:
+    async with started("--keep", str(tmp_path / "data")) as running:
+        await running.namesrv()
+        assert await running.stop(signal.SIGHUP) == 0
+
+    assert (tmp_path / "data").exists()
+
+
+def test_a_file_that_cannot_be_written_is_an_error_at_the_start(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "missing" / "data"
+    code = dev.run(["--port", "0", "--keep", str(file)])
+
+    error = f"rmq dev: {file} cannot be written: No such file or directory\n"
+    assert (code, capfd.readouterr()) == (3, ("", error))
 
 
 async def test_a_port_in_use_is_named_in_the_error(capfd: pytest.CaptureFixture[str]) -> None:
@@ -192,6 +229,16 @@ async def test_a_new_window_shows_single_messages_again() -> None:
     activity.end_window()
 
     assert [line.rpartition("  ")[2] for line in shown] == ["x" * 60 + "... (100 bytes)", "2 bytes"]
+
+
+async def test_control_characters_are_not_shown() -> None:
+    shown: list[str] = []
+    cluster = EmbeddedCluster(topics={"orders": 1})
+    cluster.on_event(Activity(shown.append).record)
+
+    cluster.broker.put("orders", b"body", properties="TAGS\x01a\x1b[2J\x02")
+
+    assert [line[10:] for line in shown] == ["sent      orders  queue 0 offset 0  tag=a [2J  body"]
 
 
 async def test_commits_of_groups_are_shown() -> None:
