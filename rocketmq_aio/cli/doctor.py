@@ -68,11 +68,14 @@ async def _check(arguments: DoctorArguments) -> int:
     report, config = Report(), arguments.config()
     _add_versions(report)
     _add_settings(report, config)
-    async with arguments.admin() as admin:
-        if await _check_name_servers(report, admin, config):
-            await _check_brokers(report, admin)
-            await report.attempt("read topics", lambda: _count(admin.topics.list()))
-            await report.attempt("read groups", lambda: _count(admin.groups.list()))
+    if await _check_name_servers(report, config):
+        try:
+            async with arguments.admin() as admin:
+                await _check_brokers(report, admin)
+                await report.attempt("read topics", lambda: _count(admin.topics.list()))
+                await report.attempt("read groups", lambda: _count(admin.groups.list()))
+        except RocketMQError as error:  # name servers fail now, or differ
+            report.add("cluster", format_error(error), ok=False)
     show_result(report.rows, arguments.output, COLUMNS)
     return ExitCode.DONE if all(row["ok"] for row in report.rows) else ExitCode.INCOMPLETE
 
@@ -93,7 +96,7 @@ def _add_settings(report: Report, config: ClientConfig) -> None:
     report.add("settings", ", ".join([*settings, f"namespace {config.namespace or 'none'}"]))
 
 
-async def _check_name_servers(report: Report, admin: AdminClient, config: ClientConfig) -> bool:
+async def _check_name_servers(report: Report, config: ClientConfig) -> bool:
     from rocketmq_aio.admin.client import AdminClient
 
     addresses = (config.namesrv or "").split(";")
@@ -167,9 +170,13 @@ def _add_clock(report: Report, name: str, stats: Mapping[str, str]) -> None:
     started = stats.get("bootTimestamp", "")
     if match is None or not started.isdecimal():
         return
-    days, hours, minutes, seconds = map(int, match.groups())
-    uptime = ((days * 24 + hours) * 60 + minutes) * 60 + seconds + 0.5
-    difference = int(started) / 1000 + uptime - time.time()
+    try:
+        days, hours, minutes, seconds = map(int, match.groups())
+        uptime = ((days * 24 + hours) * 60 + minutes) * 60 + seconds + 0.5
+        difference = int(started) / 1000 + uptime - time.time()
+    except (OverflowError, ValueError):
+        report.add(f"clock of {name}", "the broker reports an impossible time", ok=False)
+        return
     is_ok = abs(difference) <= MAX_CLOCK_SECONDS
     text = f"{difference:+.0f} s, measured to a second"
     report.add(f"clock of {name}", text, ok=is_ok)

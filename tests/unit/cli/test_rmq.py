@@ -203,6 +203,38 @@ def test_doctor_names_the_server_that_is_down(rmq: Rmq, cluster: EmbeddedCluster
     assert "broker broker-a" not in failed
 
 
+def test_doctor_reports_a_name_server_that_is_down_alone(rmq: Rmq) -> None:
+    rows = json.loads(rmq("doctor", "--timeout", "0.5", "-n", "127.0.0.1:1", "-o", "json", code=1))
+
+    assert [row["check"] for row in rows if row["ok"]] == [
+        "versions",
+        "optional packages",
+        "settings",
+    ]
+    assert [row["check"] for row in rows if not row["ok"]] == ["name server 127.0.0.1:1"]
+
+
+def test_doctor_reports_name_servers_that_fail_after_their_check(
+    rmq: Rmq, cluster: EmbeddedCluster
+) -> None:
+    cluster.faults.delay(RequestCode.GET_BROKER_CLUSTER_INFO, 0)  # the first one is answered
+    cluster.faults.refuse(RequestCode.GET_BROKER_CLUSTER_INFO, 1, times=None)
+    rows = json.loads(rmq("doctor", "-n", cluster.namesrv, "-o", "json", code=1))
+
+    assert [row["check"] for row in rows if not row["ok"]] == ["cluster"]
+
+
+def test_doctor_reports_an_impossible_time_of_a_broker(rmq: Rmq, cluster: EmbeddedCluster) -> None:
+    table = {"runtime": "[ 0 days, 0 hours, 0 minutes, 1 seconds ]", "bootTimestamp": "9" * 400}
+    body = json.dumps({"table": table}).encode()
+    cluster.faults.handle(
+        RequestCode.GET_BROKER_RUNTIME_INFO, Response(body=body), broker="broker-a", times=None
+    )
+    rows = json.loads(rmq("doctor", "-n", cluster.namesrv, "-o", "json", code=1))
+
+    assert [row["check"] for row in rows if not row["ok"]] == ["clock of broker-a"]
+
+
 def test_doctor_checks_slaves_and_controllers(rmq: Rmq) -> None:
     with EmbeddedCluster(1, replicas=1) as cluster:
         (replica,) = cluster.broker.replicas
