@@ -187,6 +187,7 @@ class EmbeddedServer:
 
     async def _start(self) -> None:
         await self._closed()
+        self._frozen = False
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: ServerConnection(next(self._numbers), self),

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rocketmq_aio.testing.embedded import EmbeddedBackend
 
 DEFAULT_VERSION: Final = "5.5.0"
+MAX_SERVERS: Final = len(string.ascii_lowercase)  # of a kind; each has a letter
 ROUTE_SECONDS: Final = 30.0  # until a new topic is registered with the name servers
 
 _NO_CHANGES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -108,6 +109,9 @@ class Cluster:
             raise NotSupportedError("RocketMQ before 5.0 has no controllers, which choose masters")
         cluster = cls(open_backend(backend, version, security), version, security)
         try:
+            _letters(namesrvs, "namesrvs")
+            _check_counts(slaves=slaves, controllers=controllers, proxies=proxies)
+            _check_texts(broker_properties)
             specs = [
                 BrokerSpec(
                     broker_name=f"broker-{letter}",
@@ -417,7 +421,20 @@ def _versions(brokers: int, versions: Sequence[str], default: str) -> list[tuple
     return list(zip(_letters(len(chosen), "brokers"), chosen, strict=True))
 
 
+def _check_counts(**counts: int) -> None:
+    for what, count in counts.items():
+        if not 0 <= count <= MAX_SERVERS:
+            raise ClusterError(f"{what}={count}: at least 0, at most {MAX_SERVERS}")
+
+
+def _check_texts(properties: Mapping[str, str]) -> None:
+    for name, value in properties.items():
+        if not isinstance(value, str):
+            reason = "expected text as in broker.conf, such as 'true' or '1000'"
+            raise ClusterError(f"broker property {name}={value!r}: {reason}")
+
+
 def _letters(count: int, what: str) -> str:
-    if not 1 <= count <= len(string.ascii_lowercase):
-        raise ClusterError(f"{what}={count}: at least 1, at most 26")
+    if not 1 <= count <= MAX_SERVERS:
+        raise ClusterError(f"{what}={count}: at least 1, at most {MAX_SERVERS}")
     return string.ascii_lowercase[:count]

@@ -35,6 +35,8 @@ class EmbeddedServerControl(Server):
     def start(self, version: str | None = None) -> None:
         if self.running:
             raise ClusterError(f"{self._server.address} is running already")
+        if not self._server.thread.elsewhere:
+            raise ClusterError(f"{self._server.address} cannot start: its cluster is closed")
         check_same_version("embedded", version)
         self._server.start()
 
@@ -45,6 +47,8 @@ class EmbeddedServerControl(Server):
         self._server.stop()
 
     def pause(self) -> None:
+        if not self.running:
+            raise ClusterError(f"{self._server.address} is not running")
         self._server.freeze()
 
     def resume(self) -> None:
@@ -150,18 +154,26 @@ def apply_properties(broker: EmbeddedBroker, properties: Mapping[str, str]) -> N
     """Apply settings of broker.conf.
 
     :raises NotSupportedError: the embedded broker does not have one of them
+    :raises ClusterError: its value cannot be read
     """
     for name, value in properties.items():
         if name not in PROPERTIES:
             raise NotSupportedError(f"the embedded backend cannot set {name}={value}")
-        broker.state.settings[name] = value
         place, read = PROPERTIES[name]
         part, attribute = place.split(".")
-        setattr(getattr(broker, part), attribute, read(value))
+        try:
+            setattr(getattr(broker, part), attribute, read(value))
+        except (ValueError, LookupError):
+            raise ClusterError(f"broker property {name}={value!r} cannot be read") from None
+        broker.state.settings[name] = value
 
 
 def _delay_levels(value: str) -> list[float]:
     return [int(text[:-1]) * UNITS[text[-1]] for text in value.split()]
+
+
+def _flag(value: str) -> bool:
+    return value.lower() == "true"
 
 
 def _seconds(value: str) -> float:
@@ -170,10 +182,10 @@ def _seconds(value: str) -> float:
 
 # Settings of broker.conf: where they belong, and how their text is read.
 PROPERTIES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
-    "autoCreateTopicEnable": ("state.auto_create_topics", "true".__eq__),
-    "autoCreateSubscriptionGroup": ("state.auto_create_groups", "true".__eq__),
+    "autoCreateTopicEnable": ("state.auto_create_topics", _flag),
+    "autoCreateSubscriptionGroup": ("state.auto_create_groups", _flag),
     "messageDelayLevel": ("delays.seconds", _delay_levels),
-    "recallMessageEnable": ("timers.recall_enabled", "true".__eq__),
+    "recallMessageEnable": ("timers.recall_enabled", _flag),
     "transactionTimeOut": ("transactions.first_check_seconds", _seconds),
     "transactionCheckInterval": ("transactions.check_interval_seconds", _seconds),
     "transactionCheckMax": ("transactions.max_checks", int),

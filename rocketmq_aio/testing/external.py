@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.address import parse_addresses
 from rocketmq_aio.testing.errors import ClusterError, NotOwnedError
 from rocketmq_aio.testing.server import Backend, BrokerSpec, Launched, Server
 
@@ -46,7 +48,10 @@ class ExternalBackend(Backend):
     def __init__(self, namesrv: str) -> None:
         if not namesrv:
             raise ClusterError("set ROCKETMQ_NAMESRV to the name server of the external cluster")
-        self.addresses = [address for address in namesrv.split(";") if address]
+        try:
+            self.addresses = list(parse_addresses(namesrv, setting="ROCKETMQ_NAMESRV"))
+        except ConfigError as error:
+            raise ClusterError(str(error)) from None
 
     def refuse_choice(self) -> NoReturn:
         raise NotOwnedError(

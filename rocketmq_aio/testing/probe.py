@@ -65,7 +65,7 @@ def request(
     """
     host, _, port = address.rpartition(":")
     frame = _encode(code, fields or {}, body, access.credentials)
-    with _connected(host, int(port), timeout_seconds, access.tls) as connection:
+    with _connected(host.strip("[]"), int(port), timeout_seconds, access.tls) as connection:
         connection.sendall(frame)
         length, word = _WORDS.unpack(_read(connection, _WORDS.size))
         if length > MAX_FRAME or word >> 24:

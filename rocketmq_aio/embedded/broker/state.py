@@ -152,7 +152,7 @@ class BrokerState:
 
     def enabled(self, setting: str, default: bool) -> bool:
         """Return a setting of the broker that is on or off."""
-        return self.settings.get(setting, "true" if default else "false") == "true"
+        return self.settings.get(setting, "true" if default else "false").lower() == "true"
 
     @property
     def permission(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -131,3 +132,54 @@ def test_the_version_of_a_server_cannot_change(cluster: Cluster) -> None:
 def test_the_embedded_cluster_has_no_proxies() -> None:
     with pytest.raises(NotSupportedError, match="proxies need the backend 'jvm', not 'embedded'"):
         Cluster.start(backend="embedded", proxies=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"broker_properties": {"messageDelayLevel": "abc"}}, "messageDelayLevel='abc' cannot be"),
+        ({"broker_properties": {"transactionTimeOut": "6s"}}, "transactionTimeOut='6s' cannot be"),
+        ({"broker_properties": {"autoCreateTopicEnable": False}}, "Enable=False: expected text"),
+        ({"namesrvs": 0}, "namesrvs=0: at least 1"),
+        ({"slaves": -1}, "slaves=-1: at least 0"),
+        ({"proxies": 27}, "proxies=27: at least 0, at most 26"),
+    ],
+)
+def test_settings_that_no_cluster_can_have_are_refused(
+    settings: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ClusterError, match=reason):
+        Cluster.start(backend="embedded", **settings)
+
+
+def test_flags_of_brokers_are_read_in_any_case() -> None:
+    off = {"autoCreateTopicEnable": "FALSE", "autoCreateSubscriptionGroup": "True"}
+    with Cluster.start(backend="embedded", broker_properties=off) as cluster:
+        broker = cluster._require_embedded("a state").broker
+
+    assert (broker.state.auto_create_topics, broker.state.auto_create_groups) == (False, True)
+
+
+def test_a_stopped_broker_cannot_be_paused(cluster: Cluster) -> None:
+    broker = cluster.brokers[0]
+    broker.stop()
+    with pytest.raises(ClusterError, match="is not running"):
+        broker.pause()
+
+    broker.start()
+
+
+def test_a_server_of_a_closed_cluster_cannot_start() -> None:
+    with Cluster.start(backend="embedded") as cluster:
+        broker = cluster.brokers[0]
+
+    with pytest.raises(ClusterError, match="its cluster is closed"):
+        broker.start()
+
+
+def test_faults_apply_to_all_name_servers() -> None:
+    with Cluster.start(backend="embedded", namesrvs=2) as cluster:
+        cluster.faults.refuse("route", 1, "lost", times=None, broker="namesrv")
+        for server in cluster.namesrvs:
+            with pytest.raises(ClusterError, match="lost"):
+                probe.masters(server.address, "orders")
