@@ -35,10 +35,12 @@ KEPT_SETTINGS: Final = {
 # These have one:
 AUTO_CREATE_TOPICS: Final = "autoCreateTopicEnable"
 AUTO_CREATE_GROUPS: Final = "autoCreateSubscriptionGroup"
+PERMISSION: Final = "brokerPermission"
+PERMISSIONS: Final = tuple(map(str, range(8)))
 SETTINGS: Final = KEPT_SETTINGS | {
     AUTO_CREATE_TOPICS: "true",
     AUTO_CREATE_GROUPS: "true",
-    "brokerPermission": "6",
+    PERMISSION: "6",
 }
 SETTINGS_5: Final = {"recallMessageEnable": "false", "useServerSideResetOffset": "true"}
 
@@ -71,11 +73,11 @@ class AdminProcessor:
 
     @reads(Command, RequestCode.UPDATE_BROKER_CONFIG)
     def update_config(self, command: Command) -> None:
-        """Store settings; names that this broker does not have are ignored, as by real brokers."""
+        """Store settings; unknown names and impossible values are ignored, as by real brokers."""
         for line in command.body.decode().splitlines():
-            name, _, value = line.partition("=")
-            if name.strip() in self._defaults:
-                self._state.settings[name.strip()] = value.strip()
+            name, _, value = (part.strip() for part in line.partition("="))
+            if name in self._defaults and (name != PERMISSION or value in PERMISSIONS):
+                self._state.settings[name] = value
         state = self._state
         state.auto_create_topics = state.enabled(AUTO_CREATE_TOPICS, state.auto_create_topics)
         state.auto_create_groups = state.enabled(AUTO_CREATE_GROUPS, state.auto_create_groups)

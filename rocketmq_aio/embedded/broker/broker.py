@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
+from itertools import count
 from typing import Unpack
 
 from rocketmq_aio.embedded.broker.acl import AccessControl, AccountLike
@@ -85,6 +86,7 @@ class EmbeddedBroker(EmbeddedServer):
         self.name = name
         self.disk_full = False
         self.replicas: list[EmbeddedBroker] = []
+        self._checks = count()  # of transactions
         self._copies: list[EmbeddedBroker] = [self] if master is None else master._copies
         if master is None:
             self.broker_id = MASTER_ID
@@ -286,10 +288,11 @@ class EmbeddedBroker(EmbeddedServer):
         return [self.connections[number] for number in numbers if number in self.connections]
 
     def _send_check(self, group: str, check: Command) -> None:
-        """Send a transaction check to one producer of *group*, if any is connected."""
+        """Send a transaction check to the producers of *group* in turn, if any is connected."""
         master = self._master
-        for connection in master._producers_of(group)[:1]:
+        if producers := master._producers_of(group):
             check.opaque = next(master._opaques)
+            connection = producers[next(master._checks) % len(producers)]
             master._send(connection, check, check.ext_fields())
 
     def _notify_members(self, group: str, numbers: Iterable[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -17,6 +18,7 @@ REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QUEUE_ID: Final = "REAL_QID"
 MINUTE: Final = 60
 HOUR: Final = 60 * MINUTE
+MAX_LONG: Final = 2**63 - 1
 LEVELS: Final = (1, 5, 10, 30, *(MINUTE * n for n in (*range(1, 11), 20, 30)), HOUR, 2 * HOUR)
 
 
@@ -73,8 +75,7 @@ def number(properties: Mapping[str, str], name: str) -> int:
     :raises ErrorResponse: it is not a number
     """
     text = properties.get(name, "0")
-    try:
-        return int(text)
-    except ValueError:
-        remark = f'java.lang.NumberFormatException: For input string: "{text}"'
-        raise ErrorResponse(remark) from None
+    with suppress(ValueError):
+        if -MAX_LONG <= (value := int(text)) <= MAX_LONG:
+            return value
+    raise ErrorResponse(f'java.lang.NumberFormatException: For input string: "{text}"')

@@ -11,10 +11,10 @@ from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import MAX_GROUP, NAME
-from rocketmq_aio.protocol.bodies import Body
+from rocketmq_aio.protocol.bodies import MAX_QUEUES, Body
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.header import Header
-from rocketmq_aio.protocol.requests.admin import DeleteGroup
+from rocketmq_aio.protocol.requests.admin import DeleteGroup, SubscriptionGroupBody
 
 # Groups of every broker.
 SYSTEM_GROUPS: Final = (
@@ -103,6 +103,13 @@ class GroupProcessor:
             raise self._state.invalid("the specified group is not valid")
         before = self._state.groups.get(name)
         signed = wanted.pop("attributes", None) or {}
+        try:
+            body = msgspec.convert(wanted, SubscriptionGroupBody)
+        except msgspec.ValidationError as error:
+            raise ErrorResponse(f"com.alibaba.fastjson.JSONException: {error}") from None
+        if body.retry_queue_nums > MAX_QUEUES:  # real brokers accept any number
+            remark = f"a retry topic of an embedded broker has at most {MAX_QUEUES} queues"
+            raise ErrorResponse(remark)
         config = self._state.create_group(name)
         config.update({key: value for key, value in wanted.items() if key in config})
         self._state.changes += 1

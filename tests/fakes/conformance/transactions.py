@@ -55,10 +55,10 @@ class Half(NamedTuple):
     log_offset: int
 
 
-async def join(client: RawClient, env: CaseEnv) -> None:
+async def join(client: RawClient, env: CaseEnv, client_id: str = "p@1") -> None:
     """Register as a producer of the group."""
     data = HeartbeatData(
-        client_id="p@1",
+        client_id=client_id,
         producer_data_set=[ProducerData(group_name=env.group)],
         consumer_data_set=[],
     )
@@ -228,6 +228,17 @@ async def a_check_shows_the_message_and_where_it_is_now(env: CaseEnv, ask: Ask) 
     assert visible.body == b"half"
 
 
+async def producers_of_a_group_are_checked_in_turn(env: CaseEnv, ask: Ask) -> None:
+    async with env.client() as first, env.client() as second:
+        await join(first, env)
+        await join(second, env, "p@2")
+        for body in (b"one", b"two"):
+            await send_half(first, env, body)
+        await ask()
+        for client in (first, second):
+            await client.request(RequestCode.CHECK_TRANSACTION_STATE, CHECK_SECONDS)
+
+
 async def a_commit_where_the_message_was_before_leaves_the_broker_asking(
     env: CaseEnv, ask: Ask
 ) -> None:
@@ -250,6 +261,7 @@ CASES: tuple[TransactionCase, ...] = (
     unknown_is_not_answered,
     a_decision_about_something_else_is_refused,
     a_decision_after_the_immunity_time_is_refused,
+    producers_of_a_group_are_checked_in_turn,
     a_check_shows_the_message_and_where_it_is_now,
     a_commit_where_the_message_was_before_leaves_the_broker_asking,
 )

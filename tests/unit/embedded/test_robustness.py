@@ -21,9 +21,11 @@ from rocketmq_aio.embedded.connection import (
 )
 from rocketmq_aio.embedded.faults import GARBAGE
 from rocketmq_aio.model.address import parse_address
-from rocketmq_aio.protocol.codes import RESPONSE_FLAG
+from rocketmq_aio.model.properties import encode_properties
+from rocketmq_aio.protocol.codes import RESPONSE_FLAG, RequestCode
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.protocol.frame import LENGTH
+from rocketmq_aio.protocol.requests.groups import GetRouteInfo
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.conformance.case_env import CaseEnv, eventually, pull_header, send_header
 from tests.fakes.raw_client import RawClient
@@ -211,3 +213,42 @@ def test_a_held_pull_leaves_no_coroutine_when_its_broker_is_killed(
     gc.collect()
 
     assert [str(each.message) for each in recwarn if "never awaited" in str(each.message)] == []
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ('{"groupName":"billing","retryQueueNums":1000000000}', "has at most 65536 queues"),
+        ('{"groupName":"billing","retryQueueNums":"many"}', "JSONException"),
+    ],
+    ids=["many", "text"],
+)
+async def test_groups_with_impossible_settings_are_refused(
+    cluster: EmbeddedCluster, config: str, reason: str
+) -> None:
+    async with RawClient(cluster.broker.address) as client:
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        answer = await client.answer(client.send_fields(code, {}, config.encode()))
+
+    assert answer.code == 1
+    assert reason in (answer.remark or "")
+    assert "billing" not in cluster.broker.state.groups
+
+
+async def test_a_number_beyond_long_stores_nothing(cluster: EmbeddedCluster) -> None:
+    half = {"TRAN_MSG": "true", "PGROUP": "tills", "CHECK_IMMUNITY_TIME_IN_SECONDS": "9" * 400}
+    async with RawClient(cluster.broker.address) as client:
+        header = send_header(CASE_ENV, properties=encode_properties(half))
+        answer = await client.ask(header, b"half")
+
+    assert "NumberFormatException" in (answer.remark or "")
+    assert cluster.broker.transactions.open == []
+
+
+async def test_an_impossible_permission_of_a_broker_is_ignored(cluster: EmbeddedCluster) -> None:
+    async with RawClient(cluster.broker.address) as client, RawClient(cluster.namesrv) as names:
+        code = RequestCode.UPDATE_BROKER_CONFIG
+        await client.answer(client.send_fields(code, {}, b"brokerPermission=abc"))
+        answer = await names.ask(GetRouteInfo(topic="orders"))
+
+    assert answer.code == 0
