@@ -211,7 +211,9 @@ class EmbeddedServer:
         self._closing, self._server = self._server, None
         self._closing.close()
         self._frozen = False
+        current = asyncio.current_task()
         for connection in list(self.connections.values()):
+            connection.tasks.discard(current)  # the handler of a fault that stops its server
             for task in list(connection.tasks):
                 task.cancel()
             (connection.reset if reset else connection.abort)()
@@ -222,7 +224,8 @@ class EmbeddedServer:
         if server is None:
             return
         tasks = [task for each in self.connections.values() for task in each.tasks]
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:  # `gather` would cancel a task that waits here itself
+            await asyncio.wait(tasks)
         await self.changed.until(lambda: not self.connections, "the connections to close")
         await server.wait_closed()
 

@@ -390,6 +390,25 @@ async def test_new_connections_can_be_greeted_closed_or_reset(cluster: EmbeddedC
     assert ends == [b"HTTP/1.1 400", b"", b""]
 
 
+async def test_a_handler_may_restart_its_server(
+    cluster: EmbeddedCluster, client: RawClient
+) -> None:
+    restarted = asyncio.Event()
+
+    async def restart(_command: Command, _connection: ServerConnection) -> Outcome:
+        await cluster.broker.restart()
+        restarted.set()
+        return Response()
+
+    cluster.faults.handle("send", restart)
+    with pytest.raises(EOFError):
+        await client.ask(send_header(ORDERS), b"body")
+    await restarted.wait()
+
+    async with RawClient(cluster.broker.address) as again:
+        assert await codes_of_sends(again, 1) == [0]
+
+
 async def test_a_clear_releases_the_responses_of_a_fault_that_is_used_up(
     cluster: EmbeddedCluster, client: RawClient
 ) -> None:
