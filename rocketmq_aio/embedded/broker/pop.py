@@ -478,7 +478,7 @@ class PopProcessor:
         if delivery.queue.marker == NORMAL:
             marker = RETRY_V2 if self.retry_v2 else RETRY_V1
             topic = _retry_topic(delivery.group, marker, topic)
-        self._state.store.create_topic(topic, 1)
+        self._state.store.ensure_topic(topic, 1)
         properties = {FIRST_POP_TIME: str(delivery.pop_time)} | stored.properties
         times = stored.reconsume_times + 1
         again = stored.to_new(topic, 0, properties=properties, reconsume_times=times)

@@ -77,5 +77,4 @@ class SendBackProcessor:
         return int(self._state.group_setting(group, "retryMaxTimes"))
 
     def _dead_letter_topic(self, group: str) -> str:
-        self._state.store.create_topic(DLQ_PREFIX + group, 1)
-        return DLQ_PREFIX + group
+        return self._state.store.ensure_topic(DLQ_PREFIX + group, 1)

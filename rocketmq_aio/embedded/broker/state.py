@@ -147,8 +147,7 @@ class BrokerState:
         """Create the retry topic of *group*, as heartbeats do, and return it."""
         topic = RETRY_PREFIX + group
         queues = self.group_setting(group, "retryQueueNums")
-        self.store.create_topic(topic, queues, sys_flag=UNIT_GROUP if unit else 0)
-        return topic
+        return self.store.ensure_topic(topic, queues, UNIT_GROUP if unit else 0)
 
     def enabled(self, setting: str, default: bool) -> bool:
         """Return a setting of the broker that is on or off."""

@@ -221,6 +221,12 @@ class MessageStore:
         topic.perm = perm
         return topic
 
+    def ensure_topic(self, name: str, queues: int, sys_flag: int = 0) -> str:
+        """Add a topic if it does not exist; one that exists keeps its settings."""
+        if name not in self.topics:
+            self.create_topic(name, queues, sys_flag=sys_flag)
+        return name
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its messages."""
         if self.topics.pop(name, None) is not None:

@@ -81,7 +81,7 @@ class TransactionProcessor:
         delay = self.check_interval_seconds if times else self.first_check_seconds
         if not times:
             delay = max(delay, number(message.properties, IMMUNITY))
-        self._state.store.create_topic(HALF_TOPIC, 1)
+        self._state.store.ensure_topic(HALF_TOPIC, 1)
         sys_flag = message.sys_flag & ~TRANSACTION_MASK
         half = self._state.store.append(hidden(message, HALF_TOPIC, 0, sys_flag=sys_flag))
         self._open[half.log_offset] = None
@@ -157,7 +157,7 @@ class TransactionProcessor:
             self._send_check(*self.store_check(half))
         else:
             del self._open[log_offset]
-            self._state.store.create_topic(DISCARDED_TOPIC, 1)
+            self._state.store.ensure_topic(DISCARDED_TOPIC, 1)
             self._state.store.append(half.to_new(DISCARDED_TOPIC, 0))
 
     def _commit(self, half: StoredMessage) -> None:

@@ -15,7 +15,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.groups import GetRouteInfo
 from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack
-from tests.fakes.conformance.administration import put_group
+from tests.fakes.conformance.administration import put_group, put_topic, topics
 from tests.fakes.conformance.case_env import (
     Case,
     CaseEnv,
@@ -115,6 +115,14 @@ async def the_heartbeat_of_a_group_makes_its_retry_topic(env: CaseEnv) -> None:
             return [(q.read_queue_nums, q.write_queue_nums, q.perm) for q in queues] == [(1, 1, 6)]
 
         assert await eventually(has_a_queue)
+
+
+async def a_retry_topic_keeps_its_permission(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await heartbeat(client, env, "c@1")
+        assert (await put_topic(client, retries(env), perm="4")).code == 0
+        await heartbeat(client, env, "c@1")
+        assert (await topics(client))[retries(env)]["perm"] == 4
 
 
 async def what_is_sent_back_comes_again_after_its_delay(env: CaseEnv) -> None:
@@ -241,6 +249,7 @@ async def a_copy_of_a_group_with_locks_is_dead_from_5(env: CaseEnv) -> None:
 CASES: tuple[Case, ...] = (
     a_delayed_message_comes_later,
     the_heartbeat_of_a_group_makes_its_retry_topic,
+    a_retry_topic_keeps_its_permission,
     what_is_sent_back_comes_again_after_its_delay,
     a_second_return_counts_on_and_keeps_the_first_id,
     a_negative_level_is_the_end,
