@@ -39,6 +39,7 @@ class TopicRoute:
     :ivar owners: the brokers that hold the logical queues of a static topic now
     :ivar ordered_queues: the writable queues by the topic's configuration, including those of
         brokers without a master
+    :ivar acting: brokers whose master is down: a slave acts for it and cannot be written to
     :ivar malformed: invalid addresses, left out of *brokers*
     """
 
@@ -48,22 +49,33 @@ class TopicRoute:
     brokers: dict[str, dict[int, str]] = field(default_factory=dict)
     owners: dict[MessageQueue, str] = field(default_factory=dict)
     ordered_queues: tuple[MessageQueue, ...] = ()
+    acting: frozenset[str] = frozenset()
     malformed: tuple[str, ...] = ()
 
     def broker_of(self, queue: MessageQueue) -> str:
         """Return the name of the broker that holds *queue*."""
         return self.owners.get(queue, NO_OWNER) if is_logical(queue) else queue.broker_name
 
+    def write_masters(self) -> dict[str, str]:
+        """Return the brokers with a master that can be written to, and its address."""
+        return {
+            name: addresses[MASTER_ID]
+            for name, addresses in self.brokers.items()
+            if MASTER_ID in addresses and name not in self.acting
+        }
+
 
 def read_route(topic: str, data: TopicRouteData) -> TopicRoute:
     """Return the route in *data*: writable queues need a master, readable ones do not."""
     brokers, malformed = _read_addresses(data)
+    acting = _acting_masters(data)
     owners = {} if data.order_topic_conf else logical_queues(topic, data)
     if owners:
         subscribe = ordered = sorted(owners)
-        publish = [q for q in ordered if MASTER_ID in brokers.get(owners[q], ())]
+        written = _with_master(brokers) - acting
+        publish = [queue for queue in ordered if owners[queue] in written]
     else:
-        publish, subscribe, ordered = _physical_queues(topic, data, brokers)
+        publish, subscribe, ordered = _physical_queues(topic, data, brokers, acting)
     return TopicRoute(  # a broker that is listed twice counts once
         topic=topic,
         publish_queues=tuple(sorted(set(publish))),
@@ -71,19 +83,20 @@ def read_route(topic: str, data: TopicRouteData) -> TopicRoute:
         brokers=brokers,
         owners=owners,
         ordered_queues=tuple(sorted(set(ordered))),
+        acting=acting,
         malformed=malformed,
     )
 
 
 def _physical_queues(
-    topic: str, data: TopicRouteData, brokers: dict[str, dict[int, str]]
+    topic: str, data: TopicRouteData, brokers: dict[str, dict[int, str]], acting: frozenset[str]
 ) -> tuple[list[MessageQueue], list[MessageQueue], list[MessageQueue]]:
     """Return the queues to publish to, to subscribe to, and those of ordered sends."""
     publish: list[MessageQueue] = []
     subscribe: list[MessageQueue] = []
     ordered: list[MessageQueue] = []
     for each in data.queue_datas:
-        if each.perm & PERM_WRITE:
+        if each.perm & PERM_WRITE or each.broker_name in acting:
             ordered += _queues(topic, each.broker_name, each.write_queue_nums)
         addresses = brokers.get(each.broker_name)
         if not addresses:
@@ -94,8 +107,24 @@ def _physical_queues(
             subscribe += _queues(topic, each.broker_name, each.read_queue_nums)
     if conf := data.order_topic_conf:
         ordered = _ordered(topic, conf) or ordered
-        publish = [q for q in ordered if MASTER_ID in brokers.get(q.broker_name, ())] or publish
+        written = _with_master(brokers) - acting
+        publish = [queue for queue in ordered if queue.broker_name in written] or publish
     return publish, subscribe, ordered
+
+
+def _with_master(brokers: Mapping[str, Mapping[int, str]]) -> set[str]:
+    return {name for name, addresses in brokers.items() if MASTER_ID in addresses}
+
+
+def _acting_masters(data: TopicRouteData) -> frozenset[str]:
+    """Return the brokers whose master may be down, with a slave in its place.
+
+    Name servers withdraw the permission to write then (seen on live 5.5.0 servers); a topic that an
+    administrator made read-only on such a broker looks the same.
+    """
+    allowing = {each.broker_name for each in data.broker_datas if each.enable_acting_master}
+    unwritable = {each.broker_name for each in data.queue_datas if not each.perm & PERM_WRITE}
+    return frozenset(allowing & unwritable)
 
 
 def _names(route: TopicRoute, address: str, *, master: bool = False) -> bool:

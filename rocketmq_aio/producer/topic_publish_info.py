@@ -25,7 +25,6 @@ from rocketmq_aio.instance.routes import RouteTable, TopicRoute
 from rocketmq_aio.model.address import has_port, vip_address
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.codes import MASTER_ID
 from rocketmq_aio.protocol.requests.send import SendBatchMessage, SendMessage, SendReplyMessage
 from rocketmq_aio.protocol.templates import SendTemplate
 
@@ -72,7 +71,7 @@ class TopicPublishInfo:
         self._vip = client is not None and client.vip_channel
         self._config = config
         self._broker_of = route.broker_of
-        self._masters = {n: a[MASTER_ID] for n, a in route.brokers.items() if MASTER_ID in a}
+        self._masters = route.write_masters()
         self.replicated = {name for name, addresses in route.brokers.items() if len(addresses) > 1}
         self.has_alternatives = len(self.brokers) > 1 or bool(self.replicated)
         self._headless = route.brokers.keys() - self._masters.keys()
@@ -328,7 +327,12 @@ def why_unwritable(route: TopicRoute) -> str:
     if not route.ordered_queues:
         return "it is read-only: no queue of it may be written to; check its permission"
     brokers = ", ".join(sorted({route.broker_of(queue) for queue in route.ordered_queues}))
-    return f"its brokers ({brokers}) have no master now: they are down, or a failover is under way"
+    reason = (
+        f"its brokers ({brokers}) have no master now: they are down, or a failover is under way"
+    )
+    if route.acting:
+        return f"{reason}; if their masters run, the topic is read-only: check its permission"
+    return reason
 
 
 async def _known_route(routes: RouteTable, topic: str, config: ProducerConfig) -> TopicRoute:

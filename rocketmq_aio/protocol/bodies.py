@@ -32,11 +32,15 @@ class QueueData(Body, frozen=True):
 
 
 class BrokerData(Body, frozen=True):
-    """Addresses of a broker: id 0 is the master, others are replicas."""
+    """Addresses of a broker: id 0 is the master, others are replicas.
+
+    :ivar enable_acting_master: while there is no master, id 0 may be a slave that acts for it (5.x)
+    """
 
     broker_name: str
     cluster: str = ""
     broker_addrs: dict[int, str] = {}
+    enable_acting_master: bool = False
 
 
 class TopicQueueMappingInfo(Body, frozen=True):

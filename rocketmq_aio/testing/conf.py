@@ -98,8 +98,11 @@ def broker_conf(spec: BrokerSpec, port: int, namesrv: str, controller: str = "")
 
 
 def namesrv_conf(port: int) -> dict[str, str]:
-    """Return the properties of a name server."""
-    return {"listenPort": str(port)}
+    """Return the properties of a name server.
+
+    A slave acts for its master if its broker has ``enableSlaveActingMaster``, too.
+    """
+    return {"listenPort": str(port), "supportActingMaster": "true"}
 
 
 def controller_conf(peers: Sequence[int], own: int, store: str) -> dict[str, str]:

@@ -132,7 +132,7 @@ async def test_a_backlog_is_read_from_the_slave_and_its_commits_reach_the_return
         for kind in ("push", "lite"):
             await until(
                 lambda group=names[kind]: (
-                    committed(master, group, backlog) == ends(master, backlog)
+                    committed(master.address, group, backlog) == ends(master.address, backlog)
                 ),  # type: ignore[misc]  # a bound loop variable
                 f"the commits of {kind}",
                 READ_SECONDS,
@@ -154,17 +154,17 @@ async def pulled(cluster: Cluster, group: str, master: Broker, topic: str) -> li
     return sorted(found)
 
 
-def committed(master: Broker, group: str, topic: str) -> list[int]:
+def committed(address: str, group: str, topic: str) -> list[int]:
     offsets = []
     for number in range(QUEUES):
         fields = {"consumerGroup": group, "topic": topic, "queueId": number}
-        reply = probe.request(master.address, GET_COMMITTED, fields)
+        reply = probe.request(address, GET_COMMITTED, fields)
         offsets.append(int(reply.ext_fields.get("offset") or -1))
     return offsets
 
 
-def ends(master: Broker, topic: str) -> list[int]:
-    return probe.queue_ends(master.address, topic, QUEUES)
+def ends(address: str, topic: str) -> list[int]:
+    return probe.queue_ends(address, topic, QUEUES)
 
 
 async def test_nothing_is_lost_when_servers_are_killed_under_load(

@@ -26,12 +26,7 @@ from rocketmq_aio.producer.transaction.half_message import (
     HalfMessageLocation,
     PendingCheck,
 )
-from rocketmq_aio.protocol.codes import (
-    MASTER_ID,
-    TRANSACTION_COMMIT,
-    TRANSACTION_ROLLBACK,
-    ResponseCode,
-)
+from rocketmq_aio.protocol.codes import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, ResponseCode
 from rocketmq_aio.protocol.requests.send import EndTransaction
 from rocketmq_aio.remoting.backoff import Backoff
 
@@ -244,7 +239,7 @@ class EndTransactionSender:
         route = self._instance.routes.known(half.topic)
         if route is None or location.broker_name is None:
             return location.address
-        return route.brokers.get(location.broker_name, {}).get(MASTER_ID, location.address)
+        return route.write_masters().get(location.broker_name, location.address)
 
     def _header(
         self,

@@ -13,11 +13,16 @@ READ, WRITE = 4, 2
 A, B = "127.0.0.1:10911", "127.0.0.1:10921"
 
 
-def broker(name: str = "broker-a", **addresses: str) -> BrokerData:
-    """A broker with ``master=`` and ``replica=`` addresses."""
+def broker(name: str = "broker-a", *, acting: bool = False, **addresses: str) -> BrokerData:
+    """A broker with ``master=`` and ``replica=`` addresses.
+
+    :param acting: whether a slave may act for the master
+    """
     ids = {"master": 0, "replica": 1}
     return BrokerData(
-        broker_name=name, broker_addrs={ids[kind]: text for kind, text in addresses.items()}
+        broker_name=name,
+        broker_addrs={ids[kind]: text for kind, text in addresses.items()},
+        enable_acting_master=acting,
     )
 
 

@@ -64,6 +64,22 @@ def test_keys_are_spread_over_queues_of_brokers_that_are_away_too() -> None:
     assert numbers(ordered.publish_queues) == [("broker-a", 0)]
 
 
+def test_a_slave_that_acts_for_its_master_is_read_and_not_written_to() -> None:
+    datas = (
+        *(queues(perm=READ), broker(acting=True, master=A)),
+        *(queues("broker-b"), broker("broker-b", acting=True, master=B)),
+    )
+    found = read_route("orders", route(*datas))
+    ordered = read_route("orders", route(*datas, order="broker-a:1;broker-b:2"))
+
+    assert found.acting == {"broker-a"}
+    assert {name for name, _ in numbers(found.subscribe_queues)} == {"broker-a", "broker-b"}
+    assert {name for name, _ in numbers(found.publish_queues)} == {"broker-b"}
+    assert {name for name, _ in numbers(found.ordered_queues)} == {"broker-a", "broker-b"}
+    assert numbers(ordered.publish_queues) == [("broker-b", 0), ("broker-b", 1)]
+    assert found.write_masters() == {"broker-b": B}
+
+
 @pytest.mark.parametrize("order", ["nonsense", "broker-x:4", "broker-a:-1", "broker-a:²", ";;"])
 def test_an_order_that_cannot_be_used_changes_nothing(order: str) -> None:
     found = read_route("orders", route(queues(), broker(master=A), order=order))

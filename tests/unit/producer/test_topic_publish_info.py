@@ -203,9 +203,14 @@ async def test_a_read_only_topic_raises() -> None:
         await find("orders", orders=route(queues(perm=READ), broker(master=A)))
 
 
+@pytest.mark.parametrize(
+    "headless",
+    [route(queues(), broker(replica=A)), route(queues(perm=READ), broker(acting=True, master=A))],
+    ids=["slave", "acting master"],
+)
 @pytest.mark.parametrize("topic", ["orders", "later"])
-async def test_find_waits_for_a_master(topic: str) -> None:
-    headless, back = route(queues(), broker(replica=A)), route(queues(), broker(master=B))
+async def test_find_waits_for_a_master(topic: str, headless: TopicRouteData) -> None:
+    back = route(queues(), broker(master=B))
     known = "orders" if topic == "orders" else CONFIG.template_topic
     routes = Routes(**{known: headless})
     routes.later[known] = back
