@@ -327,12 +327,10 @@ def why_unwritable(route: TopicRoute) -> str:
     if not route.ordered_queues:
         return "it is read-only: no queue of it may be written to; check its permission"
     brokers = ", ".join(sorted({route.broker_of(queue) for queue in route.ordered_queues}))
-    reason = (
-        f"its brokers ({brokers}) have no master now: they are down, or a failover is under way"
-    )
+    reason = f"its brokers ({brokers}) have no master now"
     if route.acting:
-        return f"{reason}; if their masters run, the topic is read-only: check its permission"
-    return reason
+        return f"{reason}, or the topic is read-only: check its permission"
+    return f"{reason}: they are down, or a failover is under way"
 
 
 async def _known_route(routes: RouteTable, topic: str, config: ProducerConfig) -> TopicRoute:

@@ -25,7 +25,7 @@ from rocketmq_aio import (
     PushConsumer,
     RouteNotFoundError,
 )
-from rocketmq_aio.testing import Broker, Cluster, probe
+from rocketmq_aio.testing import Broker, Cluster, Slave, probe
 from tests.topologies.test_slaves import committed, ends
 from tests.unit.remoting.until import until
 
@@ -140,9 +140,7 @@ async def test_groups_go_on_at_an_acting_master_and_repeat_nothing_at_the_return
         for kind in ("concurrent", "orderly", "lite"):
             await committed_at(slave, names[kind], topic, kind)
         async with Producer("writing", namesrv=acting.namesrv) as producer:
-            with pytest.raises(
-                RouteNotFoundError, match="no master now, or the topic is read-only"
-            ):
+            with pytest.raises(RouteNotFoundError, match="or the topic is read-only"):
                 await producer.send(Message(topic, b"not now"), timeout_seconds=2)
 
         await asyncio.to_thread(master.start)
