@@ -92,7 +92,7 @@ def replay(
 ) -> ReplaySummary:
     """Send copies of the messages of a range, each with the property ``COPIED_FROM``.
 
-    :param stop: called between two steps; True ends the replay there
+    :param stop: called before each step; True ends the replay there
     :raises ConfigError: a setting is invalid, or the range would never end
     :raises RocketMQError: a request to a broker failed
     :raises PySparkException: Spark could not read or send; earlier steps are done, and the
@@ -164,7 +164,8 @@ class _Replay:
         total = sum(each.size for each in self._ranges)
         began = time.monotonic()
         for step in split_ranges(self._ranges, rate or STEP_OFFSETS):
-            if self._interrupted:
+            if stop():
+                self._interrupted = True
                 break
             try:
                 self._copied += self._send(step)
@@ -177,7 +178,10 @@ class _Replay:
             self._report("replaying", sum(each.size for each in self._done_ranges()), total)
             if rate is not None:
                 _wait_until(began + self._copied.sent / rate, stop)
-            self._interrupted = stop()
+        if self._interrupted:
+            done = sum(each.size for each in self._done_ranges())
+            rest = "start at done_up_to for the rest"
+            self._problems.append(f"stopped after {done} of {total} offsets: {rest}")
         self._problems += [*self._copied.problems, *growth.problems(self._copied.sent)]
 
     def _send(self, step: list[Range]) -> CopyCounts:

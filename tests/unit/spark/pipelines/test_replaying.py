@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,6 +29,11 @@ SETTINGS = ReplaySettings(
 class NoGrowth:
     def __init__(self, *_: object) -> None:
         pass
+
+
+class Growth(NoGrowth):
+    def problems(self, _sent: int) -> list[str]:
+        return []
 
 
 def test_skipped_copies_are_a_problem() -> None:
@@ -62,3 +68,32 @@ def test_a_failed_replay_logs_the_offsets_to_continue_from(
     (warning,) = [each for each in caplog.messages if "replay_stopped" in each]
     assert '{"orders": {"broker-a": {"0": 15}}}' in warning.replace("\\", "")
     assert "sent=10" in warning
+
+
+@pytest.mark.parametrize(
+    ("steps", "interrupted", "problems"),
+    [
+        (0, True, ("stopped after 0 of 20 offsets: start at done_up_to for the rest",)),
+        (1, True, ("stopped after 10 of 20 offsets: start at done_up_to for the rest",)),
+        (2, False, ()),
+    ],
+)
+def test_a_replay_that_is_stopped_before_its_end_is_not_complete(
+    monkeypatch: pytest.MonkeyPatch, steps: int, interrupted: bool, problems: tuple[str, ...]
+) -> None:
+    ranges, sent = [Range("orders", "broker-a", 0, 5, 25)], list[int]()
+    monkeypatch.setattr(replaying, "TopicGrowth", Growth)
+    monkeypatch.setattr(replaying, "STEP_OFFSETS", 10)
+
+    def send(_self: object, step: list[Range]) -> CopyCounts:
+        sent.append(step[0].size)
+        return CopyCounts(sent=step[0].size)
+
+    monkeypatch.setattr(replaying._Replay, "_send", send)
+    no_spark: Any = None
+    job = replaying._Replay(no_spark, replace(SETTINGS, rate=None), ranges, no_report)
+    job.send_all(lambda: len(sent) == steps)
+    summary = job.summary(dry_run=False, seconds=0.0)
+
+    assert (summary.interrupted, summary.sent) == (interrupted, 10 * steps)
+    assert (summary.complete, summary.problems) == (not interrupted, problems)
