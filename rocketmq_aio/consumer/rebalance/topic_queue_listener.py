@@ -1,4 +1,4 @@
-"""Topic queue listeners: called when queues of a topic are added or removed."""
+"""Topic queue listeners: called when queues of a topic are added or removed, in order."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ class TopicQueueListeners:
     def __init__(self, routes: RouteTable, tasks: BackgroundTasks) -> None:
         self._routes = routes
         self._tasks = tasks
-        self._listeners: dict[str, TopicQueuesListener] = {}
+        # A call waits for the one before, which may have taken longer than to the next change.
+        self._listeners: dict[str, tuple[TopicQueuesListener, anyio.Lock]] = {}
         self._known: dict[str, tuple[MessageQueue, ...]] = {}
 
     def topics(self) -> set[str]:
         return set(self._listeners)
 
     def add(self, topic: str, listener: TopicQueuesListener) -> None:
-        self._listeners[topic] = listener
+        self._listeners[topic] = listener, anyio.Lock()
         self._remember(topic)
 
     def forget(self, topic: str) -> None:
@@ -32,20 +33,31 @@ class TopicQueueListeners:
 
     def check(self, topic: str) -> None:
         """Call the listener if the queues of *topic* changed with its route."""
-        listener = self._listeners.get(topic)
-        if listener is None:
+        if topic not in self._listeners:
             return
         before = self._known.get(topic)
         self._remember(topic)
         now = self._known.get(topic, ())
         if before is not None and before != now:
-            self._tasks.spawn(call_listener, listener, topic, list(now), name="listener")
+            self._tasks.spawn(
+                self._call, topic, list(now), *self._listeners[topic], name="listener"
+            )
 
     async def keep_watching(self, interval_seconds: float) -> None:
         """Refresh the routes of all topics regularly; the route table calls `check`."""
         while True:
             await anyio.sleep(interval_seconds)
             await self._routes.refresh(self.topics())
+
+    async def _call(
+        self,
+        topic: str,
+        queues: list[MessageQueue],
+        listener: TopicQueuesListener,
+        turn: anyio.Lock,
+    ) -> None:
+        async with turn:
+            await call_listener(listener, topic, queues)
 
     def _remember(self, topic: str) -> None:
         route = self._routes.known(topic)

@@ -194,6 +194,31 @@ async def test_a_listener_is_called_when_the_queues_of_a_topic_change(cluster: F
     assert sorted(events) == [("invoices", 2), (TOPIC, 5)]
 
 
+async def test_a_listener_that_takes_long_is_called_for_one_change_after_another(
+    cluster: FakeCluster,
+) -> None:
+    called, ended, first_may_end = list[int](), list[int](), asyncio.Event()
+
+    async def listener(_topic: str, queues: list[MessageQueue]) -> None:
+        called.append(len(queues))
+        if len(called) == 1:
+            await first_may_end.wait()
+        ended.append(len(queues))
+
+    async with consumer_of(cluster, client=config(cluster)) as consumer:
+        await consumer.listen_queues(TOPIC, listener)
+        cluster.create_topic(TOPIC, 5)
+        await until(lambda: called == [5])
+        cluster.create_topic(TOPIC, 6)
+        watch = consumer._engine._watch
+        await until(lambda: len(watch._known[TOPIC]) == 6)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert called == [5]
+        first_may_end.set()
+        await until(lambda: ended == [5, 6])
+
+
 async def test_listeners_look_for_changes_of_their_own_accord(cluster: FakeCluster) -> None:
     events: list[int] = []
     async with consumer_of(cluster, topic_check_interval_seconds=0.01) as consumer:
