@@ -171,6 +171,22 @@ async def test_in_a_namespace_names_are_those_of_the_application(cluster: FakeCl
     assert asked.ext_fields()["groupName"] == f"shop%{GROUP}"
 
 
+async def test_a_single_text_is_one_name(cluster: FakeCluster, admin: AdminClient) -> None:
+    on_all(cluster, RequestCode.AUTH_CREATE_ACL, Response())
+    on_all(cluster, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, Response())
+    await admin.acl.create_policy("User:alice", "Topic:orders", "Sub", source_ips="10.0.0.1")
+    await admin.acl.put_open_addresses("10.0.0.*")
+
+    (created,) = cluster.broker.requests_of(RequestCode.AUTH_CREATE_ACL)
+    (stored,) = cluster.broker.requests_of(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG)
+    (entry,) = msgspec.json.decode(created.body)["policies"][0]["entries"]
+    assert (entry["resource"], entry["actions"], entry["sourceIps"]) == (
+        *("Topic:orders", ["Sub"]),
+        ["10.0.0.1"],
+    )
+    assert stored.ext_fields()["globalWhiteAddrs"] == "10.0.0.*"
+
+
 @pytest.mark.parametrize(
     ("remark", "failed"),
     [
