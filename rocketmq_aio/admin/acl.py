@@ -17,7 +17,7 @@ from rocketmq_aio.admin.server_results import (
 from rocketmq_aio.admin.servers import Servers, as_list, before_change, failure
 from rocketmq_aio.errors import BrokerError, ConfigError
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.header import RequestHeader
+from rocketmq_aio.protocol.header import RequestHeader, read_header
 from rocketmq_aio.protocol.requests import operations
 from rocketmq_aio.remoting.gather import gather_limited
 
@@ -311,10 +311,7 @@ class AclAdmin:
         masters = await self._servers.masters(cluster, brokers)
         header, action = operations.GET_ACCOUNT_VERSION, "reading the version of accounts"
         responses = await self._servers.send_each(action, masters, header)
-        return {
-            name: msgspec.convert(dict(each.ext_fields()), AccountVersion)
-            for name, each in responses.items()
-        }
+        return {name: read_header(each, AccountVersion) for name, each in responses.items()}
 
     async def _send(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from time import time_ns
-from typing import TypeVar
 
 import msgspec
 
@@ -17,11 +16,9 @@ from rocketmq_aio.admin.server_results import (
 )
 from rocketmq_aio.admin.servers import Servers, check_settings_known
 from rocketmq_aio.errors import ConfigError, NotConnectedError
-from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests import operations
-
-T = TypeVar("T")
 
 
 class _InSyncSets(msgspec.Struct, rename="camel"):
@@ -41,7 +38,7 @@ class ControllerAdmin:
     async def metadata(self, address: str) -> ControllerMetadata:
         """Return the controllers of a group and their leader, as the one at *address* knows."""
         command = await self._servers.request(address, operations.GET_CONTROLLER_METADATA)
-        return _fields(command, ControllerMetadata)
+        return read_header(command, ControllerMetadata)
 
     async def config(self, addresses: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the settings of each controller."""
@@ -90,7 +87,7 @@ class ControllerAdmin:
             invoke_time=_now(),
         )
         command = await self._servers.request(await self._leader(address), header)
-        return _fields(command, ElectedMaster)
+        return read_header(command, ElectedMaster)
 
     async def clean(
         self,
@@ -125,7 +122,3 @@ class ControllerAdmin:
 
 def _now() -> int:
     return time_ns() // 1_000_000
-
-
-def _fields(command: Command, kind: type[T]) -> T:
-    return msgspec.convert(dict(command.ext_fields()), kind, strict=False)

@@ -10,7 +10,7 @@ from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.header import Header, read_header
 from rocketmq_aio.protocol.requests import operations
 from rocketmq_aio.protocol.requests.admin import (
     DeleteKVConfig,
@@ -21,6 +21,11 @@ from rocketmq_aio.protocol.requests.admin import (
 )
 
 FOUND_OR_NOT = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+
+
+class _ChangedTopics(Header, frozen=True):
+    wipe_topic_count: int = 0
+    add_topic_count: int = 0
 
 
 class NameServerAdmin:
@@ -117,5 +122,5 @@ class NameServerAdmin:
 
 
 def _count(response: Command) -> int:
-    fields = dict(response.ext_fields())
-    return int(fields.get("wipeTopicCount", fields.get("addTopicCount", 0)))
+    counts = read_header(response, _ChangedTopics)
+    return counts.wipe_topic_count or counts.add_topic_count

@@ -16,7 +16,7 @@ from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.command import Command
 
-H = TypeVar("H", bound="Header")
+H = TypeVar("H", bound=msgspec.Struct)
 
 SIGNED_DIGITS: Final = re.compile(r"[+-]?[0-9]{1,20}")  # Java accepts leading zeros and a plus
 

@@ -171,6 +171,24 @@ async def test_in_a_namespace_names_are_those_of_the_application(cluster: FakeCl
     assert asked.ext_fields()["groupName"] == f"shop%{GROUP}"
 
 
+async def test_fields_of_responses_that_are_invalid_count_as_missing(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    """As in headers of other responses."""
+    elected, wiped = RequestCode.CONTROLLER_ELECT_MASTER, RequestCode.WIPE_WRITE_PERM_OF_BROKER
+    metadata = Response(ext={"controllerLeaderAddress": cluster.broker.address, "isLeader": "?"})
+    on_all(cluster, RequestCode.CONTROLLER_GET_METADATA_INFO, metadata)
+    on_all(cluster, elected, Response(ext={"masterAddress": "10.0.0.1:1", "masterEpoch": ""}))
+    cluster.name_server.faults.handle(wiped, Response(ext={"wipeTopicCount": "many"}))
+    address = cluster.broker.address
+
+    assert (await admin.controllers.metadata(address)).leader_address == address
+    master = await admin.controllers.elect_master(address, "DefaultCluster", "broker-a", 1)
+    assert (master.master_address, master.master_epoch) == ("10.0.0.1:1", None)
+    counts = await admin.name_servers.wipe_write_permission("broker-a")
+    assert list(counts.values()) == [0]
+
+
 async def test_a_single_text_is_one_name(cluster: FakeCluster, admin: AdminClient) -> None:
     on_all(cluster, RequestCode.AUTH_CREATE_ACL, Response())
     on_all(cluster, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, Response())
