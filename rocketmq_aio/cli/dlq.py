@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import sys
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, nullcontext
@@ -26,6 +27,7 @@ from rocketmq_aio.cli.running import ChangeArguments, run_async
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX, popped_topic_pattern
 from rocketmq_aio.model.properties import RETRY_TOPIC
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from rocketmq_aio.spark.pipelines.summary import Report
 
 app = Group("dlq", "Dead letters of groups.")
-PREFIX: Final = "%DLQ%"
 COPIED_ID: Final = "COPIED_ID"  # as in the copies of `rmq pipeline dlq`
 AT_ONCE: Final = 16
 
@@ -91,14 +92,14 @@ def _list(arguments: ListArguments) -> int:
 async def _counts(arguments: ListArguments) -> int:
     async with arguments.admin() as admin:
         before = await _brokers(admin)
-        names = [n for n in await admin.topics.list(internal=True) if n.startswith(PREFIX)]
+        names = [n for n in await admin.topics.list(internal=True) if n.startswith(DLQ_PREFIX)]
         found, failed = await gather_limited(admin.topics.stats, names, AT_ONCE)
         after = await _brokers(admin)
     if failed:
         raise next(iter(failed.values()))
     rows = [
         {
-            "group": topic.removeprefix(PREFIX),
+            "group": topic.removeprefix(DLQ_PREFIX),
             "letters": stats.count,
             "last_time": max(
                 (q.last_update.isoformat() for q in stats.queues if q.last_update), default=None
@@ -139,7 +140,7 @@ async def _letters(
 
     :param report: is called for each letter that was read, also for those that are not wanted
     """
-    topic, start = PREFIX + arguments.group, parse_start(arguments.start)
+    topic, start = DLQ_PREFIX + arguments.group, parse_start(arguments.start)
     try:
         route = await reader.client.routes.fetch(topic)
     except RouteNotFoundError:
@@ -210,7 +211,7 @@ async def _resend_all(arguments: ResendArguments) -> int:
 
 def copy_of(letter: MessageExt, topic: str | None) -> Message:
     """Return a new message with the content of *letter*; ConfigError if its topic is unknown."""
-    target = topic or letter.property(RETRY_TOPIC)
+    target = topic or original_topic(letter)
     if target is None:
         reason = "is needed: the letter does not name its original topic"
         raise ConfigError("--to-topic", letter.message_id, reason)
@@ -221,6 +222,16 @@ def copy_of(letter: MessageExt, topic: str | None) -> Message:
         keys=letter.keys,
         properties={**letter.user_properties, COPIED_ID: letter.message_id},
     )
+
+
+def original_topic(letter: MessageExt) -> str | None:
+    """Return the topic of the message that became *letter*, None if its properties lack it."""
+    pattern = popped_topic_pattern(letter.topic.removeprefix(DLQ_PREFIX))
+    for name in filter(None, map(letter.property, (RETRY_TOPIC, "DLQ_ORIGIN_TOPIC"))):
+        popped = re.match(pattern, name)
+        if popped is not None or not name.startswith(RETRY_PREFIX):
+            return name if popped is None else popped[1]
+    return None
 
 
 @command(app, "export", ExportArguments, "rmq dlq export billing --file letters.jsonl")

@@ -37,6 +37,15 @@ SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "CID_RMQ_SYS_")
 INTERNAL_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX, "%SYS%", *SYSTEM_PREFIXES)
 
 
+def popped_topic_pattern(group: str) -> str:
+    """Return a regular expression whose group 1 is the topic in a retry topic of popped messages.
+
+    Brokers from 5.0 store a popped message that is redelivered in ``%RETRY%<group>_<topic>``, or
+    with ``+``; with a namespace of version 1 it is before both names.
+    """
+    return rf"^{RETRY_PREFIX}(?:[^%]+%)?{re.escape(group)}[_+](.+)$"
+
+
 def topic_fault(topic: object) -> str | None:
     """Return why *topic* is invalid, or None."""
     # Retry and dead-letter topics contain the name of the group.

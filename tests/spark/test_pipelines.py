@@ -33,6 +33,7 @@ from rocketmq_aio.spark.pipelines import (
     load,
     replay,
 )
+from rocketmq_aio.spark.pipelines.dead_letter import with_origin
 from rocketmq_aio.spark.pipelines.ingesting import check_targets
 from rocketmq_aio.spark.pipelines.target import prepare_rows, write_rows
 from rocketmq_aio.testing import Cluster
@@ -241,6 +242,20 @@ def test_csv_restores_missing_and_empty_texts_and_line_breaks(
     sent = [json.loads(body) for body in bodies(connection.name_server, topic)]
     back = sorted((each["number"], each["first"], each["second"]) for each in sent)
     assert back == rows
+
+
+def test_dead_letters_of_popped_messages_have_their_original_topics(
+    pipelines: SparkSession,
+) -> None:
+    """Brokers from 5.0 keep popped messages that are redelivered in topics of their own."""
+    names = ["orders", "%RETRY%a_b_orders", "%RETRY%shop%a_b_shop%orders", "%RETRY%a_b"]
+    letters = pipelines.createDataFrame(
+        [({"RETRY_TOPIC": name},) for name in names], "properties map<string,string>"
+    )
+
+    found = with_origin(letters, "a_b", "shop").select("originTopic").collect()
+
+    assert [row[0] for row in found] == ["orders", "orders", "orders", None]
 
 
 def test_csv_rejects_texts_with_nul(pipelines: SparkSession, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql import (
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import RouteNotFoundError
-from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
+from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX, popped_topic_pattern
 from rocketmq_aio.model.properties import RETRY_TOPIC
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options import values as values
@@ -149,7 +149,7 @@ def dead_letters(
         queues = tuple(map(QueueCount.of, ranges))
         return DeadLetterSummary(group=settings.group, dry_run=dry_run, queues=queues)
     messages = read_ranges(spark, settings.connection, settings.selection, ranges)
-    rows = with_origin(messages, settings.connection.namespace)
+    rows = with_origin(messages, settings.group, settings.connection.namespace)
     rows.persist()  # read once, so that the same rows are counted and sent
     try:
         watch = partial(watch_jobs, spark, report=report, stop=stop)
@@ -180,11 +180,18 @@ def has_route(connection: Connection, topic: str) -> bool:
     return True
 
 
-def with_origin(messages: DataFrame, namespace: str | None) -> DataFrame:
-    """Add the original topics and message ids of dead letters, where their properties have them."""
+def with_origin(messages: DataFrame, group: str, namespace: str | None) -> DataFrame:
+    """Add the original topics and message ids of dead letters of *group*.
+
+    They are null where the properties lack them.
+    """
     properties = F.col("properties")
     ids = [properties[name] for name in ("DLQ_ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_ID")]
-    topics = [properties[name] for name in (RETRY_TOPIC, "DLQ_ORIGIN_TOPIC")]
+    popped = popped_topic_pattern(group)
+    topics = [
+        F.regexp_replace(properties[name], popped, "$1")
+        for name in (RETRY_TOPIC, "DLQ_ORIGIN_TOPIC")
+    ]
     if namespace is not None:  # the client prefixes topics with the namespace
         topics = [F.regexp_replace(name, f"^{namespace}%", "") for name in topics]
     first = F.coalesce(*(F.when(~name.startswith(RETRY_PREFIX), name) for name in topics))

@@ -1,0 +1,41 @@
+"""Copies of dead letters: where they are sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketmq_aio import ConfigError, Message, MessageExt
+from rocketmq_aio.cli.dlq import copy_of
+from rocketmq_aio.testing import received_message
+
+
+def letter_of(group: str, **properties: str) -> MessageExt:
+    letter: MessageExt = received_message(Message(f"%DLQ%{group}", b"1"))
+    pairs = [f"{name}\x01{value}\x02" for name, value in properties.items()]
+    letter.raw_properties += "".join(pairs).encode()
+    return letter
+
+
+@pytest.mark.parametrize(
+    ("properties", "topic"),
+    [
+        ({"RETRY_TOPIC": "orders"}, "orders"),
+        ({"RETRY_TOPIC": "orders", "DLQ_ORIGIN_TOPIC": "%RETRY%a_b"}, "orders"),
+        ({"RETRY_TOPIC": "%RETRY%a_b", "DLQ_ORIGIN_TOPIC": "orders"}, "orders"),
+        ({"RETRY_TOPIC": "%RETRY%a_b_new_orders"}, "new_orders"),
+        ({"RETRY_TOPIC": "%RETRY%a_b+orders"}, "orders"),
+        ({"RETRY_TOPIC": "%RETRY%shop%a_b_shop%orders"}, "shop%orders"),
+    ],
+)
+def test_a_letter_goes_to_the_topic_of_the_message(properties: dict[str, str], topic: str) -> None:
+    """Brokers from 5.0 keep popped messages that are redelivered in topics of their own."""
+    assert copy_of(letter_of("a_b", **properties), None).topic == topic
+    assert copy_of(letter_of("a_b", **properties), "chosen").topic == "chosen"
+
+
+@pytest.mark.parametrize("properties", [{}, {"RETRY_TOPIC": "%RETRY%a_b"}])
+def test_a_letter_without_the_topic_of_the_message_needs_a_topic(
+    properties: dict[str, str],
+) -> None:
+    with pytest.raises(ConfigError, match="does not name its original topic"):
+        copy_of(letter_of("a_b", **properties), None)
