@@ -212,11 +212,10 @@ class GroupAdmin:
         if not tables:
             return GroupConnections(group=group, members=())
         first = next(iter(tables.values()))
-        subscriptions = {
-            each.topic: each
-            for table in tables.values()
-            for each in sorted(table.subscription_table.values(), key=lambda s: s.sub_version)
-        }
+        # The newest of all brokers: a heartbeat does not reach all of them at the same time.
+        listed = [each for table in tables.values() for each in table.subscription_table.values()]
+        listed.sort(key=lambda each: each.sub_version)
+        subscriptions = {each.topic: each for each in listed}
         return GroupConnections(
             group=group,
             members=_members({name: each.connection_set for name, each in tables.items()}),

@@ -189,6 +189,24 @@ async def test_fields_of_responses_that_are_invalid_count_as_missing(
     assert list(counts.values()) == [0]
 
 
+@pytest.mark.parametrize("newest", ["broker-a", "broker-b"])
+async def test_the_newest_subscription_of_all_brokers_counts(
+    cluster: FakeCluster, admin: AdminClient, newest: str
+) -> None:
+    """A heartbeat does not reach all brokers at the same time."""
+    for broker in cluster.brokers:
+        expression, version = ("new", 2) if broker.name == newest else ("old", 1)
+        data = {"topic": TOPIC, "subString": expression, "subVersion": version}
+        body = {"connectionSet": [], "subscriptionTable": {TOPIC: data}}
+        response = Response(body=msgspec.json.encode(body))
+        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        broker.faults.handle(code, response, broker=broker.name)
+
+    (subscription,) = (await admin.groups.connections(GROUP)).subscriptions
+
+    assert subscription.expression == "new"
+
+
 async def test_a_single_text_is_one_name(cluster: FakeCluster, admin: AdminClient) -> None:
     on_all(cluster, RequestCode.AUTH_CREATE_ACL, Response())
     on_all(cluster, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, Response())
