@@ -8,6 +8,7 @@ import pytest_asyncio
 
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.proxy import FaultProxy
+from tests.patience import patient_clients  # noqa: F401 - for every test of this folder
 from tests.unit.consumer.lite_pull_env import TOPIC
 
 

@@ -10,12 +10,12 @@ from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.errors import SendError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.protocol.codes import RequestCode
-from tests.faults.test_producer import Run, sending
+from tests.faults.test_producer import BRIEF, HALF_FOR_ANOTHER, Run, sending
 from tests.history import Outcome
 from tests.unit.remoting.until import until
 
 BATCH = RequestCode.SEND_BATCH_MESSAGE
-BATCHED = ProducerConfig(auto_batch=AutoBatch(linger_seconds=0.002), send_timeout_seconds=2.0)
+BATCHED = ProducerConfig(auto_batch=AutoBatch(linger_seconds=0.002))
 
 
 def batches(run: Run) -> int:
@@ -35,7 +35,7 @@ async def test_connections_cut_repeatedly(reset: bool) -> None:
 
 
 async def test_lost_batch_responses_make_copies_with_the_same_ids() -> None:
-    async with sending(brokers=2, producer=BATCHED) as run:
+    async with sending(brokers=2, producer=BATCHED, max_seconds=BRIEF) as run:
         for broker in run.cluster.brokers:
             broker.faults.drop(BATCH, broker=broker.name, times=2)
         await run.until_ok(100)
@@ -52,8 +52,7 @@ async def test_duplicate_batch_responses_count_once() -> None:
 
 
 async def test_truncated_batch_responses() -> None:
-    config = ProducerConfig(auto_batch=BATCHED.auto_batch, send_timeout_seconds=0.5)
-    async with sending(producer=config) as run:
+    async with sending(producer=BATCHED, max_seconds=BRIEF) as run:
         run.cluster.faults.truncate(BATCH, close=False)
         await run.until_ok(100)
 
@@ -71,19 +70,19 @@ async def test_a_hanging_broker_is_excluded_until_it_responds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "rocketmq_aio.producer.fault_strategy")
-    async with sending(brokers=2, producer=BATCHED) as run:
+    async with sending(brokers=2, producer=BATCHED, max_seconds=HALF_FOR_ANOTHER) as run:
         hanging = run.proxies[0]
         hanging.stall()
-        await until(lambda: "broker_isolated" in caplog.text, "isolation", 5.0)
+        await until(lambda: "broker_isolated" in caplog.text, "isolation")
         stored = [len(broker.messages("orders")) for broker in run.cluster.brokers]
         await run.until_ok(200)
         meanwhile = [len(broker.messages("orders")) for broker in run.cluster.brokers]
         assert meanwhile[0] == stored[0]
         assert meanwhile[1] > stored[1]
         hanging.flow()
-        await until(lambda: "broker_restored" in caplog.text, "the end of it", 10.0)
+        await until(lambda: "broker_restored" in caplog.text, "the end of it")
         await until(
-            lambda: len(run.cluster.brokers[0].messages("orders")) > meanwhile[0], "its use", 10.0
+            lambda: len(run.cluster.brokers[0].messages("orders")) > meanwhile[0], "its use"
         )
 
         assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0

@@ -30,10 +30,10 @@ def no_free_descriptors() -> Iterator[None]:
 async def test_a_client_without_free_descriptors_raises_and_recovers() -> None:
     async with FakeCluster(topics={"orders": 1}) as cluster:
         config = ClientConfig(namesrv=cluster.namesrv)
-        sends = ProducerConfig(send_timeout_seconds=1, retries=0)
+        sends = ProducerConfig(retries=0)
         async with Producer("shop", client=config, config=sends) as producer:
             with no_free_descriptors(), pytest.raises(RocketMQError, match="Too many open files"):
-                await producer.send(Message("orders", b"refused"))
+                await producer.send(Message("orders", b"refused"), timeout_seconds=1)
             await until_done(lambda: succeeds(producer.send(Message("orders", b"stored"))))
 
             assert [each.body for each in cluster.broker.messages("orders")] == [b"stored"]

@@ -11,7 +11,6 @@ import pytest_asyncio
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import PushConfig
-from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.common.events import (
     ConsumerEvent,
     OffsetCorrected,
@@ -92,13 +91,12 @@ def pulls_of(broker: FakeBroker) -> int:
 
 
 async def test_routes_are_fetched_while_the_master_is_silent(cluster: FakeCluster) -> None:
-    config = ProducerConfig(send_timeout_seconds=0.3, retries=0)
-    async with Producer("sales", namesrv=cluster.namesrv, config=config) as producer:
+    async with Producer("sales", namesrv=cluster.namesrv) as producer:
         await producer.send(MESSAGE)
         old, new = cluster.broker, replica_of(cluster)
         old.freeze()
         with pytest.raises(SendUnknownError):
-            await producer.send(MESSAGE)
+            await producer.send(MESSAGE, timeout_seconds=0.3)
         routes = producer.client.routes
         before = len(cluster.name_server.requests_of(RequestCode.GET_ROUTEINFO_BY_TOPIC))
         await cluster.name_server.wait_for(RequestCode.GET_ROUTEINFO_BY_TOPIC, before + 3)
@@ -129,9 +127,8 @@ async def test_a_commit_that_a_former_master_rejects_is_sent_to_the_new_one(
     async def check(message: MessageExt) -> TransactionState:
         raise AssertionError(message)
 
-    config = ProducerConfig(send_timeout_seconds=15)
     at = cluster.namesrv
-    async with TransactionProducer("till", check=check, namesrv=at, config=config) as producer:
+    async with TransactionProducer("till", check=check, namesrv=at) as producer:
         async with producer.transaction(MESSAGE) as transaction:
             replica_of(cluster).promote()
 
@@ -161,8 +158,7 @@ async def test_a_master_that_rejects_pulls_as_slaves_do_invalidates_the_route(
 
 
 async def test_a_send_to_a_silent_master_is_repeated_at_the_new_one(cluster: FakeCluster) -> None:
-    config = ProducerConfig(send_timeout_seconds=60)
-    async with Producer("sales", namesrv=cluster.namesrv, config=config) as producer:
+    async with Producer("sales", namesrv=cluster.namesrv) as producer:
         await producer.send(MESSAGE)
         cluster.broker.freeze()
         sending = asyncio.create_task(producer.send(MESSAGE))
@@ -182,13 +178,12 @@ async def test_a_send_leaves_time_for_the_replica_that_follows_a_silent_master(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(send_attempts_module, "LEAST_FAILOVER_SECONDS", 0.1)
-    config = ProducerConfig(send_timeout_seconds=3, retries=10)
-    async with Producer("sales", namesrv=cluster.namesrv, config=config) as producer:
+    async with Producer("sales", namesrv=cluster.namesrv) as producer:
         await producer.send(MESSAGE)
         cluster.broker.freeze()
         replica_of(cluster).promote()
 
-        assert (await producer.send(MESSAGE)).ok
+        assert (await producer.send(MESSAGE, timeout_seconds=5)).ok
         cluster.broker.resume()
 
 
@@ -281,7 +276,7 @@ async def test_messages_at_offsets_of_lost_ones_that_did_not_match_are_read(
     cluster: FakeCluster, count: int
 ) -> None:
     """The last message that was pulled, before them, is the same in both logs."""
-    async with consuming(cluster, "wanted") as consumer:
+    async with consuming(cluster, "wanted", commit_interval_seconds=0.02) as consumer:
         put(cluster, "a", tag="wanted")
         put(cluster, *"bcd", tag="other")
         assert bodies(await polled(consumer, 1)) == ["a"]

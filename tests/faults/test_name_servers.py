@@ -205,7 +205,7 @@ async def test_known_topics_work_without_a_name_server() -> None:
                 await asyncio.sleep(0.002)
 
             with pytest.raises(NameServerUnavailableError):
-                await producer.send(Message("unheard-of", b"x"))
+                await producer.send(Message("unheard-of", b"x"), timeout_seconds=0.3)
 
 
 async def test_a_recovered_name_server_is_used_again_soon() -> None:
@@ -214,7 +214,7 @@ async def test_a_recovered_name_server_is_used_again_soon() -> None:
         async with Producer("shop", client=config) as producer:
             await producer.send(ORDER)
             await cluster.name_server.stop()
-            assert not await succeeds(producer.send(Message("later", b"x")))
+            assert not await succeeds(producer.send(Message("later", b"x"), timeout_seconds=0.3))
             cluster.create_topic("orders", 9)
             await cluster.name_server.start()
 
@@ -255,7 +255,9 @@ async def test_a_failed_refresh_keeps_the_route_and_recovers(kind: str) -> None:
         config = ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=0.05)
         async with Producer("shop", client=config) as producer:
             await producer.send(ORDER)
+            asked = len(server.requests)
             shorten_timeout(producer.client)
+            await until(lambda: len(server.requests) > asked + 4)  # those before wait for long
             add_fault[kind](ROUTE, times=4)
             asked = len(server.requests)
             await until(lambda: len(server.requests) > asked + 2)

@@ -18,6 +18,7 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.proxy import FaultProxy
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 
@@ -74,7 +75,9 @@ class Run:
             assert [number for number in stored[key] if number in set(sent)] == sent
 
 
-TOGETHER = ProducerConfig(auto_batch=AutoBatch(linger_seconds=0))
+TOGETHER = ProducerConfig(
+    auto_batch=AutoBatch(linger_seconds=0), send_timeout_seconds=PATIENCE_SECONDS
+)
 
 
 @pytest.fixture(params=[None, TOGETHER], ids=["alone", "together"])

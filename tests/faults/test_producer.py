@@ -22,11 +22,14 @@ from tests.fakes.proxy import FaultProxy
 from tests.fakes.stopwatch import Stopwatch
 from tests.history import Fault, History, Outcome, Recorder, Sent, check
 from tests.history.recording import record_call, stored_log, watch, wire_attempts
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 
 SEND = RequestCode.SEND_MESSAGE_V2
 SENDERS = 8
+BRIEF = 2.0  # timeout in seconds of sends without a response
+HALF_FOR_ANOTHER = 6.0  # the first attempt ends after half of it; the rest suffices when busy
 
 
 @dataclass
@@ -47,7 +50,7 @@ class Run:
         """Return the sends that are over."""
         return [each for each in self.history.sends if each.ended is not None]
 
-    async def keep_sending(self, name: str, timeout: float = 2.0) -> None:
+    async def keep_sending(self, name: str, timeout: float) -> None:
         """Send messages sequentially until stopped."""
         while not self.stopped:
             self.sent += 1
@@ -75,12 +78,11 @@ async def sending(
     brokers: int = 1,
     *,
     producer: ProducerConfig | None = None,
-    max_seconds: float = 2.0,
-    **client: float,
+    max_seconds: float = PATIENCE_SECONDS,
 ) -> AsyncIterator[Run]:
     """Send from several tasks during the block; then check all guarantees.
 
-    :param max_seconds: maximum seconds per send
+    :param max_seconds: timeout of each send
     """
     async with nothing_left(), AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(FakeCluster(brokers, topics={"orders": 4}))
@@ -89,9 +91,7 @@ async def sending(
         ]
         ways = {proxy.target: proxy.address for proxy in proxies}
         config = ClientConfig(
-            namesrv=cluster.namesrv,
-            address_mapper=lambda address: ways.get(address, address),
-            **client,  # type: ignore[arg-type]  # numbers
+            namesrv=cluster.namesrv, address_mapper=lambda address: ways.get(address, address)
         )
         recorder = Recorder()
         made = recorder.producer("shop", client=config, config=producer)
@@ -139,7 +139,7 @@ async def test_an_unreachable_broker_fails_no_send() -> None:
 
 
 async def test_the_only_broker_restarts() -> None:
-    async with sending() as run:
+    async with sending(max_seconds=BRIEF) as run:
         loop = asyncio.get_running_loop()
         started = loop.time()
         await run.cluster.broker.stop()
@@ -151,8 +151,7 @@ async def test_the_only_broker_restarts() -> None:
 
 
 async def test_a_hanging_broker_is_avoided() -> None:
-    producer = ProducerConfig(send_timeout_seconds=1.0)
-    async with sending(brokers=2, producer=producer) as run:
+    async with sending(brokers=2, max_seconds=HALF_FOR_ANOTHER) as run:
         before = run.count(Outcome.OK)
         run.proxies[0].stall()
         await run.until_ok(20)
@@ -167,7 +166,7 @@ async def test_a_hanging_broker_is_avoided() -> None:
 
 
 async def test_lost_responses_make_copies_with_one_id() -> None:
-    async with sending(brokers=2) as run:
+    async with sending(brokers=2, max_seconds=BRIEF) as run:
         for broker in run.cluster.brokers:
             broker.faults.drop("send", broker=broker.name, times=3)
         await run.until_ok(100)
@@ -187,7 +186,7 @@ async def test_duplicate_responses_count_once() -> None:
 
 @pytest.mark.parametrize("at", [0, 4, 5, 9, 40])
 async def test_damaged_responses_end_the_connection(at: int) -> None:
-    async with sending(producer=ProducerConfig(send_timeout_seconds=0.5)) as run:
+    async with sending(max_seconds=BRIEF) as run:
         for _ in range(3):
             run.proxies[0].down.on(corrupt(at), code=SEND)
             await run.until_ok(20)
@@ -196,7 +195,7 @@ async def test_damaged_responses_end_the_connection(at: int) -> None:
 
 
 async def test_truncated_responses_end_in_a_timeout_or_a_new_connection() -> None:
-    async with sending(producer=ProducerConfig(send_timeout_seconds=0.5)) as run:
+    async with sending(max_seconds=BRIEF) as run:
         run.cluster.faults.truncate("send", close=False)
         await run.until_ok(100)
 
@@ -234,8 +233,7 @@ async def test_go_away_reconnects() -> None:
 
 @pytest.mark.parametrize("size", [1, 7])
 async def test_slow_bytes_change_no_result(size: int) -> None:
-    config = ProducerConfig(send_timeout_seconds=30.0)  # a busy machine forwards few bytes a second
-    async with sending(producer=config, max_seconds=60.0) as run:
+    async with sending() as run:
         run.proxies[0].up.slice_bytes = run.proxies[0].down.slice_bytes = size
         await run.until_ok(50, seconds=60.0)
         run.proxies[0].up.off()
@@ -255,7 +253,7 @@ async def test_a_delay_of_200_ms_causes_no_false_timeouts() -> None:
 
 
 async def test_a_silent_cut_ends_every_call_in_time() -> None:
-    async with sending(producer=ProducerConfig(send_timeout_seconds=0.5)) as run:
+    async with sending(max_seconds=BRIEF) as run:
         loop = asyncio.get_running_loop()
         started = loop.time()
         run.proxies[0].stall()

@@ -16,7 +16,7 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.proxy import FaultProxy
-from tests.faults.test_producer import sending
+from tests.faults.test_producer import BRIEF, sending
 from tests.history import Outcome
 from tests.unit.remoting.until import until
 
@@ -39,19 +39,17 @@ async def keyed(producer: Producer) -> None:
 
 
 WAYS: Final = [
-    pytest.param(alone, ProducerConfig(), SEND, id="send"),
-    pytest.param(keyed, ProducerConfig(), SEND, id="keyed"),
-    pytest.param(batch, ProducerConfig(), BATCH, id="batch"),
-    pytest.param(
-        alone, ProducerConfig(auto_batch=AutoBatch(linger_seconds=0.02)), BATCH, id="auto-batch"
-    ),
+    pytest.param(alone, None, SEND, id="send"),
+    pytest.param(keyed, None, SEND, id="keyed"),
+    pytest.param(batch, None, BATCH, id="batch"),
+    pytest.param(alone, AutoBatch(linger_seconds=0.02), BATCH, id="auto-batch"),
 ]
 
 
-@pytest.mark.parametrize(("send", "config", "code"), WAYS)
+@pytest.mark.parametrize(("send", "auto_batch", "code"), WAYS)
 @pytest.mark.parametrize("stage", ["request", "answer"])
 async def test_a_broker_that_fails_at_any_stage_gets_the_message(
-    send: Sending, config: ProducerConfig, code: RequestCode, stage: str
+    send: Sending, auto_batch: AutoBatch | None, code: RequestCode, stage: str
 ) -> None:
     async with (
         FakeCluster(topics={"orders": 1}) as cluster,
@@ -59,7 +57,7 @@ async def test_a_broker_that_fails_at_any_stage_gets_the_message(
         Producer(
             "shop",
             client=ClientConfig(namesrv=cluster.namesrv, address_mapper=proxy.map_address),
-            config=config,
+            config=ProducerConfig(auto_batch=auto_batch),
         ) as producer,
     ):
         await producer.send(Message("orders", b"first"))
@@ -82,8 +80,8 @@ async def test_a_broker_that_fails_at_any_stage_gets_the_message(
 
 
 async def test_a_lost_response_without_retries_is_unknown_and_makes_no_copy() -> None:
-    config = ProducerConfig(retries=0, send_timeout_seconds=0.5)
-    async with sending(producer=config) as run:
+    config = ProducerConfig(retries=0)
+    async with sending(producer=config, max_seconds=BRIEF) as run:
         run.cluster.faults.drop("send", times=5)
         await until(lambda: run.count(Outcome.UNKNOWN) >= 5, "the losses to be noticed")
         await run.until_ok(50)
@@ -118,7 +116,7 @@ async def test_a_lost_response_with_retries_is_retried_or_unknown() -> None:
     ],
 )
 async def test_a_weaker_status_is_stored_once_and_returned(code: ResponseCode) -> None:
-    async with sending(brokers=2, max_seconds=15.0) as run:  # slow sends are not retried
+    async with sending(brokers=2) as run:
         before = run.count(Outcome.OK)
         for broker in run.cluster.brokers:
             broker.faults.refuse("send", code, executed=True, broker=broker.name, times=20)

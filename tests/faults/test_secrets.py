@@ -84,7 +84,7 @@ def check(shown: list[object], log: str) -> None:
 async def everything(config: ClientConfig) -> list[object]:
     """Use every kind of client; return all objects that can be shown."""
     shown: list[object] = [config, config.credentials]
-    sends = ProducerConfig(send_timeout_seconds=0.5, retries=1)
+    sends = ProducerConfig(retries=1)
     producer = Producer("shop", client=config, config=sends)
     tx_producer = TransactionProducer(
         "till", check=lambda _: TransactionState.ROLLBACK, client=config, config=sends
@@ -200,8 +200,8 @@ async def test_no_message_data_is_shown_when_messages_fail(
 ) -> None:
     shown: list[object] = [PRIVATE]
     async with FakeCluster(topics={"orders": 2, TRACE: 1}) as cluster:
-        config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=0.5)
-        sends = ProducerConfig(send_timeout_seconds=0.5, retries=1)
+        config = ClientConfig(namesrv=cluster.namesrv)
+        sends = ProducerConfig(retries=1)
         trace = MessageTrace(flush_seconds=0.01)
         async with Producer("shop", client=config, config=sends, hooks=[trace]) as producer:
             shown.append(await producer.send(PRIVATE))

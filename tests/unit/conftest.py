@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from rocketmq_aio.core import core
+from tests.patience import patient_clients  # noqa: F401 - for every test of this folder
 from tests.unit.cores import using
 
 SLOW = [HealthCheck.too_slow]  # a busy machine can be slow

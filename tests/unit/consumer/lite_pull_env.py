@@ -34,7 +34,7 @@ def consumer_of(
 ) -> LitePullConsumer:
     """Return a consumer that starts at the earliest offset by default."""
     config = LitePullConfig(**{"start_from": "earliest", **settings})
-    client = client or ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=15)
+    client = client or ClientConfig(namesrv=cluster.namesrv)
     return LitePullConsumer(group, client=client, config=config, **(listeners or {}))
 
 

@@ -27,7 +27,7 @@ def popper_of(
 ) -> PopConsumer:
     """Return a consumer that starts at the earliest offset by default."""
     config = PopConfig(**{"start_from": "earliest", "wait_seconds": 5, **settings})
-    client = client or ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=15)
+    client = client or ClientConfig(namesrv=cluster.namesrv)
     return PopConsumer(GROUP, client=client, config=config)
 
 

@@ -72,7 +72,7 @@ def push_consumer(
 ) -> PushConsumer:
     """Return a consumer that begins at the beginning, and closes soon, by default."""
     config = PushConfig(**{"start_from": "earliest", "close_timeout_seconds": 1.0, **settings})
-    client = client or ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=15)
+    client = client or ClientConfig(namesrv=cluster.namesrv)
     return PushConsumer(
         group, on_message=handler, client=client, config=config, **(arguments or {})
     )

@@ -31,7 +31,6 @@ SEND: Final = RequestCode.SEND_MESSAGE_V2
 SEND_BATCH: Final = RequestCode.SEND_BATCH_MESSAGE
 ROUTE: Final = RequestCode.GET_ROUTEINFO_BY_TOPIC
 ORDER: Final = Message("orders", b"hello")
-PATIENT: Final = ProducerConfig(send_timeout_seconds=15)  # no send fails on a slow machine
 
 
 @dataclass
@@ -88,14 +87,14 @@ async def open_producer(
     """Yield a started producer whose cluster has the topic ``orders``."""
     topics = {"orders": queues}
     async with FakeCluster(brokers=brokers, version=version, topics=topics) as cluster:
-        given = client or ClientConfig(request_timeout_seconds=15)
+        given = client or ClientConfig()
         at = ClientConfig(
             namesrv=cluster.namesrv,
             **{name: value for name, value in vars(given).items() if name != "namesrv"},
         )
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(faults, "SLOW_SECONDS", 60.0)  # no broker is excluded on a slow machine
-            async with Producer("shop", client=at, config=config or PATIENT) as producer:
+            async with Producer("shop", client=at, config=config) as producer:
                 yield ProducerEnv(cluster, producer)
 
 

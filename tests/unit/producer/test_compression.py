@@ -85,7 +85,7 @@ async def test_a_send_that_is_compressed_at_its_deadline_is_not_sent(
         with pytest.raises(SendError, match="compression took all the time") as failed:
             await asyncio.wait_for(send(Message("orders", LARGE)), 10)
         held.go_on.set()
-        await env.producer.send(Message("orders", b"small"))
+        await env.producer.send(Message("orders", b"small"), timeout_seconds=15)
 
         assert not isinstance(failed.value, SendUnknownError)
         assert env.bodies() == [b"small"]

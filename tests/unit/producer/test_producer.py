@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio.config.client import ClientConfig, Credentials
+from rocketmq_aio.config.client import ClientConfig, ClientSettings, Credentials
 from rocketmq_aio.config.producer import Compression, ProducerConfig
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import BrokerError, ConfigError, InvalidMessageError, PayloadError
@@ -21,10 +21,10 @@ from rocketmq_aio.producer.queue_selectors import select_by_hash
 from rocketmq_aio.protocol.compression import inflate
 from tests.unit.producer.producer_env import ORDER, SEND, ProducerEnv, open_producer
 
-ANY_ENCODING = [
-    ClientConfig(),
-    ClientConfig(header_encoding="json"),
-    ClientConfig(credentials=Credentials(access_key="admin", secret_key="adminsecret")),
+ANY_ENCODING: list[ClientSettings] = [
+    {},
+    {"header_encoding": "json"},
+    {"credentials": Credentials(access_key="admin", secret_key="adminsecret")},
 ]
 
 
@@ -32,8 +32,8 @@ ANY_ENCODING = [
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
-@pytest.mark.parametrize("client", ANY_ENCODING, ids=["binary", "json", "signed"])
-async def test_a_message_is_stored_as_it_was_sent(version: str, client: ClientConfig) -> None:
+@pytest.mark.parametrize("settings", ANY_ENCODING, ids=["binary", "json", "signed"])
+async def test_a_message_is_stored_as_it_was_sent(version: str, settings: ClientSettings) -> None:
     message = Message(
         "orders",
         "訂單".encode(),
@@ -43,7 +43,7 @@ async def test_a_message_is_stored_as_it_was_sent(version: str, client: ClientCo
         flag=7,
         wait_store_ok=False,
     )
-    async with open_producer(version=version, client=client) as env:
+    async with open_producer(version=version, client=ClientConfig(**settings)) as env:
         result = await env.producer.send(message)
         (stored,) = env.broker.messages("orders")
 

@@ -33,7 +33,6 @@ from tests.fakes.cluster import FakeCluster
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.producer.producer_env import (
     ORDER,
-    PATIENT,
     ROUTE,
     SEND,
     SEND_BATCH,
@@ -180,7 +179,7 @@ async def closed_during_first_route(
 ) -> AsyncIterator[FakeCluster]:
     """Close a producer, not its client, while *send* waits for the first route of its topic."""
     async with FakeCluster(topics={"orders": 4}) as cluster:
-        at = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=15)
+        at = ClientConfig(namesrv=cluster.namesrv)
         async with MQClientInstance(at) as client:
             producer = Producer("shop", client=client, config=config)
             await producer.start()
@@ -215,7 +214,7 @@ async def closed_during_first_route(
 async def test_no_batch_is_sent_after_close_returned(
     send: Callable[[Producer, MessageQueue], Coroutine[Any, Any, object]],
 ) -> None:
-    config = ProducerConfig(send_timeout_seconds=15, auto_batch=AutoBatch(linger_seconds=0))
+    config = ProducerConfig(auto_batch=AutoBatch(linger_seconds=0))
     async with closed_during_first_route(config, send) as cluster:
         assert not cluster.broker.requests_of(SEND)
 
@@ -224,12 +223,12 @@ async def test_no_oneway_message_is_sent_after_close_returned() -> None:
     def send(producer: Producer, _: MessageQueue) -> Coroutine[Any, Any, object]:
         return producer.send_oneway(Message("orders", b"large" * 10_000))
 
-    async with closed_during_first_route(PATIENT, send) as cluster:
+    async with closed_during_first_route(ProducerConfig(), send) as cluster:
         assert not cluster.broker.requests_of(SEND)
 
 
 async def test_no_request_of_send_batch_is_sent_after_close_returned() -> None:
-    config = ProducerConfig(send_timeout_seconds=15, max_message_bytes=300)
+    config = ProducerConfig(max_message_bytes=300)
     async with open_producer(config=config) as env:
         held = env.broker.faults.hold(SEND_BATCH, times=None)
         messages = [Message("orders", bytes(150)) for _ in range(2 * MAX_CONCURRENT)]
@@ -251,7 +250,7 @@ async def test_no_request_of_send_batch_is_sent_after_close_returned() -> None:
 async def test_a_close_that_runs_out_of_time_releases_the_producer() -> None:
     config = ProducerConfig(send_timeout_seconds=60)
     async with FakeCluster(topics={"orders": 4}) as cluster:
-        at = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=15)
+        at = ClientConfig(namesrv=cluster.namesrv)
         async with MQClientInstance(at) as client:
             producer = Producer("shop", client=client, config=config)
             await producer.start()

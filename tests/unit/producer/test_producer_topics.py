@@ -189,7 +189,7 @@ def route_of(env: ProducerEnv) -> set[str]:
 async def test_a_queue_whose_broker_has_returned_is_found_before_the_next_refresh(
     batching: AutoBatch | None,
 ) -> None:
-    config = ProducerConfig(send_timeout_seconds=15, auto_batch=batching)
+    config = ProducerConfig(auto_batch=batching)
     async with open_producer(brokers=2, config=config) as env:
         server, producer = env.cluster.name_server, env.producer
         wanted = env.queue(0, "broker-b")

@@ -15,9 +15,9 @@ from rocketmq_aio.instance import routes as routes_module
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer import retry as retry_module, topic_publish_info as table_module
 from rocketmq_aio.remoting.backoff import Backoff
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.producer.producer_env import (
     ORDER,
-    PATIENT,
     SEND,
     ProducerEnv,
     connected,
@@ -27,7 +27,7 @@ from tests.unit.producer.producer_env import (
 from tests.unit.remoting.until import succeeds, until, until_done
 
 BUSY = Response(2, remark="system busy")
-ONCE = ProducerConfig(retries=0)
+ONCE = ProducerConfig(retries=0, send_timeout_seconds=PATIENCE_SECONDS)
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +104,7 @@ async def test_a_new_route_of_the_template_is_used_for_topics_to_be_created(
 ) -> None:
     await connected(env)
     await stopped(env, env.broker)
-    created, template = Message("created", b"x"), PATIENT.template_topic
+    created, template = Message("created", b"x"), ProducerConfig().template_topic
     assert not await succeeds(env.producer.send(created, timeout_seconds=0.3))
     env.broker.port = 0
     await env.broker.start()
@@ -123,7 +123,7 @@ async def test_many_failing_sends_share_route_requests(monkeypatch: pytest.Monke
         await connected(env)
         await stopped(env, env.broker)
         asked = len(env.cluster.name_server.requests)
-        sends = (succeeds(env.producer.send(ORDER, timeout_seconds=3)) for _ in range(500))
+        sends = (succeeds(env.producer.send(ORDER, timeout_seconds=1)) for _ in range(500))
         assert not any(await asyncio.gather(*sends))
 
         assert len(env.cluster.name_server.requests) - asked <= 1

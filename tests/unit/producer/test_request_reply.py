@@ -28,14 +28,7 @@ from rocketmq_aio.protocol import replies as replies_module
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.record import decode_message
-from tests.unit.producer.producer_env import (
-    ORDER,
-    PATIENT,
-    SEND,
-    ProducerEnv,
-    open_producer,
-    reached,
-)
+from tests.unit.producer.producer_env import ORDER, SEND, ProducerEnv, open_producer, reached
 from tests.unit.remoting.until import succeeds, until
 
 REPLY = RequestCode.SEND_REPLY_MESSAGE_V2
@@ -54,7 +47,7 @@ def requests_in(env: ProducerEnv) -> list[MessageExt]:
 @asynccontextmanager
 async def responder(env: ProducerEnv) -> AsyncIterator[Producer]:
     at = env.cluster.namesrv
-    async with Producer("answers", namesrv=at, config=PATIENT) as producer:
+    async with Producer("answers", namesrv=at) as producer:
         yield producer
 
 

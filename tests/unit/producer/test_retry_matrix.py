@@ -17,6 +17,7 @@ from rocketmq_aio.producer import retry as retry_module
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.remoting.backoff import Backoff
 from tests.fakes.broker import FakeBroker
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.producer.producer_env import (
     ORDER,
     SEND,
@@ -74,7 +75,7 @@ WEAKER = {
     "SLAVE_NOT_AVAILABLE": weaker(11),
     "FLUSH_SLAVE_TIMEOUT": weaker(12),
 }
-BETTER = ProducerConfig(retry_other_broker=True)
+BETTER = ProducerConfig(retry_other_broker=True, send_timeout_seconds=PATIENCE_SECONDS)
 
 Send = Callable[[ProducerEnv, float], Awaitable[object]]  # and how many seconds it may take
 WAYS: dict[str, tuple[Send, Then]] = {

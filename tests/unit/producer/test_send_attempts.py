@@ -27,6 +27,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.model.values import SendStatus
 from rocketmq_aio.producer import retry as retry_module
 from rocketmq_aio.remoting.backoff import Backoff
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.producer.producer_env import (
     ORDER,
     SEND,
@@ -44,8 +45,8 @@ BUSY = Response(2, remark="system busy")
 DOWN = Response(14, remark="service not available")
 ILLEGAL = Response(13, remark="the message is illegal")
 WEAKER = Response(10, ext={"msgId": "0A", "queueId": "0", "queueOffset": "9"})
-ONCE = ProducerConfig(retries=0)
-BETTER = ProducerConfig(retry_other_broker=True)
+ONCE = ProducerConfig(retries=0, send_timeout_seconds=PATIENCE_SECONDS)
+BETTER = ProducerConfig(retry_other_broker=True, send_timeout_seconds=PATIENCE_SECONDS)
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio.config.client import ClientConfig, Credentials
+from rocketmq_aio.config.client import ClientConfig, ClientSettings, Credentials
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Close, Outcome, Response, resolve
@@ -25,12 +25,13 @@ from rocketmq_aio.model.values import MessageQueue, SendResult, SendStatus
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import SendMessage
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.producer.producer_env import ORDER, SEND_BATCH, ProducerEnv, open_producer
 
 pytestmark = pytest.mark.usefixtures("each_core")
 
 STEPS = 200  # turns of the loop, far more than a send takes to leave
-ONCE = ProducerConfig(retries=0)
+ONCE = ProducerConfig(retries=0, send_timeout_seconds=PATIENCE_SECONDS)
 
 
 def orders(count: int, topic: str = "orders") -> list[Message]:
@@ -39,18 +40,18 @@ def orders(count: int, topic: str = "orders") -> list[Message]:
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 @pytest.mark.parametrize(
-    "client",
+    "settings",
     [
-        ClientConfig(),
-        ClientConfig(header_encoding="json"),
-        ClientConfig(credentials=Credentials(access_key="admin", secret_key="adminsecret")),
+        {},
+        {"header_encoding": "json"},
+        {"credentials": Credentials(access_key="admin", secret_key="adminsecret")},
     ],
     ids=["binary", "json", "signed"],
 )
 async def test_a_batch_is_one_request_and_one_result_per_message(
-    version: str, client: ClientConfig
+    version: str, settings: ClientSettings
 ) -> None:
-    async with open_producer(version=version, client=client) as env:
+    async with open_producer(version=version, client=ClientConfig(**settings)) as env:
         results = await env.producer.send_batch(orders(5), queue=env.queue(1))
         stored = env.broker.messages("orders", 1)
 

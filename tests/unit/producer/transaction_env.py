@@ -24,7 +24,6 @@ from tests.fakes.cluster import FakeCluster
 
 END = RequestCode.END_TRANSACTION
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
-PATIENT = ClientConfig(request_timeout_seconds=15)  # a slow machine fails no request
 
 
 class CheckRecorder:
@@ -103,12 +102,12 @@ async def open_transactions(
     """Yield a started transaction producer whose cluster has the topic ``orders``."""
     recorder = CheckRecorder()
     async with FakeCluster(brokers=brokers, version=version, topics={"orders": 4}) as cluster:
-        at = replace(client or PATIENT, namesrv=cluster.namesrv)
+        at = replace(client or ClientConfig(), namesrv=cluster.namesrv)
         async with TransactionProducer(
             "till",
             check=check or recorder,
             client=at,
-            config=config or ProducerConfig(send_timeout_seconds=15),
+            config=config,
             check_concurrency=check_concurrency,
             hooks=hooks,
         ) as producer:

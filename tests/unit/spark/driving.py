@@ -83,7 +83,7 @@ async def driving(
     """A driver with these options; ``__`` stands for the dot in a name."""
     named = {name.replace("__", "."): each for name, each in given.items()}
     options = options_for(cluster, named, streaming=streaming)
-    config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=15)
+    config = ClientConfig(namesrv=cluster.namesrv)
     async with MQClientInstance(config) as instance:
         consumer = PullConsumer(options.connection.group, client=instance)
         async with consumer:

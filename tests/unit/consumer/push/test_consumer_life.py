@@ -357,7 +357,7 @@ async def test_stuck_handler_is_cancelled_at_close_without_a_commit(
 
 async def test_close_that_runs_out_of_time_leaves_the_group(cluster: FakeCluster) -> None:
     put(cluster, "a")
-    at = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=15)
+    at = ClientConfig(namesrv=cluster.namesrv)
 
     async with nothing_left(), asyncio.timeout(15), MQClientInstance(at) as client:
         stuck = push_consumer(cluster, forever, client=client, close_timeout_seconds=60.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketmq_aio.config.client import ClientConfig, Credentials
+from rocketmq_aio.config.client import ClientConfig, ClientSettings, Credentials
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import (
     ConfigError,
@@ -42,12 +42,12 @@ def single(**changes: object) -> Encoded:
 
 
 @pytest.mark.parametrize(
-    "client",
-    [ClientConfig(), ClientConfig(credentials=Credentials(access_key="a", secret_key="secret1"))],
+    "settings",
+    [{}, {"credentials": Credentials(access_key="a", secret_key="secret1")}],
     ids=["prepared", "signed"],
 )
-async def test_an_encoded_batch_is_stored_with_its_ids(client: ClientConfig) -> None:
-    async with open_producer(client=client) as env:
+async def test_an_encoded_batch_is_stored_with_its_ids(settings: ClientSettings) -> None:
+    async with open_producer(client=ClientConfig(**settings)) as env:
         result = await env.producer.send_encoded(batch(), queue=env.queue(2))
         stored = env.broker.messages("orders", 2)
 

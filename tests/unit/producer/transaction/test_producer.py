@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from rocketmq_aio.config.client import ClientConfig, Credentials
+from rocketmq_aio.config.client import ClientConfig, ClientSettings, Credentials
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Response
@@ -51,11 +51,10 @@ from tests.unit.remoting.until import until
 SEND = RequestCode.SEND_MESSAGE_V2
 HEART_BEAT = RequestCode.HEART_BEAT
 ORDER = Message("orders", b"paid", tags="new", keys="42", properties={"color": "red"})
-ANY_ENCODING = [
-    ClientConfig(),
-    ClientConfig(header_encoding="json"),
-    ClientConfig(credentials=Credentials(access_key="admin", secret_key="adminsecret")),
-    ClientConfig(namespace="shop"),
+ANY_ENCODING: list[ClientSettings] = [
+    {},
+    {"header_encoding": "json"},
+    {"credentials": Credentials(access_key="admin", secret_key="adminsecret")},
 ]
 
 
@@ -67,9 +66,9 @@ class LocalPartError(Exception):
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
-@pytest.mark.parametrize("client", ANY_ENCODING[:3], ids=["binary", "json", "signed"])
-async def test_the_end_of_the_block_commits(version: str, client: ClientConfig) -> None:
-    async with open_transactions(version=version, client=client) as env:
+@pytest.mark.parametrize("settings", ANY_ENCODING, ids=["binary", "json", "signed"])
+async def test_the_end_of_the_block_commits(version: str, settings: ClientSettings) -> None:
+    async with open_transactions(version=version, client=ClientConfig(**settings)) as env:
         async with env.producer.transaction(ORDER) as tx:
             assert (env.visible, len(env.open)) == ([], 1)
 
@@ -190,7 +189,7 @@ async def test_end_transaction_has_the_offsets_of_the_half_message() -> None:
 
 
 async def test_a_namespace_applies_to_topic_and_group() -> None:
-    async with open_transactions(client=ANY_ENCODING[3]) as env:
+    async with open_transactions(client=ClientConfig(namespace="shop")) as env:
         env.cluster.create_topic("shop%orders")
         await env.commit(ORDER)
 
