@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.consumer.group import group_engine
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.rebalance import rebalancer as rebalance_module
 from rocketmq_aio.embedded.responses import Response
@@ -52,6 +53,12 @@ BATCH: Final = 5
 async def cluster() -> AsyncIterator[FakeCluster]:
     async with FakeCluster(topics={TOPIC: QUEUES}) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def late_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine delays the commits of the former owner, too."""
+    monkeypatch.setattr(group_engine, "TAKEOVER_DELAY_SECONDS", 3.0)
 
 
 @dataclass
@@ -231,7 +238,7 @@ async def test_group_with_more_members_than_queues_reaches_an_assignment() -> No
 
 
 async def test_committed_messages_are_not_redelivered_to_the_next_owner(
-    cluster: FakeCluster, crowd: Crowd
+    cluster: FakeCluster, crowd: Crowd, late_takeover: None
 ) -> None:
     sender = Sender(cluster, QUEUES)
     sender.send(20 * QUEUES)
@@ -246,7 +253,7 @@ async def test_committed_messages_are_not_redelivered_to_the_next_owner(
 
 
 async def test_slow_member_causes_duplicates_only_of_messages_in_flight(
-    cluster: FakeCluster,
+    cluster: FakeCluster, late_takeover: None
 ) -> None:
     for number in range(QUEUES):
         put(cluster, *numbers(10), queue_id=number)

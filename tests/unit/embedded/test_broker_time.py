@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -105,7 +104,7 @@ async def test_held_requests_end_on_the_clock(cluster: EmbeddedCluster) -> None:
     env = env_of(cluster)
     async with env.client() as client:
         held = client.send(pull_header(env, 0, suspend_timeout_millis=20_000))
-        await asyncio.sleep(0.05)
+        await until(lambda: cluster.broker.state.store.arrivals.waiting)
         cluster.clock.advance(20)
 
         assert (await client.answer(held)).code == 19
