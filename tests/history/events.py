@@ -348,7 +348,10 @@ class Settled(OfQueue, kw_only=True):
 
 
 class SentBack(Event, kw_only=True):
-    """A message was sent back, by its position in the commit log, or as a copy with *uid*."""
+    """A message was sent back, by its position in the commit log, or as a copy with *uid*.
+
+    *tries* is the reconsume count of the copied message; its redeliveries have higher ones.
+    """
 
     at: float
     number: str
@@ -356,6 +359,7 @@ class SentBack(Event, kw_only=True):
     broker: str = ""
     log_offset: int | None = None
     uid: str = ""
+    tries: int = 0
     dead: bool = False
     confirmed: float | None = None
 

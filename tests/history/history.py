@@ -138,7 +138,7 @@ class History:
     _epochs: dict[Held, Epoch] = field(default_factory=dict)
     _unprocessed: dict[str, list[Delivered]] = field(default_factory=lambda: defaultdict(list))
     _places: dict[tuple[str, str, int], Delivered | Handled] = field(default_factory=dict)
-    _by_identity: dict[tuple[str, str], Delivered | Handled] = field(default_factory=dict)
+    _by_identity: dict[tuple[str, str, int], Delivered | Handled] = field(default_factory=dict)
     _numbers: count[int] = field(default_factory=lambda: count(1))
 
     @classmethod
@@ -310,7 +310,7 @@ class History:
     def _place(self, each: Delivered | Handled) -> None:
         if each.log_offset is not None:
             self._places[each.group, each.queue.broker_name, each.log_offset] = each
-        self._by_identity[each.group, each.identity] = each
+        self._by_identity[each.group, each.identity, each.tries] = each
 
     def _add_handler_ended(self, ended: events.HandlerEnded) -> None:
         handled: Handled = self._open.pop(ended.number)
@@ -366,7 +366,8 @@ class History:
 
     def _sent_back_message(self, sent_back: SentBack) -> Delivered | Handled | None:
         if sent_back.log_offset is None:
-            return self._by_identity.get((sent_back.group, sent_back.uid))
+            key = (sent_back.group, sent_back.uid, sent_back.tries)
+            return self._by_identity.get(key)
         return self._places.get((sent_back.group, sent_back.broker, sent_back.log_offset))
 
     def _add_fault(self, fault: Fault) -> None:

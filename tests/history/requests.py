@@ -154,6 +154,7 @@ def _copy(sink: Sink, _consumer: str, header: Any, body: bytes) -> list[Event]: 
             number=sink.number(),
             group=header.topic.removeprefix(RETRY_PREFIX),
             uid=uid or short_body(body).decode(errors="replace"),
+            tries=(header.reconsume_times or 1) - 1,
         )
     ]
 

@@ -18,7 +18,7 @@ from tests.history import (
     check,
     duplicates,
 )
-from tests.history.events import DeadLettered, Drained, Joined, SentBack, Subscribed
+from tests.history.events import Confirmed, DeadLettered, Drained, Joined, SentBack, Subscribed
 from tests.unit.costs import cpu_seconds
 
 Q0 = MessageQueue("orders", "broker-a", 0)
@@ -222,6 +222,17 @@ def dead_lettered(history: History, *, confirmed_at: float | None) -> None:
     history.sent_back.append(
         SentBack(at=11, number="s1", group=GROUP, uid="u1", confirmed=confirmed_at)
     )
+
+
+def test_a_confirmed_copy_settles_the_message_that_failed_and_no_redelivery() -> None:
+    """The broker executed the request that sent it back, too, and its response was lost."""
+    history = History()
+    history.add(handled(10, outcome=Outcome.FAIL))
+    history.add(handled(20, queue=RETRIES, tries=1))
+    history.add(SentBack(at=21, number="s1", group=GROUP, uid="u1", tries=0))
+    history.add(Confirmed(at=22, number="s1"))
+
+    assert [each.queue for each in history.settled] == [Q0]
 
 
 def never_consumed(history: History) -> list[Violation]:
