@@ -122,8 +122,11 @@ class Soak:
     async def _restart(self, servers: ServerProcess, seconds: float) -> None:
         while True:
             await asyncio.sleep(seconds)
-            await asyncio.to_thread(servers.restart, self.restarts % BROKERS)
-            self.restarts += 1
+            broker = self.restarts % BROKERS
+            self.restarts += (
+                1  # counted at its begin: a thread ends also if its caller is cancelled
+            )
+            await asyncio.to_thread(servers.restart, broker)
 
     async def _drain(self) -> None:
         """Stop sending, and wait until all messages were received."""
