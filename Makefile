@@ -43,6 +43,9 @@ ONLY_EMBEDDED := tests/broker/test_embedded_official.py examples/billing/tests/t
 # Not conformance: it compares the embedded broker with the versions that it imitates.
 CLIENT_TESTS := $(addprefix tests/broker/test_,producer.py push.py pull.py transactions.py pop.py)
 
+# Without compiled files each process that tests start compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo core test test-quick check check-format check-mypy check-pyright check-layers check-docs test-unit test-core test-faults test-embedded test-broker test-essential-topologies test-topologies test-chaos test-versions test-spark test-containers bench docs format lock clean
 
 demo: $(DEMO)/.ready
