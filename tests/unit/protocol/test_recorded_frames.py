@@ -1,6 +1,8 @@
 """Recorded traffic of the Java client with real servers: decoded and encoded again."""
 
 import json
+from collections import defaultdict
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -175,8 +177,26 @@ COMPRESSED_SENDS: Final = [
 ]
 
 
-def each(halves: list[Half]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("half", halves, ids=[half.name for half in halves])
+def each(halves: list[Half]) -> Callable[[Callable[[Half], None]], Callable[..., None]]:
+    """Run a test for *halves*: one pytest item per request code, as an item per frame is slow."""
+    of_code: dict[int, list[Half]] = defaultdict(list)
+    for half in halves:
+        of_code[half.request_code].append(half)
+
+    def repeated(test: Callable[[Half], None]) -> Callable[..., None]:
+        @pytest.mark.parametrize("code", of_code)
+        def test_all(code: int) -> None:
+            for half in of_code[code]:
+                try:
+                    test(half)
+                except Exception as error:
+                    error.add_note(f"frame {half.name}")
+                    raise
+
+        test_all.__name__, test_all.__doc__ = test.__name__, test.__doc__
+        return test_all
+
+    return repeated
 
 
 @each(HALVES)
