@@ -58,7 +58,8 @@ async def test_queues_are_revoked_after_a_suspension(
     cluster: FakeCluster, suspend: Callable[[], None]
 ) -> None:
     events = Events()
-    async with pushing(cluster, Notes(), arguments={"on_event": events}):
+    arguments = {"on_event": events}
+    async with pushing(cluster, Notes(), arguments=arguments, commit_interval_seconds=0.02):
         suspend()
 
         assert await events.have(QueuesRevoked)

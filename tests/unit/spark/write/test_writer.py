@@ -259,7 +259,7 @@ async def test_a_failed_send_names_topic_broker_and_tries(cluster: FakeCluster) 
     with pytest.raises(
         WriteError, match=r"10 row.*'orders'.*tries 2.*Send(Unknown)?Error.*too busy"
     ) as failed:
-        await run(cluster, batches(1))
+        await run(cluster, batches(1), send_timeout_ms=2000)
 
     assert failed.value.broker == cluster.broker.address
     assert stored(cluster) == []
