@@ -116,7 +116,6 @@ class EmbeddedCluster:
             for _ in range(replicas):
                 self.broker_class(name=broker.name, version=each, master=broker, **options)
             self.name_server.register(broker)
-        self.faults.names = list(dict.fromkeys(server.name for server in self.servers))
         for name, queues in (topics or {}).items():
             self.create_topic(name, queues)
         self._stack = AsyncExitStack()

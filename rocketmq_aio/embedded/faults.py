@@ -119,7 +119,7 @@ class Fault:
     def __init__(
         self, faults: Faults, codes: frozenset[int] | None, respond: Respond, where: Selection
     ) -> None:
-        _check(where, faults.names)
+        _check(where, [server.name for server in faults.servers])
         self.count = 0
         self.requests: deque[Command] = deque(maxlen=MAX_REQUESTS)
         self.times = where.get("times", 1)
@@ -258,7 +258,7 @@ class Faults:
 
     All methods raise `ValueError` or `TypeError` for arguments that no request can meet.
 
-    :ivar names: of the servers that *broker* can name; empty: any
+    :ivar servers: those that *broker* can name
     :ivar held: futures of held responses, of all faults
     """
 
@@ -267,7 +267,7 @@ class Faults:
         self._clock = clock or Clock()
         self._limited: list[Fault] = []
         self._kept: list[Fault] = []  # the newest first
-        self.names: Collection[str] = ()
+        self.servers: list[FaultyServer] = []
         self.held: dict[asyncio.Future[None], None] = {}
         self.active = False
 
@@ -522,5 +522,5 @@ def _check(where: Selection, names: Collection[str]) -> None:
     times, broker = where.get("times", 1), where.get("broker")
     if times is not None and times < 1:
         raise ValueError(f"times={times!r}: expected 1 or more, or None for all requests")
-    if broker is not None and names and broker not in names:
-        raise ValueError(f"broker={broker!r}: choose from {', '.join(names)}")
+    if broker is not None and broker not in names:
+        raise ValueError(f"broker={broker!r}: choose from {', '.join(dict.fromkeys(names))}")

@@ -97,6 +97,7 @@ class EmbeddedServer:
         self.thread = options.get("thread") or LoopThread()
         self.clock = options.get("clock") or Clock(self.thread)
         self.faults = options.get("faults") or Faults(self.clock, self.thread)
+        self.faults.servers.append(self)
         self.errors: deque[Exception] = deque(maxlen=MAX_ERRORS)
         self.connections: dict[int, ServerConnection] = {}  # open connections
         self.changed = Notifier()  # of the set of connections

@@ -67,7 +67,7 @@ def stored(cluster: EmbeddedCluster) -> int:
         (lambda faults: faults.refuse("send", topic=["a"]), r"topic=\['a'\]: expected one name"),
         (lambda faults: faults.handle("send", None, executed=False), "executed: this fault has no"),
         (lambda faults: faults.hold("send", times=0), "times=0: expected 1 or more, or None"),
-        (lambda faults: faults.drop("send", broker="broker-z"), "choose from broker-a, broker-b"),
+        (lambda faults: faults.drop("send", broker="broker-z"), "choose from namesrv, broker-a, "),
         (lambda faults: faults.delay("send", -1), "seconds=-1: expected a number from 0 on"),
         (lambda faults: faults.delay("send", float("nan")), "seconds=nan: expected a number"),
     ],
@@ -160,6 +160,13 @@ async def test_requests_are_chosen_by_broker(cluster: EmbeddedCluster, client: R
     assert await codes_of_sends(client, 1) == [0]
     async with RawClient(cluster.brokers[1].address) as other:
         assert await codes_of_sends(other, 1) == [14]
+
+
+def test_servers_are_chosen_by_their_present_names() -> None:
+    cluster = EmbeddedCluster()
+    cluster.name_server.name = "namesrv-0"
+
+    assert cluster.faults.drop("route", broker="namesrv-0").count == 0
 
 
 async def test_name_servers_have_faults_too(cluster: EmbeddedCluster) -> None:
