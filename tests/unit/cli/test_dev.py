@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -135,8 +135,16 @@ async def test_a_closed_output_does_not_stop_the_brokers(tmp_path: Path) -> None
         assert await consume(await running.namesrv()) == [b"one", b"two"]
 
 
+@pytest.fixture
+def unignored_hangups() -> Iterator[None]:
+    """Undo the effect of `nohup` on the processes of a test."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")
-async def test_a_closed_terminal_saves_the_data(tmp_path: Path) -> None:
+async def test_a_closed_terminal_saves_the_data(tmp_path: Path, unignored_hangups: None) -> None:
     async with started("--keep", str(tmp_path / "data")) as running:
         await running.namesrv()
         assert await running.stop(signal.SIGHUP) == 0
