@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from rocketmq_aio.config.consumer import PopConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
@@ -22,8 +22,11 @@ from rocketmq_aio.errors import AckError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.subscription import Subscription
+from rocketmq_aio.remoting.gather import gather_limited
 
 logger = get_logger(__name__)
+
+DEAD_LETTERS_AT_ONCE: Final = 32  # of one response
 
 
 class PopIntake:
@@ -68,10 +71,10 @@ class PopIntake:
 
     def accept(
         self, source: MessageQueue, wanted: Subscription, popped: Popped, *, stopped: bool
-    ) -> list[PoppedMessage]:
-        """Return the messages of *popped*, which *wanted* selected, to deliver.
+    ) -> tuple[list[PoppedMessage], list[PoppedMessage]]:
+        """Return the messages of *popped* to deliver, and those without retries left.
 
-        Without that subscription, or when the loop was *stopped*, all are given back.
+        Without the subscription *wanted*, or when the loop was *stopped*, all are given back.
         """
         if popped.fault is not None:
             offset = popped.messages[-1].queue_offset + 1 if popped.messages else 0
@@ -80,15 +83,22 @@ class PopIntake:
         current = self.subscription_of(source.topic)
         if current is None or stopped or not current.selects_same(wanted):
             self.give_back(popped.messages)
-            return []
-        accepted = self._select(popped.messages, wanted)
-        return self._filter(accepted) if self._filters and accepted else accepted
+            return [], []
+        accepted, exhausted = self._select(popped.messages, wanted)
+        if self._filters and accepted:
+            accepted = self._filter(accepted)
+        return accepted, exhausted
+
+    async def send_to_dlq(self, messages: list[PoppedMessage]) -> None:
+        """Send *messages* to the dead-letter queue; failures are logged."""
+        await gather_limited(self._send_to_dlq, messages, DEAD_LETTERS_AT_ONCE)
 
     def _select(
         self, messages: Iterable[PoppedMessage], wanted: Subscription
-    ) -> list[PoppedMessage]:
-        """Acknowledge messages of other tags; send messages without retries left to the DLQ."""
+    ) -> tuple[list[PoppedMessage], list[PoppedMessage]]:
+        """Acknowledge messages of other tags; return the others, and those without retries left."""
         accepted: list[PoppedMessage] = []
+        exhausted: list[PoppedMessage] = []
         heads: set[MessageQueue] = set()  # queues whose first message was seen
         settings = self._settings
         for message in messages:
@@ -99,10 +109,10 @@ class PopIntake:
             if wanted.tags and message.tags not in wanted.tags:  # a tag of equal hash
                 self.acks.add(message)
             elif self.service.exceeds_retries(message) and not is_behind:
-                self._tasks.spawn(self._send_to_dlq, message, name="send-to-dlq")
+                exhausted.append(message)
             else:
                 accepted.append(message)
-        return accepted
+        return accepted, exhausted
 
     def _filter(self, messages: list[PoppedMessage]) -> list[PoppedMessage]:
         """Run the filter hooks; acknowledge what they leave out."""

@@ -107,8 +107,12 @@ class PopLoop:
         early = MIN_INTERVAL_SECONDS - (loop.time() - began)
         if request.wait_seconds > MIN_INTERVAL_SECONDS and not popped.messages and early > 0:
             await anyio.sleep(early)
-        if accepted := self._intake.accept(self.source, wanted, popped, stopped=self.stopped):
+        stopped = self.stopped
+        accepted, exhausted = self._intake.accept(self.source, wanted, popped, stopped=stopped)
+        if accepted:
             self._deliver(accepted)
+        if exhausted:  # waits: a broker that stores no dead letters would fill the memory
+            await self._intake.send_to_dlq(exhausted)
 
     async def _fail(self, error: RocketMQError, backoff: Backoff) -> None:
         first = self.failure is None

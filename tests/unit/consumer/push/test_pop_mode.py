@@ -47,12 +47,12 @@ async def push_popping(
         yield consumer
 
 
-def put_retried(cluster: FakeCluster, body: str, times: int) -> None:
+def put_retried(cluster: FakeCluster, body: str, times: int, *, topic: str = RETRY_TOPIC) -> None:
     """Store a message that was retried *times* already."""
     store = cluster.broker.state.store
-    store.create_topic(RETRY_TOPIC, 1)
+    store.create_topic(topic, 1)
     again = NewMessage(
-        topic=RETRY_TOPIC,
+        topic=topic,
         queue_id=0,
         body=body.encode(),
         born_ms=store.clock.now_ms(),
@@ -106,6 +106,26 @@ async def test_failed_send_to_dlq_is_repeated_when_the_message_is_redelivered(
     assert event.reconsume_times == 2
     assert [each.body for each in cluster.broker.messages(DEAD)] == [b"dead"]
     assert handled.bodies() == ["next"]
+
+
+async def test_the_next_pop_waits_for_the_dead_letters_of_the_last(cluster: FakeCluster) -> None:
+    events = Events()
+    with cluster.faults.hold("send_back", times=None) as held:
+        async with push_popping(
+            cluster,
+            Notes(),
+            max_reconsume_times=0,
+            pop_batch_size=1,
+            arguments={"on_event": events},
+        ):
+            for number in range(3):
+                put_retried(cluster, str(number), 1, topic=TOPIC)
+            for _ in range(3):
+                await held.wait()
+                await asyncio.sleep(0.2)  # enough for further pops
+                assert len(held.held) == 1
+                held.release()
+            await events.have(MessageDeadLettered, 3)
 
 
 async def test_dead_letter_of_a_failing_handler_is_reported_once(cluster: FakeCluster) -> None:
