@@ -29,6 +29,18 @@ LOOK_SECONDS: Final = 1.0  # between checks for brokers that do not know this cl
 LONGEST_RETRY_SECONDS: Final = 5.0  # a restarted broker checks transactions soon
 
 
+class _Next:
+    """A heartbeat that waits for its turn.
+
+    :ivar groups: what it is about; None: all groups
+    :ivar callers: futures of those who wait for its outcome
+    """
+
+    def __init__(self) -> None:
+        self.groups: set[str | None] = set()
+        self.callers: list[asyncio.Future[RocketMQError | None]] = []
+
+
 class Heartbeats:
     """Sends heartbeats to brokers, concurrently: a slow broker does not delay the others.
 
@@ -54,11 +66,7 @@ class Heartbeats:
         self._accepted: dict[str, int] = {}  # latest fingerprint that each address confirmed
         self._v2: set[str] = set()
         self._locks: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
-        self._calls = 0  # of `start`
-        # By address: the number of calls when the last heartbeat began, and its error.
-        self._last: dict[str, tuple[int, RocketMQError | None]] = {}
-        # By address: what the next heartbeat is about, with the number of the last call for it.
-        self._due: defaultdict[str, dict[str | None, int]] = defaultdict(dict)
+        self._next: dict[str, _Next] = {}  # by address: the heartbeat that waits for its turn
         self._registered: set[str] = set()  # over the connection of the last heartbeat
         self._retries: dict[str, tuple[float, Backoff]] = {}  # failing addresses: not before
         self._sending: set[str] = set()  # by `run`
@@ -117,39 +125,41 @@ class Heartbeats:
         """Send to one broker in the background; the future has the failure, which is logged.
 
         One at a time, since brokers process requests in any order: the older of two could win.
-        A caller that waited while a later heartbeat began shares its outcome: each heartbeat has
-        the groups of all callers that wait.  It goes on when its caller is cancelled: what follows
-        it, such as an unregistration, must not overtake it.
+        All calls until a heartbeat begins share it, so that a slow broker costs two tasks, and not
+        one for each call.  It goes on when its callers are cancelled: what follows it, such as an
+        unregistration, must not overtake it.
 
         :param group: leave other groups out, if the broker knows them
         """
-        self._calls += 1
-        call = self._due[address][group] = self._calls
         ended: asyncio.Future[RocketMQError | None] = asyncio.get_running_loop().create_future()
-        if not self._tasks.spawn(self._send_due, address, call, ended, name=f"heartbeat-{address}"):
-            ended.set_result(ClosedError("the client is closed"))
+        waiting = self._next.get(address)
+        if waiting is None:
+            waiting = _Next()
+            if not self._tasks.spawn(
+                self._send_next, address, waiting, name=f"heartbeat-{address}"
+            ):
+                ended.set_result(ClosedError("the client is closed"))
+                return ended
+            self._next[address] = waiting
+        waiting.groups.add(group)
+        waiting.callers.append(ended)
         return ended
 
-    async def _send_due(
-        self, address: str, call: int, ended: asyncio.Future[RocketMQError | None]
-    ) -> None:
-        """Send what is due, unless a heartbeat that began after *call* has ended."""
+    async def _send_next(self, address: str, waiting: _Next) -> None:
         outcome: RocketMQError | None = ClosedError("the client was closed")
         try:
             async with self.lock(address):
-                began_at, error = self._last.get(address, (0, None))
-                if began_at < call:
-                    began_at, due = self._calls, self._due[address]
-                    groups = None
-                    if None not in due and self._knows_all(address):
-                        groups = [each for each in due if each is not None]
-                    error = await self._try_send(address, groups)
-                    self._last[address] = began_at, error
-                    self._due[address] = {each: n for each, n in due.items() if n > began_at}
-                outcome = error
+                del self._next[address]  # later calls need another one
+                groups = None
+                if None not in waiting.groups and self._knows_all(address):
+                    groups = [each for each in waiting.groups if each is not None]
+                outcome = await self._try_send(address, groups)
         finally:
-            if not ended.done():
-                ended.set_result(outcome)
+            if self._next.get(address) is waiting:
+                del self._next[address]
+            for ended in waiting.callers:
+                if not ended.done():
+                    ended.set_result(outcome)
 
     async def version_of(self, address: str) -> int | None:
         """Return the version number of a broker; None while it does not respond."""
@@ -191,7 +201,7 @@ class Heartbeats:
 
     def retain(self, addresses: set[str]) -> None:
         """Forget every address but *addresses*."""
-        tables = (self._accepted, self._last, self._due, self._retries, self.broker_versions)
+        tables = (self._accepted, self._retries, self.broker_versions)
         gone = {address for table in (*tables, self._locks) for address in table}
         for address in (gone | self._v2 | self._registered) - addresses:
             if self._locks[address].statistics().locked:

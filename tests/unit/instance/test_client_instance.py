@@ -537,7 +537,7 @@ async def test_tables_by_address_keep_only_addresses_in_use() -> None:
                 client._connection_numbers,
                 heartbeats.broker_versions,
                 heartbeats._locks,
-                heartbeats._last,
+                heartbeats._next,
                 heartbeats._accepted,
                 heartbeats._v2,
                 remoting._backoff,

@@ -476,3 +476,21 @@ async def test_waiting_callers_share_one_heartbeat() -> None:
         assert await asyncio.gather(first, *others) == [{}] * 11
 
         assert len(made.reported()) == 2
+
+
+async def test_a_slow_broker_costs_two_tasks_however_many_callers_wait() -> None:
+    def tasks() -> int:
+        return sum("heartbeat-" in each.get_name() for each in asyncio.all_tasks())
+
+    async with heartbeats_env() as made:
+        address = made.broker.address
+        held = made.broker.faults.hold("heartbeat")
+        started = [made.heartbeats.start(address)]
+        await held.wait()
+        started += [made.heartbeats.start(address) for _ in range(1000)]
+        await asyncio.sleep(0)
+        assert tasks() == 2
+        held.release()
+        assert await asyncio.gather(*started) == [None] * 1001
+
+        assert len(made.reported()) == 2
