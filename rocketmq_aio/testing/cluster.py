@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 DEFAULT_VERSION: Final = "5.5.0"
 MAX_SERVERS: Final = len(string.ascii_lowercase)  # of a kind; each has a letter
+MIN_DLEDGER_SLAVES: Final = 2  # a majority of two would be both
 ROUTE_SECONDS: Final = 30.0  # until a new topic is registered with the name servers
 
 _NO_CHANGES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -74,6 +75,7 @@ class Cluster:
         sync_replication: bool = False,
         controller: bool = False,
         controllers: int = 0,
+        dledger: bool = False,
         broker_versions: Sequence[str] = (),
         proxies: int = 0,
         backend: str = "auto",
@@ -90,7 +92,9 @@ class Cluster:
         slave has it.  With *controller* (5.x, backend "jvm") a controller in the first name server
         makes another replica the master when the master fails (`ControlledBroker`);
         *sync_replication* is then ``allAckInSyncStateSet``.  *controllers* are as many controllers
-        in processes of their own (`find_leader`), in place of the one in the name server.
+        in processes of their own (`find_leader`), in place of the one in the name server.  With
+        *dledger* (backend "jvm") the replicas elect the master themselves, also on 4.9; a majority
+        must run.
         *broker_versions* are the versions of the masters, in place of *brokers*, and of their
         slaves; name servers and admin tool are of *version*.  *proxies* are 5.x proxies in cluster
         mode, in front of all brokers.
@@ -105,6 +109,12 @@ class Cluster:
         """
         security = Security(accounts=tuple(accounts), tls=tls)
         controlled = controller or controllers > 0
+        if dledger and (controlled or sync_replication or slaves < MIN_DLEDGER_SLAVES):
+            raise ClusterError(
+                f"dledger=True with slaves={slaves}, controller={controlled} and"
+                f" sync_replication={sync_replication}: replicas that elect a master are three or"
+                " more (slaves=2), copy in step, and have no controller"
+            )
         if controlled and any(each.startswith("4.") for each in (version, *broker_versions)):
             raise NotSupportedError("RocketMQ before 5.0 has no controllers, which choose masters")
         cluster = cls(open_backend(backend, version, security), version, security)
@@ -120,11 +130,12 @@ class Cluster:
                     replicas=1 + slaves,
                     sync_replication=sync_replication,
                     controlled=controlled,
+                    dledger=dledger,
                 )
                 for letter, each in _versions(brokers, broker_versions, version)
             ]
             if isinstance(cluster._backend, ExternalBackend):
-                if slaves or sync_replication or controlled or broker_versions:
+                if slaves or sync_replication or controlled or dledger or broker_versions:
                     cluster._backend.refuse_choice()
                 cluster._find_servers(cluster._backend)
             elif (embedded := cluster._embedded) is not None:
@@ -319,11 +330,15 @@ class Cluster:
             server.wait_ready()
         for spec in specs:
             launched = self._backend.broker(self._secured(spec))
-            if spec.controlled:
+            if spec.is_replica:
                 address, controller = self.namesrvs[0].address, self._backend.controller
                 self.brokers.append(ControlledBroker(launched, address, controller, self._access))
             else:
                 self._add_broker(launched)
+        if not specs[0].dledger:
+            self._wait_brokers()
+
+    def _wait_brokers(self) -> None:
         for broker in self.brokers:
             broker.wait_ready()
             self._security.create_accounts(broker.version, broker.address)
@@ -334,6 +349,8 @@ class Cluster:
             for number in range(1, spec.replicas):
                 launched = self._backend.broker(self._secured(spec)._replace(broker_id=number))
                 self._add_slave(launched, broker, number)
+        if specs[0].dledger:
+            self._wait_brokers()
         for broker in self.brokers:
             for slave in broker.slaves:
                 slave.wait_ready()

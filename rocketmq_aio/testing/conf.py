@@ -21,7 +21,11 @@ RESERVED: Final = frozenset(
         "brokerName",
         "brokerRole",
         "controllerAddr",
+        "dLegerGroup",
+        "dLegerPeers",
+        "dLegerSelfId",
         "enableControllerMode",
+        "enableDLegerCommitLog",
         "haListenPort",
         "listenPort",
         "namesrvAddr",
@@ -73,10 +77,17 @@ LOGBACK: Final = """\
 """
 
 
-def broker_conf(spec: BrokerSpec, port: int, namesrv: str, controller: str = "") -> dict[str, str]:
+def broker_conf(
+    spec: BrokerSpec,
+    port: int,
+    namesrv: str,
+    controller: str = "",
+    dledger_ports: Sequence[int] = (),
+) -> dict[str, str]:
     """Return the properties of a broker: the defaults, overridden by those of *spec*.
 
     :param controller: addresses of the controllers, for brokers that have them
+    :param dledger_ports: where the replicas elect their master, for brokers that do
     :raises ClusterError: *spec* contains a reserved or malformed property
     """
     for key, value in spec.properties.items():
@@ -93,7 +104,12 @@ def broker_conf(spec: BrokerSpec, port: int, namesrv: str, controller: str = "")
         "haListenPort": str(port + HA_OFFSET),
         "namesrvAddr": namesrv,
     }
-    role = _controlled(spec, controller) if spec.controlled else _role(spec)
+    if spec.controlled:
+        role = _controlled(spec, controller)
+    elif spec.dledger:
+        role = _dledger(spec, dledger_ports)
+    else:
+        role = _role(spec)
     return {**fixed, **role, **BROKER_DEFAULTS, **spec.properties}
 
 
@@ -114,9 +130,7 @@ def controller_conf(peers: Sequence[int], own: int, store: str) -> dict[str, str
     return {
         "controllerType": "DLedger",
         "controllerDLegerGroup": "controllers",
-        "controllerDLegerPeers": ";".join(
-            f"n{number}-127.0.0.1:{port}" for number, port in enumerate(peers)
-        ),
+        "controllerDLegerPeers": _dledger_peers(peers),
         "controllerDLegerSelfId": f"n{own}",
         "controllerStorePath": store,
         "mappedFileSize": str(16 * 1024 * 1024),
@@ -134,6 +148,20 @@ def _controlled(spec: BrokerSpec, controller: str) -> dict[str, str]:
         "syncBrokerMetadataPeriod": "1000",
         "syncControllerMetadataPeriod": "1000",  # by default it knows a new leader after 10 s
     }
+
+
+def _dledger(spec: BrokerSpec, ports: Sequence[int]) -> dict[str, str]:
+    """Return the properties of a broker without a role: the replicas elect their master."""
+    return {
+        "enableDLegerCommitLog": "true",
+        "dLegerGroup": spec.broker_name,
+        "dLegerPeers": _dledger_peers(ports),
+        "dLegerSelfId": f"n{spec.broker_id}",
+    }
+
+
+def _dledger_peers(ports: Sequence[int]) -> str:
+    return ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(ports))
 
 
 def _role(spec: BrokerSpec) -> dict[str, str]:

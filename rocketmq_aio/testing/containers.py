@@ -214,6 +214,8 @@ class ContainerBackend(Backend):
         return self._launch(name, self._version, container, port)
 
     def broker(self, spec: BrokerSpec) -> Launched:
+        if spec.dledger:
+            raise NotSupportedError("the backend 'docker' has no dledger; use 'jvm'")
         container = self._container(spec.version, BROKER_MEMORY)
         # Clients receive brokerIP1:listenPort, so the port is the same inside and outside.
         if spec.replicas == 1:

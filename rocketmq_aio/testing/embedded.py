@@ -81,9 +81,9 @@ class EmbeddedBackend(Backend):
                 "the embedded backend has no sync_replication:"
                 " its slaves share the messages of their master; use 'jvm' or 'docker'"
             )
-        if specs[0].controlled:
+        if specs[0].is_replica:
             raise NotSupportedError(
-                "the embedded backend has no controller: use EmbeddedBroker.promote, or 'jvm'"
+                "the embedded backend has no elections: use EmbeddedBroker.promote, or 'jvm'"
             )
         for spec in specs:
             _check_version(spec.version)

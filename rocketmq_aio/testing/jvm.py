@@ -120,6 +120,7 @@ class JVMBackend(Backend):
         self._folder = Path(tempfile.mkdtemp(prefix=f"rocketmq-{version}-"))
         self._servers: list[JVMServer] = []
         self._namesrvs: list[str] = []
+        self._dledger_ports: dict[str, list[int]] = {}  # by broker name
 
     def namesrv(self, name: str, *, controller: bool = False) -> Launched:
         port = choose_port()
@@ -147,7 +148,11 @@ class JVMBackend(Backend):
         store = self._folder / spec.name / "store"
         places = {"storePathRootDir": str(store), "storePathCommitLog": str(store / "commitlog")}
         namesrvs = ";".join(self._namesrvs)
-        properties = {**places, **conf.broker_conf(spec, port, namesrvs, self.controller)}
+        peers: list[int] = []
+        if spec.dledger:
+            chosen = (choose_port() for _ in range(spec.replicas))
+            peers = self._dledger_ports.setdefault(spec.broker_name, list(chosen))
+        properties = {**places, **conf.broker_conf(spec, port, namesrvs, self.controller, peers)}
         memory = [*BROKER_MEMORY]
         return self._launch(spec.name, spec.version, port, properties, memory, BROKER_MAIN)
 

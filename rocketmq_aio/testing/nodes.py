@@ -7,7 +7,7 @@ from typing import Final
 
 from rocketmq_aio.protocol.codes import MASTER_ID, RequestCode
 from rocketmq_aio.testing import probe
-from rocketmq_aio.testing.errors import ClusterError, StartError
+from rocketmq_aio.testing.errors import ClusterError, NotSupportedError, StartError
 from rocketmq_aio.testing.server import Launched
 
 START_SECONDS: Final = 120.0
@@ -144,10 +144,10 @@ class Broker(Node):
 
 
 class ControlledBroker(Broker):
-    """Replicas of which a controller makes another one the master when the master fails.
+    """Replicas of which another one becomes the master when the master fails.
 
     :param namesrv: address of a name server
-    :param controllers: addresses of the controllers
+    :param controllers: addresses of the controllers; empty where the replicas elect the master
     """
 
     def __init__(
@@ -183,8 +183,11 @@ class ControlledBroker(Broker):
     def wait_in_sync(self) -> None:
         """Wait until each running replica has all messages, so that any may be the next master.
 
+        :raises NotSupportedError: there are no controllers to ask
         :raises ClusterError: after two minutes
         """
+        if not self._controllers:
+            raise NotSupportedError(f"{self.name} has no controllers, which know what is in sync")
 
         def check() -> None:
             wanted = {each.address for each in self.replicas if each.pid is not None}

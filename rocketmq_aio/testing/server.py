@@ -82,6 +82,7 @@ class BrokerSpec(NamedTuple):
     :param replicas: number of brokers with this name
     :param sync_replication: the master waits for a slave before it confirms a message
     :param controlled: a controller chooses the master; the broker id is only part of the name
+    :param dledger: the replicas elect the master; likewise
     :param properties: lines of broker.conf beyond those of `conf.broker_conf`
     """
 
@@ -92,13 +93,19 @@ class BrokerSpec(NamedTuple):
     replicas: int = 1
     sync_replication: bool = False
     controlled: bool = False
+    dledger: bool = False
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether it may become the master."""
+        return self.controlled or self.dledger
 
     @property
     def name(self) -> str:
         """The name of the server, of its folder and of its logs."""
         if self.broker_id == 0:
             return self.broker_name
-        role = "replica" if self.controlled else "slave"
+        role = "replica" if self.is_replica else "slave"
         return f"{self.broker_name}-{role}-{self.broker_id}"
 
 

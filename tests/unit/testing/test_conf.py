@@ -54,6 +54,18 @@ def test_a_broker_with_a_controller_has_no_role(sync: bool) -> None:
     assert wanted.name == "broker-b-replica-1"
 
 
+def test_replicas_that_elect_their_master_have_no_role_and_know_each_other() -> None:
+    wanted = spec()._replace(dledger=True, broker_id=1)
+
+    properties = broker_conf(wanted, 20911, "", dledger_ports=[20_001, 20_005, 20_009])
+
+    assert properties.keys().isdisjoint({"brokerId", "brokerRole", "inSyncReplicas"})
+    assert properties["dLegerGroup"] == "broker-b"
+    assert properties["dLegerSelfId"] == "n1"
+    assert properties["dLegerPeers"] == "n0-127.0.0.1:20001;n1-127.0.0.1:20005;n2-127.0.0.1:20009"
+    assert wanted.name == "broker-b-replica-1"
+
+
 def test_controllers_of_a_group_know_each_other() -> None:
     first, second = (controller_conf([20_001, 20_005], own, f"store-{own}") for own in (0, 1))
 

@@ -112,10 +112,14 @@ def test_brokers_are_of_several_versions() -> None:
 def test_replication_that_is_waited_for_raises() -> None:
     with pytest.raises(NotSupportedError, match="the embedded backend has no sync_replication"):
         Cluster.start(backend="embedded", slaves=1, sync_replication=True)
-    with pytest.raises(NotSupportedError, match="the embedded backend has no controller"):
+    with pytest.raises(NotSupportedError, match="the embedded backend has no elections"):
         Cluster.start(backend="embedded", slaves=1, controller=True)
-    with pytest.raises(NotSupportedError, match="the embedded backend has no controller"):
+    with pytest.raises(NotSupportedError, match="the embedded backend has no elections"):
         Cluster.start(backend="embedded", slaves=1, controllers=3)
+    with pytest.raises(NotSupportedError, match="the embedded backend has no elections"):
+        Cluster.start(backend="embedded", slaves=2, dledger=True)
+    with pytest.raises(ClusterError, match="three or more"):
+        Cluster.start(backend="embedded", slaves=1, dledger=True)
     with pytest.raises(NotSupportedError, match=r"before 5\.0"):
         Cluster.start("4.9.7", backend="jvm", slaves=1, controller=True)
 
