@@ -245,7 +245,10 @@ class TopicPublishTable:
     def _not_found(self, topic: str, failure: NameServerUnavailableError | None) -> RocketMQError:
         """Return why the queues of *topic* were not found before the deadline."""
         routes = self._instance.routes
-        route = routes.known(topic) or routes.known(self._config.template_topic)
+        own = routes.known(topic)
+        if own is not None and own.publish_queues:  # a client that shares the routes fetched it
+            return RouteNotFoundError(topic, "its brokers had no master until the deadline")
+        route = own or routes.known(self._config.template_topic)
         if route is not None and not route.publish_queues:
             return RouteNotFoundError(topic, why_unwritable(route))
         if failure is not None:

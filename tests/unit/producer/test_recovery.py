@@ -219,6 +219,23 @@ async def test_a_pinned_route_does_not_delay_sends(env: ProducerEnv) -> None:
         assert (await sending).ok
 
 
+async def test_a_master_that_comes_at_the_deadline_is_no_failure_of_name_servers(
+    env: ProducerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "NEWER_SECONDS", 60.0)
+    await connected(env)
+    await fail_over(env)
+    client = env.producer.client
+    await client.routes.fetch("orders")
+    sending = asyncio.create_task(env.producer.send(ORDER, timeout_seconds=1.0))
+    await asyncio.sleep(0)
+    await new_master(env)
+    await client.routes.fetch("orders")  # by another client of the instance
+
+    with pytest.raises(RouteNotFoundError, match="had no master until the deadline"):
+        await sending
+
+
 async def test_a_new_producer_waits_for_the_master_of_a_chosen_queue(
     two_brokers: ProducerEnv,
 ) -> None:
