@@ -35,10 +35,11 @@ async def read_dead_letters(
         result = await consumer.pull(queue, result.next_offset)
 
 
-def copy_of(letter: MessageExt, own: list[str]) -> Message:
+def copy_of(letter: MessageExt, group: str, own: list[str]) -> Message:
     """Return a new message with the content of *letter*; *own* names the properties to copy."""
+    topic = letter.property("RETRY_TOPIC") or letter.topic
     return Message(
-        letter.property("RETRY_TOPIC") or letter.topic,
+        topic.removeprefix(f"%RETRY%{group}_"),  # of a message that was popped
         letter.body,
         tags=letter.tags,
         keys=letter.keys,
@@ -59,7 +60,7 @@ async def main(namesrv: str | None, group: str, own: list[str], replay: bool) ->
         for queue in queues:
             async for letter in read_dead_letters(consumer, queue):
                 count += 1
-                copy = copy_of(letter, own)
+                copy = copy_of(letter, group, own)
                 print(f"{letter.queue_offset}: from {copy.topic}, {letter.body[:60]!r}")
                 if replay:
                     await producer.send(copy)
