@@ -79,6 +79,10 @@ class BrokerClient:
 
     # --- offsets --------------------------------------------------------------------------------
 
+    def broker_of(self, queue: MessageQueue) -> str:
+        """Return the name of the broker of *queue*; that of a logical queue may change."""
+        return self._routes.broker_of(queue)
+
     async def query_offset(self, group: str, queue: MessageQueue) -> int | None:
         """Return the committed offset of the group; None if there is certainly none.
 

@@ -28,6 +28,9 @@ MAX_OFFSET: Final = 2**63 - 1  # the broker reads a signed int64
 class OffsetCalls(Protocol):
     """The requests that `RemoteOffsetStore` sends."""
 
+    def broker_of(self, queue: MessageQueue) -> str:
+        """Return the name of the broker that requests about *queue* go to."""
+
     async def query_offset(self, group: str, queue: MessageQueue) -> int | None:
         """Return the committed offset; None only if the broker has none."""
 
@@ -111,7 +114,7 @@ class RemoteOffsetStore:
         brokers: defaultdict[str, list[MessageQueue]] = defaultdict(list)
         for queue in sorted(set(queues)):
             if self._is_changed(queue):
-                brokers[queue.broker_name].append(queue)
+                brokers[self._calls.broker_of(queue)].append(queue)
         lost: dict[MessageQueue, BaseException] = {}
 
         async def send_to(broker: str) -> None:

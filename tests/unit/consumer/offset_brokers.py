@@ -20,6 +20,7 @@ class Brokers:
         self.queries: list[MessageQueue] = []
         self.errors: dict[MessageQueue, list[BaseException]] = {}
         self.gates: dict[str, asyncio.Event] = {}
+        self.owners: dict[MessageQueue, str] = {}  # of logical queues
         self.running: Counter[str] = Counter()
         self.most_running: Counter[str] = Counter()
         self.most_of_a_queue: Counter[MessageQueue] = Counter()
@@ -30,6 +31,9 @@ class Brokers:
 
     def let_go(self, broker: str = "broker-a") -> None:
         self.gates.pop(broker).set()
+
+    def broker_of(self, queue: MessageQueue) -> str:
+        return self.owners.get(queue, queue.broker_name)
 
     async def query_offset(self, group: str, queue: MessageQueue) -> int | None:
         assert group == "billing"
@@ -53,7 +57,7 @@ class Brokers:
         self.kept[queue] = offset
 
     async def _work(self, queue: MessageQueue) -> None:
-        broker = queue.broker_name
+        broker = self.broker_of(queue)
         self.running[broker] += 1
         self.most_running |= self.running
         try:

@@ -276,6 +276,22 @@ async def test_a_broker_that_does_not_answer_does_not_delay_others(
     assert len(brokers.kept) == 80
 
 
+async def test_a_broker_of_logical_queues_that_does_not_answer_does_not_delay_others(
+    brokers: Brokers, store: RemoteOffsetStore
+) -> None:
+    logical = [queue(number, "__syslo__global__") for number in range(40)]
+    await commit(store, dict.fromkeys(logical, 1))
+    brokers.owners = {each: f"broker-{'ab'[each.queue_id // 20]}" for each in logical}
+    brokers.hold("broker-a")
+    async with create_task_group() as tasks:
+        tasks.start_soon(commit, store, dict.fromkeys(logical, 2))
+        await wait_all_tasks_blocked()
+
+        assert [each.queue_id for each in logical if brokers.kept[each] == 2] == [*range(20, 40)]
+        brokers.let_go("broker-a")
+    assert set(brokers.kept.values()) == {2}
+
+
 async def test_a_removed_queue_is_forgotten_here_and_kept_at_the_broker(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
