@@ -30,6 +30,7 @@ class OffsetCalls(Protocol):
 
     def broker_of(self, queue: MessageQueue) -> str:
         """Return the name of the broker that requests about *queue* go to."""
+        ...
 
     async def query_offset(self, group: str, queue: MessageQueue) -> int | None:
         """Return the committed offset; None only if the broker has none."""
