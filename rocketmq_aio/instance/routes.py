@@ -56,13 +56,16 @@ class TopicRoute:
         """Return the name of the broker that holds *queue*."""
         return self.owners.get(queue, NO_OWNER) if is_logical(queue) else queue.broker_name
 
+    def write_master(self, broker_name: str) -> str | None:
+        """Return the address of the master of a broker, if it can be written to."""
+        if broker_name in self.acting:
+            return None
+        return self.brokers.get(broker_name, {}).get(MASTER_ID)
+
     def write_masters(self) -> dict[str, str]:
         """Return the brokers with a master that can be written to, and its address."""
-        return {
-            name: addresses[MASTER_ID]
-            for name, addresses in self.brokers.items()
-            if MASTER_ID in addresses and name not in self.acting
-        }
+        found = {name: self.write_master(name) for name in self.brokers}
+        return {name: address for name, address in found.items() if address is not None}
 
 
 def read_route(topic: str, data: TopicRouteData) -> TopicRoute:

@@ -239,7 +239,7 @@ class EndTransactionSender:
         route = self._instance.routes.known(half.topic)
         if route is None or location.broker_name is None:
             return location.address
-        return route.write_masters().get(location.broker_name, location.address)
+        return route.write_master(location.broker_name) or location.address
 
     def _header(
         self,
