@@ -14,19 +14,16 @@ from functools import partial
 import pytest
 
 from rocketmq_aio import (
-    LitePullConfig,
     LitePullConsumer,
     Message,
-    MessageExt,
     PopConsumer,
     Producer,
     ProducerConfig,
-    PushConfig,
-    PushConsumer,
     RouteNotFoundError,
 )
 from rocketmq_aio.testing import Broker, Cluster, Slave, probe
-from tests.topologies.test_slaves import committed, ends
+from tests.broker.reading_groups import bodies, polled
+from tests.topologies.test_slaves import Pushed, committed, ends, lite_pull
 from tests.unit.remoting.until import until
 
 QUEUES = 4
@@ -45,32 +42,13 @@ def acting(rocketmq_backend: str, rocketmq_version: str) -> Iterator[Cluster]:
         yield cluster
 
 
-class Handler:
-    """Notes messages; after the first ones it waits for `go_on`."""
-
-    def __init__(self) -> None:
-        self.bodies: list[str] = []
-        self.go_on = asyncio.Event()
-
-    async def __call__(self, message: MessageExt) -> None:
-        if len(self.bodies) >= FIRST:
-            await self.go_on.wait()
-        self.bodies.append(message.body.decode())
-
-
-async def popped(consumer: PopConsumer, bodies: list[str], count: int) -> None:
-    """Pop and acknowledge until *bodies* holds *count* different ones."""
+async def popped(consumer: PopConsumer, taken: list[str], count: int) -> None:
+    """Pop and acknowledge until *taken* holds *count* different bodies."""
     async for message in consumer:
-        bodies.append(message.body.decode())
+        taken.append(message.body.decode())
         await consumer.ack(message)
-        if len(set(bodies)) >= count:
+        if has(taken, count):
             return
-
-
-async def polled(consumer: LitePullConsumer, bodies: list[str], count: int) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while len(bodies) < count:
-            bodies += [each.body.decode() for each in await consumer.poll(1.0)]
 
 
 async def send(cluster: Cluster, topic: str, numbers: range) -> None:
@@ -82,10 +60,10 @@ async def send(cluster: Cluster, topic: str, numbers: range) -> None:
             await producer.send(Message(topic, body), sharding_key=str(number % QUEUES))
 
 
-def disordered(bodies: list[str]) -> list[str]:
+def disordered(taken: list[str]) -> list[str]:
     last: dict[str, int] = {}
     wrong = []
-    for body in bodies:
+    for body in taken:
         key, number = body.split("/")
         if int(number) < last.get(key, 0):
             wrong.append(body)
@@ -101,40 +79,27 @@ async def test_groups_go_on_at_an_acting_master_and_repeat_nothing_at_the_return
     await asyncio.to_thread(acting.create_topic, topic, queues=QUEUES)
     await send(acting, topic, range(BACKLOG))
     await asyncio.to_thread(slave.wait_copied, topic)
-    config = PushConfig(start_from="earliest", pull_threshold_per_queue=4)
     names = {kind: f"{kind}-{topic}" for kind in ("concurrent", "orderly", "lite", "pop")}
-    handlers = {kind: Handler() for kind in ("concurrent", "orderly")}
-    pushes = [
-        PushConsumer(
-            names[kind],
-            on_message=handler,
-            orderly=kind == "orderly",
-            namesrv=acting.namesrv,
-            config=config,
-        )
-        for kind, handler in handlers.items()
-    ]
-    lite = LitePullConsumer(
-        names["lite"],
-        namesrv=acting.namesrv,
-        config=LitePullConfig(start_from="earliest", pull_threshold_per_queue=4),
-    )
-    pop = PopConsumer(names["pop"], namesrv=acting.namesrv)
+    pushed = {
+        kind: Pushed(acting.namesrv, names[kind], first=FIRST, orderly=kind == "orderly")
+        for kind in ("concurrent", "orderly")
+    }
+    lite, pop = lite_pull(acting, names["lite"]), PopConsumer(names["pop"], namesrv=acting.namesrv)
     seen: dict[str, list[str]] = {"lite": [], "pop": []}
-    seen |= {kind: handler.bodies for kind, handler in handlers.items()}
-    async with pushes[0], pushes[1], lite, pop:
-        for push in pushes:
-            await push.subscribe(topic)
+    seen |= {kind: each.bodies for kind, each in pushed.items()}
+    async with pushed["concurrent"].consumer, pushed["orderly"].consumer, lite, pop:
+        for each in pushed.values():
+            await each.consumer.subscribe(topic)
         await lite.subscribe(topic)
         await pop.subscribe(topic)
-        await polled(lite, seen["lite"], FIRST)
+        seen["lite"] += bodies(await polled(lite, FIRST))
         await popped(pop, seen["pop"], FIRST)
-        for kind in handlers:
+        for kind in pushed:
             await until(partial(has, seen[kind], FIRST), kind, WAIT_SECONDS)
 
         await asyncio.to_thread(master.kill)
-        for handler in handlers.values():
-            handler.go_on.set()
+        for each in pushed.values():
+            each.go_on.set()
         await everything(seen, lite, pop, BACKLOG)
         assert probe.masters(acting.namesrvs[0].address, topic) == {master.name: slave.address}
         for kind in ("concurrent", "orderly", "lite"):
@@ -163,7 +128,7 @@ async def everything(
     seen: dict[str, list[str]], lite: LitePullConsumer, pop: PopConsumer, count: int
 ) -> None:
     """Wait until each group has *count* messages."""
-    await polled(lite, seen["lite"], count)
+    seen["lite"] += bodies(await polled(lite, count - len(seen["lite"])))
     assert await lite.poll(0.1) == []  # it commits the last batch
     async with asyncio.timeout(WAIT_SECONDS):
         await popped(pop, seen["pop"], count)
@@ -171,8 +136,8 @@ async def everything(
         await until(partial(has, seen[kind], count), kind, WAIT_SECONDS)
 
 
-def has(bodies: list[str], count: int) -> bool:
-    return len(set(bodies)) >= count
+def has(taken: list[str], count: int) -> bool:
+    return len(set(taken)) >= count
 
 
 async def committed_at(broker: Broker | Slave, group: str, topic: str, kind: str) -> None:

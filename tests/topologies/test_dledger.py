@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from rocketmq_aio.testing import Cluster, ControlledBroker, probe
+from rocketmq_aio.testing import Cluster, ControlledBroker
+from tests.topologies.controlled import create_topic
 from tests.topologies.workload import Workload
 
 QUEUES = 4
-COPY_SECONDS = 60.0  # replicas copy topics every ten seconds
 FAILOVER_SECONDS = 120.0
 FAILOVERS = 2
 
@@ -23,8 +23,7 @@ async def test_nothing_is_lost_when_replicas_elect_another_master(
         topic = f"elected-{rocketmq_group[-12:]}"
         (broker,) = cluster.brokers
         assert isinstance(broker, ControlledBroker)
-        await asyncio.to_thread(cluster.create_topic, topic, queues=QUEUES)
-        await asyncio.to_thread(wait_copied, broker, topic)
+        await asyncio.to_thread(create_topic, cluster, topic, QUEUES)
         async with Workload(cluster.namesrv, topic) as load:
             for _ in range(FAILOVERS):
                 await load.until_more()
@@ -37,11 +36,3 @@ async def test_nothing_is_lost_when_replicas_elect_another_master(
             await load.finish()
 
     assert load.disorder("orderly") == load.disorder("lite-pull") == []
-
-
-def wait_copied(broker: ControlledBroker, topic: str) -> None:
-    probe.wait_until(
-        lambda: [probe.queues(each.address, topic) for each in broker.replicas],
-        seconds=COPY_SECONDS,
-        what=f"{topic} not copied",
-    )

@@ -68,12 +68,14 @@ def runs(broker: Broker) -> bool:
 class Pushed:
     """A push consumer whose handlers wait after the first messages until `go_on`."""
 
-    def __init__(self, namesrv: str, group: str, *, first: int = 20) -> None:
+    def __init__(self, namesrv: str, group: str, *, first: int = 20, orderly: bool = False) -> None:
         self.bodies: list[str] = []
         self.go_on = asyncio.Event()
         self._first = first
         config = PushConfig(start_from="earliest", pull_threshold_per_queue=CACHED)
-        self.consumer = PushConsumer(group, on_message=self._note, namesrv=namesrv, config=config)
+        self.consumer = PushConsumer(
+            group, on_message=self._note, orderly=orderly, namesrv=namesrv, config=config
+        )
 
     async def _note(self, message: MessageExt) -> None:
         if len(self.bodies) >= self._first:
