@@ -109,12 +109,8 @@ class Cluster:
         """
         security = Security(accounts=tuple(accounts), tls=tls)
         controlled = controller or controllers > 0
-        if dledger and (controlled or sync_replication or slaves < MIN_DLEDGER_SLAVES):
-            raise ClusterError(
-                f"dledger=True with slaves={slaves}, controller={controlled} and"
-                f" sync_replication={sync_replication}: replicas that elect a master are three or"
-                " more (slaves=2), copy in step, and have no controller"
-            )
+        if dledger:
+            _check_dledger(slaves, controlled=controlled, sync_replication=sync_replication)
         if controlled and any(each.startswith("4.") for each in (version, *broker_versions)):
             raise NotSupportedError("RocketMQ before 5.0 has no controllers, which choose masters")
         cluster = cls(open_backend(backend, version, security), version, security)
@@ -436,6 +432,15 @@ def _versions(brokers: int, versions: Sequence[str], default: str) -> list[tuple
         raise ClusterError(f"brokers={brokers}, but broker_versions has {len(versions)}")
     chosen = list(versions) or [default] * brokers
     return list(zip(_letters(len(chosen), "brokers"), chosen, strict=True))
+
+
+def _check_dledger(slaves: int, *, controlled: bool, sync_replication: bool) -> None:
+    if controlled or sync_replication or slaves < MIN_DLEDGER_SLAVES:
+        raise ClusterError(
+            f"dledger=True with slaves={slaves}, controller={controlled} and"
+            f" sync_replication={sync_replication}: replicas that elect a master are three or"
+            " more (slaves=2), copy in step, and have no controller"
+        )
 
 
 def _check_counts(**counts: int) -> None:
