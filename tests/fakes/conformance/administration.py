@@ -40,6 +40,12 @@ async def body_of(client: RawClient, code: int, ext: Ext | None = None) -> dict[
     return found
 
 
+async def reset_offset(client: RawClient, env: CaseEnv) -> Command:
+    """Reset the offsets of the group in all queues of the topic to the earliest."""
+    ext = {"group": env.group, "topic": env.topic, "timestamp": "0", "isForce": "true"}
+    return await ask(client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+
+
 async def put_topic(client: RawClient, topic: str, queues: int = 1, **changes: str) -> Command:
     ext = {"topic": topic, "defaultTopic": "TBW102", "perm": "6", "topicFilterType": "SINGLE_TAG"}
     ext |= {"readQueueNums": str(queues), "writeQueueNums": str(queues), "order": "false"}
@@ -225,7 +231,6 @@ async def clients_that_are_not_connected_are_errors(env: CaseEnv) -> None:
 
 
 async def an_offset_reset_moves_offline_groups_from_5_on(env: CaseEnv) -> None:
-    ext = {"group": env.group, "topic": env.topic, "timestamp": "0", "isForce": "true"}
     async with env.client() as client:
         await put_group(client, env.group)
         for body in (b"one", b"two"):
@@ -234,7 +239,7 @@ async def an_offset_reset_moves_offline_groups_from_5_on(env: CaseEnv) -> None:
         for number in range(QUEUES):
             header = update(env, 2 if number == 0 else 0)
             await client.ask(type(header)(**{**fields(header), "queue_id": number}))
-        answer = await ask(client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+        answer = await reset_offset(client, env)
         reached = await offset(client, query(env))
         await client.ask(update(env, 2))
         kept = await offset(client, query(env))
@@ -255,13 +260,12 @@ def fields(header: Any) -> dict[str, Any]:  # noqa: ANN401 - any header
 
 
 async def an_offset_reset_is_sent_to_members_before_5(env: CaseEnv) -> None:
-    ext = {"group": env.group, "topic": env.topic, "timestamp": "0", "isForce": "true"}
     async with env.client() as member, env.client() as client:
         await heartbeat(member, env, "c@1")
         for number in range(QUEUES):
             header = update(env, 0)
             await client.ask(type(header)(**{**fields(header), "queue_id": number}))
-        answer = await ask(client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+        answer = await reset_offset(client, env)
         assert answer.code == 0, answer
         if env.is_5:
             return

@@ -33,7 +33,7 @@ from rocketmq_aio.protocol.requests.pop import (
     PopMessage,
     PopMessageResponse,
 )
-from tests.fakes.conformance.administration import ask, put_group
+from tests.fakes.conformance.administration import put_group, reset_offset
 from tests.fakes.conformance.case_env import Case, CaseEnv, eventually, is_unanswered, send
 from tests.fakes.conformance.offsets import offset, query
 from tests.fakes.raw_client import RawClient
@@ -261,12 +261,10 @@ async def a_pop_commits_the_offset_that_it_reached(env: CaseEnv) -> None:
 async def a_pop_continues_where_the_offset_of_the_group_was_reset_to(env: CaseEnv) -> None:
     if await is_unknown(env):
         return
-    ext = {"group": env.group, "topic": env.topic, "timestamp": "0", "isForce": "true"}
-    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
     async with env.client() as client:
         await store(client, env, b"one", b"two")
         await _ack_all(client, env, await popped(client, env, 2))
-        assert (await ask(client, code, ext)).code == 0
+        assert (await reset_offset(client, env)).code == 0
         again = await popped(client, env, 2)
         rest = await pop(client, env)
 
@@ -276,12 +274,10 @@ async def a_pop_continues_where_the_offset_of_the_group_was_reset_to(env: CaseEn
 async def an_ordered_pop_continues_where_the_offset_of_the_group_was_reset_to(env: CaseEnv) -> None:
     if await is_unknown(env):
         return
-    ext = {"group": env.group, "topic": env.topic, "timestamp": "0", "isForce": "true"}
-    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
     async with env.client() as client:
         await store(client, env, b"one", b"two")
         first, _ = await until_in_order(client, env, "1")
-        assert (await ask(client, code, ext)).code == 0
+        assert (await reset_offset(client, env)).code == 0
         again, _ = await until_in_order(client, env, "2")
         reached = await offset(client, query(env))
 

@@ -352,6 +352,21 @@ async def unanswered_unlock(cluster: FakeCluster, member: Member) -> HeldRespons
     return held
 
 
+@asynccontextmanager
+async def acquiring_across_an_unlock(
+    cluster: FakeCluster, member: Member
+) -> AsyncIterator[asyncio.Task[frozenset[MessageQueue]]]:
+    """Acquire A0; its broker executes the lock, then an unlock before it, and responds last."""
+    held_unlock = await unanswered_unlock(cluster, member)
+    held_lock = cluster.faults.hold("lock", broker="broker-a")
+    acquiring = asyncio.create_task(member.locks.acquire([A0]))
+    await held_lock.wait(1)
+    held_unlock.release()
+    await until(lambda: cluster.broker.locks.owner(GROUP, A0) is None, "the unlock")
+    yield acquiring
+    held_lock.release()
+
+
 async def test_an_unlock_that_is_cancelled_is_repeated(
     cluster: FakeCluster, member: Member
 ) -> None:
@@ -421,13 +436,8 @@ async def test_a_lock_is_requested_again_after_an_unlock_that_is_executed_late(
 async def test_an_acquired_lock_is_not_undone_by_an_unlock_before_it(
     cluster: FakeCluster, member: Member
 ) -> None:
-    held_unlock = await unanswered_unlock(cluster, member)
-    held_lock = cluster.faults.hold("lock", broker="broker-a")
-    acquiring = asyncio.create_task(member.locks.acquire([A0]))
-    await held_lock.wait(1)
-    held_unlock.release()
-    await until(lambda: cluster.broker.locks.owner(GROUP, A0) is None, "the unlock")
-    held_lock.release()
+    async with acquiring_across_an_unlock(cluster, member) as acquiring:
+        pass
 
     assert await acquiring == {A0}
     assert cluster.broker.locks.owner(GROUP, A0) == member.client_id
@@ -436,14 +446,8 @@ async def test_an_acquired_lock_is_not_undone_by_an_unlock_before_it(
 async def test_a_queue_that_others_locked_after_a_late_unlock_is_not_acquired(
     cluster: FakeCluster, member: Member
 ) -> None:
-    held_unlock = await unanswered_unlock(cluster, member)
-    held_lock = cluster.faults.hold("lock", broker="broker-a")
-    acquiring = asyncio.create_task(member.locks.acquire([A0]))
-    await held_lock.wait(1)
-    held_unlock.release()
-    await until(lambda: cluster.broker.locks.owner(GROUP, A0) is None, "the unlock")
-    give_away(cluster, A0)
-    held_lock.release()
+    async with acquiring_across_an_unlock(cluster, member) as acquiring:
+        give_away(cluster, A0)
 
     assert await acquiring == frozenset()
 
