@@ -26,7 +26,8 @@ TABLES_EVERY: Final = 5  # samples
 DRAIN_SECONDS: Final = 90.0
 END_SECONDS: Final = 5.0  # for transports to close
 MEMORY: Final = "RSS MiB"
-INFORMATIVE: Final = (MEMORY, "blocks")  # judged by slope, or not at all
+# Judged by slope, or not at all.
+INFORMATIVE: Final = (MEMORY, "malloc MiB", "malloc free MiB", "blocks")
 PROCESS: Final = (*INFORMATIVE, "descriptors", "tasks", "threads")
 SHOWN_LENGTH: Final = 100  # shorter tables are not reported
 

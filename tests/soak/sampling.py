@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import sys
 import threading
@@ -19,12 +20,31 @@ CONTAINERS: Final = (dict, list, set, deque)
 LEAVES: Final = (Message, MessageExt)
 
 
+class _MallocInfo(ctypes.Structure):
+    """`struct mallinfo2` of glibc."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks"),
+            *("uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+_mallinfo2 = ctypes.CDLL(None).mallinfo2
+_mallinfo2.restype = _MallocInfo
+
+
 def process_figures() -> dict[str, float]:
     """Return the figures of this process."""
     with open("/proc/self/statm", encoding="ascii") as file:
         pages = int(file.read().split()[1])
+    malloc = _mallinfo2()
     return {
         "RSS MiB": pages * PAGE_BYTES / MIB,
+        "malloc MiB": (malloc.uordblks + malloc.hblkhd) / MIB,
+        "malloc free MiB": malloc.fordblks / MIB,
         "blocks": sys.getallocatedblocks(),
         "descriptors": len(os.listdir("/proc/self/fd")),
         "tasks": len(asyncio.all_tasks()),
