@@ -387,13 +387,12 @@ class GroupEngine(Generic[Q]):
         self.context.on_failed(cause)
 
     def topics(self) -> set[str]:
-        return {*self._subscriptions, *(queue.topic for queue in self.table)}
+        return {*self._subscriptions, *self._assignments.topics()}
 
     def on_route_changed(self, topic: str) -> None:
         """Rebalance after queues were added, removed or moved; pull from new masters at once."""
         # An instance offers every change to all of its clients: most concern another group.
-        held = self._of_topic(topic)
-        if topic not in self._subscriptions and not held:
+        if topic not in self._subscriptions and topic not in self._assignments.topics():
             return
         self._missing.check(topic)
         if self.instance.routes.is_gone(topic):
@@ -402,7 +401,7 @@ class GroupEngine(Generic[Q]):
             self._starts.note_back(topic)
         if topic in self._shared_topics():
             self.rebalancer.wake()
-        for assigned in held:
+        for assigned in self._of_topic(topic):
             if is_logical(assigned.queue) or self._has_new_master(assigned):
                 assigned.interrupt()  # the former broker still holds the pull
 
