@@ -53,6 +53,7 @@ class RetryState:
         self.request = request
         self.failed: set[str] = set()  # names of the brokers that were really tried
         self.weaker: SendResult | None = None  # stored with another status than SEND_OK
+        self._weaker_target = request.target
         self._attempts: list[SendAttempt] = []
         self._backoff = Backoff()
         self._backoff.failures = 1
@@ -60,7 +61,7 @@ class RetryState:
     def should_retry(self, outcome: RocketMQError | SendResult, started: float) -> bool:
         """Record an outcome; return whether another attempt could end better."""
         if isinstance(outcome, SendResult):
-            self.weaker = outcome
+            self.weaker, self._weaker_target = outcome, self.request.target
             return True
         if not isinstance(outcome, BackoffError):
             self.failed.add(self.request.target.broker_name)
@@ -74,6 +75,7 @@ class RetryState:
     def result(self) -> SendResult:
         """Return the weaker result, or raise the error of all attempts."""
         if self.weaker is not None:
+            self.request.target = self._weaker_target  # a later attempt may have changed it
             return self.weaker
         raise failure(self.request.topic, self.request.message_id, self._attempts)
 

@@ -35,7 +35,7 @@ from rocketmq_aio.producer.transaction import (
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.producer.transaction.transaction import Transaction
 from rocketmq_aio.protocol.bodies import HeartbeatData
-from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from tests.unit.producer.transaction_env import (
@@ -306,6 +306,15 @@ async def test_a_half_message_with_a_weaker_status_is_rolled_back(
 
     assert caught.value.result.status is status
     assert (env.flags(), env.open, env.visible) == ([ROLLBACK], [], [])
+
+
+async def test_a_rollback_goes_to_the_broker_that_stored_with_a_weaker_status() -> None:
+    async with open_transactions(brokers=2, config=ProducerConfig(retry_other_broker=True)) as env:
+        env.cluster.faults.refuse(SEND, ResponseCode.FLUSH_DISK_TIMEOUT, executed=True)
+        env.cluster.faults.refuse(SEND, ResponseCode.MESSAGE_ILLEGAL)  # by the other broker
+        await _never_entered(env, HalfMessageError)
+
+        assert (env.flags(), env.open, env.visible) == ([ROLLBACK], [], [])
 
 
 async def test_an_unknown_topic_raises_before_the_local_transaction() -> None:
