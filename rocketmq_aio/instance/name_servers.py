@@ -208,14 +208,15 @@ class NameServers:
         is_route = isinstance(header, GetRouteInfo)
         try:
             command = await self._remoting.request(address, header)
-            if is_route and command.code == ResponseCode.SUCCESS:
-                poll.routes.append(read_route(command.body))
+            if is_route and command.code in LISTED_OR_NOT:
+                is_proxy = is_from_proxy(command)
+                if command.code == ResponseCode.SUCCESS:
+                    poll.routes.append(read_route(command.body))
+                self.are_proxies = is_proxy
         except RocketMQError as error:
             poll.causes[address] = error
             return None
         if command.code in LISTED_OR_NOT:
-            if is_route:
-                self.are_proxies = is_from_proxy(command)
             return command
         cause: RocketMQError = broker_error(command, address)  # also "name server not ready"
         if isinstance(cause, NotSupportedError) and is_route:

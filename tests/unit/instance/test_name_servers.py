@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.embedded.responses import Raw, Response
 from rocketmq_aio.errors import (
     BrokerError,
     CodecError,
@@ -26,6 +26,7 @@ from rocketmq_aio.instance import name_servers as name_servers_module
 from rocketmq_aio.instance.name_servers import NameServers
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.frame import PREFIX
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests.admin import GetClusterInfo
 from rocketmq_aio.protocol.requests.groups import GetRouteInfo
@@ -288,6 +289,25 @@ async def test_an_unreadable_route_is_requested_from_the_next_server() -> None:
         assert (await name_servers.route("orders")).queue_datas
         assert len(await name_servers.routes("orders")) == 1
         assert asked(second) == 2
+
+
+@pytest.mark.parametrize("topic", ["orders", "nowhere"])
+async def test_a_route_with_unreadable_fields_is_requested_from_the_next_server(topic: str) -> None:
+    def with_fields(command: Command, _: object) -> Raw:
+        code, body = (0, b"{}") if topic == "orders" else (17, b"")
+        header = b'{"code":%d,"opaque":%d,"flag":1,"extFields":[1]}' % (code, command.opaque)
+        length = 4 + len(header) + len(body)
+        return Raw(PREFIX.pack(length, len(header)) + header + body)
+
+    async with servers() as (first, second), asking(joined([first, second])) as name_servers:
+        first.faults.handle("route", with_fields, times=None)
+
+        assert (await name_servers.route("orders")).queue_datas
+        assert (asked(first), asked(second)) == (1, 1)
+        await second.stop()
+        with pytest.raises(NameServerUnavailableError) as raised:
+            await name_servers.route(topic)
+        assert isinstance(raised.value.addresses[first.address], CodecError)
 
 
 async def test_a_request_cut_in_the_middle_goes_to_the_next_server() -> None:
