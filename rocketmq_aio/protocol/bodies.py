@@ -77,8 +77,10 @@ def read_route(body: bytes) -> TopicRouteData:
         if min(counts) < 0:
             raise CodecError("TopicRouteData", 0, f"{counts} queues on {each.broker_name!r}")
         reads, writes = reads + counts[0], writes + counts[1]
-    mappings = (route.topic_queue_mapping_by_broker or {}).values()
-    most = max(reads, writes, *(each.total_queues for each in mappings))
+    logical: dict[str | None, int] = {}  # by scope: each is a logical broker with so many queues
+    for info in (route.topic_queue_mapping_by_broker or {}).values():
+        logical[info.scope] = max(info.total_queues, logical.get(info.scope, 0))
+    most = max(reads, writes, sum(logical.values()))
     if most > MAX_QUEUES:
         raise CodecError("TopicRouteData", 0, f"{most} queues, above {MAX_QUEUES}")
     return route

@@ -50,6 +50,10 @@ def route(**parts: object) -> bytes:
     return json.dumps(parts).encode()
 
 
+def logical(*scopes: str, queues: int = MAX_QUEUES) -> dict[str, Any]:
+    return {f"b{n}": {"scope": each, "totalQueues": queues} for n, each in enumerate(scopes)}
+
+
 def written(body: object) -> Any:  # noqa: ANN401 - any JSON value
     return json.loads(msgspec.json.encode(body))
 
@@ -92,6 +96,12 @@ def test_a_route_at_the_limits_is_accepted() -> None:
     assert (len(read.queue_datas), len(read.broker_datas)) == (2, MAX_BROKERS)
 
 
+def test_the_brokers_of_a_scope_share_their_logical_queues() -> None:
+    mappings = logical("__global__", "__global__")
+
+    assert read_route(route(topicQueueMappingByBroker=mappings)).topic_queue_mapping_by_broker
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -104,10 +114,12 @@ def test_a_route_at_the_limits_is_accepted() -> None:
         route(brokerDatas=[{"brokerName": "b"}] * (MAX_BROKERS + 1)),
         route(brokerDatas=[{"brokerName": "b", "brokerAddrs": addresses(MAX_ADDRESSES + 1)}]),
         route(brokerDatas=[{"brokerName": "b", "brokerAddrs": addresses(MAX_BROKERS)}] * 5),
+        route(topicQueueMappingByBroker=logical("a", queues=MAX_QUEUES + 1)),
+        route(topicQueueMappingByBroker=logical("a", "b")),
     ],
     ids=[
         *("reads", "writes", "negative", "reads-in-sum", "writes-in-sum", "queue-datas", "brokers"),
-        *("addresses", "addresses-in-sum"),
+        *("addresses", "addresses-in-sum", "logical", "logical-in-sum"),
     ],
 )
 def test_a_route_above_the_limits_is_rejected(body: bytes) -> None:
