@@ -57,7 +57,8 @@ GO_AWAY: Final = int(ResponseCode.GO_AWAY)
 class Connection(asyncio.BufferedProtocol):
     """Requests and responses over one socket, for concurrent callers.
 
-    :param on_request: called with the requests of the peer; must not block or raise
+    :param on_request: called with each request of the peer and the bytes of its header and body;
+        must not block or raise
     :param on_lost: called once, when the connection is lost for any reason
     :param on_timeout: called with the address when requests time out
     :param on_go_away: resends a request with the response GO_AWAY
@@ -67,7 +68,7 @@ class Connection(asyncio.BufferedProtocol):
         self,
         address: str,
         *,
-        on_request: Callable[[Connection, Command], None],
+        on_request: Callable[[Connection, Command, int], None],
         on_lost: Callable[[Connection], None],
         on_timeout: Callable[[str], None] | None = None,
         on_go_away: GoAway | None = None,
@@ -293,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
     def _deliver(self, encoding: int, header: bytes, body: bytes) -> None:
         command = decode_command(encoding, header, body)
         if not command.flag & RESPONSE_FLAG:
-            self._on_request(self, command)
+            self._on_request(self, command, len(header) + len(body))
             return
         pending = self._pending.pop(command.opaque, None)
         if pending is None:

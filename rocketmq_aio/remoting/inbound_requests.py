@@ -24,7 +24,7 @@ RequestHandler = Callable[[str, Command], Awaitable[Reply | None]]
 
 WORKERS: Final = 4
 MAX_QUEUED: Final = 1000  # further ones are dropped
-MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024  # of their bodies; the same
+MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024  # of their headers and bodies; the same
 DROPS_LOGGED_SECONDS: Final = 10.0  # between two log events about dropped requests
 STREAK: Final = 16  # served in a row: a broker blocks a thread until its pushed reply is answered
 
@@ -41,7 +41,7 @@ class InboundRequests:
         self._timeout = config.request_timeout_seconds
         self._tasks = tasks
         self._handle = handle
-        self._requests: deque[tuple[Connection, Command]] = deque()
+        self._requests: deque[tuple[Connection, Command, int]] = deque()  # with its bytes
         self._queued_bytes = 0
         self._idle = WaiterQueue()
         self.dropped = 0
@@ -53,14 +53,14 @@ class InboundRequests:
         for number in range(WORKERS):
             self._tasks.spawn(self._serve, name=f"broker-requests-{number}")
 
-    def receive(self, connection: Connection, command: Command) -> None:
-        """Queue a request; never blocks."""
-        queued_bytes = self._queued_bytes + len(command.body)
+    def receive(self, connection: Connection, command: Command, size: int) -> None:
+        """Queue a request of *size* bytes; never blocks."""
+        queued_bytes = self._queued_bytes + size
         if len(self._requests) >= MAX_QUEUED or queued_bytes > MAX_QUEUED_BYTES:
             self._drop(connection, command)
             return
         self._queued_bytes = queued_bytes
-        self._requests.append((connection, command))
+        self._requests.append((connection, command, size))
         self._idle.wake_one()
 
     def _drop(self, connection: Connection, command: Command) -> None:
@@ -79,8 +79,8 @@ class InboundRequests:
         while True:
             streak = 0
             while self._requests:
-                connection, command = self._requests.popleft()
-                self._queued_bytes -= len(command.body)
+                connection, command, size = self._requests.popleft()
+                self._queued_bytes -= size
                 await self._serve_one(connection, command)
                 streak += 1
                 if streak % STREAK == 0:

@@ -173,8 +173,11 @@ async def test_an_error_text_that_fits_no_header_is_shortened() -> None:
         assert (last.code, last.remark) == (0, "fine")
 
 
-async def test_the_bytes_of_queued_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbound_requests, "MAX_QUEUED_BYTES", 4096)
+@pytest.mark.parametrize("part", ["header", "body"])
+async def test_the_bytes_of_queued_requests_are_bounded(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbound_requests, "MAX_QUEUED_BYTES", 5000)  # fewer than five have
     release = asyncio.Event()
     started = 0
 
@@ -183,21 +186,29 @@ async def test_the_bytes_of_queued_requests_are_bounded(monkeypatch: pytest.Monk
         started += 1
         await release.wait()
 
+    def large(size: int = 1024) -> Command:
+        command = asking(39, oneway=True)
+        if part == "header":
+            command.ext = {"text": "x" * size}
+        else:
+            command.body = bytes(size)
+        return command
+
     async with FakeBroker() as broker, open_client(on_request=answer) as opened:
         await opened.ask(broker.address)
         server = opened.client.server
         for number in range(WORKERS):
-            await broker.push(asking(39, oneway=True, body=bytes(1024)))
+            await broker.push(large())
             await until(lambda at=number: started > at)  # type: ignore[misc]  # a bound loop variable
         for _ in range(6):
-            await broker.push(asking(39, oneway=True, body=bytes(1024)))
+            await broker.push(large())
         await opened.ask(broker.address)
 
-        assert sum(len(each.body) for _, each in server._requests) == 4096
+        assert len(server._requests) == 4
         assert server.dropped == 2
         release.set()
         await until(lambda: not server._requests)
-        await broker.push(asking(39, oneway=True, body=bytes(4096)))
+        await broker.push(large(4096))
         await until(lambda: started == WORKERS + 5)
 
         assert server.dropped == 2  # there is room again

@@ -83,7 +83,7 @@ class Wire:
         self.lost = 0
         self.connection = Connection(
             PEER,
-            on_request=lambda _, command: self.requested.append(command),
+            on_request=lambda _, command, size: self.requested.append(command),
             on_lost=self._count_loss,
             max_in_flight=max_in_flight,
             max_frame_bytes=MAX_FRAME,
