@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable
+from types import FunctionType, MethodType
 from typing import Final
 
 from rocketmq_aio.errors import ConfigError
@@ -36,6 +37,8 @@ def check_function(setting: str, function: object, *arguments: str) -> None:
     """
     if not callable(function):
         raise ConfigError(setting, function, "expected a function, plain or async")
+    if _takes(function, len(arguments)):
+        return
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):
@@ -45,3 +48,18 @@ def check_function(setting: str, function: object, *arguments: str) -> None:
     except TypeError as error:
         reason = f"it is called with ({', '.join(arguments)}), and takes {signature}: {error}"
         raise ConfigError(setting, name_of(function), reason) from error
+
+
+def _takes(function: object, count: int) -> bool:
+    """Whether *function* certainly takes *count* arguments by position.
+
+    Checks only plain functions and methods, in a tenth of the time of a signature:
+    `send_in_transaction` checks the function of each call.
+    """
+    if isinstance(function, MethodType):
+        function, count = function.__func__, count + 1
+    if not isinstance(function, FunctionType) or function.__dict__:  # may name what it wraps
+        return False
+    code = function.__code__
+    least = code.co_argcount - len(function.__defaults__ or ())
+    return not code.co_kwonlyargcount and least <= count <= code.co_argcount

@@ -26,6 +26,16 @@ def two(message: object, context: object) -> None: ...
 def only_by_name(message: object, *, context: object) -> None: ...
 
 
+def with_option(message: object, context: object = None) -> None: ...
+
+
+def passing_on(*args: object) -> None: ...
+
+
+@functools.wraps(two)
+def wrapping_two(message: object) -> None: ...
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -33,6 +43,8 @@ def only_by_name(message: object, *, context: object) -> None: ...
         Shop(),
         lambda message: message,
         lambda *args: args,
+        with_option,
+        passing_on,
         functools.partial(two, 1),
         print,
         int,
@@ -47,6 +59,8 @@ def test_functions_with_matching_parameters_are_accepted(function: Callable[...,
     [
         (no_parameter, r"called with \(message\), and takes \(\)"),
         (two, "takes .*missing a required argument: 'context'"),
+        (wrapping_two, "missing a required argument: 'context'"),
+        (Shop.sell, "missing a required argument: 'message'"),
         (only_by_name, "missing a required (keyword-only )?argument: 'context'"),
         (functools.partial(two, 1, 2), "too many positional arguments"),
         ("handle", "expected a function"),
