@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -143,7 +144,10 @@ class DispatchQueue(QueueState):
     Everything below the first message that is not done is committable.
     """
 
-    __slots__ = ("_wake_at", "active", "in_flight", "is_ready", "turn", "uncommitted", "waiting")
+    __slots__ = (
+        *("_wake_at", "active", "in_flight", "is_ready", "next_batch", "resumed", "turn"),
+        *("uncommitted", "waiting"),
+    )
 
     def __init__(self, queue: MessageQueue, in_flight: InFlight | None = None) -> None:
         super().__init__(queue)
@@ -154,6 +158,8 @@ class DispatchQueue(QueueState):
         self.is_ready = False  # whether the service offers it to workers
         self.turn = 0  # handler calls since the turn began
         self.uncommitted: list[MessageExt] = []  # done, but not committed by the handler yet
+        self.next_batch = 0  # at most so many messages are taken next; 0: no such limit
+        self.resumed: asyncio.Event | None = None  # ends the suspension of the queue when set
         self._wake_at = 0
 
     @property
@@ -180,6 +186,7 @@ class DispatchQueue(QueueState):
 
     def _continue_at(self, offset: int, *, counts: bool) -> int:
         self._register(counts=counts)
+        self._end_suspension()
         dropped = len(self.waiting)
         self.waiting.clear()
         self.uncommitted.clear()
@@ -223,6 +230,8 @@ class DispatchQueue(QueueState):
     def take(self, limit: int) -> list[MessageExt]:
         """Take up to *limit* messages for a handler; at least one is waiting."""
         waiting = self.waiting
+        if self.next_batch:
+            limit, self.next_batch = min(limit, self.next_batch), 0
         if limit == 1:
             taken = [waiting.popleft()]
         else:
@@ -296,7 +305,13 @@ class DispatchQueue(QueueState):
 
     def _stop_delivery(self) -> None:
         self._register(counts=True)
+        self._end_suspension()
         self.waiting.clear()
+
+    def _end_suspension(self) -> None:
+        """Resume the queue: the message it was suspended for is not retried here any more."""
+        if self.resumed is not None:
+            self.resumed.set()
 
     def _register(self, *, counts: bool) -> None:
         """Register the messages in flight, so that they are not delivered twice."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import anyio
 
 from rocketmq_aio.config.consumer import PushConfig
+from rocketmq_aio.config.validation import checked_seconds
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import dead_lettered
 from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack
@@ -19,7 +21,7 @@ from rocketmq_aio.consumer.push.handlers import (
     SuspendQueue,
     UndecodableError,
 )
-from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.errors import ConfigError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
@@ -87,16 +89,22 @@ class OrderlyService(ConsumeService):
         Dead letters are stored in a task of their own, and the queue waits for it: brokers that do
         not respond must not take workers from other queues.
         """
-        failed, pause = messages, self._config.suspend_seconds
+        failed, pause, level = messages, self._config.suspend_seconds, 0
         dead: list[DeadLetter] = []
         if isinstance(error, SuspendQueue) and error.seconds is not None:
-            pause = error.seconds
-        if context is not None and error is None:
+            try:
+                pause = checked_seconds("seconds", error.seconds, least=0)
+            except ConfigError as misused:  # the handler has set an invalid value
+                error = misused
+        if isinstance(error, RetryLater):
+            level = error.delay_level
+        elif context is not None and error is None:
             failed, error = self._apply_context(assigned, messages, context)
+            level = context.delay_level if error is None else 0
         if isinstance(error, UndecodableError):
             dead, pause = self._finish_undecodable(assigned, messages, error)
         elif context is None or not context.rolled_back:
-            dead = self._count_retries(assigned, failed, error)
+            dead = self._count_retries(assigned, failed, error, at_once=level == DEAD_LETTER)
         done = max(0, len(messages) - sum(not message.done for message in failed))
         if dead:
             assigned.in_flight.suspended = True
@@ -115,13 +123,15 @@ class OrderlyService(ConsumeService):
         pause: float,
     ) -> None:
         """Retry those of *failed* that are not done after *pause* seconds."""
-        again = not assigned.released and any(not message.done for message in failed)
+        again = not assigned.dropped and any(not message.done for message in failed)
         assigned.put_back(failed)
         assigned.finish(messages)
         in_flight = assigned.in_flight
         in_flight.suspended = again and pause > 0
         if in_flight.suspended:
-            self._tasks.spawn(self._resume, in_flight, pause, name=f"suspended-{assigned.queue}")
+            assigned.resumed = asyncio.Event()
+            args = (in_flight, pause, assigned.resumed)
+            self._tasks.spawn(self._resume, *args, name=f"suspended-{assigned.queue}")
 
     def _apply_context(
         self, assigned: DispatchQueue, messages: list[MessageExt], context: BatchContext
@@ -140,8 +150,9 @@ class OrderlyService(ConsumeService):
             assigned.mark_uncommitted_done()
         return messages[done:], None
 
-    async def _resume(self, in_flight: InFlight, seconds: float) -> None:
-        await anyio.sleep(seconds)
+    async def _resume(self, in_flight: InFlight, seconds: float, resumed: asyncio.Event) -> None:
+        with anyio.move_on_after(seconds):
+            await resumed.wait()
         in_flight.suspended = False
         self._free(in_flight)
 
@@ -153,10 +164,17 @@ class OrderlyService(ConsumeService):
             self.add(in_flight.current)
 
     def _count_retries(
-        self, assigned: DispatchQueue, failed: list[MessageExt], error: BaseException | None
+        self,
+        assigned: DispatchQueue,
+        failed: list[MessageExt],
+        error: BaseException | None,
+        *,
+        at_once: bool = False,
     ) -> list[DeadLetter]:
-        """Count one more try of each message; return those without tries left."""
-        at_once = isinstance(error, RetryLater) and error.delay_level == DEAD_LETTER
+        """Count one more try of each message; return those without tries left.
+
+        :param at_once: none of them has tries left
+        """
         reason = reason_of(error)
         dead: list[DeadLetter] = []
         for message in failed:
@@ -221,15 +239,19 @@ class OrderlyService(ConsumeService):
         if assigned.released:
             return [], 0.0  # the next owner of the queue gets them
         policy = self._config.undecodable
-        for message, fault in error.messages:
-            self._note_undecodable(message, fault)
         if policy == "retry":
-            # In place: the messages behind the first undecodable one wait with it.
-            return self._count_retries(assigned, messages, error), self._config.suspend_seconds
+            bad = {id(message) for message, _ in error.messages}
+            before = next((at for at, each in enumerate(messages) if id(each) in bad), 0)
+            if before:  # only the messages behind it have to wait
+                assigned.next_batch = before
+                return [], 0.0
         dead: list[DeadLetter] = []
         for message, fault in error.messages:
-            if policy == "skip":
+            self._note_undecodable(message, fault)
+            if policy == "retry":  # in place
+                dead += self._count_retries(assigned, [message], fault)
+            elif policy == "skip":
                 assigned.mark_done(message)
             else:
                 dead += self._end_retries(assigned, message, reason_of(fault))
-        return dead, 0.0
+        return dead, self._config.suspend_seconds if policy == "retry" else 0.0

@@ -124,6 +124,46 @@ async def test_orderly_consumer_stops_retrying_at_the_limit(cluster: FakeCluster
     assert [m.body for m in cluster.broker.messages(DEAD)] == [b"one"]
 
 
+async def test_orderly_consumer_retries_only_undecodable_messages_of_a_batch(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, "0", "1", "two", "3", "four", "5")
+    handled, events = Values(), Events()
+    async with pushing(
+        cluster,
+        arguments={"on_batch": handled, "orderly": True, "on_event": events},
+        consume_batch_size=6,
+        codec=CODEC,
+        suspend_seconds=0.001,
+        max_reconsume_times=2,
+        commit_interval_seconds=0.01,
+    ):
+        await committed(cluster, {0: 6})
+
+    assert handled.values == [0, 1, 3, 5]
+    assert sorted(m.body for m in cluster.broker.messages(DEAD)) == [b"four", b"two"]
+    assert [e.reconsume_times for e in events.of(MessageDeadLettered)] == [2, 2]
+
+
+async def test_orderly_consumer_handles_what_is_before_an_undecodable_message(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, "0", "1", "two", "3")
+    handled, events = Values(), Events()
+    async with pushing(
+        cluster,
+        arguments={"on_batch": handled, "orderly": True, "on_event": events},
+        consume_batch_size=4,
+        codec=CODEC,
+        suspend_seconds=0.001,
+        commit_interval_seconds=0.01,
+    ):
+        await committed(cluster, {0: 2})
+        await events.have(MessageUndecodable, 3)
+
+    assert handled.batches == [[0, 1]]
+
+
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 @pytest.mark.parametrize("policy", ["retry", "dead_letter"])
 async def test_broadcasting_drops_messages_instead_of_dead_letters(

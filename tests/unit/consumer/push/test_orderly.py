@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
@@ -332,3 +333,61 @@ async def test_subclass_without_seconds_suspends_by_the_setting() -> None:
         await env.until_committable(3)
 
     assert handle.of(0) == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("seconds", ["5", -1.0, float("nan"), timedelta(seconds=5)], ids=repr)
+async def test_subclass_with_invalid_seconds_suspends_by_the_setting(seconds: object) -> None:
+    error = OutOfStock()
+    error.seconds = seconds  # type: ignore[assignment]
+    handle = Watcher({1: 1}, error)
+    async with WorkerEnv(handle, orderly=True) as env:
+        env.pull(0, 1, 2)
+        await env.until_committable(3)
+
+    assert handle.of(0) == [0, 1, 1, 2]
+
+
+async def test_seek_ends_the_suspension_of_a_queue() -> None:
+    handle = Watcher({0: 1}, SuspendQueue(3600))
+    async with WorkerEnv(handle, orderly=True) as env:
+        assigned = env.pull(0)
+        await until(lambda: handle.seen and not assigned.has_in_flight, "the failure")
+        assigned.move(5)
+        env.pull(5, 6)
+        await env.until_committable(7)
+
+    assert handle.of(0) == [0, 5, 6]
+
+
+@pytest.mark.parametrize("ends_first", [False, True], ids=["revoked", "handler-ends"])
+async def test_queue_that_is_assigned_again_is_not_suspended(*, ends_first: bool) -> None:
+    """Another member may have handled the message meanwhile."""
+    gate = Gate(offset=0, error=SuspendQueue(3600))
+    async with WorkerEnv(gate, orderly=True) as env:
+        assigned = env.pull(0)
+        await gate.reached.wait()
+        if not ends_first:
+            assigned.drop()
+        gate.open.set()
+        await until(lambda: not assigned.has_in_flight, "the end of the handler")
+        env.revoke()
+        env.pull(1, 2)
+        await env.until_committable(3)
+
+    assert gate.seen == [0, 1, 2]
+
+
+async def test_delay_level_minus_one_of_a_batch_sends_the_rest_to_the_dlq() -> None:
+    batches: list[list[int]] = []
+
+    async def handle(messages: list[MessageExt], context: BatchContext) -> None:
+        batches.append(offsets(messages))
+        context.ack_index = 0
+        context.delay_level = -1
+
+    async with WorkerEnv(on_batch=handle, orderly=True, consume_batch_size=3) as env:
+        env.pull(0, 1, 2)
+        await env.until_committable(3)
+
+    assert batches == [[0, 1, 2]]
+    assert env.send_back.dead == [1, 2]
