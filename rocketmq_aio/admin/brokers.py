@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from time import monotonic, time_ns
 from typing import Any, Final, Literal, TypeVar
 from uuid import uuid4
@@ -461,9 +462,10 @@ def _overview(
 def _first(text: str) -> float:
     """Return the first number in *text*, which has the rates of several intervals."""
     try:
-        return float(text.split()[0])
+        number = float(text.split()[0])
     except (IndexError, ValueError):
         return 0.0
+    return number if isfinite(number) else 0.0
 
 
 def _test_message(broker_name: str) -> SendMessage:

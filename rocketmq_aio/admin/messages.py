@@ -340,7 +340,7 @@ async def _is_at(advertised: str, stored_at: str) -> bool:
     try:
         host, advertised_port = parse_address(advertised)
         return port == advertised_port and str(ip_address(ip)) in await resolve(host, port, {})
-    except (ConfigError, OSError):
+    except (ValueError, OSError):  # ValueError: no host has such a name
         return False
 
 

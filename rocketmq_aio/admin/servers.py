@@ -21,6 +21,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.name_servers import AT_BROKERS
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
+from rocketmq_aio.model.address import has_port
 from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
 from rocketmq_aio.protocol.codes import CLIENT_VERSION, RequestCode
 from rocketmq_aio.protocol.command import Command
@@ -85,8 +86,13 @@ class Servers:
         """Send a request; see `RemotingClient.request_checked`.
 
         One of `SLOW` has at least `SLOW_SECONDS`.
+
+        :raises ConfigError: *address* has no port
         """
         self.check_running()
+        if not has_port(address):  # else taken for the name of a broker without a master
+            reason = "expected host:port, for example 127.0.0.1:10911"
+            raise ConfigError("address", address, reason)
         usual = self.instance.config.request_timeout_seconds
         seconds = max(usual, SLOW_SECONDS) if header.code in SLOW else usual
         call = self.instance.remoting.request_checked(

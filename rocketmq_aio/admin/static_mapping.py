@@ -16,6 +16,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from rocketmq_aio.admin.server_results import LogicalQueue
+from rocketmq_aio.errors import CodecError
+from rocketmq_aio.protocol.bodies import MAX_QUEUES
 from rocketmq_aio.protocol.requests.operations import MappedTopicBody, PhysicalQueue, TopicMapping
 
 READ_WRITE: Final = 6
@@ -33,6 +35,7 @@ class StaticMapping:
 
     After a change that failed midway brokers differ: of each queue the longest history counts.
 
+    :raises CodecError: a broker reports more than `MAX_QUEUES` logical queues
     :ivar total: the number of logical queues, 0 for a new topic
     :ivar histories: physical queues by logical queue, from the first to that of the owner
     """
@@ -40,6 +43,8 @@ class StaticMapping:
     def __init__(self, name: str, found: Mapping[str, MappedTopicBody]) -> None:
         mappings = {broker: each.mapping_detail or TopicMapping() for broker, each in found.items()}
         self.total = max((each.total_queues for each in mappings.values()), default=0)
+        if self.total > MAX_QUEUES:
+            raise CodecError("TopicMapping", 0, f"{self.total} queues, above {MAX_QUEUES}")
         self.histories: dict[int, History] = {}
         newest = max((each.epoch for each in mappings.values()), default=0)
         self._epoch = max(newest + EPOCH_STEP, int(time.time() * 1000))
@@ -101,9 +106,14 @@ class StaticMapping:
         """Decide where the moved queues go on.
 
         :param ends: offset after the last message, by broker and physical queue
+        :raises CodecError: *ends* lacks a queue
         """
         for number, (*earlier, before, new) in self._undecided().items():
-            stored = max(ends[before.bname, before.queue_id] - before.start_offset, 0)
+            end = ends.get((before.bname, before.queue_id))
+            if end is None:
+                reason = f"{before.bname} reports no offset of its queue {before.queue_id}"
+                raise CodecError("TopicStatsTable", 0, reason)
+            stored = max(end - before.start_offset, 0)
             blocks = (before.logic_offset + stored + BLOCK // 2) // BLOCK + 1
             decided = replace(new, logic_offset=blocks * BLOCK)
             self.histories[number] = (*earlier, before, decided)

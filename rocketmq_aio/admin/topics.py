@@ -38,6 +38,7 @@ from rocketmq_aio.admin.topic_settings import (
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import (
     AdminError,
+    CodecError,
     ConfigError,
     NotSupportedError,
     RocketMQError,
@@ -287,9 +288,15 @@ class TopicAdmin:
             await self._servers.on_each(f"storing {len(chosen)} topics", masters, put)
 
     async def order(self, topic: str) -> dict[str, int]:
-        """Return the order configuration: queues by broker, empty if there is none."""
+        """Return the order configuration: queues by broker, empty if there is none.
+
+        :raises CodecError: a name server holds another text; `name_servers.value` returns it
+        """
         stored = await self._order(self._servers.outer(check_topic(topic)))
-        return {name: int(count) for name, count in stored.items()}
+        try:
+            return {name: int(count) for name, count in stored.items()}
+        except ValueError as error:
+            raise CodecError("order configuration", 0, str(error)) from error
 
     async def set_order(self, topic: str, queues: Mapping[str, int]) -> None:
         """Store the order configuration at all name servers; without *queues*, delete it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -9,6 +10,7 @@ from rocketmq_aio.admin.results import time_of
 from rocketmq_aio.admin.server_results import TraceEvent
 from rocketmq_aio.model.message import MessageExt
 
+NUMBER: Final = re.compile(r"[0-9]{1,20}")  # who sends to the trace topic chooses how long
 FIELD_END: Final = "\x01"
 RECORD_END: Final = "\x02"
 NOTHING: Final = "null"
@@ -59,4 +61,4 @@ def _event(kind: str, values: Sequence[str], host: str) -> TraceEvent:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+    return int(text) if text is not None and NUMBER.fullmatch(text) else None

@@ -15,6 +15,7 @@ from rocketmq_aio import (
     AdminError,
     BrokerError,
     ClientConfig,
+    CodecError,
     ConfigError,
     MessageNotFoundError,
     MessageQueue,
@@ -494,6 +495,42 @@ async def test_the_order_of_a_topic_is_read_from_every_name_server(cluster: Fake
             assert server.configs["ORDER_TOPIC_CONFIG"] == {TOPIC: "broker-b:1"}
 
 
+async def test_an_unreadable_order_configuration_raises_codec_error(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    cluster.name_server.configs["ORDER_TOPIC_CONFIG"] = {TOPIC: "broker-a:4;broker-b:four"}
+
+    with pytest.raises(CodecError, match="order configuration at byte 0"):
+        await admin.topics.order(TOPIC)
+
+
+# --- brokers and static topics -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["NaN", "1e999", "-Infinity", "?"])
+async def test_statistics_that_are_no_numbers_count_as_zero(
+    cluster: FakeCluster, admin: AdminClient, text: str
+) -> None:
+    table = {"msgPutTotalTodayNow": text, "putTps": f"{text} 1 2"}
+    body = msgspec.json.encode({"table": table})
+    on_all(cluster, RequestCode.GET_BROKER_RUNTIME_INFO, Response(body=body))
+
+    listed = await admin.brokers.list()
+
+    assert {(each.messages_today, each.put_tps) for each in listed} == {(0, 0.0)}
+
+
+async def test_an_address_without_a_port_is_not_called_a_broker_without_a_master(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    for refused in (
+        admin.controllers.metadata("localhost"),
+        admin.brokers.remove("localhost", "DefaultCluster", "broker-a", 0),
+    ):
+        with pytest.raises(ConfigError, match="address='localhost': expected host:port"):
+            await refused
+
+
 # --- messages -----------------------------------------------------------------------------------
 
 
@@ -519,7 +556,12 @@ async def test_a_message_id_finds_a_broker_that_advertises_a_host_name(
         "broker-a": {
             "brokerName": "broker-a",
             "cluster": "c",
-            "brokerAddrs": {"0": f"localhost:{broker.port}", "1": "no.such.host.invalid:1"},
+            "brokerAddrs": {
+                "0": f"no..such.host:{broker.port}",
+                "1": f"{64 * 'x'}.invalid:{broker.port}",
+                "2": f"localhost:{broker.port}",
+                "3": "no.such.host.invalid:1",
+            },
         }
     }
     body = msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": {}})

@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from rocketmq_aio.admin.static_mapping import BLOCK, StaticMapping
+from rocketmq_aio.errors import CodecError
+from rocketmq_aio.protocol.bodies import MAX_QUEUES
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.operations import MappedTopicBody, TopicMapping
 
@@ -135,3 +137,20 @@ def test_a_creation_that_failed_midway_keeps_the_queues_that_exist() -> None:
     repeated.grow(4, ["a", "b"])
 
     assert repeated.queues() == whole.queues()
+
+
+def test_a_broker_that_reports_no_offset_of_a_moved_queue_is_named() -> None:
+    mapping = created(2, "a", "b")
+    mapping.move(["b"])
+
+    with pytest.raises(CodecError, match="a reports no offset of its queue 0"):
+        mapping.decide({("b", 0): 5})
+
+
+def test_more_queues_than_a_topic_can_have_are_rejected() -> None:
+    detail = {"totalQueues": MAX_QUEUES + 1, "hostedQueues": {}}
+    body = {"topicName": TOPIC, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    found = read_body(msgspec.json.encode(body | {"mappingDetail": detail}), MappedTopicBody)
+
+    with pytest.raises(CodecError, match="65537 queues"):
+        StaticMapping(TOPIC, {"a": found})

@@ -20,9 +20,12 @@ from rocketmq_aio.admin.results import (
     time_of,
 )
 from rocketmq_aio.admin.topic_settings import changed, checked, new_topic, to_request
+from rocketmq_aio.admin.trace_events import trace_events
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.requests.admin import ConsumeStats, OffsetWrapper
+from rocketmq_aio.testing import received_message
 
 
 @pytest.mark.parametrize("bits", range(8))
@@ -128,3 +131,13 @@ def test_an_offset_id_has_address_and_offset(text: str, expected: tuple[str, int
 def test_other_text_is_no_offset_id(text: str) -> None:
     with pytest.raises(ConfigError):
         read_offset_id(text)
+
+
+def test_numbers_of_a_trace_record_that_are_too_long_are_left_out() -> None:
+    digits = "9" * 5000  # int() refuses them
+    record = (
+        f"SubAfter\x01request\x01ID1\x01{digits}\x01true\x01key\x010\x01{digits}\x01billing\x02"
+    )
+    (event,) = trace_events(received_message(Message("traces", record.encode())), "ID1")
+
+    assert (event.cost_millis, event.time, event.group) == (None, None, "billing")
