@@ -9,7 +9,7 @@ import socket
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from time import time_ns
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import anyio
 from msgspec.structs import replace
@@ -24,7 +24,7 @@ from rocketmq_aio.instance.pending_replies import PendingReplies
 from rocketmq_aio.instance.requests_from_broker import BrokerRequestHandler
 from rocketmq_aio.instance.routes import RouteTable
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.model.address import parse_address, vip_address
+from rocketmq_aio.model.address import parse_address, parse_addresses, vip_address
 from rocketmq_aio.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
 from rocketmq_aio.protocol.requests.groups import UnregisterClient
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
@@ -37,6 +37,9 @@ logger = get_logger(__name__)
 C = TypeVar("C", bound=InnerClient)
 
 UNREGISTER_SECONDS = 3.0
+LOOPBACK: Final = "127.0.0.1"
+ANYWHERE: Final = ("198.51.100.1", "2001:db8::1")  # addresses for documentation: no host has them
+PROBE_PORT: Final = 9
 ADVERTISED = (
     "the broker advertises this address through the name server: if it cannot be reached from "
     "here (containers, tunnels), set brokerIP1 in the configuration of the broker, or "
@@ -350,12 +353,23 @@ def _register(table: dict[str, C], client: C) -> None:
 
 
 def _local_address(namesrv: str | None) -> str:
-    """Return the local address of the route to the first name server; sends nothing."""
-    with suppress(OSError, ConfigError):
-        host, port = parse_address((namesrv or "").split(";")[0])
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        socket.inet_pton(family, host)  # not a host name: a lookup can block
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, port))
-            return str(probe.getsockname()[0])
-    return "127.0.0.1"
+    """Return the local address of the route to the name servers, else that of the default route.
+
+    Sends nothing, and resolves no host names, because a lookup can block.
+    """
+    hosts: list[str] = []
+    with suppress(ConfigError):  # the URL of an address server
+        hosts = [parse_address(each)[0] for each in parse_addresses(namesrv or "")]
+    for host in (*hosts, *ANYWHERE):
+        with suppress(OSError):
+            return _source_address(host)
+    return LOOPBACK
+
+
+def _source_address(host: str) -> str:
+    """Return the local address from which packets to *host* are sent; OSError: there is none."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    socket.inet_pton(family, host)  # raises for names
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, PROBE_PORT))  # of UDP: only chooses the route
+        return str(probe.getsockname()[0])

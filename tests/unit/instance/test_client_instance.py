@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import socket
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
+from typing import ClassVar, Self
 
 import pytest
 
@@ -18,7 +21,7 @@ from rocketmq_aio.errors import (
     NotRunningError,
 )
 from rocketmq_aio.instance import client_instance as instance_module, routes as routes_module
-from rocketmq_aio.instance.client_instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import ANYWHERE, MQClientInstance
 from rocketmq_aio.model.address import vip_address
 from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.codes import RequestCode
@@ -419,6 +422,58 @@ async def test_a_broker_that_no_route_names_any_more_is_disconnected() -> None:
         await leaving.wait_for_connections(0)
         assert len(staying.connections) == 1
         assert len(cluster.name_server.connections) == 1
+
+
+class RoutedSocket:
+    """A socket of a host with two networks; sends nothing."""
+
+    routes: ClassVar = {"127.0.0.1": "127.0.0.1", "10.1.0.1": "10.1.0.7", ANYWHERE[0]: "10.2.0.7"}
+
+    def __init__(self, _family: int, _kind: int) -> None:
+        self._name = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    def connect(self, address: tuple[str, int]) -> None:
+        if address[0] not in self.routes:
+            raise OSError(errno.ENETUNREACH, "no route")
+        self._name = self.routes[address[0]]
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._name, 40_000
+
+
+@pytest.mark.parametrize(
+    ("namesrv", "address"),
+    [
+        ("10.1.0.1:9876", "10.1.0.7"),
+        ("10.1.0.1:9876,10.1.0.2:9876", "10.1.0.7"),
+        ("127.0.0.1:9876", "127.0.0.1"),
+        ("namesrv:9876", "10.2.0.7"),
+        ("namesrv:9876;10.1.0.1:9876", "10.1.0.7"),
+        ("[2001:db8::2]:9876", "10.2.0.7"),
+        ("http://servers.example/names", "10.2.0.7"),
+    ],
+)
+def test_the_client_address_is_that_of_the_route_to_the_name_servers(
+    namesrv: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "socket", RoutedSocket)
+
+    assert MQClientInstance(ClientConfig(namesrv=namesrv)).address == address
+
+
+def test_a_client_without_a_network_has_the_loopback_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "socket", RoutedSocket)
+    monkeypatch.setattr(RoutedSocket, "routes", {})
+
+    assert MQClientInstance(ClientConfig(namesrv="namesrv:9876")).address == "127.0.0.1"
 
 
 async def test_the_unit_is_in_the_client_id_and_in_heartbeats() -> None:
