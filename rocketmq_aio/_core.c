@@ -255,7 +255,8 @@ fill_body(PyObject *module, PyObject *const *args, Py_ssize_t count)
 }
 
 typedef struct {
-    PyObject *topic, *body, *flag, *properties, *encoded_properties, *timed, *wait, *delay;
+    PyObject *topic, *body, *flag, *properties, *encoded_properties, *timed, *wait, *delay,
+        *priority;
     PyObject *done, *queue_offset, *popleft, *suspended, *size;
 } Names;
 
@@ -270,6 +271,7 @@ intern_names(Names *names)
            (names->timed = PyUnicode_InternFromString("timed")) == NULL ||
            (names->wait = PyUnicode_InternFromString("WAIT")) == NULL ||
            (names->delay = PyUnicode_InternFromString("DELAY")) == NULL ||
+           (names->priority = PyUnicode_InternFromString("_SYS_MSG_PRIORITY_")) == NULL ||
            (names->done = PyUnicode_InternFromString("done")) == NULL ||
            (names->queue_offset = PyUnicode_InternFromString("queue_offset")) == NULL ||
            (names->popleft = PyUnicode_InternFromString("popleft")) == NULL ||
@@ -290,6 +292,7 @@ free_names(void *module)
         Py_CLEAR(names->timed);
         Py_CLEAR(names->wait);
         Py_CLEAR(names->delay);
+        Py_CLEAR(names->priority);
         Py_CLEAR(names->done);
         Py_CLEAR(names->queue_offset);
         Py_CLEAR(names->popleft);
@@ -348,7 +351,7 @@ read_flag(const Names *names, PyObject *message, int32_t *flag)
     return !overflow && number == (long)*flag;
 }
 
-/* Whether *message* may be in a batch by its delivery time; sets *wait. */
+/* Whether *message*, by its delivery time and priority, may be in a batch; sets *wait. */
 static int
 read_wait(const Names *names, PyObject *message, PyObject **wait)
 {
@@ -360,7 +363,8 @@ read_wait(const Names *names, PyObject *message, PyObject **wait)
     }
     PyObject *properties = PyObject_GetAttr(message, names->properties);
     if (properties != NULL && PyDict_CheckExact(properties) &&
-        PyDict_Contains(properties, names->delay) == 0) {
+        PyDict_Contains(properties, names->delay) == 0 &&
+        PyDict_Contains(properties, names->priority) == 0) {
 #if PY_VERSION_HEX >= 0x030D0000
         (void)PyDict_GetItemRef(properties, names->wait, wait);
 #else

@@ -51,6 +51,7 @@ class Fields(msgspec.Struct):
     sharding_key: str | None = None
     delay_seconds: float | None = None
     delay_level: int = 0
+    priority: int | None = None
 
 
 @options
@@ -61,7 +62,7 @@ class ProduceArguments(ProgressArguments, ClientArguments):
     files: list[Path] | None = argument("Files; default: standard input.", "FILES...", None)
     json: bool = option(
         "Lines are JSON objects: body or body_base64, key or keys, tag, properties, sharding_key, "
-        "delay_seconds, delay_level.",
+        "delay_seconds, delay_level, priority.",
         default=False,
     )
     whole: bool = option("Each file, or all of standard input, is one body.", default=False)
@@ -73,6 +74,7 @@ class ProduceArguments(ProgressArguments, ClientArguments):
     sharding_key: str | None = option("Send in order, to the queue of this key.")
     delay: float | None = option("Seconds until delivery; brokers from 5.0.", min=0)
     delay_level: int = option("1 to 18 of the delay table of brokers.", default=0, min=0, max=18)
+    priority: int | None = option("From 0; brokers from 5.4 choose the queue by it.", min=0)
     rate: float | None = option("Messages per second at most.", min=0.001)
     count: int | None = option("Messages to send at most.", min=1)
     verbose: bool = option("Print each result as JSON.", "--verbose", "-v", default=False)
@@ -99,6 +101,7 @@ class ProduceArguments(ProgressArguments, ClientArguments):
             sharding_key=given.sharding_key or self.sharding_key,
             delay_seconds=self.delay if given.delay_seconds is None else given.delay_seconds,
             delay_level=given.delay_level or self.delay_level,
+            priority=self.priority if given.priority is None else given.priority,
         )
 
     def properties(self) -> dict[str, str]:

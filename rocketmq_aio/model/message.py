@@ -18,6 +18,7 @@ from rocketmq_aio.model.names import UNSENDABLE_TOPICS, topic_fault
 from rocketmq_aio.model.properties import (
     DELAY,
     KEYS,
+    PRIORITY,
     RESERVED,
     SHARDING_KEY,
     TAGS,
@@ -38,6 +39,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_DELAY_LEVEL: Final = 18  # 1s 5s 10s 30s 1m .. 10m 20m 30m 1h 2h in the broker's default
 MAX_DELAY_SECONDS: Final = 10.0**12  # brokers allow far less; fits 64-bit milliseconds
 MAX_FLAG: Final = 0x7FFF_FFFF
+MAX_PRIORITY: Final = 0x7FFF_FFFF
 MAX_CHECKED_TOPICS: Final = 10_000
 
 _checked_topics: set[str] = set()  # valid ones: each is validated once, not per message
@@ -54,6 +56,9 @@ class Message:
     :param delay_seconds: delay from broker receipt; brokers from 5.0
     :param deliver_at: delivery time, an aware datetime; brokers from 5.0
     :param sharding_key: messages with the same key go to one queue in order (see `Producer.send`)
+    :param priority: from 0: brokers from 5.4 store the message in the queue of this number, or in
+        the last one; pop consumers receive the highest first, of a topic with the attribute
+        ``message.type=PRIORITY``.  Not with a delay or a sharding key
     :param wait_store_ok: False: the broker responds before flush and replication
     :raises InvalidMessageError: an argument is invalid
     """
@@ -89,6 +94,7 @@ class Message:
         delay_seconds: float | None = None,
         deliver_at: datetime | None = None,
         sharding_key: str | None = None,
+        priority: int | None = None,
         wait_store_ok: bool = True,
     ) -> None:
         if type(topic) is not str or topic not in _checked_topics:
@@ -121,6 +127,9 @@ class Message:
         if sharding_key is not None:
             named[SHARDING_KEY] = sharding_key = _checked_sharding_key(topic, sharding_key)
             encoded += f"{SHARDING_KEY}\x01{sharding_key}\x02"
+        if priority is not None:
+            named[PRIORITY] = text = _checked_priority(topic, priority, named)
+            encoded += f"{PRIORITY}\x01{text}\x02"
         named[WAIT] = wait = "true" if wait_store_ok else "false"
         encoded += f"WAIT\x01{wait}\x02"
         pairs = len(named)
@@ -152,6 +161,12 @@ class Message:
     def delayed(self) -> bool:
         """Whether it has a delay level or a delivery time."""
         return self.timed or DELAY in self.properties
+
+    @property
+    def priority(self) -> int | None:
+        """The priority, or None."""
+        text = self.properties.get(PRIORITY)
+        return None if text is None else int(text)
 
     def __repr__(self) -> str:
         return f"<Message {self.topic!r} {len(self.body)} bytes tags={self.tags!r}>"
@@ -200,6 +215,17 @@ def _checked_sharding_key(topic: str, key: object) -> str:
     if not isinstance(key, str) or not key.strip():
         raise InvalidMessageError(topic, f"sharding_key={key!r}: expected a non-empty string")
     return str.__str__(key)
+
+
+def _checked_priority(topic: str, priority: object, named: Mapping[str, str]) -> str:
+    if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
+        reason = f"priority={priority!r}: expected a number from 0 to {MAX_PRIORITY}"
+        raise InvalidMessageError(topic, reason)
+    for name in (DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS, SHARDING_KEY):
+        if name in named:
+            reason = f"priority={priority}: brokers drop it from a message with a delay or a key"
+            raise InvalidMessageError(topic, reason)
+    return str(priority)
 
 
 def _delivery_time(topic: str, level: object, seconds: Any, at: object) -> tuple[str, str] | None:  # noqa: ANN401
@@ -293,6 +319,12 @@ class MessageExt(msgspec.Struct, Generic[V_co], gc=False, eq=False):
     def sharding_key(self) -> str | None:
         """The sharding key, or None."""
         return find_property(self.raw_properties, b"__SHARDINGKEY\x01")
+
+    @property
+    def priority(self) -> int | None:
+        """The priority that its producer gave it, or None; brokers from 5.4 keep it."""
+        text = find_property(self.raw_properties, b"_SYS_MSG_PRIORITY_\x01")
+        return int(text) if text and text.isascii() and text.isdigit() else None
 
     @property
     def message_id(self) -> str:

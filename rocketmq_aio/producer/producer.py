@@ -25,7 +25,13 @@ from rocketmq_aio.producer.batching.explicit_batch import check_batchable, messa
 from rocketmq_aio.producer.batching.pre_encoded import Encoded, send_encoded
 from rocketmq_aio.producer.hooks import SendHooks
 from rocketmq_aio.producer.keyed_lock import OrderKey
-from rocketmq_aio.producer.queue_selection import ANY_QUEUE, NO_CHOICE, QueueChoice, checked_key
+from rocketmq_aio.producer.queue_selection import (
+    ANY_QUEUE,
+    NO_CHOICE,
+    QueueChoice,
+    check_no_priority,
+    checked_key,
+)
 from rocketmq_aio.producer.recall import recall
 from rocketmq_aio.producer.request_reply import RequestReply
 from rocketmq_aio.producer.send_request import make_request, not_a_message
@@ -175,8 +181,10 @@ class Producer(ClientBase, Generic[V]):
         if message.sharding_key is not None or message.timed:
             reason = "a message with a sharding key or a time has to be awaited: use send"
             raise InvalidMessageError(message.topic, reason)
-        if queue is not None and getattr(queue, "topic", None) != message.topic:
-            raise not_of_topic(queue, message.topic)
+        if queue is not None:
+            if getattr(queue, "topic", None) != message.topic:
+                raise not_of_topic(queue, message.topic)
+            check_no_priority(message)
         seconds = self._config.send_timeout_seconds
         if not self._is_hooked:
             return self._batched_sends.send_nowait(message, queue, seconds)

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from rocketmq_aio.config.functions import check_function, name_of
-from rocketmq_aio.errors import ConfigError, RouteNotFoundError
+from rocketmq_aio.errors import ConfigError, InvalidMessageError, RouteNotFoundError
 from rocketmq_aio.model.message import Message
-from rocketmq_aio.model.properties import NAME_END, PAIR_END, SHARDING_KEY
+from rocketmq_aio.model.properties import NAME_END, PAIR_END, PRIORITY, SHARDING_KEY
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.topic_publish_info import (
     UNUSED_SECONDS,
@@ -77,6 +77,7 @@ class QueueSelection:
         if queue is not None or selector is not None:
             if key is not None:
                 raise ConfigError("sharding_key", key, "give one of queue=, selector=, and it")
+            check_no_priority(message)
             select = partial(chosen_target, message=message, queue=queue, selector=selector)
             return Routing(select, True)
         if key is None and message.sharding_key is None:
@@ -88,6 +89,7 @@ class QueueSelection:
         own = message.sharding_key
         if key is None and own is not None:
             return self.by_key(own, True)
+        check_no_priority(message)
         if type(key) is not str:
             key = checked_key(key)
         if own is not None and key != own:
@@ -163,6 +165,16 @@ class ShardedTopic:
 
     def last_address(self, queue: MessageQueue) -> str | None:
         return self._addresses.get(queue.broker_name)
+
+
+def check_no_priority(message: Message) -> None:
+    """Validate *message* as one whose queue the caller chooses.
+
+    :raises InvalidMessageError: it has a priority, by which the broker chooses the queue
+    """
+    if PRIORITY in message.properties:
+        reason = "brokers choose the queue by priority=: leave out queue=, selector=, sharding_key="
+        raise InvalidMessageError(message.topic, reason)
 
 
 def checked_key(key: object) -> str:

@@ -12,16 +12,18 @@ from typing import Any, Final
 
 import pytest
 
+from rocketmq_aio.admin.client import AdminClient
 from rocketmq_aio.config.consumer import LitePullConfig, PopConfig
 from rocketmq_aio.consumer.common.events import MessageDeadLettered
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.errors import NotSupportedError, RouteNotFoundError, SubscriptionError
-from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
+from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Cluster
-from tests.broker.reading_groups import in_thread, is_before, numbers, send
+from tests.broker.reading_groups import consuming, in_thread, is_before, numbers, send
 
 SECONDS: Final = 40.0  # real brokers redeliver some seconds late
 QUIET_SECONDS: Final = 3.0
@@ -47,6 +49,15 @@ async def received(consumer: PopConsumer, count: int) -> list[PoppedMessage]:
     async with asyncio.timeout(SECONDS):
         while len(taken) < count:
             taken += await consumer.receive(min(32, count - len(taken)))
+    return taken
+
+
+async def numbers_of(consumer: LitePullConsumer, count: int) -> set[bytes]:
+    """Poll *count* messages; return their bodies."""
+    taken: set[bytes] = set()
+    async with asyncio.timeout(SECONDS):
+        while len(taken) < count:
+            taken |= {each.body for each in await consumer.poll()}
     return taken
 
 
@@ -301,6 +312,37 @@ async def test_popping(
     place = Place(rocketmq_cluster.namesrv, rocketmq_topic, f"pop-{rocketmq_group[-12:]}", version)
 
     await (refused(place) if version.startswith("4.") else scenario(place))
+
+
+async def test_messages_with_the_highest_priority_are_popped_first(
+    rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
+) -> None:
+    namesrv, version = rocketmq_cluster.namesrv, rocketmq_cluster.version
+    topic = f"{rocketmq_topic}-urgent"
+    is_known = not is_before(version, "5.4.0")
+    attributes = {"message.type": "PRIORITY"} if is_known else {}
+    async with AdminClient(namesrv=namesrv) as admin:
+        await admin.create_topic(topic, queues=4, attributes=attributes)
+
+    async with Producer(f"{rocketmq_group}-producer", namesrv=namesrv) as producer:
+        sent = [
+            await producer.send(Message(topic, b"%d" % priority, priority=priority))
+            for priority in (1, 0, 9, 2, 3)
+        ]
+        no_priority = await producer.send(Message(topic, b"none"))
+
+    if not is_known:  # brokers ignore it
+        async with consuming(namesrv, rocketmq_group, topic) as puller:
+            assert await numbers_of(puller, 6) == {b"0", b"1", b"2", b"3", b"9", b"none"}
+        return
+    assert [each.queue.queue_id for each in sent] == [1, 0, 3, 2, 3]
+    place = Place(namesrv, topic, f"pop-{rocketmq_group[-12:]}")
+    async with place.popping() as consumer:
+        taken = [(each.body, each.priority) for each in await received(consumer, 6)]
+    with_priority = [each for each in taken if each[1] is not None]
+    assert with_priority == [(b"9", 9), (b"3", 3), (b"2", 2), (b"1", 1), (b"0", 0)]
+    assert (b"none", None) in taken
+    assert no_priority.ok
 
 
 @pytest.mark.needs_real_broker("the embedded broker has no retry topics V2")

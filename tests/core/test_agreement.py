@@ -161,6 +161,7 @@ Other: Final = st.one_of(
     st.builds(Message, st.just("orders"), Bodies, wait_store_ok=st.booleans()),
     st.builds(Message, st.just("orders"), Bodies, delay_level=st.integers(0, 3)),
     st.builds(Message, st.just("orders"), Bodies, delay_seconds=st.integers(0, 3)),
+    st.builds(Message, st.just("orders"), Bodies, priority=st.none() | st.integers(0, 3)),
     st.builds(type("Special", (Message,), {"__slots__": ()}), st.just("orders"), Bodies),
     st.sampled_from([None, "text", b"body", 1]),
 )

@@ -85,6 +85,7 @@ Properties: Final = st.dictionaries(Names, Texts, max_size=3)
             "properties": Properties | Properties.map(UserDict) | st.dictionaries(Names, Odd) | Odd,
             "flag": st.sampled_from([0, 1, -1, 2**31, True, None, "1"]),
             "sharding_key": Texts | Odd,
+            "priority": st.sampled_from([None, 0, 7, -1, True, "1"]),
             "wait_store_ok": st.booleans() | Odd,
             "delay_level": st.integers(-1, 19),
             "delay_seconds": st.sampled_from([None, 0, 1, -1, 0.5, "1"]),

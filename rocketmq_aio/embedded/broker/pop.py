@@ -6,6 +6,7 @@ from base64 import b64decode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import count
+from random import randrange
 from typing import Final, NamedTuple
 
 import msgspec
@@ -259,7 +260,7 @@ class PopProcessor:
     def _pop_any(
         self, header: PopMessage, matches: Matches | None, now: int, result: PopResult
     ) -> None:
-        for queue in self._queues(header):
+        for queue in self._by_priority(header):
             group, log = header.consumer_group, self._log(queue)
             self._apply_reset(group, queue)
             begin = self._begin(group, queue, log, first=_first_offset(header, log))
@@ -328,6 +329,18 @@ class PopProcessor:
         if header.queue_id < 0:
             numbers = range(len(self._state.topic(header.topic).queues))
         return [*queues, *(PopQueue(header.topic, NORMAL, number) for number in numbers)]
+
+    def _by_priority(self, header: PopMessage) -> list[PopQueue]:
+        """Return the queues of the request, of a topic with priorities the last ones first.
+
+        Its retry topics follow, as brokers do by default.
+        """
+        queues, topic = self._queues(header), self._state.topic(header.topic)
+        group = self._state.group_setting(header.consumer_group, "attributes")
+        factor = int(group.get("priority.factor", "100"))  # in percent
+        if topic.attributes.get("message.type") != "PRIORITY" or randrange(100) >= factor:
+            return queues
+        return sorted(queues, key=lambda each: (each.marker != NORMAL, -each.queue_id))
 
     def _record(
         self,

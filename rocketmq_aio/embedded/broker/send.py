@@ -24,10 +24,13 @@ from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.handlers import handles
 from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.model.message import MAX_PRIORITY
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import (
     DELAY,
     MAX_PROPERTIES,
+    PRIORITY,
+    SHARDING_KEY,
     TIMER_DELAY_MS,
     TIMER_DELIVER_MS,
     UNIQ_KEY,
@@ -83,6 +86,8 @@ class SendProcessor:
             properties = parse_properties((header.properties or "").encode())
             if self._state.version.is_5:
                 properties.pop("POP_CK", None)
+                if not header.batch:
+                    queue_id = self._queue_by_priority(header.topic, properties, queue_id)
             message = NewMessage(
                 topic=header.topic,
                 queue_id=queue_id,
@@ -112,6 +117,16 @@ class SendProcessor:
         if header.queue_id >= max(topic.write_queues, topic.read_queues):
             raise state.invalid(f"request queueId[{header.queue_id}] is illegal")
         return header.queue_id if header.queue_id >= 0 else randrange(topic.write_queues)
+
+    def _queue_by_priority(self, topic: str, properties: dict[str, str], queue_id: int) -> int:
+        """Return the queue of a message: that of its priority; drop one that does not count."""
+        text = properties.get(PRIORITY, "")
+        if not (text.isascii() and text.isdigit()) or (priority := int(text)) > MAX_PRIORITY:
+            return queue_id
+        if SHARDING_KEY in properties or not DELAYED_OR_HALF.isdisjoint(properties):
+            del properties[PRIORITY]
+            return queue_id
+        return min(priority, self._state.topic(topic).write_queues - 1)
 
     def _create_topic(self, header: SendMessage) -> None:
         """Create the topic of a send from the template that it names, if that is allowed."""

@@ -2,7 +2,9 @@
 
 import pickle
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from enum import Enum, StrEnum
+from typing import Any
 
 import msgspec
 import pytest
@@ -286,6 +288,37 @@ def test_valid_delay_levels_are_accepted(level: int) -> None:
 @pytest.mark.parametrize("level", [-1, 19, 100, "3", 1.0, True, [1]])
 def test_invalid_delay_levels_are_rejected(level: int) -> None:
     assert f"delay_level={level!r}" in refusal(lambda: Message("o", b"x", delay_level=level)).reason
+
+
+@pytest.mark.parametrize("priority", [0, 1, 2**31 - 1])
+def test_valid_priorities_are_properties(priority: int) -> None:
+    message = Message("orders", b"x", priority=priority)
+
+    assert message.priority == priority
+    assert f"_SYS_MSG_PRIORITY_\x01{priority}\x02" in message.encoded_properties
+    assert message.properties["_SYS_MSG_PRIORITY_"] == str(priority)
+
+
+@pytest.mark.parametrize("priority", [-1, 2**31, "3", 1.0, True])
+def test_invalid_priorities_are_rejected(priority: int) -> None:
+    assert f"priority={priority!r}" in refusal(lambda: Message("o", b"x", priority=priority)).reason
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"delay_level": 1},
+        {"delay_seconds": 1},
+        {"deliver_at": datetime(2030, 1, 1, tzinfo=UTC)},
+        {"sharding_key": "order-1"},
+    ],
+)
+def test_a_priority_that_brokers_would_drop_is_rejected(other: dict[str, Any]) -> None:
+    assert "priority=1" in refusal(lambda: Message("orders", b"x", priority=1, **other)).reason
+
+
+def test_a_message_without_a_priority_has_none() -> None:
+    assert Message("orders", b"x").priority is None
 
 
 @pytest.mark.parametrize("flag", [0, 1, -1, 2**31 - 1, -(2**31)])

@@ -155,3 +155,12 @@ def test_a_message_takes_little_memory_besides_its_parts() -> None:
         messages.extend(decode_messages(data, QUEUE)[0])
 
     assert peak_bytes(read) / len(data) < 4
+
+
+@pytest.mark.parametrize(
+    ("text", "priority"), [("0", 0), ("7", 7), ("", None), ("high", None), ("-1", None)]
+)
+def test_the_priority_is_a_number_or_none(text: str, priority: int | None) -> None:
+    properties = f"_SYS_MSG_PRIORITY_\x01{text}\x02".encode()
+
+    assert received(replace(RECORD, properties=properties)).priority == priority

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from enum import StrEnum
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,7 @@ from tests.unit.producer.producer_env import (
 from tests.unit.remoting.until import until
 
 KEYS = [f"order-{number}" for number in range(20)]
+QUEUE = MessageQueue("orders", "broker-a", 0)
 READ_ONLY = 4
 
 
@@ -340,6 +342,24 @@ async def test_a_batch_with_keys_needs_a_queue(env: ProducerEnv) -> None:
     await env.producer.send_batch([keyed("a"), keyed("b")], queue=env.queue(1))
 
     assert len(env.broker.messages("orders", 1)) == 2
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [{"queue": QUEUE}, {"selector": SelectByRandom()}, {"sharding_key": "a"}],
+    ids=["queue", "selector", "key"],
+)
+async def test_brokers_choose_the_queue_of_a_message_with_a_priority(
+    env: ProducerEnv, choice: dict[str, Any]
+) -> None:
+    urgent = Message("orders", b"x", priority=1)
+
+    with pytest.raises(InvalidMessageError, match="priority="):
+        await env.producer.send(urgent, **choice)
+    with pytest.raises(InvalidMessageError, match="priority="):
+        env.producer.send_nowait(urgent, queue=QUEUE)
+
+    assert env.broker.requests_of(SEND) == []
 
 
 # --- selectors -----------------------------------------------------------------------------------

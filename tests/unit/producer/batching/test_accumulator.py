@@ -281,6 +281,7 @@ async def test_lingering_leaves_half_of_the_timeout(
     "alone",
     [
         Message("orders", b"later", delay_level=1),
+        Message("orders", b"urgent", priority=7),
         Message("orders", b"large " * 1000),  # it will be compressed
         Message("%RETRY%billing", b"again"),
     ],

@@ -102,6 +102,11 @@ def test_a_delayed_message_is_rejected() -> None:
         split([Message("orders", b"x", delay_level=3)])
 
 
+def test_a_message_with_a_priority_is_rejected() -> None:
+    with pytest.raises(InvalidMessageError, match="priority"):
+        split([Message("orders", b"x"), Message("orders", b"x", priority=0)])
+
+
 def test_a_retry_topic_is_rejected() -> None:
     with pytest.raises(InvalidMessageError, match="retry"):
         split([Message("%RETRY%billing", b"x")])
