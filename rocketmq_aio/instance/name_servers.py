@@ -23,7 +23,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.address_server import fetch_addresses, unit_url
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.model.address import parse_addresses
+from rocketmq_aio.model.address import is_url, parse_addresses
 from rocketmq_aio.protocol.bodies import TopicRouteData, read_route
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -75,14 +75,14 @@ class NameServers:
             raise ConfigError(
                 "namesrv", namesrv, "give namesrv=... or set ROCKETMQ_NAMESRV or NAMESRV_ADDR"
             )
-        from_page = namesrv.startswith("http://")
-        addresses = await self._fetch_list(namesrv) if from_page else parse_addresses(namesrv)
-        self._set_addresses(addresses)
+        self._set_addresses(
+            await self._fetch_list(namesrv) if is_url(namesrv) else parse_addresses(namesrv)
+        )
 
     async def refresh(self) -> None:
         """Fetch the list from the address server again; keep the old one if it fails."""
         namesrv = self._config.namesrv or ""
-        if namesrv.startswith("http://"):
+        if is_url(namesrv):
             try:
                 self._set_addresses(await self._fetch_list(namesrv))
             except NameServerUnavailableError as error:

@@ -12,6 +12,9 @@ MAX_PORT: Final = 65_535
 VIP_OFFSET: Final = 2
 NEVER_IN_HOSTS: Final = " ,;/\\@?#[]"
 MAX_HOST: Final = 253  # RFC 1035
+URL: Final = "http://"
+# The name servers of an instance in a cloud; as for Java clients, its http:// is dropped.
+ENDPOINT: Final = re.compile(r"(?:http://)?(MQ_INST_\w+_\w+)\.")
 
 
 def parse_address(text: str, *, setting: str = "address") -> tuple[str, int]:
@@ -39,6 +42,8 @@ def parse_address(text: str, *, setting: str = "address") -> tuple[str, int]:
 
 def parse_addresses(text: str, *, setting: str = "namesrv") -> tuple[str, ...]:
     """Split a ``;`` (or ``,``) separated list and check every part; the order is kept."""
+    if ENDPOINT.match(text):
+        text = text.removeprefix(URL)
     parts = tuple(dict.fromkeys(p.strip() for p in text.replace(",", ";").split(";") if p.strip()))
     if not parts:
         raise ConfigError(setting, text, "expected at least one host:port")
@@ -66,6 +71,11 @@ def vip_address(address: str) -> str:
     return f"[{host}]:{port - VIP_OFFSET}" if ":" in host else f"{host}:{port - VIP_OFFSET}"
 
 
+def is_url(namesrv: str) -> bool:
+    """Whether *namesrv* is the URL of an address server."""
+    return namesrv.startswith(URL) and not ENDPOINT.match(namesrv)
+
+
 def check_namesrv(namesrv: object) -> None:
     """Check that *namesrv* is ``host:port;host:port`` or the URL of an address server.
 
@@ -73,10 +83,10 @@ def check_namesrv(namesrv: object) -> None:
     """
     if not isinstance(namesrv, str):
         raise ConfigError("namesrv", namesrv, "expected a string such as 127.0.0.1:9876")
-    if not namesrv.startswith("http://"):
+    if not is_url(namesrv):
         parse_addresses(namesrv)
         return
-    host = re.split("[/?#]", namesrv.removeprefix("http://"), maxsplit=1)[0]
+    host = re.split("[/?#]", namesrv.removeprefix(URL), maxsplit=1)[0]
     try:
         parse_address(host if ":" in host.rpartition("]")[2] else f"{host}:80")
     except ConfigError as error:

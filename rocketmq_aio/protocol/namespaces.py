@@ -8,7 +8,6 @@ uses the application's names.  In version 1 the namespace is part of every name,
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, MutableMapping
 from functools import lru_cache
 from typing import Any, Final
@@ -18,6 +17,7 @@ from msgspec.structs import replace
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import CodecError
+from rocketmq_aio.model.address import ENDPOINT
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import (
     DLQ_PREFIX,
@@ -76,7 +76,6 @@ BODY_FIELDS: Final = frozenset({"topic", "consumerGroup", "groupName", "group", 
 TOPIC_TABLES: Final = frozenset({"statusTable", "subscriptionTable"})  # topics are their keys
 NAME_PROPERTIES: Final = frozenset({PRODUCER_GROUP, "REAL_TOPIC", RETRY_TOPIC})
 INSTANCE_ID: Final = "INSTANCE_ID"  # by which Java clients mark messages of a namespace
-ENDPOINT: Final = re.compile(r"(?:\w+://)?(MQ_INST_\w+_\w+)\.")
 
 
 class Namespace:

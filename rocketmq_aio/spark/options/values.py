@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from rocketmq_aio.config.validation import bool_from
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.model.address import check_namesrv, parse_addresses
+from rocketmq_aio.model.address import check_namesrv, is_url, parse_addresses
 from rocketmq_aio.model.names import check_group, check_namespace, check_topic
 from rocketmq_aio.model.values import ExpressionType, MessageSelector
 from rocketmq_aio.protocol.subscription import subscription
@@ -27,7 +27,7 @@ ASSIGN_FORM: Final = 'expected {"topic":{"broker-a":[0,1]}}'
 def name_servers(option: str, text: str) -> str:
     """Return the addresses joined by ``;``."""
     _checked(option, check_namesrv, text)
-    return text if text.startswith("http://") else ";".join(parse_addresses(text))
+    return text if is_url(text) else ";".join(parse_addresses(text))
 
 
 def text(option: str, value: str) -> str:

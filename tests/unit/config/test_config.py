@@ -257,6 +257,7 @@ def test_each_strategy_of_a_mapping_is_validated(choice: object, value: str) -> 
         "http://[::1]:8080/nsaddr",
         "http://[::1]/nsaddr",
         "http://list.example?x=1",
+        "http://MQ_INST_123_abc.mq.example.com:8080",
     ],
 )
 def test_name_servers_are_addresses_or_a_url(namesrv: str) -> None:

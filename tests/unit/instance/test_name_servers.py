@@ -423,6 +423,14 @@ async def test_an_address_server_that_fails_is_an_error_at_the_start() -> None:
                 raise AssertionError("it may not start")
 
 
+async def test_the_endpoint_of_a_cloud_instance_is_a_name_server() -> None:
+    async with asking("http://MQ_INST_123_abc.mq.example.com:8080") as servers:
+        assert servers.addresses == ("MQ_INST_123_abc.mq.example.com:8080",)
+
+        await servers.refresh()
+        assert servers.addresses == ("MQ_INST_123_abc.mq.example.com:8080",)
+
+
 async def test_an_address_server_without_http_raises_at_start() -> None:
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
