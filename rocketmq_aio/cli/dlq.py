@@ -221,6 +221,9 @@ def copy_of(letter: MessageExt, topic: str | None) -> Message:
         tags=letter.tags,
         keys=letter.keys,
         properties={**letter.user_properties, COPIED_ID: letter.message_id},
+        flag=letter.flag,
+        sharding_key=letter.sharding_key,
+        priority=letter.priority if letter.sharding_key is None else None,
     )
 
 

@@ -20,7 +20,7 @@ from rocketmq_aio.cli.parameters import parse_pairs
 from rocketmq_aio.cli.running import run_async
 from rocketmq_aio.errors import ConfigError, InvalidMessageError
 from rocketmq_aio.model.message import Message
-from rocketmq_aio.model.properties import RESERVED
+from rocketmq_aio.model.properties import PRIORITY, RESERVED, SHARDING_KEY
 from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer.producer import Producer
 
@@ -92,16 +92,21 @@ class ProduceArguments(ProgressArguments, ClientArguments):
     def _message(self, given: Fields, body: bytes) -> Message:
         keys = [*given.keys, *([given.key] if given.key else [])] or list(self.key)
         own = {name: text for name, text in given.properties.items() if name not in RESERVED}
+        # A line of `rmq consume` has key and priority among the properties.
+        key = given.sharding_key or given.properties.get(SHARDING_KEY) or self.sharding_key
+        priority = self.priority if given.priority is None else given.priority
+        if given.properties.get(PRIORITY, "").isdecimal() and priority is None:
+            priority = int(given.properties[PRIORITY])
         return Message(
             self.topic,
             _body(given) if self.json else body,
             tags=given.tag or given.tags or self.tag,
             keys=keys,
             properties={**self.properties(), **own},
-            sharding_key=given.sharding_key or self.sharding_key,
+            sharding_key=key,
             delay_seconds=self.delay if given.delay_seconds is None else given.delay_seconds,
             delay_level=given.delay_level or self.delay_level,
-            priority=self.priority if given.priority is None else given.priority,
+            priority=priority,
         )
 
     def properties(self) -> dict[str, str]:

@@ -39,3 +39,11 @@ def test_a_letter_without_the_topic_of_the_message_needs_a_topic(
 ) -> None:
     with pytest.raises(ConfigError, match="does not name its original topic"):
         copy_of(letter_of("a_b", **properties), None)
+
+
+def test_a_copy_has_the_sharding_key_flag_and_priority_of_its_letter() -> None:
+    keyed: MessageExt = received_message(Message("%DLQ%a_b", b"1", sharding_key="order-1", flag=3))
+    urgent: MessageExt = received_message(Message("%DLQ%a_b", b"1", priority=7))
+
+    assert (copy_of(keyed, "orders").sharding_key, copy_of(keyed, "orders").flag) == ("order-1", 3)
+    assert copy_of(urgent, "orders").priority == 7

@@ -104,7 +104,7 @@ def test_messages_survive_consume_and_produce(rmq: Rmq, tmp_path: Path) -> None:
     rows = [
         {"body": "ä\n", "tag": "new", "key": "1", "properties": {"price": "7"}},
         {"body_base64": "/wA=", "keys": ["2", "3"], "sharding_key": "s"},
-        {"body": {"id": 4}},
+        {"body": {"id": 4}, "priority": 2},
     ]
     file = tmp_path / "in.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -120,6 +120,8 @@ def test_messages_survive_consume_and_produce(rmq: Rmq, tmp_path: Path) -> None:
     assert by_body["ä\n"]["keys"] == ["1"]
     assert by_body["ä\n"]["properties"]["price"] == "7"
     assert (by_body[None]["body_base64"], by_body[None]["keys"]) == ("/wA=", ["2", "3"])
+    assert by_body[None]["properties"]["__SHARDINGKEY"] == "s"
+    assert by_body['{"id":4}']["properties"]["_SYS_MSG_PRIORITY_"] == "2"
 
 
 def test_consume_filters_counts_and_prints_bodies(rmq: Rmq, tmp_path: Path) -> None:
