@@ -37,8 +37,8 @@ class RPCHook(Protocol):
 class ConsumeContext:
     """A run of a handler; the same object is passed before and after it.
 
-    *status*, *error* (raised by the handler) and *seconds* (duration) are set afterwards.  *notes*
-    is for hooks only, for example for a span.
+    *status*, *error* (raised by the handler, or a retry that it returned) and *seconds* (duration)
+    are set afterwards.  *notes* is for hooks only, for example for a span.
 
     For consumers without handlers it is the messages of one queue that a call returns; *mode* is
     ``poll`` or ``receive``.  Both methods run before the call returns, so *status* does not cover

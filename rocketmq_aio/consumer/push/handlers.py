@@ -225,6 +225,8 @@ def hooked(call: Call, hooks: ConsumeHooks, group: str) -> Call:
             raise
         else:
             context.status = "ok"
+            if isinstance(result, RetryRequest):  # returned instead of raised
+                context.status, context.error = "failed", result
             return result
         finally:
             context.seconds = monotonic() - started

@@ -9,7 +9,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rocketmq_aio.consumer.common.hooks import ConsumeHooks
-from rocketmq_aio.consumer.push.handlers import Handler, UndecodableError, decoding, hooked
+from rocketmq_aio.consumer.push.handlers import (
+    Handler,
+    RetryLater,
+    UndecodableError,
+    decoding,
+    hooked,
+)
 from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.model.codec import JSONCodec
 from rocketmq_aio.model.message import MessageExt
@@ -112,6 +118,22 @@ async def test_hooks_get_the_error_of_the_handler() -> None:
 
     assert hook.last is not None
     assert (hook.last.status, hook.last.error) == ("failed", error)
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["message", "batch"])
+async def test_hooks_get_a_retry_that_the_handler_returns(*, batch: bool) -> None:
+    later = RetryLater(3)
+
+    async def handle(*_: object) -> RetryLater:
+        return later
+
+    hook = Hook("a", [])
+    with handling(None, handle) if batch else handling(handle) as handler:
+        handler.wrap(lambda call: hooked(call, ConsumeHooks([hook]), "billing"))
+        assert await handler.call([message(3)]) is later
+
+    assert hook.last is not None
+    assert (hook.last.status, hook.last.error) == ("failed", later)
 
 
 async def test_hooks_run_after_a_cancelled_handler() -> None:
