@@ -8,7 +8,7 @@ uses the application's names.  In version 1 the namespace is part of every name,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -49,7 +49,12 @@ PROPERTIES_FIELD: Final = "i"
 SENDS: Final = frozenset(
     {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
 )
-POP_ACKS: Final = (RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+# Fields of a group and a topic, which may be a retry topic of popped messages.
+STORED_TOPICS: Final[dict[int, tuple[str, str]]] = {
+    RequestCode.ACK_MESSAGE: ("consumerGroup", "topic"),
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: ("consumerGroup", "topic"),
+    RequestCode.CONSUMER_SEND_MSG_BACK: ("group", "originTopic"),
+}
 # Requests and responses, of both directions, whose JSON bodies contain names.
 JSON_BODIES: Final = frozenset(
     {
@@ -106,12 +111,11 @@ class Namespace:
     def request(self, code: int, ext: MutableMapping[str, str], body: bytes) -> bytes:
         """Convert the names in *ext*, in place, and return *body* with its names converted."""
         is_send = code in SENDS
-        stored = self._stored_topic(ext) if code in POP_ACKS else None
+        stored = self._stored_topic(ext, *STORED_TOPICS[code]) if code in STORED_TOPICS else {}
         for field in SEND_FIELDS if is_send else NAME_FIELDS:
             if field in ext:
                 ext[field] = self.outer(ext[field])
-        if stored is not None:
-            ext["topic"] = stored
+        ext.update(stored)
         if is_send:
             ext[PROPERTIES_FIELD] = self._outer_properties(ext.get(PROPERTIES_FIELD, ""))
         return self.outer_json(code, body)
@@ -135,15 +139,17 @@ class Namespace:
         queues = {queue_key(key): each for key, each in changed.items()}
         return queue_table({replace(q, topic=self.outer(q.topic)): v for q, v in queues.items()})
 
-    def _stored_topic(self, ext: MutableMapping[str, str]) -> str | None:
+    def _stored_topic(
+        self, ext: Mapping[str, str], group_field: str, topic_field: str
+    ) -> dict[str, str]:
         """Convert a 5.x retry topic, whose name contains both group and topic."""
-        group, topic = ext["consumerGroup"], ext["topic"]
+        group, topic = ext.get(group_field, ""), ext.get(topic_field, "")
         for joint in RETRY_JOINTS.values():
             start = f"{RETRY_PREFIX}{group}{joint}"
             if topic.startswith(start):
                 of = self.outer(topic.removeprefix(start))
-                return f"{RETRY_PREFIX}{self.outer(group)}{joint}{of}"
-        return None
+                return {topic_field: f"{RETRY_PREFIX}{self.outer(group)}{joint}{of}"}
+        return {}
 
     def _outer_properties(self, properties: str) -> str:
         changed = {

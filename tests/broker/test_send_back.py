@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack, restore_topic
+from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, RetryTopics, SendBack
 from rocketmq_aio.consumer.push.locks import QueueLocks
 from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.instance.client_instance import MQClientInstance
@@ -84,7 +84,7 @@ class Desk:
         assert await eventually(are_there, LATE_SECONDS), topic
         assert len(messages) == count
         for message in messages:
-            restore_topic(message)
+            RetryTopics(self.group, None).restore_topic(message)
         return messages
 
     async def _read(self, topic: str, number: int) -> list[MessageExt]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from time import time_ns
 from typing import Final
 
@@ -13,7 +14,7 @@ from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.names import RETRY_PREFIX, popped_topic_pattern
 from rocketmq_aio.model.properties import DELAY, RETRY_TOPIC, encode_properties, parse_properties
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import (
@@ -25,6 +26,8 @@ from rocketmq_aio.protocol.codes import (
 )
 from rocketmq_aio.protocol.compression import compress
 from rocketmq_aio.protocol.header import RequestHeader
+from rocketmq_aio.protocol.namespaces import Namespace
+from rocketmq_aio.protocol.receipt import RETRY_JOINTS
 from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack, SendMessage
 from rocketmq_aio.protocol.static_topics import is_logical
 
@@ -57,10 +60,33 @@ def check_delay_level(level: object) -> None:
         raise ConfigError("delay_level", level, f"expected -1 to {MAX_DELAY_LEVEL}")
 
 
-def restore_topic(message: MessageExt) -> None:
-    """Set the original topic of a message from a retry topic; its queue stays."""
-    if message.queue.topic.startswith(RETRY_PREFIX):
-        message.topic = message.property(RETRY_TOPIC) or message.topic
+class RetryTopics:
+    """Names of the retry topics of a group, and the topics that their messages come from.
+
+    Brokers from 5.0 store a popped message for a retry in a topic of its group and its topic, both
+    with the namespace.
+    """
+
+    def __init__(self, group: str, namespace: Namespace | None) -> None:
+        self.name: Final = RETRY_PREFIX + group
+        self._namespace = namespace
+        self._popped = re.compile(popped_topic_pattern(group))
+
+    def of_popped(self, topic: str) -> list[str]:
+        """Return the names for popped messages of *topic*, which is not a retry topic."""
+        namespace = self._namespace
+        stored = topic if namespace is None else namespace.outer(topic)
+        return [f"{self.name}{joint}{stored}" for joint in RETRY_JOINTS.values()]
+
+    def restore_topic(self, message: MessageExt) -> None:
+        """Set the original topic of a message from a retry topic; its queue stays."""
+        if not message.queue.topic.startswith(RETRY_PREFIX):
+            return
+        topic = message.property(RETRY_TOPIC) or message.topic
+        # Also of a message that was pulled from there, and sent back.
+        if (popped := self._popped.match(topic)) is not None:
+            topic = popped[1] if self._namespace is None else self._namespace.inner(popped[1])
+        message.topic = topic
 
 
 class SendBack:

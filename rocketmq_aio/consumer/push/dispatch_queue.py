@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from rocketmq_aio.consumer.common.redelivery import restore_topic
+from rocketmq_aio.consumer.common.redelivery import RetryTopics
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
@@ -324,11 +324,17 @@ class DispatchQueue(QueueState):
 
 
 class RetryQueue(DispatchQueue):
-    """A queue of the retry topic: handlers see the original topic of a message."""
+    """A queue of a retry topic: handlers see the original topic of a message."""
 
-    __slots__ = ()
+    __slots__ = ("_retry_topics",)
+
+    def __init__(
+        self, queue: MessageQueue, retry_topics: RetryTopics, in_flight: InFlight | None = None
+    ) -> None:
+        super().__init__(queue, in_flight)
+        self._retry_topics = retry_topics
 
     def put(self, messages: list[MessageExt]) -> None:
         for message in messages:
-            restore_topic(message)
+            self._retry_topics.restore_topic(message)
         super().put(messages)

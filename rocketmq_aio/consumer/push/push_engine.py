@@ -14,7 +14,7 @@ from rocketmq_aio.config.validation import checked_queue
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import LeaseLost
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners
-from rocketmq_aio.consumer.common.redelivery import SendBack, restore_topic
+from rocketmq_aio.consumer.common.redelivery import RetryTopics, SendBack
 from rocketmq_aio.consumer.group.group_engine import GroupEngine
 from rocketmq_aio.consumer.group.running_info import PASSIVELY, Kind, running_info
 from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
@@ -69,7 +69,8 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self._call = handler.call
         self.stopped = asyncio.Event()  # set by a stop signal, `shut` or `fail`
         self._drain_seconds = config.close_timeout_seconds
-        self._retry_topic = RETRY_PREFIX + group
+        self._retry_topics = RetryTopics(group, instance.remoting.namespace)
+        self._pop_retries: set[str] = set()  # the subscribed retry topics of popped messages
         self._threads = handler.threads
         self.locks, self.stalls = self._make_guards()
         self.commits = Commits(
@@ -132,7 +133,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         if self._pops is not None and queue in self.rebalancer.popped.get(queue.topic, ()):
             assigned = self._pops.make(queue, in_flight)
         elif queue.topic.startswith(RETRY_PREFIX):
-            assigned = RetryQueue(queue, in_flight)
+            assigned = RetryQueue(queue, self._retry_topics, in_flight)
         else:
             assigned = DispatchQueue(queue, in_flight)
         assigned.paused = self._service.suspended
@@ -146,8 +147,8 @@ class PushEngine(GroupEngine[DispatchQueue]):
 
     async def open(self) -> None:
         if not self.is_broadcasting:
-            retries = subscription(self._retry_topic, "*", self.instance.started_ms)
-            self._subscriptions[self._retry_topic] = retries
+            topic = self._retry_topics.name
+            self._subscriptions[topic] = subscription(topic, "*", self.instance.started_ms)
         await super().open()
         self.workers.start()
         if self._pops is not None:
@@ -197,7 +198,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self.stopped.set()
 
     async def _prepare(self, wanted: Subscription, *, note: bool = True) -> None:
-        await super()._prepare(wanted, note=note and wanted.topic != self._retry_topic)
+        await super()._prepare(wanted, note=note and wanted.topic != self._retry_topics.name)
 
     async def _apply(self, shares: dict[str, frozenset[MessageQueue]]) -> bool:
         # Before others are assigned: a pop may return what handlers of pulled queues still have.
@@ -224,15 +225,21 @@ class PushEngine(GroupEngine[DispatchQueue]):
 
         A pop also returns messages of these topics, a pull does not.
         """
-        popped, known = self.rebalancer.popped, set(self._subscriptions)
-        pulled = {t for t in known if not t.startswith(RETRY_PREFIX) and not popped.get(t)}
-        wanted = {f"{self._retry_topic}{sign}{topic}" for topic in pulled for sign in "_+"}
-        read = {t for t in known if t.startswith(RETRY_PREFIX) and t != self._retry_topic}
-        for topic in read - wanted:
+        pulled = {
+            topic
+            for topic, popped in self.rebalancer.popped.items()
+            if not popped and topic in self._subscriptions and not topic.startswith(RETRY_PREFIX)
+        }
+        wanted = {retries for topic in pulled for retries in self._retry_topics.of_popped(topic)}
+        read = self._pop_retries
+        ended, added = read - wanted, wanted - read
+        for topic in ended:
             await self._assignments.change({topic}, partial(self._forget, topic))
-        for topic in wanted - read:
+            read.discard(topic)
+        for topic in added:
             self._subscriptions[topic] = subscription(topic, "*", self.instance.started_ms)
-        if wanted != read:
+            read.add(topic)
+        if ended or added:
             await self.instance.heartbeats.send_all(self.group)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -325,7 +332,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self, message: MessageExt, broker_name: str | None
     ) -> ConsumeDirectlyResult:
         """Call the handler with one message for an administrator."""
-        restore_topic(message)
+        self._retry_topics.restore_topic(message)
         started = monotonic()
         outcome, remark = await self._try(message)
         return ConsumeDirectlyResult(

@@ -96,12 +96,22 @@ def test_name_properties_of_a_send_are_converted() -> None:
         ("%RETRY%billing+orders", "%RETRY%shop%billing+shop%orders"),
     ],
 )
-def test_an_ack_converts_both_names_in_a_retry_topic(topic: str, stored: str) -> None:
-    ext = {"consumerGroup": "billing", "topic": topic}
+@pytest.mark.parametrize(
+    ("code", "group_field", "topic_field"),
+    [
+        (RequestCode.ACK_MESSAGE, "consumerGroup", "topic"),
+        (RequestCode.CONSUMER_SEND_MSG_BACK, "group", "originTopic"),
+    ],
+    ids=["ack", "send-back"],
+)
+def test_both_names_in_a_retry_topic_are_converted(
+    topic: str, stored: str, code: RequestCode, group_field: str, topic_field: str
+) -> None:
+    ext = {group_field: "billing", topic_field: topic}
 
-    NAMESPACE.request(RequestCode.ACK_MESSAGE, ext, b"")
+    NAMESPACE.request(code, ext, b"")
 
-    assert ext == {"consumerGroup": "shop%billing", "topic": stored}
+    assert ext == {group_field: "shop%billing", topic_field: stored}
 
 
 def test_names_in_a_request_body_are_converted() -> None:

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.consumer.common.redelivery import COPY_ATTEMPTS, SendBack, copy_of, restore_topic
+from rocketmq_aio.consumer.common.redelivery import COPY_ATTEMPTS, RetryTopics, SendBack, copy_of
 from rocketmq_aio.embedded.broker.store import NewMessage, StoredMessage
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import BrokerError, BusyError, NotConnectedError, RouteNotFoundError
@@ -23,6 +23,7 @@ from rocketmq_aio.protocol.codes import COMPRESSED, COMPRESSION_BITS, INNER_BATC
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.compression import compress, inflate
 from rocketmq_aio.protocol.header import to_ext_fields
+from rocketmq_aio.protocol.namespaces import Namespace
 from rocketmq_aio.protocol.record import decode_messages
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
@@ -31,6 +32,7 @@ from tests.unit.remoting.until import until
 BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
 GROUP = "billing"
 RETRIES, DEAD = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
+RETRY_TOPICS = RetryTopics(GROUP, None)
 LIMIT = 16
 REFUSED = Response(1, remark="look message by offset failed")
 PROPERTIES = "KEYS\x01k\x02TAGS\x01t\x02UNIQ_KEY\x01ID\x02own\x01x\x02"
@@ -127,7 +129,7 @@ async def test_send_back_and_copies_set_unit_mode(shops: Callable[..., Any]) -> 
 
 async def test_retry_is_sent_back_under_its_stored_topic(env: RetryEnv) -> None:
     message = env.message(RETRIES, properties=f"{PROPERTIES}RETRY_TOPIC\x01orders\x02")
-    restore_topic(message)
+    RETRY_TOPICS.restore_topic(message)
     await env.send_back.send_back(message)
 
     assert message.topic == "orders"
@@ -140,15 +142,38 @@ async def test_retry_is_sent_back_under_its_stored_topic(env: RetryEnv) -> None:
         (RETRIES, "RETRY_TOPIC\x01orders\x02", "orders"),
         (RETRIES, "TAGS\x01t\x02", RETRIES),
         ("orders", "RETRY_TOPIC\x01other\x02", "orders"),
+        (f"{RETRIES}_orders", PROPERTIES, "orders"),
+        (RETRIES, f"RETRY_TOPIC\x01{RETRIES}+orders\x02", "orders"),
+        (f"{RETRIES}s", PROPERTIES, f"{RETRIES}s"),
     ],
 )
 async def test_only_messages_of_retry_topics_change_their_topic(
     env: RetryEnv, topic: str, properties: str, shown: str
 ) -> None:
+    env.broker.state.store.ensure_topic(topic, 1)
     message = env.message(topic, properties=properties)
-    restore_topic(message)
+    RETRY_TOPICS.restore_topic(message)
 
     assert (message.topic, message.queue.topic) == (shown, topic)
+
+
+@pytest.mark.parametrize("joint", ["_", "+"])
+def test_retry_topics_of_popped_messages_contain_the_namespace_twice(joint: str) -> None:
+    namespace = Namespace("shop")
+    retry_topics = RetryTopics("billing", namespace)
+    named = retry_topics.of_popped("orders")
+    assert {namespace.outer(name) for name in named} == {
+        f"%RETRY%shop%billing{each}shop%orders" for each in "_+"
+    }
+
+    for topic, properties in (
+        (f"%RETRY%billing{joint}shop%orders", b""),
+        ("%RETRY%billing", f"RETRY_TOPIC\x01%RETRY%shop%billing{joint}shop%orders\x02".encode()),
+    ):
+        of = MessageQueue(topic, "broker-a", 0)
+        message = MessageExt(topic, b"x", of, 0, bytes(88), properties)
+        retry_topics.restore_topic(message)
+        assert (message.topic, message.queue) == ("orders", of)
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])

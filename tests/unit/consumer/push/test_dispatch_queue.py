@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rocketmq_aio.consumer.common.redelivery import RetryTopics
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN
 from rocketmq_aio.consumer.push.dispatch_queue import WAKE_AFTER, DispatchQueue, RetryQueue
 from rocketmq_aio.model.message import MessageExt
@@ -168,7 +169,7 @@ async def test_a_blocked_puller_is_woken_when_there_is_room_for_a_pull(
 
 
 def test_retried_messages_have_their_original_topic() -> None:
-    retries = RetryQueue(queue(topic="%RETRY%billing"))
+    retries = RetryQueue(queue(topic="%RETRY%billing"), RetryTopics("billing", None))
     retries.begin(0)
     raw = encode_properties({RETRY_TOPIC: "orders"}).encode()
     retries.put([MessageExt("%RETRY%billing", b"x", retries.queue, 0, b"", raw)])

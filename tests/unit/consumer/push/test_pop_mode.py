@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.common.events import MessageDeadLettered
 from rocketmq_aio.consumer.pop import ack_service as pop_acks
@@ -17,6 +18,7 @@ from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.consumer.push import pop_mode as push_pops
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.dispatch_queue import InFlight
+from rocketmq_aio.consumer.push.handlers import RetryLater
 from rocketmq_aio.consumer.push.pop_mode import PoppedQueue
 from rocketmq_aio.embedded.broker.store import NewMessage
 from rocketmq_aio.embedded.responses import Close, Outcome, Response
@@ -26,7 +28,7 @@ from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.consumer.pop_env import RETRY_TOPIC, hold_acks, invisible, popped
-from tests.unit.consumer.pushing import DEAD, Events, Notes, pushing
+from tests.unit.consumer.pushing import DEAD, Events, Notes, last_heartbeat, pushing, topics_of
 from tests.unit.remoting.short_timeout import shorten_next_timeout
 from tests.unit.remoting.until import until
 
@@ -241,3 +243,48 @@ async def test_a_switch_from_pulling_to_popping_waits_for_running_handlers(
 
         assert cluster.broker.committed(GROUP, TOPIC, 0) == 1
         assert handled.bodies() == ["1"]
+
+
+@pytest.mark.parametrize("namespace", [None, "shop"])
+async def test_retried_messages_are_handled_after_a_switch_from_popping_to_pulling(
+    namespace: str | None,
+) -> None:
+    """With their topic, also when they fail again."""
+
+    def fail(message: MessageExt) -> None:
+        if message.reconsume_times < 2:
+            raise RetryLater(1)
+
+    handled = Notes(fail)
+    prefix = "" if namespace is None else f"{namespace}%"
+    topic, group = prefix + TOPIC, prefix + GROUP
+    async with FakeCluster(topics={topic: 1}) as cluster:
+        cluster.broker.delays.seconds[0] = 0.0
+        put_retried(cluster, "1", 1, topic=f"%RETRY%{group}_{topic}")
+        client = ClientConfig(namesrv=cluster.namesrv, namespace=namespace)
+        async with pushing(
+            cluster, handled, client=client, client_rebalance=False, rebalance_interval_seconds=0.05
+        ):
+            await handled.have(2)
+
+    assert [each.topic for each in handled.seen] == [TOPIC, TOPIC]
+    assert [each.reconsume_times for each in handled.seen] == [1, 2]
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+async def test_retry_topics_are_followed_where_brokers_assign_queues_to_be_pulled(
+    version: str,
+) -> None:
+    own, other = f"%RETRY%{GROUP}", "%RETRY%shipping"
+    of_popped = {f"{own}{joint}{TOPIC}" for joint in "_+"}
+    async with (
+        FakeCluster(topics={TOPIC: 1, other: 1}, version=version) as cluster,
+        pushing(cluster, Notes(), client_rebalance=False) as consumer,
+    ):
+        await consumer.subscribe(other)
+        await consumer.ready(5)
+        await until(lambda: queue(topic=other) in consumer.assignment())
+
+        followed = topics_of(last_heartbeat(cluster.broker)).keys() - {TOPIC, own, other}
+        assert followed == (of_popped if version == "5.5.0" else set())
+        assert other in consumer._engine._subscriptions
