@@ -199,7 +199,7 @@ class TopicAdmin:
             return sorted(names)
         brokers = (await self._servers.cluster_info()).brokers
         own = {name for each in brokers for name in (each.broker_name, each.cluster)}
-        return sorted(name for name in names - own if not is_internal_topic(name))
+        return sorted(name for name in names if not is_internal_topic(name, own))
 
     async def route(self, topic: str) -> TopicRouteInfo:
         """Return the brokers and queues of a topic."""

@@ -6,6 +6,7 @@ The limits are the broker's; names are validated before any connection is opened
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from typing import Final
 
 from rocketmq_aio.model.errors import ConfigError
@@ -68,9 +69,12 @@ def check_topic(topic: str, *, setting: str = "topic") -> str:
     return topic
 
 
-def is_internal_topic(topic: str) -> bool:
-    """Whether *topic* belongs to the brokers or to a group: retry and dead-letter topics."""
-    if topic in SYSTEM_NAMES or topic.endswith(REPLY_TOPIC_SUFFIX):
+def is_internal_topic(topic: str, servers: Container[str] = ()) -> bool:
+    """Whether *topic* belongs to the brokers or to a group: retry and dead-letter topics.
+
+    :param servers: names of brokers and clusters, which have topics of these names, and for replies
+    """
+    if topic in SYSTEM_NAMES or topic.removesuffix(REPLY_TOPIC_SUFFIX) in servers:
         return True
     return topic.startswith(INTERNAL_PREFIXES)
 

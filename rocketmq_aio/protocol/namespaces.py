@@ -19,13 +19,7 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.address import ENDPOINT
 from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.model.names import (
-    DLQ_PREFIX,
-    REPLY_TOPIC_SUFFIX,
-    RETRY_PREFIX,
-    SYSTEM_NAMES,
-    SYSTEM_PREFIXES,
-)
+from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_NAMES, SYSTEM_PREFIXES
 from rocketmq_aio.model.properties import (
     NAME_END,
     PAIR_END,
@@ -80,6 +74,7 @@ JSON_BODIES: Final = frozenset(
 BODY_FIELDS: Final = frozenset({"topic", "consumerGroup", "groupName", "group", "c", "t"})
 TOPIC_TABLES: Final = frozenset({"statusTable", "subscriptionTable"})  # topics are their keys
 NAME_PROPERTIES: Final = frozenset({PRODUCER_GROUP, "REAL_TOPIC", RETRY_TOPIC})
+MAX_SHARED: Final = 256  # topics for replies: one per cluster
 INSTANCE_ID: Final = "INSTANCE_ID"  # by which Java clients mark messages of a namespace
 
 
@@ -90,14 +85,22 @@ class Namespace:
         self.name = name
         self._prefix = f"{name}%"
         self._property_prefix = f"\x01{name}%".encode()
-        self.outer: Callable[[str], str] = lru_cache(4096)(self._outer)
+        self._shared: set[str] = set()
+        self._cached = lru_cache(4096)(self._outer)
+        self.outer: Callable[[str], str] = self._cached
+
+    def share(self, topic: str) -> None:
+        """Convert *topic* no more: it belongs to the brokers, which its name does not tell."""
+        if topic not in self._shared and len(self._shared) < MAX_SHARED:
+            self._shared.add(topic)
+            self._cached.cache_clear()
 
     def _outer(self, name: str) -> str:
         """Return the broker's form of *name*; a name that is in the namespace already stays."""
         kind, rest = _split(name)
         if not rest or rest.startswith((self._prefix, *SYSTEM_PREFIXES)):
             return name
-        if rest in SYSTEM_NAMES or rest.endswith(REPLY_TOPIC_SUFFIX):
+        if rest in SYSTEM_NAMES or rest in self._shared:
             return name
         return f"{kind}{self._prefix}{rest}"
 

@@ -376,4 +376,4 @@ def matching(names: Iterable[str], pattern: str, servers: set[str]) -> list[str]
     found = sorted(name for name in set(names) if re.fullmatch(pattern, name))
     if pattern.startswith(INCLUDES_INTERNAL):
         return found
-    return [name for name in found if not is_internal_topic(name) and name not in servers]
+    return [name for name in found if not is_internal_topic(name, servers)]

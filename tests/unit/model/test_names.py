@@ -78,8 +78,10 @@ def test_reserved_groups_are_rejected(group: str) -> None:
         ("TBW102", True),
         ("SCHEDULE_TOPIC_XXXX", True),
         ("RMQ_SYS_TRACE_TOPIC", True),
+        ("DefaultCluster", True),
         ("DefaultCluster_REPLY_TOPIC", True),
+        ("ORDER_REPLY_TOPIC", False),
     ],
 )
 def test_internal_topics_are_recognised_by_their_names(topic: str, internal: bool) -> None:
-    assert is_internal_topic(topic) is internal
+    assert is_internal_topic(topic, {"DefaultCluster"}) is internal

@@ -69,10 +69,13 @@ def test_a_send_carries_the_instance_id_property() -> None:
     }
 
 
-def test_reply_topics_are_not_converted() -> None:
-    ext = {"a": "replies", "b": "DefaultCluster_REPLY_TOPIC", "c": "TBW102", "i": ""}
+def test_shared_topics_are_not_converted() -> None:
+    namespace = Namespace("shop")
+    assert namespace.outer("DefaultCluster_REPLY_TOPIC") == "shop%DefaultCluster_REPLY_TOPIC"
 
-    NAMESPACE.request(RequestCode.SEND_REPLY_MESSAGE_V2, ext, b"")
+    namespace.share("DefaultCluster_REPLY_TOPIC")
+    ext = {"a": "replies", "b": "DefaultCluster_REPLY_TOPIC", "c": "TBW102", "i": ""}
+    namespace.request(RequestCode.SEND_REPLY_MESSAGE_V2, ext, b"")
 
     assert (ext["a"], ext["b"]) == ("shop%replies", "DefaultCluster_REPLY_TOPIC")
     assert ext["i"] == "INSTANCE_ID\x01shop\x02"

@@ -152,7 +152,7 @@ async def test_no_name_server_is_an_error_at_the_start() -> None:
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [
-        (".*", ["orders", "rmq"]),
+        (".*", ["ORDER_REPLY_TOPIC", "orders", "rmq"]),
         ("%RETRY%.*", ["%RETRY%billing"]),
         ("%.*", ["%DLQ%billing", "%RETRY%billing"]),
     ],
@@ -160,6 +160,7 @@ async def test_no_name_server_is_an_error_at_the_start() -> None:
 def test_internal_topics_need_an_explicit_pattern(pattern: str, expected: list[str]) -> None:
     names = ["orders", "rmq", "%RETRY%billing", "%DLQ%billing", "TBW102", "RMQ_SYS_TRACE_TOPIC"]
     names += ["SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC"]
+    names += ["ORDER_REPLY_TOPIC"]
 
     assert matching(names, pattern, {"DefaultCluster", "broker-a"}) == expected
 
