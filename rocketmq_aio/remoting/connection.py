@@ -90,7 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._reads_repeatedly = False
         self._transport: asyncio.Transport | None = None
-        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self._buffer = memoryview(b"")  # made once connected: many addresses may be unreachable
         self._pending: dict[int, Pending] = {}
         self._opaque = 0
         self._out: list[bytes] = []
@@ -216,6 +216,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's is one, but not by its class
         self._transport = transport
+        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         # uvloop reads up to 32 buffers in a turn, asyncio one.  With TLS, uvloop could drop what it
         # has decrypted if the peer closes during a pause.

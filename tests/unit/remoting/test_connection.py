@@ -11,7 +11,8 @@ from rocketmq_aio.errors import ConnectionLostError, NotConnectedError, RequestT
 from rocketmq_aio.protocol.codes import ONEWAY_FLAG, RESPONSE_FLAG
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.remoting import connection as connection_module
-from rocketmq_aio.remoting.connection import MAX_OPAQUE, Connection
+from rocketmq_aio.remoting.connection import MAX_OPAQUE, RECEIVE_BYTES, Connection
+from tests.unit.costs import held_bytes
 from tests.unit.remoting.until import until
 from tests.unit.remoting.wire import PEER, Wire, outcome, settle
 
@@ -450,3 +451,21 @@ async def test_requests_of_the_peer_go_to_on_request() -> None:
 
         (command,) = wire.requested
         assert (command.code, command.is_oneway) == (40, True)
+
+
+async def test_a_connection_attempt_holds_no_receive_buffer() -> None:
+    made: list[Connection] = []
+
+    def make() -> None:
+        made.append(
+            Connection(
+                PEER,
+                on_request=lambda *_: None,
+                on_lost=lambda _: None,
+                max_in_flight=1,
+                max_frame_bytes=1024,
+            )
+        )
+
+    make()  # what is loaded with the first one
+    assert held_bytes(make) < RECEIVE_BYTES // 4
