@@ -24,7 +24,7 @@ from rocketmq_aio.instance.pending_replies import PendingReplies
 from rocketmq_aio.instance.requests_from_broker import BrokerRequestHandler
 from rocketmq_aio.instance.routes import RouteTable
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.model.address import parse_address, parse_addresses, vip_address
+from rocketmq_aio.model.address import before_vip, parse_address, parse_addresses, vip_address
 from rocketmq_aio.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
 from rocketmq_aio.protocol.requests.groups import UnregisterClient
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
@@ -278,9 +278,8 @@ class MQClientInstance:
             self.heartbeats.start(address)
 
     def _unreachable(self, address: str) -> None:
-        for named in self.routes.addresses():
-            if address in self._both(named):
-                self.routes.suspect(named)
+        for named in self._named(address):
+            self.routes.suspect(named)
         is_lost = not self.remoting.is_connected(address) and not self.remoting.backoff_left(
             address
         )
@@ -299,11 +298,24 @@ class MQClientInstance:
         """Return the addresses at which the broker at *address* gets requests and sends."""
         return address, self.send_address(address)
 
+    def _named(self, address: str) -> list[str]:
+        """Return the addresses in routes of the broker that gets requests or sends at *address*.
+
+        Without a pass over all routes: many brokers may fail together.
+        """
+        possible = {address}
+        if self.config.vip_channel:
+            with suppress(ConfigError):
+                possible |= before_vip(address)
+        return [
+            each for each in possible if self.routes.names(each) and address in self._both(each)
+        ]
+
     def _advice(self, address: str) -> str:
         """Return what the user can do about a broker that was never reachable."""
-        advertised = {*self.routes.addresses(), *self.send_addresses()}
-        never_connected = address in advertised and address not in self._connection_numbers
-        return ADVERTISED if never_connected else ""
+        if address in self._connection_numbers or not self._named(address):
+            return ""
+        return ADVERTISED
 
     def _describe(self, groups: Collection[str] | None) -> HeartbeatData | None:
         """Return the heartbeat of *groups*, None: of all; None if none of them is registered."""

@@ -41,6 +41,9 @@ class TopicRoute:
         brokers without a master
     :ivar acting: brokers whose master is down: a slave acts for it and cannot be written to
     :ivar malformed: invalid addresses, left out of *brokers*
+    :ivar addresses: of all replicas of *brokers*; computed once, since many may fail together
+    :ivar masters: of the masters; the same
+    :ivar lacks_masters: whether any of *brokers* has no master
     """
 
     topic: str
@@ -51,6 +54,17 @@ class TopicRoute:
     ordered_queues: tuple[MessageQueue, ...] = ()
     acting: frozenset[str] = frozenset()
     malformed: tuple[str, ...] = ()
+    addresses: frozenset[str] = field(init=False, compare=False, repr=False)
+    masters: frozenset[str] = field(init=False, compare=False, repr=False)
+    lacks_masters: bool = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        replicas = self.brokers.values()
+        masters = [each[MASTER_ID] for each in replicas if MASTER_ID in each]
+        addresses = frozenset(address for each in replicas for address in each.values())
+        object.__setattr__(self, "addresses", addresses)
+        object.__setattr__(self, "masters", frozenset(masters))
+        object.__setattr__(self, "lacks_masters", len(masters) < len(replicas))
 
     def broker_of(self, queue: MessageQueue) -> str:
         """Return the name of the broker that holds *queue*."""
@@ -128,14 +142,6 @@ def _acting_masters(data: TopicRouteData) -> frozenset[str]:
     allowing = {each.broker_name for each in data.broker_datas if each.enable_acting_master}
     unwritable = {each.broker_name for each in data.queue_datas if not each.perm & PERM_WRITE}
     return frozenset(allowing & unwritable)
-
-
-def _names(route: TopicRoute, address: str, *, master: bool = False) -> bool:
-    """Whether a broker of *route* has *address*, as its *master* if that is asked for."""
-    return any(
-        address == replicas.get(MASTER_ID) if master else address in replicas.values()
-        for replicas in route.brokers.values()
-    )
 
 
 def _read_addresses(data: TopicRouteData) -> tuple[dict[str, dict[int, str]], tuple[str, ...]]:
@@ -406,6 +412,10 @@ class RouteTable:
         """Return the addresses of all brokers in the table."""
         return set(self._masters if masters_only else self._replicas)
 
+    def names(self, address: str) -> bool:
+        """Whether any route names *address*."""
+        return address in self._replicas
+
     def _addresses(self, broker_name: str) -> dict[int, str]:
         # An older route of another topic may contain a former address of the broker.
         for route in reversed(self._routes.values()):
@@ -425,10 +435,10 @@ class RouteTable:
         That ends when its brokers have other masters, when it sends anything, or
         `SUSPECT_SECONDS` after the last failure.
         """
-        topics = {topic for topic, route in self._routes.items() if _names(route, address)}
+        topics = {topic for topic, route in self._routes.items() if address in route.addresses}
         known = self._suspects.get(address)
         if topics or known is not None:
-            was_master = address in self.addresses(masters_only=True)
+            was_master = address in self._masters
             known = self._suspects.setdefault(address, _Suspect(0.0, topics, was_master))
             known.failed_at = asyncio.get_running_loop().time()
             known.topics |= topics
@@ -467,8 +477,8 @@ class RouteTable:
         suspect = self._suspects[address]
         routes = [self._routes.get(topic) for topic in suspect.topics]
         return not any(
-            _names(route, address, master=suspect.was_master)
-            or any(MASTER_ID not in each for each in route.brokers.values())
+            route.lacks_masters
+            or address in (route.masters if suspect.was_master else route.addresses)
             for route in routes
             if route is not None
         )

@@ -71,6 +71,15 @@ def vip_address(address: str) -> str:
     return f"[{host}]:{port - VIP_OFFSET}" if ":" in host else f"{host}:{port - VIP_OFFSET}"
 
 
+def before_vip(address: str) -> set[str]:
+    """Return the addresses of which *address* may be the VIP address, in all spellings.
+
+    :raises ConfigError: *address* is invalid
+    """
+    host, port = parse_address(address)
+    return {f"{host}:{port + VIP_OFFSET}", f"[{host}]:{port + VIP_OFFSET}"}
+
+
 def is_url(namesrv: str) -> bool:
     """Whether *namesrv* is the URL of an address server."""
     return namesrv.startswith(URL) and not ENDPOINT.match(namesrv)

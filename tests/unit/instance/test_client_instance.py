@@ -22,6 +22,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance import client_instance as instance_module, routes as routes_module
 from rocketmq_aio.instance.client_instance import ANYWHERE, MQClientInstance
+from rocketmq_aio.instance.routes import read_route
 from rocketmq_aio.model.address import vip_address
 from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.codes import RequestCode
@@ -29,7 +30,9 @@ from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.address_server import FakeAddressServer
 from tests.fakes.cluster import FakeCluster
+from tests.unit.costs import cpu_seconds
 from tests.unit.instance.client_env import ConsumerClient, PlainClient, nothing_left
+from tests.unit.instance.route_data import broker, route
 from tests.unit.remoting.until import until
 
 HEART_BEAT = RequestCode.HEART_BEAT
@@ -601,6 +604,30 @@ async def test_tables_by_address_keep_only_addresses_in_use() -> None:
                 await until(lambda kept=table: set(kept) <= in_use, f"{table} to shrink")  # type: ignore[misc]  # bound now
 
             assert len(set(numbers)) == 3  # a connection's number is never used again
+
+
+@pytest.mark.parametrize("vip_channel", [False, True])
+async def test_a_failed_connection_costs_the_same_with_many_brokers(vip_channel: bool) -> None:
+    """All of them may fail together: a pass over all routes for each would block the loop."""
+
+    def cost(count: int) -> float:
+        client = MQClientInstance(ClientConfig(namesrv="127.0.0.1:1", vip_channel=vip_channel))
+        masters = [f"10.0.{n >> 8}.{n & 255}:10911" for n in range(count)]
+        brokers = [broker(f"broker-{n}", master=each) for n, each in enumerate(masters)]
+        client.routes._store("orders", read_route("orders", route(*brokers)), True)
+        now = asyncio.get_running_loop().time()
+
+        def fail() -> None:
+            for each in masters[:100]:
+                client._unreachable(client.send_address(each))
+                assert client._advice(client.send_address(each))
+            client.routes._drop_cleared_suspects(now)
+
+        seconds = cpu_seconds(fail)
+        assert len(client.routes._suspects) == 100
+        return seconds
+
+    assert cost(3000) < 5 * cost(100)
 
 
 # --- advice --------------------------------------------------------------------------------------

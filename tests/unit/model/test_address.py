@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.model.address import parse_address, parse_addresses, vip_address
+from rocketmq_aio.model.address import before_vip, parse_address, parse_addresses, vip_address
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,11 @@ def test_the_vip_port_is_the_port_less_two(address: str, second: str) -> None:
 @pytest.mark.parametrize("address", ["a:1", "a:2"])
 def test_ports_1_and_2_have_no_vip_port(address: str) -> None:
     assert vip_address(address) == address
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1:10911", "[::1]:10911", "::1:10911", "a:3"])
+def test_an_address_is_found_by_its_vip_address(address: str) -> None:
+    assert address in before_vip(vip_address(address))
 
 
 def test_the_vip_address_of_an_invalid_address_is_rejected() -> None:
