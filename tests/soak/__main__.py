@@ -101,6 +101,7 @@ class Soak:
             if name in INFORMATIVE and (slope := trend.slope()) is not None:
                 bounds = f"{CONFIDENCE:.0%}: {slope.lower:.1f} to {slope.upper:.1f}"
                 line += f"  {slope.per_hour:+.1f} per hour ({bounds})"
+                line += f"  [{' '.join(f'{each:.0f}' for each in trend.minima)}]"
             lines.append(line)
         if self.seconds < JUDGED_SECONDS:
             lines.append(f"growth is judged from {JUDGED_SECONDS:.0f} s on")

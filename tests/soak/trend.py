@@ -52,6 +52,11 @@ class Trend:
         """The last minimum; infinite without samples."""
         return next((value for value in reversed(self._minima) if value < inf), inf)
 
+    @property
+    def minima(self) -> tuple[float, ...]:
+        """The minimum of each part; infinite without samples."""
+        return tuple(self._minima)
+
     def slope(self) -> Slope | None:
         """Return the slope of the minima; None if a block has no sample."""
         if inf in self._minima:
