@@ -105,7 +105,6 @@ def tool(acl_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield tool
 
 
-@pytest.mark.needs_real_broker("the embedded broker stores no users")
 @pytest.mark.mqadmin("createUser updateUser deleteUser getUser listUser copyUser")
 @pytest.mark.mqadmin("createAcl updateAcl deleteAcl getAcl listAcl copyAcl")
 async def test_users_and_policies_are_managed_and_take_effect(

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Iterable
 from itertools import count
 from typing import Unpack
 
-from rocketmq_aio.embedded.broker.acl import AccessControl, AccountLike
+from rocketmq_aio.embedded.broker.acl import AccessControl, AccountLike, NoAccessControl
 from rocketmq_aio.embedded.broker.admin import AdminProcessor
 from rocketmq_aio.embedded.broker.assignments import AssignmentProcessor
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
@@ -134,7 +134,7 @@ class EmbeddedBroker(EmbeddedServer):
             *reads,
             *admin,
             forwarding,
-            self.acl,
+            self.acl if self.acl.enabled else NoAccessControl(),
             topics,
             self.static_topics,
         )

@@ -142,6 +142,44 @@ async def test_users_and_permissions_are_administered() -> None:
     assert unknown.remark == "User:writer-1 is not found."
 
 
+async def test_users_and_policies_are_those_of_a_real_broker() -> None:
+    broker = EmbeddedBroker(accounts=[ADMIN])
+    named, subject = {"username": "writer-1"}, {"subject": "User:writer-1"}
+    unknown = json.dumps({"subject": "User:nobody", "policies": []}).encode()
+
+    def user(**fields: str) -> bytes:
+        return json.dumps({**named, **fields}).encode()
+
+    requests: tuple[tuple[int, Mapping[str, str], bytes], ...] = (
+        (RequestCode.AUTH_UPDATE_USER, named, user(password="one")),
+        (RequestCode.AUTH_CREATE_USER, named, user(password="one", userStatus="disable")),
+        (RequestCode.AUTH_CREATE_USER, named, user(password="one")),
+        (RequestCode.AUTH_UPDATE_USER, named, user(password="two")),
+        (RequestCode.AUTH_DELETE_ACL, subject, b""),
+        (RequestCode.AUTH_GET_ACL, {"subject": "User:nobody"}, b""),
+        (RequestCode.AUTH_CREATE_ACL, {"subject": "User:nobody"}, unknown),
+    )
+    async with broker, RawClient(broker.address) as client:
+        answers = [await response(client, ADMIN, *request) for request in requests]
+        changed = await response(client, ADMIN, RequestCode.AUTH_GET_USER, named)
+
+    assert [(each.code, each.remark) for each in answers] == [
+        (16, "The user is not exist"),
+        (0, None),
+        (16, "The user is existed"),
+        (0, None),
+        (16, "The acl is not exist."),
+        (16, "The subject is not exist."),
+        (16, "The subject of User:nobody is not exist."),
+    ]
+    assert json.loads(changed.body) == {
+        "username": "writer-1",
+        "password": "two",
+        "userType": "Normal",
+        "userStatus": "disable",
+    }
+
+
 async def test_requests_about_users_need_access_control() -> None:
     async with EmbeddedBroker() as broker, RawClient(broker.address) as client:
         answer = await response(client, None, RequestCode.AUTH_LIST_USER)
