@@ -9,8 +9,6 @@ from itertools import count
 from random import randrange
 from typing import Final, NamedTuple
 
-import msgspec
-
 from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
 from rocketmq_aio.embedded.broker.filters import FilterError, Matches, compile_filter
 from rocketmq_aio.embedded.broker.pop_order import PopOrder
@@ -47,6 +45,9 @@ MAX_MESSAGES: Final = 32
 MAX_AGE_MS: Final = 500  # of a request whose poll time is over
 REVIVE_QUEUES: Final = 8
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
+NOTHING_POPPED: Final = to_ext_fields(
+    PopMessageResponse(pop_time=0, invisible_time=0, revive_queue_id=0, rest_num=0)
+)
 
 
 class PopQueue(NamedTuple):
@@ -81,12 +82,17 @@ class Notification(GroupQueueRequest, frozen=True, kw_only=True):
     attempt_id: str | None = None
 
 
-class PopResult(msgspec.Struct):
-    """Messages of one pop."""
+class Popped(NamedTuple):
+    """Messages of one queue in a response.
 
-    messages: list[tuple[PopQueue, StoredMessage]] = msgspec.field(default_factory=list)
-    starts: dict[PopQueue, int] = msgspec.field(default_factory=dict)
-    counts: list[str] = msgspec.field(default_factory=list)  # of ordered pops
+    :ivar begin: the offset from which they were read
+    :ivar tries: by offset, how often they were popped before, of ordered pops
+    """
+
+    queue: PopQueue
+    begin: int
+    messages: list[StoredMessage]
+    tries: dict[int, int]
 
 
 class PopProcessor:
@@ -117,11 +123,11 @@ class PopProcessor:
         matches = _filter(header)
         age = self._state.clock.now_ms() - header.born_time
         if header.born_time and header.poll_time and age - header.poll_time > MAX_AGE_MS:
-            return Response(ResponseCode.POLLING_TIMEOUT, to_ext_fields(_nothing(0, 0, 0)))
+            return Response(ResponseCode.POLLING_TIMEOUT, NOTHING_POPPED)
         response = self._pop(header, matches)
-        if response.code != ResponseCode.SUCCESS and header.poll_time and age < header.poll_time:
-            return self._hold_pop(header, matches, (header.poll_time - age) / 1000)
-        return response
+        if _has_found(response) or not header.poll_time or age >= header.poll_time:
+            return response
+        return self._hold_pop(header, matches, (header.poll_time - age) / 1000)
 
     @reads(PeekMessage, AdminCode.PEEK_MESSAGE, version=5)
     def peek(self, header: PeekMessage) -> object:
@@ -134,7 +140,7 @@ class PopProcessor:
             begin = self._begin(header.consumer_group, queue, log)
             found += log.read(begin, header.max_msg_nums - len(found))
             rest += log.max_offset - begin
-        ext = to_ext_fields(_nothing(0, 0, 0)) | {"restNum": str(rest)}
+        ext = NOTHING_POPPED | {"restNum": str(rest)}
         if not found:
             return Response(ResponseCode.PULL_NOT_FOUND, ext, remark="NO_MESSAGE_IN_QUEUE")
         return Response(0, ext, b"".join([stored.record for stored in found]), "FOUND")
@@ -145,14 +151,9 @@ class PopProcessor:
         self._check(header)
         seconds = (header.poll_time + header.born_time - self._state.clock.now_ms()) / 1000
         response = self._notification(header)
-        if response.ext["hasMsg"] == "true" or header.poll_time <= 0 or seconds <= 0:
+        if _has_found(response) or header.poll_time <= 0 or seconds <= 0:
             return response
-        return self._hold(
-            header,
-            seconds,
-            lambda: self._notification(header),
-            lambda response: response.ext["hasMsg"] == "true",
-        )
+        return self._hold(header, seconds, lambda: self._notification(header))
 
     @reads(GroupQueueRequest, AdminCode.POLLING_INFO, version=5)
     def polling_info(self, header: GroupQueueRequest) -> object:
@@ -167,23 +168,14 @@ class PopProcessor:
         key = header.topic, header.consumer_group, header.queue_id
         self._polling[key] += 1
         try:
-            return await self._hold(
-                header,
-                seconds,
-                lambda: self._pop(header, matches),
-                lambda response: response.code == ResponseCode.SUCCESS,
-            )
+            return await self._hold(header, seconds, lambda: self._pop(header, matches))
         finally:
             self._polling[key] -= 1
             if not self._polling[key]:
                 del self._polling[key]
 
     async def _hold(
-        self,
-        header: PopMessage | Notification,
-        seconds: float,
-        respond: Callable[[], Response],
-        has_found: Callable[[Response], bool],
+        self, header: PopMessage | Notification, seconds: float, respond: Callable[[], Response]
     ) -> Response:
         """Respond when a message comes or becomes visible, at the latest after *seconds*."""
         clock = self._state.clock
@@ -192,7 +184,7 @@ class PopProcessor:
         while True:
             response = respond()
             left = deadline - clock.monotonic()
-            if has_found(response) or left <= 0:
+            if _has_found(response) or left <= 0:
                 return response
             await self._state.store.arrivals.wait(topics, left)
             self._check(header)  # the topic may be another one now, with fewer queues
@@ -213,7 +205,6 @@ class PopProcessor:
         return False
 
     def _check(self, header: PopMessage | PeekMessage | Notification) -> None:
-        self._state.ensure_group(header.consumer_group)
         topic = self._state.topic(header.topic)
         if not topic.perm & PERM_READ:
             raise ErrorResponse(
@@ -222,83 +213,70 @@ class PopProcessor:
         most = 0 if isinstance(header, Notification) else header.max_msg_nums
         if most > MAX_MESSAGES or header.queue_id >= len(topic.queues):
             raise self._state.invalid("max message number or queue id is out of range")
-        self._state.check_group(header.consumer_group)
-        if not self._state.group_setting(header.consumer_group, "consumeEnable"):
-            remark = f"subscription group no permission, {header.consumer_group}"
-            raise ErrorResponse(remark, ResponseCode.NO_PERMISSION)
+        self._state.check_consumer(header.consumer_group)
 
     def _pop(self, header: PopMessage, matches: Matches | None) -> Response:
         now = self._state.clock.now_ms()
         self._expiring.deliver_due()
-        result = PopResult()
-        if header.order:
-            revive = ORDER_REVIVE_QUEUE
-            self._pop_ordered(header, matches, now, result)
-        else:
-            revive = next(self._revive_queues) % REVIVE_QUEUES
-            self._pop_any(header, matches, now, result)
+        popped: list[Popped] = []
+        room = header.max_msg_nums
+        queues = self._queues(header) if header.order else self._by_priority(header)
+        for queue in queues:
+            if (taken := self._take(queue, header, matches, room, now)) is not None:
+                popped.append(taken)
+                room -= len(taken.messages)
         answer = PopMessageResponse(
             pop_time=now,
             invisible_time=header.invisible_time,
-            revive_queue_id=revive,
-            rest_num=0,
-            start_offset_info=_items(result.starts.items()),
-            msg_offset_info=_items(
-                (queue, ",".join(str(s.offset) for q, s in result.messages if q == queue))
-                for queue in result.starts
+            revive_queue_id=(
+                ORDER_REVIVE_QUEUE if header.order else next(self._revive_queues) % REVIVE_QUEUES
             ),
-            order_count_info=";".join(result.counts) if header.order else None,
+            rest_num=0,
+            start_offset_info=_items((each.queue, each.begin) for each in popped),
+            msg_offset_info=_items(
+                (each.queue, ",".join(str(stored.offset) for stored in each.messages))
+                for each in popped
+            ),
+            order_count_info=";".join(map(_counts, popped)) if header.order else None,
         )
-        if not result.messages:
+        if not popped:
             remark = "NO_MESSAGE_IN_QUEUE"
             return Response(ResponseCode.POLLING_TIMEOUT, to_ext_fields(answer), remark=remark)
-        body = b"".join([self._record(each, result, answer, header) for each in result.messages])
-        stored = [each for _, each in result.messages]
-        self._state.delivered(header.consumer_group, header.topic, stored, len(body))
+        stored = [(each, message) for each in popped for message in each.messages]
+        body = b"".join([self._record(header.topic, *each, answer) for each in stored])
+        messages = [message for _, message in stored]
+        self._state.delivered(header.consumer_group, header.topic, messages, len(body))
         return Response(ResponseCode.SUCCESS, to_ext_fields(answer), body, "FOUND")
 
-    def _pop_any(
-        self, header: PopMessage, matches: Matches | None, now: int, result: PopResult
-    ) -> None:
-        for queue in self._by_priority(header):
-            group, log = header.consumer_group, self._log(queue)
-            self._apply_reset(group, queue)
-            begin = self._begin(group, queue, log, first=_first_offset(header, log))
-            wanted = matches if queue.marker == NORMAL else None
-            most = header.max_msg_nums - len(result.messages)
-            found, end = _select(log, begin, most, wanted)
-            if end > begin:
-                self._state.commit(group, queue.topic, queue.queue_id, end)
-            if not found:
-                continue
-            result.starts[queue] = begin
+    def _take(
+        self, queue: PopQueue, header: PopMessage, matches: Matches | None, room: int, now: int
+    ) -> Popped | None:
+        """Pop up to *room* messages of *queue*; None: there are none, or they have to wait."""
+        if header.order and queue.marker != NORMAL:
+            return None
+        state, group, log = self._state, header.consumer_group, self._log(queue)
+        key, end = (group, queue.topic, queue.queue_id), now + header.invisible_time
+        if state.reset_offsets.pop(key, None) is not None:
+            self._orders.pop((group, queue), None)
+        order = self._orders[group, queue] if header.order else None
+        if order is not None and order.blocks(header.attempt_id, now):
+            return None
+        begin = self._begin(group, queue, log, first=_first_offset(header, log))
+        wanted = matches if queue.marker == NORMAL else None
+        found, reached = _select(log, begin, room, wanted)
+        if order is None:
+            if reached > begin:
+                state.commit(*key, reached)
             for stored in found:
-                result.messages.append((queue, stored))
-                delivery = Delivery(group, queue, stored.offset, now)
-                self._hide(delivery, now + header.invisible_time)
-
-    def _pop_ordered(
-        self, header: PopMessage, matches: Matches | None, now: int, result: PopResult
-    ) -> None:
-        for queue in self._queues(header):
-            if queue.marker != NORMAL:
-                continue
-            group, log = header.consumer_group, self._log(queue)
-            self._apply_reset(group, queue)
-            order = self._orders[group, queue]
-            if order.blocks(header.attempt_id, now):
-                continue
-            begin = self._begin(group, queue, log, first=_first_offset(header, log))
-            found, _ = _select(log, begin, header.max_msg_nums - len(result.messages), matches)
-            if not found:
-                continue
-            result.messages += [(queue, stored) for stored in found]
-            result.starts[queue] = begin
-            offsets = [stored.offset for stored in found]
-            end = now + header.invisible_time
-            result.counts += _counts(queue, order.deliver(header.attempt_id, offsets, end))
-            self._state.commit(group, queue.topic, queue.queue_id, offsets[0])
-            self._wake_at(end, queue.topic)
+                self._hide(Delivery(group, queue, stored.offset, now), end)
+            return Popped(queue, begin, found, {}) if found else None
+        if not found:
+            return None
+        offsets = [stored.offset for stored in found]
+        tries = order.deliver(header.attempt_id, offsets, end)
+        state.commit(*key, offsets[0])
+        self._wake_at(end, queue.topic)
+        return Popped(queue, begin, found, tries)
 
     def _log(self, queue: PopQueue) -> QueueLog:
         return self._state.store.topics[queue.topic].queues[queue.queue_id]
@@ -310,11 +288,6 @@ class PopProcessor:
         """
         key = group, queue.topic, queue.queue_id
         return max(self._state.committed.get(key, first), log.min_offset)
-
-    def _apply_reset(self, group: str, queue: PopQueue) -> None:
-        """Unblock a queue whose committed offset was reset, and accept commits again."""
-        if self._state.reset_offsets.pop((group, queue.topic, queue.queue_id), None) is not None:
-            self._orders.pop((group, queue), None)
 
     def _queues(self, header: GroupQueueRequest) -> list[PopQueue]:
         """Return the queues of the request: those of retry topics first."""
@@ -343,63 +316,43 @@ class PopProcessor:
         return sorted(queues, key=lambda each: (each.marker != NORMAL, -each.queue_id))
 
     def _record(
-        self,
-        found: tuple[PopQueue, StoredMessage],
-        result: PopResult,
-        answer: PopMessageResponse,
-        header: PopMessage,
+        self, topic: str, popped: Popped, stored: StoredMessage, answer: PopMessageResponse
     ) -> bytes:
-        """Return a record; that of a retry topic with the requested topic and a receipt."""
-        queue, stored = found
+        """Return a record; that of a retry topic with the requested *topic* and a receipt."""
+        queue = popped.queue
         if queue.marker == NORMAL:
             return stored.record
-        receipt = Receipt(
-            result.starts[queue],
-            answer.pop_time,
-            answer.invisible_time,
-            answer.revive_queue_id,
-            queue.marker,
-            self._state.name,
-            queue.queue_id,
-            stored.offset,
-        )
+        times = answer.pop_time, answer.invisible_time, answer.revive_queue_id
+        place = queue.marker, self._state.name, queue.queue_id
+        receipt = Receipt(popped.begin, *times, *place, stored.offset)
         properties = {**stored.properties, "POP_CK": str(receipt)}
-        popped = stored.to_new(header.topic, stored.queue_id, properties=properties)
-        return self._state.store.record_of(popped, stored)
+        again = stored.to_new(topic, stored.queue_id, properties=properties)
+        return self._state.store.record_of(again, stored)
 
     # --- acks and renewals ----------------------------------------------------------------------
 
     @reads(AckMessage, version=5)
     def ack(self, header: AckMessage) -> None:
-        self._ack(self._delivery(header), parse_receipt(header.extra_info))
+        delivery, receipt = self._delivery(header)
+        self._ack(delivery, ordered=receipt.is_ordered)
 
     @reads(Command, RequestCode.BATCH_ACK_MESSAGE, version=5)
     def ack_batch(self, command: Command) -> Response:
-        if not command.body:
-            return Response(ResponseCode.NO_MESSAGE)
-        for each in read_body(command.body, BatchAckRequest).acks:
+        acks = read_body(command.body, BatchAckRequest).acks if command.body else []
+        for each in acks:
+            topic = _stored_topic(each.group, each.marker, each.topic)
+            queue = PopQueue(topic, each.marker, each.queue_id)
             bits = int.from_bytes(b64decode(each.bits), "little")
             for bit in range(bits.bit_length()):
-                if not bits >> bit & 1:
-                    continue
-                receipt = Receipt(
-                    each.start_offset,
-                    each.pop_time,
-                    each.invisible_time,
-                    each.revive_queue_id,
-                    each.marker,
-                    self._state.name,
-                    each.queue_id,
-                    each.start_offset + bit,
-                )
-                topic = receipt.stored_topic(each.group, each.topic)
-                queue = PopQueue(topic, each.marker, each.queue_id)
-                self._ack(Delivery(each.group, queue, receipt.offset, each.pop_time), receipt)
-        return Response()
+                if bits >> bit & 1:
+                    offset = each.start_offset + bit
+                    ordered = each.revive_queue_id == ORDER_REVIVE_QUEUE
+                    self._ack(Delivery(each.group, queue, offset, each.pop_time), ordered=ordered)
+        return Response() if acks else Response(ResponseCode.NO_MESSAGE)
 
     @reads(ChangeInvisibleTime, version=5)
     def change(self, header: ChangeInvisibleTime) -> object:
-        delivery, receipt = self._delivery(header), parse_receipt(header.extra_info)
+        delivery, receipt = self._delivery(header)
         now = self._state.clock.now_ms()
         end = now + header.invisible_time
         if receipt.is_ordered:
@@ -415,9 +368,9 @@ class PopProcessor:
             pop_time=popped_at, invisible_time=invisible, revive_queue_id=receipt.revive_queue_id
         )
 
-    def _ack(self, delivery: Delivery, receipt: Receipt) -> None:
+    def _ack(self, delivery: Delivery, *, ordered: bool) -> None:
         self._expiring.deliver_due()
-        if receipt.is_ordered:
+        if ordered:
             queue = delivery.queue
             key = delivery.group, queue.topic, queue.queue_id
             following = self._orders[delivery.group, queue].ack(delivery.offset)
@@ -427,11 +380,8 @@ class PopProcessor:
         else:
             self.invisible.pop(delivery, None)
 
-    def _delivery(self, header: AckMessage | ChangeInvisibleTime) -> Delivery:
-        try:
-            receipt = parse_receipt(header.extra_info)
-        except ValueError as error:
-            raise ErrorResponse(str(error)) from None
+    def _delivery(self, header: AckMessage) -> tuple[Delivery, Receipt]:
+        receipt = parse_receipt(header.extra_info)
         self._state.topic(header.topic)
         log = self._state.store.queue(header.topic, header.queue_id)
         if log is None:
@@ -439,7 +389,7 @@ class PopProcessor:
         if not log.min_offset <= header.offset <= log.max_offset:
             raise ErrorResponse("offset is illegal", ResponseCode.NO_MESSAGE)
         queue = PopQueue(header.topic, receipt.marker, header.queue_id)
-        return Delivery(header.consumer_group, queue, header.offset, receipt.pop_time)
+        return Delivery(header.consumer_group, queue, header.offset, receipt.pop_time), receipt
 
     def _forget(self, topic: str) -> None:
         """Delete what is known about a deleted topic, and its retry topics."""
@@ -449,7 +399,7 @@ class PopProcessor:
             del self.invisible[delivery]
         for group in {group for group, name, _ in self._state.committed if name == topic}:
             for marker in RETRY_JOINTS:
-                self._state.delete_topic(_retry_topic(group, marker, topic))
+                self._state.delete_topic(_stored_topic(group, marker, topic))
 
     # --- redelivery -----------------------------------------------------------------------------
 
@@ -490,7 +440,7 @@ class PopProcessor:
         topic = delivery.queue.topic
         if delivery.queue.marker == NORMAL:
             marker = RETRY_V2 if self.retry_v2 else RETRY_V1
-            topic = _retry_topic(delivery.group, marker, topic)
+            topic = _stored_topic(delivery.group, marker, topic)
         self._state.store.ensure_topic(topic, 1)
         properties = {FIRST_POP_TIME: str(delivery.pop_time)} | stored.properties
         times = stored.reconsume_times + 1
@@ -523,25 +473,26 @@ def _first_offset(header: PopMessage, log: QueueLog) -> int:
 def _retry_topics(header: GroupQueueRequest) -> dict[str, str]:
     """Return the names of the retry topics by marker."""
     return {
-        marker: _retry_topic(header.consumer_group, marker, header.topic) for marker in RETRY_JOINTS
+        marker: _stored_topic(header.consumer_group, marker, header.topic)
+        for marker in RETRY_JOINTS
     }
 
 
-def _retry_topic(group: str, marker: str, topic: str) -> str:
-    return f"{RETRY_PREFIX}{group}{RETRY_JOINTS[marker]}{topic}"
+def _stored_topic(group: str, marker: str, topic: str) -> str:
+    """Return the topic that has the messages of a marker: *topic* or a retry topic."""
+    joint = RETRY_JOINTS.get(marker)
+    return topic if joint is None else f"{RETRY_PREFIX}{group}{joint}{topic}"
 
 
-def _nothing(pop_time: int, invisible_time: int, revive: int) -> PopMessageResponse:
-    return PopMessageResponse(
-        pop_time=pop_time, invisible_time=invisible_time, revive_queue_id=revive, rest_num=0
-    )
+def _has_found(response: Response) -> bool:
+    return response.code == ResponseCode.SUCCESS and response.ext.get("hasMsg") != "false"
 
 
-def _counts(queue: PopQueue, tries: dict[int, int]) -> list[str]:
+def _counts(popped: Popped) -> str:
     """Return the counts of the messages popped before, and the least of all for older clients."""
-    marker, number = queue.marker, queue.queue_id
+    marker, number, tries = popped.queue.marker, popped.queue.queue_id, popped.tries
     counted = [f"{marker} qo{number}%{offset} {n}" for offset, n in tries.items() if n]
-    return [*counted, f"{marker} {number} {min(tries.values())}"]
+    return ";".join([*counted, f"{marker} {number} {min(tries.values())}"])
 
 
 def _items(entries: Iterable[tuple[PopQueue, object]]) -> str:

@@ -51,11 +51,7 @@ class PullProcessor:
 
     @reads(PullMessage)
     def pull(self, header: PullMessage) -> object:
-        self._state.ensure_group(header.consumer_group)
-        self._state.check_group(header.consumer_group)
-        if not self._state.group_setting(header.consumer_group, "consumeEnable"):
-            remark = f"subscription group no permission, {header.consumer_group}"
-            raise ErrorResponse(remark, ResponseCode.NO_PERMISSION)
+        self._state.check_consumer(header.consumer_group)
         log = self._log(header)
         key = (header.consumer_group, header.topic, header.queue_id)
         reset = self._state.reset_offsets.pop(key, None)

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
+from rocketmq_aio.embedded.broker.pop import NOTHING_POPPED
 from rocketmq_aio.embedded.broker.store import TRACE_FIELDS
 from rocketmq_aio.embedded.faults import KINDS
 from rocketmq_aio.embedded.responses import ErrorResponse
 from rocketmq_aio.embedded.server import Version
 from rocketmq_aio.protocol.codes import TRANSACTION_COMMIT, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.header import to_ext_fields
-from rocketmq_aio.protocol.requests.pop import PopMessageResponse
 
 NOT_AVAILABLE: Final = (
     "service not available now. It may be caused by one of the following reasons: "
     "the broker's disk is full [CL:  0.95 CQ:  0.95 INDEX:  0.95], messages are put to the slave, "
     "message store has been shut down, etc."
-)
-NOTHING_POPPED: Final = to_ext_fields(
-    PopMessageResponse(
-        pop_time=0,
-        invisible_time=0,
-        revive_queue_id=0,
-        rest_num=0,
-        start_offset_info="",
-        msg_offset_info="",
-    )
 )
 BUSY: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 

@@ -171,6 +171,17 @@ class BrokerState:
             code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
             raise ErrorResponse(f"subscription group [{name}] does not exist", code)
 
+    def check_consumer(self, group: str) -> None:
+        """Create the group of a request for messages if that is enabled.
+
+        :raises ErrorResponse: it does not exist, or may not consume
+        """
+        self.ensure_group(group)
+        self.check_group(group)
+        if not self.group_setting(group, "consumeEnable"):
+            remark = f"subscription group no permission, {group}"
+            raise ErrorResponse(remark, ResponseCode.NO_PERMISSION)
+
     def invalid(self, remark: str) -> ErrorResponse:
         """Return the error response to an invalid parameter."""
         code = INVALID_PARAMETER if self.version.is_5 else ResponseCode.SYSTEM_ERROR
