@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final
@@ -80,17 +79,6 @@ class Clock:
             await done
         finally:
             timer.cancel()
-
-    @asynccontextmanager
-    async def timeout(self, seconds: float) -> AsyncIterator[None]:
-        """Raise `TimeoutError` when the block takes longer than *seconds* of this clock."""
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(None) as limit:
-            timer = self.call_later(seconds, lambda: limit.reschedule(loop.time()))
-            try:
-                yield
-            finally:
-                timer.cancel()
 
     @from_any_thread
     def advance(self, seconds: float) -> None:

@@ -6,7 +6,6 @@ import ssl
 import string
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Any, Final, Self
 
 from rocketmq_aio.embedded.broker.acl import AccountLike
@@ -180,14 +179,9 @@ class EmbeddedCluster:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: Any) -> None:  # noqa: ANN401 - as the stack takes them
         self.faults.clear()
-        await self._stack.__aexit__(kind, error, trace)
+        await self._stack.__aexit__(*error)
 
     def __enter__(self) -> Self:
         self.thread.start()
@@ -197,15 +191,10 @@ class EmbeddedCluster:
             self.thread.stop()
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.thread.forked:
             return  # the cluster belongs to the parent
         try:
-            self.thread.run(self.__aexit__(kind, error, trace))
+            self.thread.run(self.__aexit__(*error))
         finally:
             self.thread.stop()

@@ -7,18 +7,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from itertools import chain
-from types import TracebackType
-from typing import (
-    TYPE_CHECKING,
-    Final,
-    Literal,
-    NamedTuple,
-    Protocol,
-    Self,
-    TypedDict,
-    Unpack,
-    cast,
-)
+from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, TypedDict, Unpack, cast
 
 from msgspec.structs import replace
 
@@ -151,16 +140,13 @@ class Fault:
 
     def matches(self, server: FaultyServer, command: Command) -> bool:
         """Return whether it applies to *command*."""
-        if self._codes is None:
-            if command.code == CONNECT:
-                return False
-        elif command.code not in self._codes:
-            return False
-        if self._broker not in (None, server.name):
+        wanted = command.code != CONNECT if self._codes is None else command.code in self._codes
+        if not wanted or self._broker not in (None, server.name):
             return False
         if self._topic is None and self._group is None:
             return True
-        return self._names_match(command)
+        topics, groups = names_of(command)
+        return self._topic in (None, *topics) and self._group in (None, *groups)
 
     def used(self, command: Command) -> None:
         """Count a request; the last one removes the fault."""
@@ -170,29 +156,11 @@ class Fault:
             self._faults.remove(self)
         self._changed.notify()
 
-    def _names_match(self, command: Command) -> bool:
-        topics, groups = names_of(command)
-        return (self._topic is None or self._topic in topics) and (
-            self._group is None or self._group in groups
-        )
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.remove()
-
-
-class HeldResponse(NamedTuple):
-    """A response that is not sent yet."""
-
-    command: Command
-    released: asyncio.Future[None]
 
 
 class HeldResponses(Fault):
@@ -200,12 +168,12 @@ class HeldResponses(Fault):
 
     def __init__(self, faults: Faults, codes: frozenset[int] | None, where: LossySelection) -> None:
         super().__init__(faults, codes, _after(self._released, where), where)
-        self._held: list[HeldResponse] = []
+        self._held: dict[asyncio.Future[None], Command] = {}
 
     @property
     def held(self) -> list[Command]:
         """Requests with held responses."""
-        return [command for command, _ in self._held]
+        return list(self._held.values())
 
     @awaited_or_blocking
     async def wait(self, count: int = 1, seconds: float = WAIT_SECONDS) -> list[Command]:
@@ -223,22 +191,22 @@ class HeldResponses(Fault):
 
         :raises IndexError: fewer responses are held
         """
-        released = [self._held[index] for index in indexes or range(len(self._held))]
-        self._held = [each for each in self._held if each not in released]
-        for each in released:
-            if not each.released.done():
-                each.released.set_result(None)
+        held = list(self._held)
+        for released in [held[index] for index in indexes or range(len(held))]:
+            self._held.pop(released, None)
+            if not released.done():
+                released.set_result(None)
 
     async def _released(self, command: Command) -> None:
-        held = HeldResponse(command, asyncio.get_running_loop().create_future())
-        self._held.append(held)
-        self._faults.held[held.released] = None
+        released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._held[released] = command
+        self._faults.held[released] = None
         self._changed.notify()
         try:
-            await held.released
+            await released
         finally:  # the connection may have ended
-            self._held = [each for each in self._held if each is not held]
-            del self._faults.held[held.released]
+            self._held.pop(released, None)
+            del self._faults.held[released]
 
 
 class Faults:

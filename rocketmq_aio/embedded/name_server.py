@@ -18,11 +18,19 @@ from rocketmq_aio.embedded.loop_thread import from_any_thread
 from rocketmq_aio.embedded.responses import Handler, Outcome, Response
 from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
 from rocketmq_aio.errors import CodecError
+from rocketmq_aio.protocol.bodies import BrokerData
 from rocketmq_aio.protocol.codes import MASTER_ID, PERM_WRITE, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.admin import DeleteKVConfig, GetKVConfig, PutKVConfig, TopicList
+from rocketmq_aio.protocol.requests.admin import (
+    ClusterInfoBody,
+    DeleteKVConfig,
+    GetKVConfig,
+    PutKVConfig,
+    TopicList,
+)
 from rocketmq_aio.protocol.requests.groups import GetRouteInfo
+from rocketmq_aio.protocol.requests.operations import ListKVConfig
 
 ORDER_CONFIGS: Final = "ORDER_TOPIC_CONFIG"
 ADDRESSES: Final = re.compile(rb'"brokerAddrs":{[^}]*}')
@@ -137,8 +145,8 @@ class EmbeddedNameServer(EmbeddedServer):
         for broker in self.brokers:
             clusters.setdefault(broker.state.cluster, []).append(broker.name)
         table = {broker.name: self._broker_data(broker) for broker in self.brokers}
-        body = msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": clusters})
-        return Response(body=_with_numbers(body))
+        body = ClusterInfoBody(broker_addr_table=table, cluster_addr_table=clusters)
+        return Response(body=_with_numbers(msgspec.json.encode(body)))
 
     @reads(
         Command, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, RequestCode.GET_TOPICS_BY_CLUSTER
@@ -190,12 +198,11 @@ class EmbeddedNameServer(EmbeddedServer):
     def delete_config(self, header: DeleteKVConfig) -> None:
         self.configs.get(header.namespace, {}).pop(header.key, None)
 
-    @reads(Command, RequestCode.GET_KVLIST_BY_NAMESPACE)
-    def list_configs(self, command: Command) -> object:
-        namespace = command.ext_fields().get("namespace", "")
-        table = self.configs.get(namespace)
+    @reads(ListKVConfig)
+    def list_configs(self, header: ListKVConfig) -> object:
+        table = self.configs.get(header.namespace)
         if table is None:
-            remark = f"No config item, Namespace: {namespace}"
+            remark = f"No config item, Namespace: {header.namespace}"
             return Response(ResponseCode.QUERY_NOT_FOUND, remark=remark)
         return {"table": table}
 
@@ -250,13 +257,10 @@ class EmbeddedNameServer(EmbeddedServer):
             ids.setdefault(1, master)
         return ids
 
-    def _broker_data(self, broker: EmbeddedBroker) -> dict[str, Any]:
-        return {
-            "brokerAddrs": {str(number): address for number, address in self._ids(broker).items()},
-            "brokerName": broker.name,
-            "cluster": broker.state.cluster,
-            "enableActingMaster": False,
-        }
+    def _broker_data(self, broker: EmbeddedBroker) -> BrokerData:
+        return BrokerData(
+            broker_name=broker.name, cluster=broker.state.cluster, broker_addrs=self._ids(broker)
+        )
 
     def _queue_data(self, broker: EmbeddedBroker, topic: str) -> dict[str, Any]:
         held, permission = broker.topics[topic], broker.state.permission

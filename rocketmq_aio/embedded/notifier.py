@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from rocketmq_aio.embedded.clock import Clock
-
 WAIT_SECONDS: Final = 15.0  # ample for a busy machine; only failing tests wait that long
 
 
@@ -23,18 +21,14 @@ class Notifier:
                 waiter.set_result(None)
 
     async def until(
-        self,
-        predicate: Callable[[], bool],
-        what: str = "a change",
-        seconds: float = WAIT_SECONDS,
-        clock: Clock | None = None,
+        self, predicate: Callable[[], bool], what: str = "a change", seconds: float = WAIT_SECONDS
     ) -> None:
-        """Wait until *predicate* returns True; *seconds* are those of *clock*, or real ones.
+        """Wait until *predicate* returns True.
 
         :raises TimeoutError: it did not within *seconds*
         """
         try:
-            async with clock.timeout(seconds) if clock else asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds):
                 while not predicate():
                     await self._notified()
         except TimeoutError:

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Awaitable
 from functools import partial
 from itertools import count
-from types import TracebackType
 from typing import Final, NamedTuple, Self, TypedDict, Unpack
 
 from rocketmq_aio.embedded.clock import Clock
@@ -242,12 +241,7 @@ class EmbeddedServer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         await self.stop()
         if self.errors and error is None:
             raise ExceptionGroup("a handler failed", list(self.errors))
@@ -275,15 +269,12 @@ class EmbeddedServer:
         """
         connection = to or self.connections[max(self.connections)]
         if isinstance(request, RequestHeader):
-            ext = to_ext_fields(request)
-            request = Command(request.code, 0, body=body)
-        else:
-            ext = request.ext_fields()
+            request = Command(request.code, 0, ext=to_ext_fields(request), body=body)
         request.opaque = opaque = next(self._opaques)
         response: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         connection.pushed[opaque] = response
         try:
-            self._send(connection, request, ext)
+            self._send(connection, request)
             if request.is_oneway:
                 return None
             async with asyncio.timeout(seconds):
@@ -291,8 +282,9 @@ class EmbeddedServer:
         finally:
             del connection.pushed[opaque]
 
-    def _send(self, connection: ServerConnection, request: Command, ext: dict[str, str]) -> None:
-        connection.write(encode_command(request, ext, version=self.version.number))
+    def _send(self, connection: ServerConnection, request: Command) -> None:
+        frame = encode_command(request, request.ext_fields(), version=self.version.number)
+        connection.write(frame)
 
     # --- what connections report ----------------------------------------------------------------
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import astuple
 
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
 from rocketmq_aio.embedded.broker.pop import Delivery
-from rocketmq_aio.embedded.broker.store import QueueLog, StoredMessage, Topic
+from rocketmq_aio.embedded.broker.store import StoredMessage, Topic
 from rocketmq_aio.errors import CodecError, shown
 from rocketmq_aio.protocol.record import stored_message
 from rocketmq_aio.protocol.requests.operations import TopicMapping
@@ -24,18 +23,6 @@ class SnapshotError(Exception):
     """The file cannot be read or written, or is not a snapshot."""
 
 
-class TopicData(msgspec.Struct, array_like=True):
-    """A topic, with the fields of `Topic`; *min_offsets* has one entry per queue."""
-
-    min_offsets: list[int]
-    perm: int
-    read_queues: int
-    write_queues: int
-    sys_flag: int
-    order: bool
-    attributes: dict[str, str]
-
-
 class BrokerData(msgspec.Struct):
     """All that a broker keeps; messages in the order in which they were stored.
 
@@ -44,7 +31,7 @@ class BrokerData(msgspec.Struct):
     """
 
     name: str
-    topics: dict[str, TopicData]
+    topics: dict[str, Topic]
     messages: list[StoredMessage]
     log_end: int
     groups: dict[str, dict[str, Any]]
@@ -64,7 +51,13 @@ class Snapshot(msgspec.Struct):
     brokers: list[BrokerData]
 
 
-_decoder: Final = msgspec.msgpack.Decoder(Snapshot)
+def _queue(kind: type, min_offset: object) -> object:
+    return kind(msgspec.convert(min_offset, int))
+
+
+# The messages of a queue are in the log.
+_encoder: Final = msgspec.msgpack.Encoder(enc_hook=lambda queue: queue.min_offset)
+_decoder: Final = msgspec.msgpack.Decoder(Snapshot, dec_hook=_queue)
 
 
 def load_snapshot(brokers: Sequence[EmbeddedBroker], file: Path) -> bool:
@@ -107,7 +100,7 @@ def save_snapshot(brokers: Sequence[EmbeddedBroker], file: Path) -> None:
 
     :raises SnapshotError: the file cannot be written
     """
-    encoded = msgspec.msgpack.encode(Snapshot(FORMAT, [_data(broker) for broker in brokers]))
+    encoded = _encoder.encode(Snapshot(FORMAT, [_data(broker) for broker in brokers]))
     part = _part(file)
     try:
         try:
@@ -143,10 +136,7 @@ def _data(broker: EmbeddedBroker) -> BrokerData:
     state, store = broker.state, broker.state.store
     return BrokerData(
         name=broker.name,
-        topics={
-            name: TopicData([queue.min_offset for queue in topic.queues], *astuple(topic)[1:])
-            for name, topic in store.topics.items()
-        },
+        topics=store.topics,
         messages=store.log,
         log_end=store.log_end,
         groups=state.groups,
@@ -163,12 +153,14 @@ def _data(broker: EmbeddedBroker) -> BrokerData:
 def _fault(data: BrokerData) -> str | None:
     """Return what is wrong with *data*, None if it can be restored."""
     for name, topic in data.topics.items():
-        most = len(topic.min_offsets)
+        most = len(topic.queues)
         if not (0 <= topic.read_queues <= most and 0 <= topic.write_queues <= most):
             return f"topic {name!r} has {most} queues"
-        if min(topic.min_offsets, default=0) < 0:
+        if any(queue.min_offset < 0 for queue in topic.queues):
             return f"a queue of topic {name!r} begins before 0"
-    ends = {name: list(topic.min_offsets) for name, topic in data.topics.items()}
+    ends = {
+        name: [queue.min_offset for queue in topic.queues] for name, topic in data.topics.items()
+    }
     log_end = 0
     for stored in data.messages:
         queues = ends.get(stored.topic, [])
@@ -196,9 +188,7 @@ def _is_record(stored: StoredMessage) -> bool:
 
 def _restore(broker: EmbeddedBroker, data: BrokerData) -> None:
     state, store = broker.state, broker.state.store
-    for name, kept in data.topics.items():
-        queues = [QueueLog(min_offset) for min_offset in kept.min_offsets]
-        store.topics[name] = Topic(queues, *astuple(kept)[1:])
+    store.topics.update(data.topics)
     store.restore(data.messages, data.log_end)
     for name, settings in data.groups.items():
         group = state.create_group(name)  # the file may be of a broker of another version
@@ -206,11 +196,9 @@ def _restore(broker: EmbeddedBroker, data: BrokerData) -> None:
     state.committed.update({(group, topic, at): to for group, topic, at, to in data.committed})
     state.settings.update(data.settings)
     state.mappings.update(data.mappings)
-    for waiting, items in (
-        (broker.delays.waiting, data.delayed),
-        (broker.timers.waiting, data.timed),
-    ):
-        for due_ms, log_offset in items:
-            waiting.add(due_ms, log_offset)
+    for due_ms, log_offset in data.delayed:
+        broker.delays.waiting.add(due_ms, log_offset)
+    for due_ms, log_offset in data.timed:
+        broker.timers.waiting.add(due_ms, log_offset)
     broker.transactions.restore(data.half)
     broker.pops.restore(data.popped)

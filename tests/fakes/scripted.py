@@ -54,10 +54,10 @@ class ScriptedServer(EmbeddedServer):
         self.recorded.received(connection.number, encoding, command)
         super().received(connection, encoding, command)
 
-    def _send(self, connection: ServerConnection, request: Command, ext: dict[str, str]) -> None:
+    def _send(self, connection: ServerConnection, request: Command) -> None:
         number = connection.number
         self.recorded.add(number, JSON_HEADER, request, request.code, sent=True)
-        super()._send(connection, request, ext)
+        super()._send(connection, request)
 
     def _respond(
         self, connection: ServerConnection, encoding: int, command: Command, outcome: Outcome

@@ -55,7 +55,7 @@ class AssignmentProcessor:
     """
 
     def __init__(self, state: BrokerState, members: ClientProcessor) -> None:
-        self.modes: dict[tuple[str, str], MessageRequestMode] = {}  # by topic and group
+        self.modes = state.request_modes
         self._state = state
         self._members = members
         self.read_queues: Callable[[str], Mapping[str, int]] = self._own_queues
@@ -66,7 +66,11 @@ class AssignmentProcessor:
         shared = self._share(request, mode)
         if shared is None:
             return {}
-        assigned = [_assignment(queue, mode) for queue in shared]
+        bodies = [
+            MessageQueueBody(topic=each.topic, broker_name=each.broker_name, queue_id=each.queue_id)
+            for each in shared
+        ]
+        assigned = [MessageQueueAssignment(message_queue=each, mode=mode) for each in bodies]
         return AssignmentResponse(message_queue_assignments=assigned)
 
     @reads(SetMessageRequestMode, RequestCode.SET_MESSAGE_REQUEST_MODE, version=5)
@@ -100,10 +104,3 @@ class AssignmentProcessor:
         if mode is MessageRequestMode.POP:
             return [MessageQueue(request.topic, name, ALL_QUEUES) for name, _ in counts]
         return allocate(strategy, request.client_id, offered, group.members.values()) or []
-
-
-def _assignment(queue: MessageQueue, mode: MessageRequestMode) -> MessageQueueAssignment:
-    body = MessageQueueBody(
-        topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id
-    )
-    return MessageQueueAssignment(message_queue=body, mode=mode.value)

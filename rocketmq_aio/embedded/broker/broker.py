@@ -11,13 +11,7 @@ from rocketmq_aio.embedded.broker.admin import AdminProcessor
 from rocketmq_aio.embedded.broker.assignments import AssignmentProcessor
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
 from rocketmq_aio.embedded.broker.delay_levels import DelayLevels
-from rocketmq_aio.embedded.broker.events import (
-    Event,
-    EventCallback,
-    MessagesDelivered,
-    MessageStored,
-    OffsetCommitted,
-)
+from rocketmq_aio.embedded.broker.events import Event, EventCallback, MessageStored
 from rocketmq_aio.embedded.broker.forwarding import ForwardingProcessor
 from rocketmq_aio.embedded.broker.groups import GroupProcessor
 from rocketmq_aio.embedded.broker.locks import LockProcessor
@@ -53,7 +47,8 @@ from rocketmq_aio.model.properties import PRODUCER_GROUP, parse_properties
 from rocketmq_aio.protocol.bodies import MAX_QUEUES
 from rocketmq_aio.protocol.codes import MASTER_ID, ONEWAY_FLAG, RequestCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.header import RequestHeader
+from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
+from rocketmq_aio.protocol.requests.from_broker import NotifyConsumerIdsChanged
 
 
 class EmbeddedBroker(EmbeddedServer):
@@ -94,31 +89,23 @@ class EmbeddedBroker(EmbeddedServer):
             auto_create = auto_create_topics, auto_create_groups
             self.state = BrokerState(name, cluster, self.version, store, self.clock, *auto_create)
             self.acl = AccessControl(self.version, cluster, accounts)
+            self.transactions = TransactionProcessor(self.state, self._send_check)
+            self.pops = PopProcessor(self.state)
         else:
             master.replicas.append(self)
             self._copies.append(self)
             self.broker_id = len(master.replicas)
             self.state, self.acl = master.state, master.acl
+            self.transactions, self.pops = master.transactions, master.pops
         self.members = ClientProcessor(self.state, self._notify_members)
         self.assignments = AssignmentProcessor(self.state, self.members)
         self.locks = LockProcessor(self.clock)
         self.delays = DelayLevels(self.state.store)
         self.timers = TimerProcessor(self.state)
-        self.transactions: TransactionProcessor
-        self.pops: PopProcessor
-        if master is None:
-            self.transactions = TransactionProcessor(self.state, self._send_check)
-            self.pops = PopProcessor(self.state)
-        else:
-            self.transactions, self.pops = master.transactions, master.pops
-            # `SlaveSynchronize` of 5.x copies them, too.
-            self.assignments.modes = master.assignments.modes
-        topics = TopicProcessor(self.state)
-        self.static_topics = StaticTopics(self.state, topics, self.run_handler)
-        self._handlers = handlers_of(self.version.major, *self._processors(topics))
+        self.static_topics = StaticTopics(self.state, self.run_handler)
+        self._handlers = handlers_of(self.version.major, *self._processors())
 
-    def _processors(self, topics: TopicProcessor) -> tuple[object, ...]:
-        """Return all processors; the last one that handles a request code counts."""
+    def _processors(self) -> tuple[object, ...]:
         state, members = self.state, self.members
         backs = SendBackProcessor(state, self.locks, self.delays)
         sends = SendProcessor(state, self.delays, backs, self.transactions, self.timers)
@@ -126,18 +113,11 @@ class EmbeddedBroker(EmbeddedServer):
         clients = (members, self.assignments, self.locks)
         messages = (sends, backs, replies, self.timers, self.transactions, QueryProcessor(state))
         reads = (PullProcessor(state, members), self.pops, OffsetProcessor(state))
+        topics = (TopicProcessor(state), GroupProcessor(state))
+        admin = (StatisticsProcessor(state, members), AdminProcessor(state))
         forwarding = ForwardingProcessor(state, members, self._push_to)
-        admin = (GroupProcessor(state), StatisticsProcessor(state, members), AdminProcessor(state))
-        return (
-            *clients,
-            *messages,
-            *reads,
-            *admin,
-            forwarding,
-            self.acl if self.acl.enabled else NoAccessControl(),
-            topics,
-            self.static_topics,
-        )
+        acl = self.acl if self.acl.enabled else NoAccessControl()
+        return (*clients, *messages, *reads, *topics, *admin, forwarding, acl)
 
     async def _start(self) -> None:
         await super()._start()
@@ -197,12 +177,8 @@ class EmbeddedBroker(EmbeddedServer):
             except Exception as error:  # noqa: BLE001 - the message is stored, whatever it does
                 self.errors.append(error)
 
-        name, state = self.name, self.state
-        state.store.on_stored = lambda message: notify(MessageStored(name, message))
-        state.on_delivered = lambda group, messages: notify(
-            MessagesDelivered(name, group, messages)
-        )
-        state.on_committed = lambda *commit: notify(OffsetCommitted(name, *commit))
+        self.state.on_event = notify
+        self.state.store.on_stored = lambda message: notify(MessageStored(self.name, message))
 
     @from_any_thread
     def create_group(self, name: str) -> None:
@@ -293,14 +269,12 @@ class EmbeddedBroker(EmbeddedServer):
         if producers := master._producers_of(group):
             check.opaque = next(master._opaques)
             connection = producers[next(master._checks) % len(producers)]
-            master._send(connection, check, check.ext_fields())
+            master._send(connection, check)
 
     def _notify_members(self, group: str, numbers: Iterable[int]) -> None:
+        ext = to_ext_fields(NotifyConsumerIdsChanged(consumer_group=group))
         for number in numbers:
             connection = self.connections.get(number)
             if connection is not None:
                 code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-                notice = Command(code, next(self._opaques), ONEWAY_FLAG)
-                ext = {"consumerGroup": group}
-                notice.ext = ext
-                self._send(connection, notice, ext)
+                self._send(connection, Command(code, next(self._opaques), ONEWAY_FLAG, ext=ext))

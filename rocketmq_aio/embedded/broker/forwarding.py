@@ -14,12 +14,18 @@ from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.bodies import Body, queue_key, queue_table
+from rocketmq_aio.protocol.bodies import NO_QUEUES, queue_key, queue_table
 from rocketmq_aio.protocol.codes import ONEWAY_FLAG, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.header import Header, RequestHeader, read_header
+from rocketmq_aio.protocol.header import Header, RequestHeader, read_header, to_ext_fields
 from rocketmq_aio.protocol.requests.admin import InvokeResetOffset
+from rocketmq_aio.protocol.requests.from_broker import (
+    ConsumeMessageDirectly,
+    GetConsumerStatus,
+    ResetOffset,
+)
+from rocketmq_aio.protocol.requests.operations import GetMemberOffsets
 
 Push = Callable[[RequestHeader | Command, bytes, int, float], Awaitable[Command | None]]
 
@@ -29,34 +35,12 @@ STATUS_SECONDS: Final = 5.0
 END: Final = -1  # as a time of a reset
 
 
-class ConsumerHeader(Header, frozen=True):
-    """The member that gets a forwarded request."""
-
-    consumer_group: str
-    client_id: str
-    msg_id: str | None = None
-
-
-class StatusHeader(Header, frozen=True):
-    """The members whose offsets are queried; all without a client id."""
-
-    topic: str
-    group: str
-    client_addr: str = ""
-
-
 class CloneHeader(Header, frozen=True):
     """Groups between which offsets are copied."""
 
     src_group: str
     dest_group: str
     topic: str = ""
-
-
-class ConsumerStatus(Body, frozen=True):
-    """Offsets that a member returned."""
-
-    message_queue_table: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class ForwardingProcessor:
@@ -70,32 +54,41 @@ class ForwardingProcessor:
         self._clients = clients
         self._push = push
 
-    @reads(Command, RequestCode.GET_CONSUMER_RUNNING_INFO)
-    async def running_info(self, command: Command) -> Response:
-        return await self._forward(command, b"")
-
-    @reads(Command, RequestCode.CONSUME_MESSAGE_DIRECTLY)
-    async def consume_directly(self, command: Command) -> Response:
-        """Forward the request with the message that it names by its offset message id."""
-        message_id = read_header(command, ConsumerHeader).msg_id or ""
+    @reads(Command, RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY)
+    async def forward(self, command: Command) -> Response:
+        """Forward *command* to the first connection of the client that it names."""
+        header = read_header(command, ConsumeMessageDirectly)
+        ext, body = command.ext_fields(), b""
+        if command.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+            body = self._record(header.msg_id or "")
+            ext = {**ext, "brokerName": self._state.name}
+            if self._state.version.is_5:
+                ext |= {"topicSysFlag": "0", "groupSysFlag": "0"}
+        who = f"<{header.consumer_group}> <{header.client_id}>"
+        members = self._members(header.consumer_group).members
+        numbers = [n for n, client_id in members.items() if client_id == header.client_id]
+        if not numbers:
+            raise ErrorResponse(f"The Consumer {who} not online")
+        forwarded = Command(command.code, 0, ext=ext, body=body)
         try:
-            offset = int(message_id[-16:], 16)
-        except ValueError:
-            raise ErrorResponse(f"msgId is invalid: {message_id}") from None
-        found = self._state.store.find(offset)
-        body = b"" if found is None else found.record
-        return await self._forward(command, body)
+            response = await self._push(forwarded, b"", numbers[0], FORWARD_SECONDS)
+        except TimeoutError:
+            raise ErrorResponse(f"consumer {who} timeout", CONSUME_MSG_TIMEOUT) from None
+        except ConnectionError as error:
+            raise ErrorResponse(f"invoke consumer {who} Exception: {error}") from None
+        assert response is not None
+        return Response(response.code, remark=response.remark, body=bytes(response.body))
 
-    @reads(StatusHeader, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
-    async def status(self, header: StatusHeader) -> object:
+    @reads(GetMemberOffsets)
+    async def status(self, header: GetMemberOffsets) -> object:
         members = self._members(header.group).members
         if not members:
             raise ErrorResponse(f"No Any Consumer online in the consumer group: [{header.group}]")
         table: dict[str, msgspec.Raw] = {}
         for number, client_id in list(members.items()):
-            if header.client_addr in ("", client_id):
-                ext = {"topic": header.topic, "group": header.group}
-                table[client_id] = await self._status_of(number, ext)
+            if header.client_addr in (None, "", client_id):
+                request = GetConsumerStatus(topic=header.topic, group=header.group)
+                table[client_id] = await self._status_of(number, request)
         return {"consumerTable": table, "messageQueueTable": {}}
 
     @reads(InvokeResetOffset)
@@ -116,38 +109,23 @@ class ForwardingProcessor:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    async def _forward(self, command: Command, body: bytes) -> Response:
-        """Forward *command* to the first connection of the client that it names."""
-        header = read_header(command, ConsumerHeader)
-        who = f"<{header.consumer_group}> <{header.client_id}>"
-        members = self._members(header.consumer_group).members
-        numbers = [n for n, client_id in members.items() if client_id == header.client_id]
-        if not numbers:
-            raise ErrorResponse(f"The Consumer {who} not online")
-        ext = command.ext_fields()
-        if command.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
-            ext = {**ext, "brokerName": self._state.name}
-            if self._state.version.is_5:
-                ext |= {"topicSysFlag": "0", "groupSysFlag": "0"}
-        forwarded = Command(command.code, 0, ext=ext, body=body)
+    def _record(self, message_id: str) -> bytes:
+        """Return the message with an offset message id; empty if it is not stored."""
         try:
-            response = await self._push(forwarded, b"", numbers[0], FORWARD_SECONDS)
-        except TimeoutError:
-            raise ErrorResponse(f"consumer {who} timeout", CONSUME_MSG_TIMEOUT) from None
-        except ConnectionError as error:
-            raise ErrorResponse(f"invoke consumer {who} Exception: {error}") from None
-        assert response is not None
-        return Response(response.code, remark=response.remark, body=bytes(response.body))
+            offset = int(message_id[-16:], 16)
+        except ValueError:
+            raise ErrorResponse(f"msgId is invalid: {message_id}") from None
+        found = self._state.store.find(offset)
+        return b"" if found is None else found.record
 
-    async def _status_of(self, number: int, ext: dict[str, str]) -> msgspec.Raw:
-        code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+    async def _status_of(self, number: int, request: GetConsumerStatus) -> msgspec.Raw:
         try:
-            response = await self._push(Command(code, 0, ext=ext), b"", number, STATUS_SECONDS)
+            response = await self._push(request, b"", number, STATUS_SECONDS)
         except (TimeoutError, ConnectionError):
-            return queue_table({})
+            return NO_QUEUES
         if response is None or response.code != ResponseCode.SUCCESS:
-            return queue_table({})
-        found = read_body(bytes(response.body), ConsumerStatus).message_queue_table
+            return NO_QUEUES
+        found = read_body(bytes(response.body), dict[str, Any]).get("messageQueueTable") or {}
         return queue_table({queue_key(key): offset for key, offset in found.items()})
 
     def _reset_at_broker(self, header: InvokeResetOffset, topic: Topic | None) -> dict[int, int]:
@@ -200,11 +178,11 @@ class ForwardingProcessor:
             )
             raise ErrorResponse(remark, ResponseCode.CONSUMER_NOT_ONLINE)
         body = msgspec.json.encode({"offsetTable": self._table(header.topic, offsets)})
-        ext = {"topic": header.topic, "group": header.group, "isForce": "false"}
-        ext["timestamp"] = str(header.timestamp)
-        code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+        reset = ResetOffset(
+            group=header.group, topic=header.topic, timestamp=header.timestamp, is_force=False
+        )
         for number in list(members):
-            push = Command(code, 0, ONEWAY_FLAG, ext=dict(ext), body=body)
+            push = Command(reset.code, 0, ONEWAY_FLAG, ext=to_ext_fields(reset), body=body)
             await self._push(push, b"", number, FORWARD_SECONDS)
         return offsets
 

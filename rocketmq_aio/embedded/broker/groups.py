@@ -36,10 +36,11 @@ class AllGroups(Page, frozen=True):
     most: int | None = msgspec.field(name="maxGroupNum", default=None)
 
 
-class GetGroup(Header, frozen=True):
-    """Header of the request for one group."""
+class OfGroup(Header, frozen=True):
+    """Header of a request about a group, or about its progress in a topic."""
 
     group: str
+    topic: str = ""
 
 
 class GroupConfigList(Body, frozen=True):
@@ -56,48 +57,13 @@ class GroupProcessor:
         for name in SYSTEM_GROUPS:
             state.create_group(name)
 
-    @reads(dict[str, Any], RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
-    def create(self, body: dict[str, Any]) -> None:
-        self._put(body)
-
     @reads(GroupConfigList, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, version=5)
-    def create_all(self, body: GroupConfigList) -> None:
+    def put_all(self, body: GroupConfigList) -> None:
         for config in body.group_config_list:
-            self._put(config)
+            self.put(config)
 
-    @reads(DeleteGroup)
-    def delete(self, header: DeleteGroup) -> None:
-        self._state.groups.pop(header.group_name, None)
-        self._state.changes += 1
-        clean = header.clean_offset if self._state.version.is_5 else header.remove_offset
-        if clean:
-            for offsets in (self._state.committed, self._state.pulled):
-                for key in [key for key in offsets if key[0] == header.group_name]:
-                    del offsets[key]
-
-    @reads(GetGroup, AdminCode.GET_SUBSCRIPTIONGROUP_CONFIG, version=5)
-    def config(self, header: GetGroup) -> object:
-        name = header.group
-        config = self._state.groups.get(name)
-        if config is None:
-            remark = f"No group in this broker. group: {name}"
-            raise ErrorResponse(remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-        return config
-
-    @reads(AllGroups, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-    def configs(self, page: AllGroups) -> object:
-        groups = self._state.groups
-        body: dict[str, Any] = {
-            "subscriptionGroupTable": {name: groups[name] for name in page.of(groups)},
-            "dataVersion": self._state.data_version(),
-        }
-        if not self._state.version.is_5:
-            return body
-        body["forbiddenTable"] = {}
-        ext = {"totalGroupNum": str(len(groups))}
-        return Response(ext=ext, body=msgspec.json.encode(body))
-
-    def _put(self, wanted: dict[str, Any]) -> None:
+    @reads(dict[str, Any], RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
+    def put(self, wanted: dict[str, Any]) -> None:
         name = wanted.get("groupName") or ""
         if not name.strip() or len(name) > MAX_GROUP or not NAME.fullmatch(name):
             raise self._state.invalid("the specified group is not valid")
@@ -121,3 +87,35 @@ class GroupProcessor:
                 else:
                     attributes.pop(text[1:], None)
             config["attributes"] = attributes
+
+    @reads(DeleteGroup)
+    def delete(self, header: DeleteGroup) -> None:
+        self._state.groups.pop(header.group_name, None)
+        self._state.changes += 1
+        clean = header.clean_offset if self._state.version.is_5 else header.remove_offset
+        if clean:
+            for offsets in (self._state.committed, self._state.pulled):
+                for key in [key for key in offsets if key[0] == header.group_name]:
+                    del offsets[key]
+
+    @reads(OfGroup, AdminCode.GET_SUBSCRIPTIONGROUP_CONFIG, version=5)
+    def config(self, header: OfGroup) -> object:
+        name = header.group
+        config = self._state.groups.get(name)
+        if config is None:
+            remark = f"No group in this broker. group: {name}"
+            raise ErrorResponse(remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+        return config
+
+    @reads(AllGroups, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    def configs(self, page: AllGroups) -> object:
+        groups = self._state.groups
+        body: dict[str, Any] = {
+            "subscriptionGroupTable": {name: groups[name] for name in page.of(groups)},
+            "dataVersion": self._state.data_version(),
+        }
+        if not self._state.version.is_5:
+            return body
+        body["forbiddenTable"] = {}
+        ext = {"totalGroupNum": str(len(groups))}
+        return Response(ext=ext, body=msgspec.json.encode(body))

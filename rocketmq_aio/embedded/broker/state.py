@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from rocketmq_aio.embedded.broker.events import Event, MessagesDelivered, OffsetCommitted
 from rocketmq_aio.embedded.broker.rates import Rate
 from rocketmq_aio.embedded.broker.store import UNIT_GROUP, MessageStore, StoredMessage, Topic
 from rocketmq_aio.embedded.clock import Clock
@@ -17,6 +18,7 @@ from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.codes import PERM_READ, PERM_WRITE, ResponseCode
 from rocketmq_aio.protocol.header import Header
 from rocketmq_aio.protocol.requests.admin import SubscriptionGroupBody
+from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 from rocketmq_aio.protocol.requests.operations import TopicMapping
 
 WINDOWS: Final = {"statsMinute": 60, "statsHour": 3600, "statsDay": 86400}  # seconds
@@ -67,12 +69,13 @@ class BrokerState:
     pulled: dict[GroupQueue, int] = field(default_factory=dict)  # where the last pull ended
     settings: dict[str, str] = field(default_factory=dict)  # that an administrator updated
     mappings: dict[str, TopicMapping] = field(default_factory=dict)  # of static topics
+    # By topic and group; `SlaveSynchronize` of 5.x copies them.
+    request_modes: dict[tuple[str, str], MessageRequestMode] = field(default_factory=dict)
     changes: int = 0  # of topics and groups
     rates: dict[tuple[str, str], Rate] = field(default_factory=dict)  # by topic and group
     delivery_rate: Rate = field(init=False)  # of all groups
-    on_committed: Callable[[str, str, int, int], object] | None = None
     on_topic_deleted: Callable[[str], object] | None = None
-    on_delivered: Callable[[str, Sequence[StoredMessage]], object] | None = None
+    on_event: Callable[[Event], object] | None = None
 
     def __post_init__(self) -> None:
         self.delivery_rate = Rate(self.clock, RATE_SECONDS)
@@ -98,15 +101,15 @@ class BrokerState:
             rate = self.rates[key] = Rate(self.clock, WINDOWS.values())
         rate.add(len(messages), size)
         self.delivery_rate.add(len(messages), size)
-        if self.on_delivered is not None:
-            self.on_delivered(group, messages)
+        if self.on_event is not None:
+            self.on_event(MessagesDelivered(self.name, group, messages))
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Store an offset; notify the callback if it is another one than before."""
         key = group, topic, queue_id
         before, self.committed[key] = self.committed.get(key, 0), offset
-        if self.on_committed is not None and offset != before:
-            self.on_committed(*key, offset)
+        if self.on_event is not None and offset != before:
+            self.on_event(OffsetCommitted(self.name, *key, offset))
 
     def ensure_group(self, name: str) -> bool:
         """Return whether the group exists; create it if that is enabled."""

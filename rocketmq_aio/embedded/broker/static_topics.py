@@ -10,21 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
-from rocketmq_aio.embedded.broker.topics import TopicProcessor
 from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Handler, Outcome, Response, resolve
+from rocketmq_aio.protocol.bodies import TopicQueueMappingInfo
 from rocketmq_aio.protocol.codes import PULL_SUSPEND, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.admin import GetTopicConfig
-from rocketmq_aio.protocol.requests.operations import CreateStaticTopic, PhysicalQueue, TopicMapping
+from rocketmq_aio.protocol.requests.operations import PhysicalQueue
 
 SEND_FIELDS: Final = ("b", "e")  # topic and queue id
 FIELDS: Final = ("topic", "queueId")
@@ -56,16 +52,15 @@ class _Request(NamedTuple):
 
 
 class StaticTopics:
-    """Creates static topics, and executes requests for their logical queues.
+    """Executes requests for logical queues.
 
     :param execute: executes a request for a physical queue of this broker
     :ivar executor_at: returns *execute* of the broker with a name; None if it does not run
     """
 
-    def __init__(self, state: BrokerState, topics: TopicProcessor, execute: Handler) -> None:
+    def __init__(self, state: BrokerState, execute: Handler) -> None:
         self.executor_at: Callable[[str], Handler | None] = lambda _: None
         self._state = state
-        self._topics = topics
         self._execute = execute
         self._kinds: dict[int, Callable[[_Request], Outcome | Awaitable[Outcome]]] = {
             **dict.fromkeys(SENDS, self._send),
@@ -79,35 +74,22 @@ class StaticTopics:
             RequestCode.GET_EARLIEST_MSG_STORETIME: lambda each: self._at(each.decided[0], each),
         }
 
-    @reads(Command, RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, version=5)
-    def create(self, command: Command) -> None:
-        mapping = read_body(command.body, TopicMapping)
-        self._topics.create(read_header(command, CreateStaticTopic))
-        self._state.mappings[mapping.topic] = mapping
-
-    @reads(GetTopicConfig, version=5)
-    def config(self, header: GetTopicConfig) -> dict[str, Any]:
-        """Return the settings of a topic, with its mapping."""
-        config = self._topics.config(header)
-        mapping = self._state.mappings.get(header.topic) if header.with_mapping else None
-        return config if mapping is None else {**config, "mappingDetail": mapping}
-
-    def route_info(self, topic: str) -> dict[str, Any] | None:
+    def route_info(self, topic: str) -> TopicQueueMappingInfo | None:
         """Return the part of a route that names the logical queues of this broker."""
         mapping = self._state.mappings.get(topic)
         if mapping is None:
             return None
         last = {number: parts[-1] for number, parts in mapping.hosted_queues.items() if parts}
-        owned = {str(n): part.queue_id for n, part in last.items() if part.bname == mapping.bname}
-        return {
-            "topic": mapping.topic,
-            "scope": mapping.scope,
-            "totalQueues": mapping.total_queues,
-            "bname": mapping.bname,
-            "epoch": mapping.epoch,
-            "dirty": mapping.dirty,
-            "currIdMap": owned,
-        }
+        owned = {n: part.queue_id for n, part in last.items() if part.bname == mapping.bname}
+        return TopicQueueMappingInfo(
+            topic=mapping.topic,
+            scope=mapping.scope,
+            total_queues=mapping.total_queues,
+            bname=mapping.bname,
+            epoch=mapping.epoch,
+            dirty=mapping.dirty,
+            curr_id_map=owned,
+        )
 
     def process(
         self, command: Command, connection: ServerConnection

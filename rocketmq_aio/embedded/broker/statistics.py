@@ -6,15 +6,16 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from rocketmq_aio.admin.server_results import QueueTimeSpan, Statistics
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
+from rocketmq_aio.embedded.broker.groups import OfGroup
 from rocketmq_aio.embedded.broker.state import WINDOWS, BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import QueueLog, Topic
 from rocketmq_aio.embedded.codes import AdminCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import MessageQueueBody, queue_table
-from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from rocketmq_aio.protocol.header import Header
+from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.requests.admin import (
     GetConsumeStats,
     GetGroupsOfTopic,
@@ -23,6 +24,11 @@ from rocketmq_aio.protocol.requests.admin import (
     OffsetWrapper,
     TopicList,
     TopicOffset,
+)
+from rocketmq_aio.protocol.requests.operations import (
+    GetBrokerConsumeStats,
+    GetConsumeTimeSpan,
+    GetStatistics,
 )
 
 TOPIC_STATS: Final = frozenset({"TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"})
@@ -34,35 +40,6 @@ OTHER_STATS: Final = frozenset(
         *("BROKER_GET_NUMS", "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME", "GROUP_GET_LATENCY"),
     }
 )
-MAX_OFFSET: Final = 2**63 - 1
-
-
-class OfGroup(Header, frozen=True):
-    """Header of a query about a group."""
-
-    group: str
-    topic: str = ""
-
-
-class CorrectionHeader(Header, frozen=True):
-    """Header of the query for offsets that other groups reached."""
-
-    topic: str
-    compare_group: str
-    filter_groups: str = ""
-
-
-class StatsHeader(Header, frozen=True):
-    """Name and key of a statistic."""
-
-    stats_name: str
-    stats_key: str
-
-
-class AllConsumeStats(Header, frozen=True):
-    """Header of the query for the progress of all groups."""
-
-    is_order: bool = False
 
 
 class StatisticsProcessor:
@@ -95,15 +72,14 @@ class StatisticsProcessor:
         topics = [header.topic] if header.topic else self._topics_of(group)
         return self._progress(group, topics)
 
-    @reads(AllConsumeStats, RequestCode.GET_BROKER_CONSUME_STATS)
-    def all_consume_stats(self, header: AllConsumeStats) -> object:
-        is_order = header.is_order
+    @reads(GetBrokerConsumeStats)
+    def all_consume_stats(self, header: GetBrokerConsumeStats) -> object:
         found, lag = [], 0
         for group in self._state.groups:
             stats = []
             for name in self._topics_of(group):
                 topic = self._state.store.topics.get(name)
-                if topic is not None and topic.order == is_order:
+                if topic is not None and topic.order == header.is_order:
                     stats.append(self._progress(group, [name]))
                     lag += sum(self._lags(group, name))
             found.append({group: stats})
@@ -136,8 +112,8 @@ class StatisticsProcessor:
             body["subscriptionData"] = group.subscriptions[header.topic]
         return body
 
-    @reads(OfGroup, RequestCode.QUERY_CONSUME_TIME_SPAN)
-    def time_span(self, header: OfGroup) -> object:
+    @reads(GetConsumeTimeSpan)
+    def time_span(self, header: GetConsumeTimeSpan) -> object:
         topic = self._topic(header.topic)
         spans = [
             self._span(header, number, log)
@@ -145,40 +121,23 @@ class StatisticsProcessor:
         ]
         return {"consumeTimeSpanSet": spans}
 
-    @reads(CorrectionHeader, AdminCode.QUERY_CORRECTION_OFFSET)
-    def correction(self, header: CorrectionHeader) -> object:
-        """Return the least offsets of other groups, none behind that of the compared group."""
-        left_out = set(header.filter_groups.split(","))
-        least: dict[int, int] = {}
-        for (group, topic, number), offset in self._state.committed.items():
-            if topic == header.topic and group not in left_out:
-                least[number] = min(offset, least.get(number, MAX_OFFSET))
-        for number in least:
-            key = header.compare_group, header.topic, number
-            if least[number] > self._state.committed.get(key, MAX_OFFSET):
-                least[number] = MAX_OFFSET
-        return {"correctionOffsets": least}
-
-    @reads(StatsHeader, RequestCode.VIEW_BROKER_STATS_DATA)
-    def stats_data(self, header: StatsHeader) -> object:
+    @reads(GetStatistics)
+    def stats_data(self, header: GetStatistics) -> object:
         name, key = header.stats_name, header.stats_key
         if name not in TOPIC_STATS | GROUP_STATS | OTHER_STATS:
             raise ErrorResponse(f"The stats <{name}> not exist")
-        sizes = name.endswith("SIZE")
-        if name in GROUP_STATS:
-            topic_name, _, group = key.partition("@")
-            rate = self._state.rates.get((topic_name, group))
-            counts = {
-                each: (0, 0) if rate is None else rate.count(each) for each in WINDOWS.values()
-            }
-        else:
-            topic = self._state.store.topics.get(key)
-            logs = topic.queues if topic is not None and name in TOPIC_STATS else []
-            counts = {each: self._stored(logs, each, sizes=sizes) for each in WINDOWS.values()}
-        return {
-            window: _rate(counts[seconds], seconds, sizes=sizes)
-            for window, seconds in WINDOWS.items()
-        }
+        topic_name, _, group = key.partition("@")
+        rate = self._state.rates.get((topic_name, group)) if name in GROUP_STATS else None
+        topic = self._state.store.topics.get(key) if name in TOPIC_STATS else None
+        sizes, table = name.endswith("SIZE"), {}
+        for window, seconds in WINDOWS.items():
+            counts = 0, 0
+            if rate is not None:
+                counts = rate.count(seconds)
+            elif topic is not None:
+                counts = self._stored(topic.queues, seconds, sizes=sizes)
+            table[window] = _rate(counts, seconds, sizes=sizes)
+        return table
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -233,21 +192,21 @@ class StatisticsProcessor:
         for number, log in enumerate(topic.queues[: topic.read_queues]):
             yield log.max_offset - self._committed(group, name, number)
 
-    def _span(self, header: OfGroup, number: int, log: QueueLog) -> dict[str, Any]:
+    def _span(self, header: GetConsumeTimeSpan, number: int, log: QueueLog) -> QueueTimeSpan:
         offset = self._committed(header.group, header.topic, number)
         earliest = _store_time(log, log.min_offset) or -1
         delay = 0
         if offset < log.max_offset:
             delay = self._state.clock.now_ms() - _store_time(log, max(offset, log.min_offset))
-        return {
-            "messageQueue": MessageQueueBody(
+        return QueueTimeSpan(
+            message_queue=MessageQueueBody(
                 topic=header.topic, broker_name=self._state.name, queue_id=number
             ),
-            "minTimeStamp": earliest,
-            "maxTimeStamp": _store_time(log, log.max_offset - 1) or -1,
-            "consumeTimeStamp": _store_time(log, offset - 1) or earliest if offset else earliest,
-            "delayTime": delay,
-        }
+            min_time_stamp=earliest,
+            max_time_stamp=_store_time(log, log.max_offset - 1) or -1,
+            consume_time_stamp=(_store_time(log, offset - 1) if offset else 0) or earliest,
+            delay_time=delay,
+        )
 
 
 def _store_time(log: QueueLog, offset: int) -> int:
@@ -256,9 +215,8 @@ def _store_time(log: QueueLog, offset: int) -> int:
     return 0 if stored is None else stored.store_ms
 
 
-def _rate(count: tuple[int, int], seconds: int, *, sizes: bool) -> dict[str, float]:
+def _rate(count: tuple[int, int], seconds: int, *, sizes: bool) -> Statistics:
     """Return the statistics of *count*, messages and bytes."""
     messages, size = count
     total = size if sizes else messages
-    average = total / messages if messages else 0.0
-    return {"sum": total, "tps": total / seconds, "avgpt": average}
+    return Statistics(sum=total, tps=total / seconds, average=total / messages if messages else 0.0)

@@ -159,7 +159,7 @@ class QueueLog:
         return self.min_offset + bisect_left(self.messages, timestamp_ms, key=_store_ms)
 
 
-class Topic(msgspec.Struct):
+class Topic(msgspec.Struct, array_like=True):
     """Queues of a topic, and its settings; a queue that is no longer used keeps its messages."""
 
     queues: list[QueueLog]

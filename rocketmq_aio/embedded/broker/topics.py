@@ -21,6 +21,9 @@ from rocketmq_aio.model.names import (
 )
 from rocketmq_aio.protocol.bodies import MAX_QUEUES, Body
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.admin import (
     CreateTopic,
     DeleteTopicInBroker,
@@ -28,6 +31,7 @@ from rocketmq_aio.protocol.requests.admin import (
     TopicConfigBody,
     TopicList,
 )
+from rocketmq_aio.protocol.requests.operations import CreateStaticTopic, TopicMapping
 
 TEMPLATE_TOPIC: Final = "TBW102"
 TEMPLATE_QUEUES: Final = 8
@@ -107,13 +111,20 @@ class TopicProcessor:
         self._check_not_system(name)
         self._state.delete_topic(name)
 
+    @reads(Command, RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, version=5)
+    def create_static(self, command: Command) -> None:
+        mapping = read_body(command.body, TopicMapping)
+        self.create(read_header(command, CreateStaticTopic))
+        self._state.mappings[mapping.topic] = mapping
+
     @reads(GetTopicConfig, version=5)
     def config(self, header: GetTopicConfig) -> dict[str, Any]:
         name = header.topic
         if name not in self._state.store.topics:
             remark = f"No topic in this broker. topic: {name}"
             raise ErrorResponse(remark, ResponseCode.TOPIC_NOT_EXIST)
-        return self._body(name)
+        mapping = self._state.mappings.get(name) if header.with_mapping else None
+        return self._body(name) | ({} if mapping is None else {"mappingDetail": mapping})
 
     @reads(AllTopics, RequestCode.GET_ALL_TOPIC_CONFIG)
     def configs(self, page: AllTopics) -> object:

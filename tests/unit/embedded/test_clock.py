@@ -120,20 +120,3 @@ async def test_a_cancelled_wait_leaves_no_timer() -> None:
     clock.advance(2 * HOUR)
 
     assert waiting.cancelled()
-
-
-async def test_a_timeout_is_measured_by_the_clock() -> None:
-    clock = Clock()
-
-    async def run() -> None:
-        async with clock.timeout(HOUR):
-            await asyncio.get_running_loop().create_future()
-
-    waiting = asyncio.create_task(run())
-    await asyncio.sleep(0)
-    clock.advance(HOUR)
-
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(waiting, 5)
-    async with clock.timeout(HOUR):
-        await asyncio.sleep(0)
