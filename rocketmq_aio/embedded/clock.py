@@ -67,7 +67,6 @@ class Clock:
         return timer
 
     async def wait(self, seconds: float) -> None:
-        """Wait *seconds* of this clock."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def wake() -> None:

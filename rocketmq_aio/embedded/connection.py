@@ -24,6 +24,7 @@ LANGUAGES: Final = (  # of clients, by their code in binary headers
     *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY"),
     *("OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS"),
 )
+FROZEN: Final = "frozen"
 LINGER_ZERO: Final = struct.pack("ii", 1, 0)  # closing with it sends a reset
 
 
@@ -66,9 +67,7 @@ class ServerConnection(asyncio.Protocol):
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self._flushing: asyncio.Handle | None = None
-        self._frozen = False
-        self._reading_paused = False
-        self._writing_paused = False
+        self._paused: set[str] = set()  # why nothing is read
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
@@ -92,12 +91,10 @@ class ServerConnection(asyncio.Protocol):
         self._peer.closed(self)
 
     def pause_writing(self) -> None:
-        self._writing_paused = True
-        self._set_reading()
+        self._set_paused("unsent data", paused=True)
 
     def resume_writing(self) -> None:
-        self._writing_paused = False
-        self._set_reading()
+        self._set_paused("unsent data", paused=False)
 
     def write(self, data: bytes) -> None:
         """Send *data* with everything else that is written in this turn of the event loop."""
@@ -112,22 +109,18 @@ class ServerConnection(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         """Stop reading, so that the socket buffers fill."""
-        self._reading_paused = True
-        self._set_reading()
+        self._set_paused("requested", paused=True)
 
     def resume_reading(self) -> None:
-        self._reading_paused = False
-        self._set_reading()
+        self._set_paused("requested", paused=False)
 
     def freeze(self) -> None:
         """Read and write nothing until `unfreeze`."""
-        self._frozen = True
-        self._set_reading()
+        self._set_paused(FROZEN, paused=True)
 
     def unfreeze(self) -> None:
-        self._frozen = False
+        self._set_paused(FROZEN, paused=False)
         self._flush()
-        self._set_reading()
 
     def close(self) -> None:
         """Close gracefully: written data is still delivered."""
@@ -158,7 +151,7 @@ class ServerConnection(asyncio.Protocol):
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
-        if self._unsent and self.is_open and not self._frozen:
+        if self._unsent and self.is_open and FROZEN not in self._paused:
             if self.now is not None:
                 self.active_at = self.now()
             transport, data = self._transport_(), b"".join(self._unsent)
@@ -174,13 +167,11 @@ class ServerConnection(asyncio.Protocol):
         self._unsent.clear()
         self._unsent_bytes = 0
 
-    def _set_reading(self) -> None:
-        if not self.is_open:
-            return
-        if self._frozen or self._reading_paused or self._writing_paused:
-            self._transport_().pause_reading()
-        else:
-            self._transport_().resume_reading()
+    def _set_paused(self, reason: str, *, paused: bool) -> None:
+        (self._paused.add if paused else self._paused.discard)(reason)
+        if self.is_open:
+            transport = self._transport_()
+            (transport.pause_reading if self._paused else transport.resume_reading)()
 
     def _transport_(self) -> asyncio.Transport:
         assert self._transport is not None, "used before it was connected"

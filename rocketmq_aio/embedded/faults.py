@@ -356,7 +356,6 @@ class Faults:
 
     @from_any_thread
     def insert(self, fault: Fault) -> None:
-        """Add a fault."""
         if fault.times is None:
             self._kept.insert(0, fault)
         else:

@@ -40,21 +40,12 @@ def handles(*codes: int, version: int | None = None) -> Callable[[Method], Metho
     :param version: 4 or 5, for requests that only brokers of this major version know
     """
 
-    def register(method: Method) -> Method:
-        _registered[method] = _Registration(codes, version, None)
-        return method
-
-    return register
+    return _registering(codes, version, None)
 
 
 def answers(*codes: int, version: int | None = None) -> Callable[[Method], Method]:
     """Register a method without arguments; it returns a result as for `reads`."""
-
-    def register(method: Method) -> Method:
-        _registered[method] = _Registration(codes, version, lambda _: ())
-        return method
-
-    return register
+    return _registering(codes, version, lambda _: ())
 
 
 def reads(
@@ -82,7 +73,15 @@ def reads(
             return (command,)
         return (read_body(command.body, kind),)
 
-    def register(method: Callable[[S, T], R]) -> Callable[[S, T], R]:
+    return _registering(codes, version, arguments)
+
+
+def _registering(
+    codes: tuple[int, ...],
+    version: int | None,
+    arguments: Callable[[Command], tuple[object, ...]] | None,
+) -> Callable[[Method], Method]:
+    def register(method: Method) -> Method:
         _registered[method] = _Registration(codes, version, arguments)
         return method
 

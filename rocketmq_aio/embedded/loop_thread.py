@@ -43,7 +43,9 @@ class LoopThread:
         started: Future[None] = Future()
         self._pid = os.getpid()
         self._thread = threading.Thread(
-            target=self._main, args=(started,), name="rocketmq-embedded", daemon=True
+            target=lambda: asyncio.run(self._until_end(started)),
+            name="rocketmq-embedded",
+            daemon=True,
         )
         self._thread.start()
         started.result(CALL_SECONDS)
@@ -89,9 +91,6 @@ class LoopThread:
         loop.call_soon_threadsafe(turned.set)
         if not turned.wait(CALL_SECONDS):
             raise TimeoutError(f"the cluster's thread does not respond for {CALL_SECONDS:g} s")
-
-    def _main(self, started: Future[None]) -> None:
-        asyncio.run(self._until_end(started))
 
     async def _until_end(self, started: Future[None]) -> None:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()

@@ -159,7 +159,6 @@ class EmbeddedServer:
 
     @awaited_or_blocking
     async def restart(self) -> None:
-        """Stop and start."""
         await self._stop()
         await self.start()
 

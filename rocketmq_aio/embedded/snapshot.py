@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,18 +102,12 @@ def save_snapshot(brokers: Sequence[EmbeddedBroker], file: Path) -> None:
     :raises SnapshotError: the file cannot be written
     """
     encoded = _encoder.encode(Snapshot(FORMAT, [_data(broker) for broker in brokers]))
-    part = _part(file)
-    try:
-        try:
-            with part.open("wb") as output:
-                output.write(encoded)
-                output.flush()
-                os.fsync(output.fileno())
-            part.replace(file)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise SnapshotError(f"{file} cannot be written: {error.strerror}") from error
+    with _part_of(file) as part:
+        with part.open("wb") as output:
+            output.write(encoded)
+            output.flush()
+            os.fsync(output.fileno())
+        part.replace(file)
 
 
 def check_writable(file: Path) -> None:
@@ -120,16 +115,21 @@ def check_writable(file: Path) -> None:
 
     :raises SnapshotError: the folder does not exist, or is not writable
     """
-    part = _part(file)
-    try:
+    with _part_of(file) as part:
         part.touch()
-        part.unlink()
+
+
+@contextmanager
+def _part_of(file: Path) -> Iterator[Path]:
+    """Return the path of a temporary file in the folder of *file*, which is deleted at the end."""
+    part = file.with_name(f"{file.name}.{os.getpid()}.part")
+    try:
+        try:
+            yield part
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         raise SnapshotError(f"{file} cannot be written: {error.strerror}") from error
-
-
-def _part(file: Path) -> Path:
-    return file.with_name(f"{file.name}.{os.getpid()}.part")
 
 
 def _data(broker: EmbeddedBroker) -> BrokerData:

@@ -42,6 +42,11 @@ SETTINGS: Final = KEPT_SETTINGS | {
     AUTO_CREATE_GROUPS: "true",
     PERMISSION: "6",
 }
+# Runtime information that an embedded broker does not have.
+ALWAYS_0: Final = """dispatchBehindBytes msgPutTotalTodayMorning msgPutTotalYesterdayMorning
+    msgGetTotalTodayMorning msgGetTotalYesterdayMorning sendThreadPoolQueueSize
+    sendThreadPoolQueueHeadWaitTimeMills pullThreadPoolQueueSize
+    pullThreadPoolQueueHeadWaitTimeMills pageCacheLockTimeMills""".split()
 SETTINGS_5: Final = {"recallMessageEnable": "false", "useServerSideResetOffset": "true"}
 
 
@@ -63,8 +68,8 @@ class AdminProcessor:
             "brokerId": "0",
             "brokerIP1": state.store.host[0],
             "listenPort": str(state.store.host[1]),
-            AUTO_CREATE_TOPICS: _text(state.auto_create_topics),
-            AUTO_CREATE_GROUPS: _text(state.auto_create_groups),
+            AUTO_CREATE_TOPICS: str(state.auto_create_topics).lower(),
+            AUTO_CREATE_GROUPS: str(state.auto_create_groups).lower(),
             **state.settings,
         }
         text = "".join(f"{name}={value}\n" for name, value in sorted(table.items()))
@@ -89,7 +94,7 @@ class AdminProcessor:
         logs = [log for topic in stored.topics.values() for log in topic.queues]
         count = str(sum(log.max_offset for log in logs))
         times = [log.messages[0].store_ms for log in logs if log.messages]
-        table = {
+        table = dict.fromkeys(ALWAYS_0, "0") | {
             "brokerVersion": str(state.version.number),
             "brokerVersionDesc": "V" + state.version.name.replace(".", "_"),
             "bootTimestamp": str(self._started_ms),
@@ -98,27 +103,17 @@ class AdminProcessor:
             "commitLogMinOffset": "0",
             "commitLogMaxOffset": str(stored.log_end),
             "earliestMessageTimeStamp": str(min(times, default=-1)),
-            "dispatchBehindBytes": "0",
             "putMessageTimesTotal": count,
             "putMessageSizeTotal": str(stored.log_end),
             "msgPutTotalTodayNow": count,
-            "msgPutTotalTodayMorning": "0",
-            "msgPutTotalYesterdayMorning": "0",
             "msgGetTotalTodayNow": str(state.delivery_rate.total),
-            "msgGetTotalTodayMorning": "0",
-            "msgGetTotalYesterdayMorning": "0",
             "putTps": _joined(stored.rate),
             "getTransferredTps" if state.version.is_5 else "getTransferedTps": _joined(
                 state.delivery_rate.per_second
             ),
             "commitLogDiskRatio": "0.0",
-            "sendThreadPoolQueueSize": "0",
-            "sendThreadPoolQueueHeadWaitTimeMills": "0",
             "sendThreadPoolQueueCapacity": "10000",
-            "pullThreadPoolQueueSize": "0",
-            "pullThreadPoolQueueHeadWaitTimeMills": "0",
             "pullThreadPoolQueueCapacity": "100000",
-            "pageCacheLockTimeMills": "0",
         }
         if state.version.is_5:
             table |= {"brokerActive": "true", "timerReadBehind": "0", "timerOffsetBehind": "0"}
@@ -141,7 +136,3 @@ class AdminProcessor:
 
 def _joined(rate: Callable[[int], float]) -> str:
     return " ".join(str(rate(seconds)) for seconds in RATE_SECONDS)
-
-
-def _text(value: bool) -> str:
-    return "true" if value else "false"

@@ -206,7 +206,6 @@ class EmbeddedBroker(EmbeddedServer):
         return [stored for log in chosen for stored in log.messages]
 
     def committed(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the committed offset of the group."""
         return self.state.committed.get((group, topic, queue_id))
 
     @from_any_thread

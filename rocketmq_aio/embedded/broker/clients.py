@@ -57,12 +57,18 @@ class ClientProcessor:
     @handles(RequestCode.HEART_BEAT)
     def heartbeat(self, command: Command, connection: ServerConnection) -> Response:
         data = read_body(command.body, HeartbeatData)
+        host, port = connection.client_address
+        client = ConnectionBody(
+            client_id=data.client_id,
+            client_addr=f"{host}:{port}",
+            language=connection.language,
+            version=command.version,
+        )
         for producer in data.producer_data_set:
-            members = self.producers.setdefault(producer.group_name, {})
-            members[connection.number] = _described(data.client_id, command, connection)
+            self.producers.setdefault(producer.group_name, {})[connection.number] = client
         changed = not data.heartbeat_fingerprint
         for consumer in data.consumer_data_set:
-            changed |= self._register(consumer, data, command, connection)
+            changed |= self._register(consumer, data, connection.number, client)
         if not self._state.version.is_5:
             return Response()
         response = HeartbeatResponse(supports_v2=True, subscription_changed=changed)
@@ -134,11 +140,7 @@ class ClientProcessor:
             self._remove(name, connection)
 
     def _register(
-        self,
-        consumer: ConsumerData,
-        data: HeartbeatData,
-        command: Command,
-        connection: ServerConnection,
+        self, consumer: ConsumerData, data: HeartbeatData, number: int, client: ConnectionBody
     ) -> bool:
         """Register a member; return whether its subscription differs from that of its group."""
         exists = self._state.ensure_group(consumer.group_name)
@@ -147,9 +149,9 @@ class ClientProcessor:
         if exists:
             self._state.make_retry_topic(consumer.group_name, unit=consumer.unit_mode)
         group = self.groups.setdefault(consumer.group_name, Group())
-        changed = connection.number not in group.members
-        group.members[connection.number] = data.client_id
-        group.connections[connection.number] = _described(data.client_id, command, connection)
+        changed = number not in group.members
+        group.members[number] = data.client_id
+        group.connections[number] = client
         group.last = consumer
         differs = group.fingerprint not in (0, data.heartbeat_fingerprint)
         if not data.without_sub:
@@ -179,16 +181,6 @@ class ClientProcessor:
             del self.groups[name]
         else:
             self._notify(name, list(group.members))
-
-
-def _described(client_id: str, command: Command, connection: ServerConnection) -> ConnectionBody:
-    host, port = connection.client_address
-    return ConnectionBody(
-        client_id=client_id,
-        client_addr=f"{host}:{port}",
-        language=connection.language,
-        version=command.version,
-    )
 
 
 def _producer_info(producer: ConnectionBody, now_ms: int) -> dict[str, object]:

@@ -69,6 +69,15 @@ def real_queue(stored: StoredMessage) -> tuple[str, int]:
     return properties[REAL_TOPIC], int(properties[REAL_QUEUE_ID])
 
 
+def real_message(stored: StoredMessage) -> NewMessage:
+    """Return a message in a system topic as it was sent."""
+    properties = stored.properties
+    topic, queue_id = real_queue(stored)
+    for name in (REAL_TOPIC, REAL_QUEUE_ID):
+        del properties[name]
+    return stored.to_new(topic, queue_id, properties=properties)
+
+
 def number(properties: Mapping[str, str], name: str) -> int:
     """Return a numeric property, 0 without it.
 

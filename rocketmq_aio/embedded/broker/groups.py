@@ -29,13 +29,6 @@ SYSTEM_GROUPS: Final = (
 )
 
 
-class AllGroups(Page, frozen=True):
-    """Header of the request for all groups."""
-
-    seq: int = msgspec.field(name="groupSeq", default=0)
-    most: int | None = msgspec.field(name="maxGroupNum", default=None)
-
-
 class OfGroup(Header, frozen=True):
     """Header of a request about a group, or about its progress in a topic."""
 
@@ -107,8 +100,8 @@ class GroupProcessor:
             raise ErrorResponse(remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         return config
 
-    @reads(AllGroups, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-    def configs(self, page: AllGroups) -> object:
+    @reads(Page, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    def configs(self, page: Page) -> object:
         groups = self._state.groups
         body: dict[str, Any] = {
             "subscriptionGroupTable": {name: groups[name] for name in page.of(groups)},

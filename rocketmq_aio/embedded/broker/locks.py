@@ -44,12 +44,10 @@ class LockProcessor:
                 del self.owners[request.consumer_group][each.queue()]
 
     def owner(self, group: str, queue: MessageQueue) -> str | None:
-        """Return the client id of the owner of *queue*."""
         client_id, locked_at = self.owners.get(group, {}).get(queue, (None, 0.0))
         return client_id if self._clock.monotonic() - locked_at < self.kept_seconds else None
 
     def any_in(self, group: str) -> bool:
-        """Whether the group holds any lock."""
         return any(self.owner(group, queue) for queue in self.owners.get(group, ()))
 
     def _drop_expired(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from msgspec.structs import asdict
+
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
 from rocketmq_aio.embedded.broker.send import SendProcessor
 from rocketmq_aio.embedded.broker.state import BrokerState
@@ -74,23 +76,19 @@ class ReplyProcessor:
     def _push_header(
         self, header: SendReplyMessage, properties: dict[str, str], connection: ServerConnection
     ) -> PushReplyMessage:
+        now = self._state.clock.now_ms()
         host, port = connection.client_address
         store_host, store_port = self._state.store.host
-        return PushReplyMessage(
-            producer_group=header.producer_group,
-            topic=header.topic,
-            default_topic=header.default_topic,
-            default_topic_queue_nums=header.default_topic_queue_nums,
-            queue_id=header.queue_id,
-            sys_flag=header.sys_flag,
-            born_timestamp=header.born_timestamp,
-            flag=header.flag,
-            properties=encode_properties(
-                properties | {"PUSH_REPLY_TIME": str(self._state.clock.now_ms())}
-            ),
-            reconsume_times=header.reconsume_times,
-            unit_mode=bool(header.unit_mode),
-            born_host=f"{host}:{port}",
-            store_host=f"{store_host}:{store_port}",
-            store_timestamp=self._state.clock.now_ms(),
-        )
+        sent = {
+            name: value
+            for name, value in asdict(header).items()
+            if name in PushReplyMessage.__struct_fields__
+        }
+        changed = {
+            "properties": encode_properties(properties | {"PUSH_REPLY_TIME": str(now)}),
+            "unit_mode": bool(header.unit_mode),
+            "born_host": f"{host}:{port}",
+            "store_host": f"{store_host}:{store_port}",
+            "store_timestamp": now,
+        }
+        return PushReplyMessage(**sent | changed)

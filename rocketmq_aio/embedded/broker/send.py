@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from random import randrange
 from typing import Final
 
@@ -18,14 +17,14 @@ from rocketmq_aio.embedded.broker.store import (
     NewMessage,
     StoredMessage,
 )
-from rocketmq_aio.embedded.broker.timers import TIMER_DELAY_SEC, TimerProcessor
-from rocketmq_aio.embedded.broker.topics import TEMPLATE_TOPIC
+from rocketmq_aio.embedded.broker.timers import TIMER_DELAY_SEC, TIMER_TOPIC, TimerProcessor
+from rocketmq_aio.embedded.broker.topics import TEMPLATE_TOPIC, topic_fault
 from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.handlers import handles
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.message import MAX_PRIORITY
-from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.names import RETRY_PREFIX, UNSENDABLE_TOPICS
 from rocketmq_aio.model.properties import (
     DELAY,
     MAX_PROPERTIES,
@@ -43,13 +42,8 @@ from rocketmq_aio.protocol.record import decode_batch
 from rocketmq_aio.protocol.requests.send import SendMessage
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
-MAX_TOPIC: Final = 127
 PERM_INHERIT: Final = 1  # of templates for topics that sends create
-TOPIC_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
-FORBIDDEN_TOPICS: Final = frozenset(
-    """SCHEDULE_TOPIC_XXXX RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC
-    TRANS_CHECK_MAX_TIME_TOPIC SELF_TEST_TOPIC OFFSET_MOVED_EVENT""".split()
-)
+FORBIDDEN_TOPICS: Final = UNSENDABLE_TOPICS - {TIMER_TOPIC}
 DELAYED_OR_HALF: Final = frozenset(
     (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, "TRAN_MSG")
 )
@@ -148,16 +142,8 @@ class SendProcessor:
             raise ErrorResponse(remark, ResponseCode.NO_PERMISSION)
         if topic in self._state.store.topics:
             return
-        if not topic.strip():
-            raise self._state.invalid("The specified topic is blank.")
-        if not TOPIC_NAME.fullmatch(topic):
-            allowed = "allowing only ^[%|a-zA-Z0-9_-]+$"
-            raise self._state.invalid(
-                f"The specified topic: {topic}, contains illegal characters, {allowed}"
-            )
-        if len(topic) > MAX_TOPIC:
-            limit = f"is longer than topic max length: {MAX_TOPIC}"
-            raise self._state.invalid(f"The specified topic: {topic}, {limit}")
+        if (fault := topic_fault(topic, is_5=self._state.version.is_5)) is not None:
+            raise self._state.invalid(fault)
 
     def _check_body(self, header: SendMessage, body: bytes) -> None:
         is_5 = self._state.version.is_5

@@ -41,14 +41,16 @@ INVALID_PARAMETER: Final = 29  # since 5.3.2; earlier brokers return 1
 
 
 class Page(Header, frozen=True):
-    """The part of a table that a 5.x tool requests."""
+    """The part of the table of topics or groups that a 5.x tool requests."""
 
-    seq: int = 0
-    most: int | None = None
+    topic_seq: int = 0
+    max_topic_num: int | None = None
+    group_seq: int = 0
+    max_group_num: int | None = None
 
     def of(self, names: Iterable[str]) -> list[str]:
-        """Return the names on this page."""
-        return list(names)[self.seq :][: self.most]
+        most = self.max_topic_num if self.max_group_num is None else self.max_group_num
+        return list(names)[self.topic_seq + self.group_seq :][:most]
 
 
 @dataclass(slots=True)
@@ -162,7 +164,6 @@ class BrokerState:
         return int(self.settings.get("brokerPermission", PERM_READ | PERM_WRITE))
 
     def group_setting(self, group: str, name: str) -> Any:  # noqa: ANN401 - any JSON value
-        """Return a setting of *group*, or its default."""
         return self.groups.get(group, NEW_GROUP)[name]
 
     def check_group(self, name: str) -> None:

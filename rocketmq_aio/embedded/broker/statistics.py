@@ -70,21 +70,23 @@ class StatisticsProcessor:
     def consume_stats(self, header: GetConsumeStats) -> object:
         group = header.consumer_group
         topics = [header.topic] if header.topic else self._topics_of(group)
-        return self._progress(group, topics)
+        stats, _ = self._progress(group, topics)
+        return stats
 
     @reads(GetBrokerConsumeStats)
     def all_consume_stats(self, header: GetBrokerConsumeStats) -> object:
-        found, lag = [], 0
+        found, total = [], 0
         for group in self._state.groups:
             stats = []
             for name in self._topics_of(group):
                 topic = self._state.store.topics.get(name)
-                if topic is not None and topic.order == header.is_order:
-                    stats.append(self._progress(group, [name]))
-                    lag += sum(self._lags(group, name))
+                if topic is not None and (topic.order or not header.is_order):
+                    progress, lag = self._progress(group, [name])
+                    stats.append(progress)
+                    total += lag
             found.append({group: stats})
         host, port = self._state.store.host
-        body = {"consumeStatsList": found, "brokerAddr": f"{host}:{port}", "totalDiff": lag}
+        body = {"consumeStatsList": found, "brokerAddr": f"{host}:{port}", "totalDiff": total}
         if self._state.version.is_5:
             body["totalInflightDiff"] = 0
         return body
@@ -124,11 +126,11 @@ class StatisticsProcessor:
     @reads(GetStatistics)
     def stats_data(self, header: GetStatistics) -> object:
         name, key = header.stats_name, header.stats_key
-        if name not in TOPIC_STATS | GROUP_STATS | OTHER_STATS:
-            raise ErrorResponse(f"The stats <{name}> not exist")
         topic_name, _, group = key.partition("@")
         rate = self._state.rates.get((topic_name, group)) if name in GROUP_STATS else None
         topic = self._state.store.topics.get(key) if name in TOPIC_STATS else None
+        if rate is None and topic is None and name not in OTHER_STATS:
+            raise ErrorResponse(f"The stats <{name}> <{key}> not exist")
         sizes, table = name.endswith("SIZE"), {}
         for window, seconds in WINDOWS.items():
             counts = 0, 0
@@ -153,8 +155,8 @@ class StatisticsProcessor:
     def _topics_of(self, group: str) -> list[str]:
         return list(dict.fromkeys(name for each, name, _ in self._state.committed if each == group))
 
-    def _progress(self, group: str, topics: Sequence[str]) -> dict[str, Any]:
-        """Return the progress of *group*; topics that its members do not subscribe are left out."""
+    def _progress(self, group: str, topics: Sequence[str]) -> tuple[dict[str, Any], int]:
+        """Return the progress of *group* and its lag, without topics that no member subscribes."""
         members = self._clients.groups.get(group)
         table: dict[MessageQueue, OffsetWrapper] = {}
         for name in topics:
@@ -172,7 +174,8 @@ class StatisticsProcessor:
                 )
         rates = [self._state.rates.get((name, group)) for name in topics]
         tps = sum(rate.per_second(60) for rate in rates if rate is not None)
-        return {"offsetTable": queue_table(table), "consumeTps": float(tps)}
+        lag = sum(each.broker_offset - each.consumer_offset for each in table.values())
+        return {"offsetTable": queue_table(table), "consumeTps": float(tps)}, lag
 
     def _stored(
         self, logs: Iterable[QueueLog], seconds: int, *, sizes: bool = False
@@ -186,11 +189,6 @@ class StatisticsProcessor:
             if sizes:
                 size += sum(len(each.record) for each in log.messages[first:])
         return messages, size
-
-    def _lags(self, group: str, name: str) -> Iterable[int]:
-        topic = self._state.store.topics[name]
-        for number, log in enumerate(topic.queues[: topic.read_queues]):
-            yield log.max_offset - self._committed(group, name, number)
 
     def _span(self, header: GetConsumeTimeSpan, number: int, log: QueueLog) -> QueueTimeSpan:
         offset = self._committed(header.group, header.topic, number)

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from itertools import count, islice
+from itertools import count
 from operator import attrgetter
 from struct import Struct
 from typing import Final
@@ -144,10 +144,6 @@ class QueueLog:
         index = offset - self.min_offset
         return self.messages[index : index + most]
 
-    def since(self, offset: int) -> Iterator[StoredMessage]:
-        """Iterate over the messages from *offset* to the end."""
-        return islice(self.messages, max(0, offset - self.min_offset), None)
-
     def drop_before(self, offset: int) -> None:
         """Delete the messages before *offset*, as a broker does with old files."""
         if offset > self.min_offset:
@@ -228,7 +224,6 @@ class MessageStore:
         return name
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and its messages."""
         if self.topics.pop(name, None) is not None:
             self.log = [stored for stored in self.log if stored.topic != name]
             self._bytes = sum(_size(stored) for stored in self.log)
@@ -276,7 +271,6 @@ class MessageStore:
     def append_encoded(
         self, message: NewMessage, properties: bytes, at_ms: int | None = None
     ) -> StoredMessage:
-        """Store a single message with encoded *properties*."""
         return self._put(message, message.flag, message.body, properties, at_ms)
 
     def append_batch(

@@ -8,13 +8,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
-from rocketmq_aio.embedded.broker.delay_levels import (
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
-    hidden,
-    number,
-    real_queue,
-)
+from rocketmq_aio.embedded.broker.delay_levels import hidden, number, real_message
 from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
 from rocketmq_aio.embedded.broker.state import ILLEGAL_OPERATION, BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import REGION, NewMessage, StoredMessage
@@ -101,12 +95,10 @@ class TimerProcessor:
         stored = store.find(log_offset)
         if stored is None:
             return
-        topic, queue_id = real_queue(stored)
-        properties = stored.properties
-        recalled = (topic, properties[UNIQ_KEY])
+        message = real_message(stored)
+        del message.properties[TIMER_OUT_MS]
+        recalled = message.topic, message.properties[UNIQ_KEY]
         if recalled in self._recalled:
             del self._recalled[recalled]
-        elif store.queue(topic, queue_id) is not None:
-            for name in (REAL_TOPIC, REAL_QUEUE_ID, TIMER_OUT_MS):
-                del properties[name]
-            store.append(stored.to_new(topic, queue_id, properties=properties))
+        elif store.queue(message.topic, message.queue_id) is not None:
+            store.append(message)

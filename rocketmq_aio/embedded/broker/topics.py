@@ -56,13 +56,6 @@ KNOWN_ATTRIBUTES: Final = frozenset(
 FIXED_ATTRIBUTES: Final = frozenset({"queue.type", "cleanup.policy"})
 
 
-class AllTopics(Page, frozen=True):
-    """Header of the request for all topics."""
-
-    seq: int = msgspec.field(name="topicSeq", default=0)
-    most: int | None = msgspec.field(name="maxTopicNum", default=None)
-
-
 class TopicConfigList(Body, frozen=True):
     """Body of the request that creates several topics."""
 
@@ -126,8 +119,8 @@ class TopicProcessor:
         mapping = self._state.mappings.get(name) if header.with_mapping else None
         return self._body(name) | ({} if mapping is None else {"mappingDetail": mapping})
 
-    @reads(AllTopics, RequestCode.GET_ALL_TOPIC_CONFIG)
-    def configs(self, page: AllTopics) -> object:
+    @reads(Page, RequestCode.GET_ALL_TOPIC_CONFIG)
+    def configs(self, page: Page) -> object:
         names = self._state.store.topics
         table = {name: self._body(name) for name in page.of(names)}
         body = {"topicConfigTable": table, "dataVersion": self._state.data_version()}
@@ -144,7 +137,7 @@ class TopicProcessor:
     def _put(self, config: TopicConfigBody, signed: dict[str, str]) -> None:
         """Create or change a topic; *signed* are changes of attributes."""
         name = config.topic_name
-        if (fault := _name_fault(name, is_5=self._state.version.is_5)) is not None:
+        if (fault := topic_fault(name, is_5=self._state.version.is_5)) is not None:
             raise self._state.invalid(fault)
         self._check_not_system(name)
         before = self._state.store.topics.get(name)
@@ -186,13 +179,14 @@ class TopicProcessor:
             raise self._state.invalid(f"The topic[{name}] is conflict with system topic.")
 
 
-def _name_fault(name: str, *, is_5: bool) -> str | None:
+def topic_fault(name: str, *, is_5: bool) -> str | None:
+    """Return the remark of a broker to an invalid name; None: it is valid."""
     if not name.strip():
         return "The specified topic is blank."
     shown = f"The specified topic: {name}," if is_5 else "The specified topic"
     if not NAME.fullmatch(name):
         return f"{shown} contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    if len(name) > MAX_TOPIC and not name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+    if len(name) > MAX_TOPIC and not (is_5 and name.startswith((RETRY_PREFIX, DLQ_PREFIX))):
         return f"{shown} is longer than topic max length{f': {MAX_TOPIC}' if is_5 else '.'}"
     return None
 

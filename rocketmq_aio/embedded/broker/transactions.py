@@ -7,13 +7,7 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.embedded.broker.delay_levels import (
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
-    hidden,
-    number,
-    real_queue,
-)
+from rocketmq_aio.embedded.broker.delay_levels import hidden, number, real_message
 from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
 from rocketmq_aio.embedded.broker.state import ILLEGAL_OPERATION, BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import NewMessage, StoredMessage
@@ -76,7 +70,6 @@ class TransactionProcessor:
         return [half for half in found if half is not None]
 
     def store(self, message: NewMessage) -> StoredMessage:
-        """Store a half message."""
         times = number(message.properties, CHECK_TIMES)
         delay = self.check_interval_seconds if times else self.first_check_seconds
         if not times:
@@ -116,11 +109,11 @@ class TransactionProcessor:
 
     def replicate(self, message_id: str, other: TransactionProcessor) -> None:
         """Copy the half message *message_id* to *other*, the new master."""
-        other.store(_real_message(self._halves(message_id)[0]))
+        other.store(real_message(self._halves(message_id)[0]))
 
     def store_check(self, half: StoredMessage) -> tuple[str, Command]:
         """Store *half* again; return its group and the check request."""
-        message = _real_message(half)
+        message = real_message(half)
         times = number(half.properties, CHECK_TIMES) + 1
         checked = message.properties | {CHECK_TIMES: str(times)}
         moved = self.store(msgspec.structs.replace(message, properties=checked))
@@ -161,7 +154,7 @@ class TransactionProcessor:
             self._state.store.append(half.to_new(DISCARDED_TOPIC, 0))
 
     def _commit(self, half: StoredMessage) -> None:
-        message = _real_message(half)
+        message = real_message(half)
         if self._state.store.queue(message.topic, message.queue_id) is None:
             raise ErrorResponse(f"topic[{message.topic}] not exist")
         visible = msgspec.structs.replace(
@@ -174,7 +167,7 @@ class TransactionProcessor:
     def _is_late(self, half: StoredMessage) -> bool:
         """Whether the immunity time that the producer asked for is over (5.x)."""
         seconds = number(half.properties, IMMUNITY)
-        age_ms = self._state.clock.now_ms() - _real_message(half).born_ms
+        age_ms = self._state.clock.now_ms() - real_message(half).born_ms
         return self._state.version.is_5 and 0 < seconds * 1000 < age_ms
 
     def _halves(self, message_id: str) -> list[StoredMessage]:
@@ -191,12 +184,3 @@ class TransactionProcessor:
         if half.offset != header.tran_state_table_offset:
             raise ErrorResponse("The transaction state table offset wrong")
         return half
-
-
-def _real_message(half: StoredMessage) -> NewMessage:
-    """Return the message of *half* with its topic and queue."""
-    properties = half.properties
-    topic, queue_id = real_queue(half)
-    for name in (REAL_TOPIC, REAL_QUEUE_ID):
-        del properties[name]
-    return half.to_new(topic, queue_id, properties=properties)

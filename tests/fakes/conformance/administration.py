@@ -172,6 +172,42 @@ async def statistics_describe_queues_and_progress(env: CaseEnv) -> None:
     assert listed["groupList"] == [env.group]
 
 
+async def progress_of_all_groups_is_that_of_all_topics_or_of_ordered_ones(env: CaseEnv) -> None:
+    ordered = f"{env.topic}-ordered"
+    async with env.client() as client:
+        await put_topic(client, ordered, order="true")
+        await put_group(client, env.group)
+        for topic in (env.topic, ordered):
+            header = update(env, 0)
+            await client.ask(type(header)(**{**fields(header), "topic": topic}))
+        tables = [
+            await body_of(client, RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": is_order})
+            for is_order in ("false", "true")
+        ]
+
+    def listed(table: dict[str, Any]) -> set[str]:
+        [stats] = [each[env.group] for each in table["consumeStatsList"] if env.group in each]
+        keys = {key for each in stats for key in each[OFFSET_TABLE]}
+        return {read_body(key.encode(), dict)["topic"] for key in keys}
+
+    # 4.9 does not store that a topic is ordered.
+    assert listed(tables[0]) == {env.topic, ordered}
+    assert listed(tables[1]) == ({ordered} if env.is_5 else set())
+
+
+async def statistics_of_unknown_names_are_errors(env: CaseEnv) -> None:
+    async with env.client() as client:
+        answers = [
+            await ask(client, RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": n, "statsKey": key})
+            for n, key in (("TOPIC_PUT_NUMS", "missing-topic"), ("NO_SUCH_NUMS", env.topic))
+        ]
+
+    assert [(each.code, each.remark) for each in answers] == [
+        (1, "The stats <TOPIC_PUT_NUMS> <missing-topic> not exist"),
+        (1, f"The stats <NO_SUCH_NUMS> <{env.topic}> not exist"),
+    ]
+
+
 async def consume_rates_are_those_of_the_last_minute(env: CaseEnv) -> None:
     stats = {"statsName": "GROUP_GET_NUMS", "statsKey": f"{env.topic}@{env.group}"}
     async with env.client() as client:
@@ -328,6 +364,8 @@ CASES: tuple[Case, ...] = (
     attributes_are_added_changed_and_removed_from_5_on,
     a_missing_topic_has_no_statistics,
     statistics_describe_queues_and_progress,
+    progress_of_all_groups_is_that_of_all_topics_or_of_ordered_ones,
+    statistics_of_unknown_names_are_errors,
     consume_rates_are_those_of_the_last_minute,
     a_group_is_created_changed_and_deleted,
     clients_that_are_not_connected_are_errors,

@@ -184,6 +184,15 @@ async def invalid_and_system_topics_are_rejected(env: CaseEnv) -> None:
 
     assert {answer.code for answer in of_invalid} == {29 if env.is_5 else 1}
     assert {answer.code for answer in of_system} == {16}
+    rule = "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    faults = [f": {invalid[0]}, is longer than topic max length: 127"]
+    faults += [f": {name}, {rule}" for name in invalid[1:3]]
+    if not env.is_5:
+        faults = [" is longer than topic max length.", f" {rule}", f" {rule}"]
+    assert [answer.remark for answer in of_invalid] == [
+        *(f"The specified topic{fault}" for fault in faults),
+        *["The specified topic is blank."] * 2,
+    ]
     for answer in (*of_invalid, *of_system):
         assert answer.ext_fields() == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 

@@ -154,7 +154,7 @@ async def test_unsent_bytes_of_a_client_that_does_not_read_are_bounded(
     )
 
     async def is_paused() -> bool:
-        return connection._writing_paused or not connection.is_open
+        return bool(connection._paused) or not connection.is_open
 
     with socket.socket() as client:
         client.setblocking(False)
