@@ -12,7 +12,11 @@ import anyio
 from rocketmq_aio.config.consumer import AllocateStrategy, ConsumerConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
-from rocketmq_aio.consumer.rebalance.strategies.allocation import allocate, strategy_for
+from rocketmq_aio.consumer.rebalance.strategies.allocation import (
+    allocate,
+    in_namespace,
+    strategy_for,
+)
 from rocketmq_aio.errors import ConfigError, NotSupportedError, RocketMQError, RouteNotFoundError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX
@@ -64,6 +68,7 @@ class Rebalancer:
     ) -> None:
         config = context.config
         self._instance = context.instance
+        self._namespace = context.instance.remoting.namespace
         self._group = context.group
         self._interval = config.rebalance_interval_seconds
         self._clustering = config.message_model is MessageModel.CLUSTERING
@@ -175,6 +180,8 @@ class Rebalancer:
                 return await self._assigned(self._assignment, topic, strategy)
             except NotSupportedError:  # by the broker, or for this topic
                 self.popped.pop(topic, None)
+        if self._namespace is not None:
+            strategy = in_namespace(strategy, self._namespace.outer)
         share = allocate(strategy, client_id, route.subscribe_queues, members)
         return None if share is None else frozenset(share)
 

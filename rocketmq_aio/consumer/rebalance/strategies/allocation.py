@@ -6,7 +6,8 @@ groups with Java members.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import cast
 
 from rocketmq_aio.config.consumer import AllocateStrategy
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
@@ -25,6 +26,16 @@ def strategy_for(
     if isinstance(choice, Mapping):
         choice = choice.get(topic)
     return choice or AllocateAveragely()
+
+
+def in_namespace(strategy: AllocateStrategy, outer: Callable[[str], str]) -> AllocateStrategy:
+    """Return *strategy* for a namespace of version 1.
+
+    Java members take names with the namespace: a strategy whose result depends on the names has a
+    method ``in_namespace(outer)``, which returns one that uses ``outer(name)``.
+    """
+    adapt = getattr(strategy, "in_namespace", None)
+    return strategy if adapt is None else cast(AllocateStrategy, adapt(outer))
 
 
 def allocate(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from copy import copy
 from hashlib import md5
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import ConfigError
@@ -33,6 +36,13 @@ class AllocateConsistentHash:
             raise ConfigError("hash", hash, "expected a callable")
         self._virtual_nodes = virtual_nodes
         self._hash = hash or _java_hash
+        self._outer: Callable[[str], str] = str
+
+    def in_namespace(self, outer: Callable[[str], str]) -> AllocateConsistentHash:
+        """Return the strategy that hashes topics with their namespace, as Java members do."""
+        changed = copy(self)
+        changed._outer = outer
+        return changed
 
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
@@ -49,7 +59,8 @@ class AllocateConsistentHash:
         return [queue for queue in queues if ring[self._next(places, queue)] == client_id]
 
     def _next(self, places: list[int], queue: MessageQueue) -> int:
-        at = bisect_left(places, self._hash(_java_text(queue)))
+        stored = replace(queue, topic=self._outer(queue.topic))
+        at = bisect_left(places, self._hash(_java_text(stored)))
         return places[at % len(places)]  # the ring wraps around
 
 

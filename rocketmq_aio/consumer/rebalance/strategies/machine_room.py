@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Final, Protocol, TypeVar
 
 from rocketmq_aio.config.consumer import AllocateStrategy
-from rocketmq_aio.consumer.rebalance.strategies.allocation import strategy_name
+from rocketmq_aio.consumer.rebalance.strategies.allocation import in_namespace, strategy_name
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue
 
@@ -79,6 +79,10 @@ class AllocateMachineRoomNearby:
         self._inner = inner
         self._resolver = resolver
         self.name = f"MACHINE_ROOM_NEARBY-{strategy_name(inner)}"
+
+    def in_namespace(self, outer: Callable[[str], str]) -> AllocateMachineRoomNearby:
+        """Return the strategy for a namespace; the resolver gets names without it."""
+        return AllocateMachineRoomNearby(in_namespace(self._inner, outer), self._resolver)
 
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]

@@ -15,10 +15,13 @@ from rocketmq_aio.consumer.rebalance import rebalancer as rebalance_module
 from rocketmq_aio.consumer.rebalance.broker_assignment import Assignment, BrokerAssignment
 from rocketmq_aio.consumer.rebalance.rebalancer import Rebalancer
 from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragelyByCircle
+from rocketmq_aio.consumer.rebalance.strategies.consistent_hash import AllocateConsistentHash
+from rocketmq_aio.consumer.rebalance.strategies.machine_room import AllocateMachineRoomNearby
 from rocketmq_aio.errors import NotConnectedError, RequestTimeoutError, RocketMQError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.routes import TopicRoute
 from rocketmq_aio.model.values import MessageModel, MessageQueue
+from rocketmq_aio.protocol.namespaces import Namespace
 from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 from tests.unit.consumer.parts import queue
 from tests.unit.remoting.until import until
@@ -32,7 +35,8 @@ class Instance:
     client_id = "me"
 
     def __init__(self) -> None:
-        self.routes = self.broker = self.heartbeats = self
+        self.routes = self.broker = self.heartbeats = self.remoting = self
+        self.namespace: Namespace | None = None
         self.queues: dict[str, int] = {"orders": 8}
         self.gone: set[str] = set()
         self.brokers: dict[str, str] = {}  # by topic
@@ -519,3 +523,31 @@ async def test_share_that_is_not_admitted_is_incomplete(group: GroupEnv) -> None
     group.can_be_applied = False
 
     assert not await group.rebalancer.round()
+
+
+class OneRoom:
+    """A resolver that finds everything in one room, by names without a namespace."""
+
+    def room_of_broker(self, queue: MessageQueue) -> str:
+        assert queue.topic == "orders"
+        return "one"
+
+    def room_of_client(self, client_id: str) -> str:
+        return "one"
+
+
+@pytest.mark.parametrize("nearby", [False, True], ids=["hash", "nearby"])
+async def test_members_hash_topics_with_their_namespace(instance: Instance, nearby: bool) -> None:
+    """As Java members do: otherwise both had some queues, and nobody others."""
+    strategy = AllocateConsistentHash()
+    instance.members = members = ["me", "other"]
+    instance.namespace = Namespace("shop")
+    stored = [queue(number, topic="shop%orders") for number in range(8)]
+    group = GroupEnv(
+        instance, allocate=AllocateMachineRoomNearby(strategy, OneRoom()) if nearby else strategy
+    )
+    await group.rebalancer.round()
+
+    assert group.decided["orders"] == [each.queue_id for each in strategy("me", stored, members)]
+    plain = strategy("me", [queue(number) for number in range(8)], members)
+    assert group.decided["orders"] != [each.queue_id for each in plain]
