@@ -146,10 +146,7 @@ class GroupEngine(Generic[Q]):
     async def open(self) -> None:
         """Join the group and start working."""
         if isinstance(self.store, LocalFileOffsetStore):
-            config = self.instance.config
-            owner_group = f"{config.namespace}%{self.group}" if config.namespace else self.group
-            self.store.bind(config.instance_name or DEFAULT_INSTANCE, owner_group)
-            self.store.on_corrupt = self.publish
+            self._bind(self.store)
             self._file = self.store
         await self.store.load()
         await self._tasks.start()
@@ -163,6 +160,18 @@ class GroupEngine(Generic[Q]):
         self._tasks.spawn(self.commits.keep_committing, interval, name="commits")
         for topic in self._subscriptions:
             self._missing.check(topic)  # a shared instance may have looked for it already
+
+    def _bind(self, store: LocalFileOffsetStore) -> None:
+        """Give *store* its file: that of the group in its namespace."""
+        config, namespace = self.instance.config, self.instance.remoting.namespace
+        client_id = config.instance_name or DEFAULT_INSTANCE
+        if namespace is not None:
+            store.bind(client_id, namespace.outer(self.group), inner=namespace.inner)
+        elif config.namespace is not None:  # version 2
+            store.bind(client_id, f"{config.namespace}%{self.group}")
+        else:
+            store.bind(client_id, self.group)
+        store.on_corrupt = self.publish
 
     async def _prepare_all(self) -> None:
         for wanted in list(self._subscriptions.values()):

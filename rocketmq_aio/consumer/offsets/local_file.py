@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import msgspec
 from anyio import CapacityLimiter, to_thread
+from msgspec.structs import replace
 
 from rocketmq_aio.consumer.common.events import CorruptOffsetFile
 from rocketmq_aio.consumer.offsets.remote_store import MAX_OFFSET, check_offset
@@ -269,6 +270,7 @@ class LocalFileOffsetStore:
         self._base = offset_folder(folder)
         self._disk = disk or Disk()
         self._file: OffsetFile | None = None
+        self._inner: Callable[[str], str] | None = None
         self._saved: dict[MessageQueue, int] | None = None  # content of the file
         self._latest: dict[MessageQueue, int] = {}
         # A write goes on in its thread after its task is cancelled.
@@ -280,15 +282,20 @@ class LocalFileOffsetStore:
         """The file; None while no consumer uses this store."""
         return self._file.path if self._file is not None else None
 
-    def bind(self, client_id: str, group: str) -> None:
+    def bind(
+        self, client_id: str, group: str, *, inner: Callable[[str], str] | None = None
+    ) -> None:
         """Set the client id and group; called by the consumer before `load`.
 
+        :param inner: returns the name without the namespace for a topic in the file, since Java
+            clients write it with the namespace
         :raises ConfigError: another consumer uses this store, or a name cannot be a folder
         """
         if self._file is not None:
             reason = f"it serves another consumer already, in {self._file.folder}"
             raise ConfigError("offset_store", self, reason)
         self._file = OffsetFile(self._base, client_id, group, self._disk)
+        self._inner = inner
 
     async def load(self) -> None:
         """Lock and read the file.
@@ -353,7 +360,10 @@ class LocalFileOffsetStore:
         with self._using_file:
             if file is not self._file:
                 return []  # closed before this thread began
-            self._saved, corrupt = file.open()
+            saved, corrupt = file.open()
+            if (inner := self._inner) is not None:
+                saved = {replace(q, topic=inner(q.topic)): offset for q, offset in saved.items()}
+            self._saved = saved
             return corrupt
 
     def _write(self, queues: Collection[MessageQueue]) -> None:

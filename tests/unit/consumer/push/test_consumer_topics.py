@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,50 @@ async def test_broadcasting_reads_all_queues_and_no_retry_topic(
     assert data.message_model == "BROADCASTING"
     assert topics_of(data) == {TOPIC: "*"}
     assert sorted(handled.bodies()) == numbers(3)
+
+
+def place_file(folder: Path, topic: str, offset: int) -> None:
+    """Write an offset file with one queue, as a Java client does."""
+    queue_key = f'{{"brokerName":"broker-a","queueId":0,"topic":"{topic}"}}'
+    folder.mkdir(parents=True)
+    (folder / "offsets.json").write_text(f'{{"offsetTable":{{{queue_key}:{offset}}}}}')
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"namespace": "shop"}, "shop"),
+        ({"namespace": "shop", "namespace_version": 2}, ""),
+        ({"namesrv": "http://MQ_INST_123_abc.localhost"}, "MQ_INST_123_abc"),
+    ],
+    ids=["version-1", "version-2", "implied"],
+)
+async def test_broadcasting_reads_the_offset_file_of_its_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], name: str
+) -> None:
+    """Java clients write the names of topics with the namespace of version 1."""
+    look_up = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda _host, *given, **more: look_up("127.0.0.1", *given, **more)
+    )
+    topic = f"{name}%{TOPIC}" if name else TOPIC
+    async with FakeCluster(topics={topic: 1}) as cluster:
+        put(cluster, *numbers(3), topic=topic)
+        place_file(tmp_path / "DEFAULT" / f"{name or 'shop'}%25{GROUP}", topic, 2)
+        place_file(tmp_path / "DEFAULT" / GROUP, TOPIC, 0)
+        if "namesrv" in settings:
+            settings = {"namesrv": f"{settings['namesrv']}:{cluster.namesrv.rpartition(':')[2]}"}
+        handled = Notes()
+        async with pushing(
+            cluster,
+            handled,
+            client=ClientConfig(**{"namesrv": cluster.namesrv, **settings}),
+            message_model=MessageModel.BROADCASTING,
+            offset_store=LocalFileOffsetStore(tmp_path),
+        ):
+            await handled.have(1)
+
+    assert handled.bodies() == ["2"]
 
 
 async def test_retry_topic_is_read_once_the_broker_has_created_it(cluster: FakeCluster) -> None:
