@@ -19,7 +19,7 @@ from rocketmq_aio.cli.output import Output, ProgressArguments, json_line, print_
 from rocketmq_aio.cli.parameters import parse_pairs
 from rocketmq_aio.cli.running import run_async
 from rocketmq_aio.errors import ConfigError, InvalidMessageError
-from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.message import MAX_DELAY_LEVEL, Message
 from rocketmq_aio.model.properties import PRIORITY, RESERVED, SHARDING_KEY
 from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer.producer import Producer
@@ -73,7 +73,9 @@ class ProduceArguments(ProgressArguments, ClientArguments):
     )
     sharding_key: str | None = option("Send in order, to the queue of this key.")
     delay: float | None = option("Seconds until delivery; brokers from 5.0.", min=0)
-    delay_level: int = option("1 to 18 of the delay table of brokers.", default=0, min=0, max=18)
+    delay_level: int = option(
+        "Of the delay table of brokers, by default 1 to 18.", default=0, min=0, max=MAX_DELAY_LEVEL
+    )
     priority: int | None = option("From 0; brokers from 5.4 choose the queue by it.", min=0)
     rate: float | None = option("Messages per second at most.", min=0.001)
     count: int | None = option("Messages to send at most.", min=1)

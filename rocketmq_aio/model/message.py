@@ -36,7 +36,7 @@ from rocketmq_aio.model.properties import (
 from rocketmq_aio.model.values import MessageQueue
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-MAX_DELAY_LEVEL: Final = 18  # 1s 5s 10s 30s 1m .. 10m 20m 30m 1h 2h in the broker's default
+MAX_DELAY_LEVEL: Final = 0x7FFF_FFFF  # brokers use their last level for a larger one
 MAX_DELAY_SECONDS: Final = 10.0**12  # brokers allow far less; fits 64-bit milliseconds
 MAX_FLAG: Final = 0x7FFF_FFFF
 MAX_PRIORITY: Final = 0x7FFF_FFFF
@@ -52,7 +52,7 @@ class Message:
     :param tags: one tag (the broker filters by a single tag per message)
     :param keys: one key or several, without spaces; the broker indexes them for search
     :param properties: user properties; names of system properties are rejected
-    :param delay_level: 1 to 18, the broker's delay table (1 = 1 s ... 18 = 2 h); 0 = now
+    :param delay_level: of the broker's delay table, by default 1 (1 s) to 18 (2 h); 0 = now
     :param delay_seconds: delay from broker receipt; brokers from 5.0
     :param deliver_at: delivery time, an aware datetime; brokers from 5.0
     :param sharding_key: messages with the same key go to one queue in order (see `Producer.send`)

@@ -13,7 +13,7 @@ from rocketmq_aio.errors import ConfigError, RocketMQError, RouteNotFoundError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.message import MAX_DELAY_LEVEL, MessageExt
 from rocketmq_aio.model.names import RETRY_PREFIX, popped_topic_pattern
 from rocketmq_aio.model.properties import DELAY, RETRY_TOPIC, encode_properties, parse_properties
 from rocketmq_aio.model.values import MessageQueue
@@ -34,7 +34,6 @@ from rocketmq_aio.protocol.static_topics import is_logical
 logger = get_logger(__name__)
 
 DEAD_LETTER: Final = -1  # as a delay level
-MAX_DELAY_LEVEL: Final = 18
 FIRST_LEVEL: Final = 3  # of the first retry (10 s by default); each further one is a level higher
 COPY_ATTEMPTS: Final = 3  # brokers to try
 INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"  # of such sends, as in the Java client
@@ -54,7 +53,7 @@ STORED: Final = (
 def check_delay_level(level: object) -> None:
     """Validate the delay level of a retry: -1 is the dead-letter topic, 0 lets the broker choose.
 
-    :raises ConfigError: it is not a whole number from -1 to 18
+    :raises ConfigError: it is not a whole number from -1 on
     """
     if type(level) is not int or not DEAD_LETTER <= level <= MAX_DELAY_LEVEL:
         raise ConfigError("delay_level", level, f"expected -1 to {MAX_DELAY_LEVEL}")
@@ -107,8 +106,8 @@ class SendBack:
     async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
         """Return when *message* is stored for a retry.
 
-        :param delay_level: 1 to 18 of the broker's table; 0: increasing, from level 3; -1: no
-            retry, to the dead-letter topic
+        :param delay_level: of the broker's table, by default 1 to 18; 0: increasing, from level 3;
+            -1: no retry, to the dead-letter topic
         :raises RocketMQError: no broker stored it: keep the message and try again
         """
         if not self._can_restore(message):

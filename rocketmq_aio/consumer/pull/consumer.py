@@ -160,8 +160,8 @@ class PullConsumer(ClientBase):
 
         The retry topic, ``%RETRY%`` and the group's name, is read like any other.
 
-        :param delay_level: 1 to 18 of the broker's table; 0: increasing with each retry, from
-            level 3; -1, and after 16 retries: to the dead-letter queue
+        :param delay_level: of the broker's table, by default 1 to 18; 0: increasing with each
+            retry, from level 3; -1, and after 16 retries: to the dead-letter queue
         :raises RocketMQError: no broker stored it
         """
         if not isinstance(message, MessageExt):

@@ -39,8 +39,9 @@ class RetryRequest(Exception):  # noqa: N818 - not an error
 class RetryLater(RetryRequest):
     """Raised by a handler to have the message redelivered.
 
-    :param delay_level: 0 lets the broker choose (longer each time), 1 to 18 is one of its levels
-        (1 s 5 s 10 s 30 s 1 m 2 m ... 2 h), -1 sends the message to the dead-letter topic at once
+    :param delay_level: 0 lets the broker choose (longer each time), a larger one is of its table (1
+        to 18 by default: 1 s 5 s 10 s 30 s 1 m 2 m ... 2 h), -1 sends the message to the
+        dead-letter topic at once
     """
 
     delay_level = 0  # of subclasses that do not call this constructor

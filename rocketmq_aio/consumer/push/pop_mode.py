@@ -217,7 +217,8 @@ class PushPops:
             if delay_level == DEAD_LETTER:
                 await self._intake.service.send_to_dlq(message)
             elif delay_level:
-                await self._intake.service.retry(message, LEVEL_SECONDS[delay_level - 1])
+                level = min(delay_level, len(LEVEL_SECONDS))
+                await self._intake.service.retry(message, LEVEL_SECONDS[level - 1])
             else:
                 await self._intake.service.retry(message)
         except (ReceiptError, AckError) as error:  # the broker redelivers it in any case

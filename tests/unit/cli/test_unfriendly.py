@@ -45,7 +45,7 @@ def bodies(rmq: Rmq) -> list[str]:
         (b'{"key":"a"}', "it has neither body nor body_base64"),
         (b'{"body_base64":"@@"}', "body_base64: Only base64 data is allowed"),
         (b'{"body":"\xff"}', "the line is not UTF-8"),
-        (b'{"body":"x","delay_level":99}', "delay_level=99"),
+        (b'{"body":"x","delay_level":-1}', "delay_level=-1"),
         (b'{"body":"x","key":"a b"}', "a key holds no space"),
     ],
 )

@@ -254,3 +254,15 @@ async def test_recall_needs_a_newer_broker() -> None:
     async with open_producer(version="4.9.7") as env:
         with pytest.raises(NotSupportedError):
             await env.producer.recall("orders", handle("v1 orders broker-a 1 id"))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_brokers_may_have_more_delay_levels_than_by_default(version: str) -> None:
+    async with open_producer(version=version) as env:
+        env.broker.delays.seconds += [4 * 3600, 8 * 3600]
+        await env.producer.send(Message("orders", b"20", delay_level=20))
+        env.cluster.clock.advance(8 * 3600 - 60)
+        assert env.bodies() == []
+
+        env.cluster.clock.advance(60)
+        assert env.bodies() == [b"20"]

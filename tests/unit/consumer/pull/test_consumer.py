@@ -339,7 +339,7 @@ async def test_a_pull_cancelled_at_a_replica_goes_to_the_master_next(
         ("queue", 3, lambda p: p.max_offset(3)),
         ("when", 5, lambda p: p.offset_for_time(queue(), 5)),
         ("message", "one", lambda p: p.send_back("one")),
-        ("delay_level", 19, lambda p: p.send_back(message(0), 19)),
+        ("delay_level", 2**31, lambda p: p.send_back(message(0), 2**31)),
         ("delay_level", -2, lambda p: p.send_back(message(0), -2)),
         ("topic", "no good", lambda p: p.message_queues("no good")),
     ],

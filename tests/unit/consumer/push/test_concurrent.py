@@ -260,7 +260,7 @@ async def test_subclass_without_delay_level_lets_the_broker_choose() -> None:
 async def test_invalid_delay_level_of_a_retry_is_a_failure_of_the_handler() -> None:
     async def handle(_: MessageExt) -> None:
         later = RetryLater(1)
-        later.delay_level = 19
+        later.delay_level = -2
         raise later
 
     async with WorkerEnv(handle) as env:

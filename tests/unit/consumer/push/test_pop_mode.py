@@ -110,6 +110,21 @@ async def test_failed_send_to_dlq_is_repeated_when_the_message_is_redelivered(
     assert handled.bodies() == ["next"]
 
 
+@pytest.mark.parametrize(("level", "seconds"), [(1, 1), (18, 7200), (19, 7200)])
+async def test_popped_messages_are_retried_after_the_delay_of_their_level(
+    level: int, seconds: int, cluster: FakeCluster
+) -> None:
+    def fail(_: MessageExt) -> None:
+        raise RetryLater(level)
+
+    async with push_popping(cluster, Notes(fail)):
+        put(cluster, "1")
+        await cluster.broker.wait_for(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+
+    [request] = cluster.broker.requests_of(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    assert request.ext_fields()["invisibleTime"] == str(seconds * 1000)
+
+
 async def test_the_next_pop_waits_for_the_dead_letters_of_the_last(cluster: FakeCluster) -> None:
     events = Events()
     with cluster.faults.hold("send_back", times=None) as held:
