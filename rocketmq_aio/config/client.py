@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
+from rocketmq_aio.config.functions import check_function
 from rocketmq_aio.config.validation import MIB, bool_from, bounded, check_settings, settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import RPCHook
@@ -128,8 +129,10 @@ class ClientConfig:
             raise ConfigError("credentials", "***", "expected Credentials(...)")
         if not isinstance(self.tls, bool | ssl.SSLContext):
             raise ConfigError("tls", self.tls, "expected True, False or an ssl.SSLContext")
-        if self.address_mapper is not None and not callable(self.address_mapper):
-            raise ConfigError("address_mapper", self.address_mapper, "expected a callable")
+        if self.address_mapper is not None:
+            if not callable(self.address_mapper):
+                raise ConfigError("address_mapper", self.address_mapper, "expected a callable")
+            check_function("address_mapper", self.address_mapper, "address")
         if not isinstance(self.rpc_hooks, tuple) or not all(
             isinstance(hook, RPCHook) for hook in self.rpc_hooks
         ):

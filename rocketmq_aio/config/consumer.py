@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Generic, Literal, Protocol, TypeAlias
 
+from rocketmq_aio.config.functions import check_function
 from rocketmq_aio.config.validation import MIB, bounded, check_settings, settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.codec import Codec, V, check_codec
@@ -117,6 +118,7 @@ class ConsumerConfig(Generic[V]):
             raise ConfigError("message_model", self.message_model, "expected a MessageModel")
         _check_start_from(self.start_from)
         _check_allocate(self.allocate)
+        _check_offset_store(self.offset_store)
 
 
 @settings
@@ -214,10 +216,27 @@ def _check_allocate(choice: object) -> None:
     if isinstance(choice, Mapping):
         for topic, strategy in choice.items():
             check_topic(topic, setting="allocate")
-            if not callable(strategy):
-                raise ConfigError("allocate", strategy, f"expected a callable for {topic!r}")
-    elif choice is not None and not callable(choice):
-        raise ConfigError("allocate", choice, "expected a callable, or a mapping of topic to such")
+            _check_strategy(strategy, f"expected a callable for {topic!r}")
+    elif choice is not None:
+        _check_strategy(choice, "expected a callable, or a mapping of topic to such")
+
+
+def _check_strategy(strategy: object, expected: str) -> None:
+    if not callable(strategy):
+        raise ConfigError("allocate", strategy, expected)
+    if isinstance(strategy, type):
+        name = strategy.__name__
+        raise ConfigError("allocate", strategy, f"expected an object, such as {name}(...)")
+    check_function("allocate", strategy, "client_id", "queues", "client_ids")
+
+
+def _check_offset_store(store: object) -> None:
+    if store is None:
+        return
+    methods = [name for name in vars(OffsetStore) if not name.startswith("_")]
+    if isinstance(store, type) or not all(callable(getattr(store, name, None)) for name in methods):
+        reason = f"expected an object with the methods {', '.join(methods)}"
+        raise ConfigError("offset_store", store, reason)
 
 
 def _check_start_from(start: object) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import anyio
 
+from rocketmq_aio.config.functions import check_function
 from rocketmq_aio.config.functions import is_async as is_async  # re-exported
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.log import get_logger
@@ -33,10 +34,12 @@ class AssignmentListeners(NamedTuple):
 NO_LISTENERS: Final = AssignmentListeners()
 
 
-def check_listener(setting: str, listener: object, *, may_be_async: bool = True) -> None:
-    """Validate a listener.
+def check_listener(
+    setting: str, listener: object, *arguments: str, may_be_async: bool = True
+) -> None:
+    """Validate a listener that is called with *arguments*.
 
-    :raises ConfigError: it cannot be called, or is async and would not be awaited
+    :raises ConfigError: it cannot be called so, or is async and would not be awaited
     """
     if listener is None:
         return
@@ -44,12 +47,13 @@ def check_listener(setting: str, listener: object, *, may_be_async: bool = True)
         raise ConfigError(setting, listener, "expected a function")
     if not may_be_async and is_async(listener):
         raise ConfigError(setting, listener, "expected a plain function: it is never awaited")
+    check_function(setting, listener, *arguments)
 
 
 def checked_listeners(on_assigned: object, on_revoked: object) -> AssignmentListeners:
     """Return the listeners of a consumer; raises the errors of `check_listener`."""
-    check_listener("on_assigned", on_assigned)
-    check_listener("on_revoked", on_revoked)
+    check_listener("on_assigned", on_assigned, "queues")
+    check_listener("on_revoked", on_revoked, "queues")
     return AssignmentListeners(
         cast(AssignmentListener | None, on_assigned), cast(AssignmentListener | None, on_revoked)
     )

@@ -93,7 +93,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         """
         self._check_usable()
         check_topic(topic)
-        check_listener("on_queues_changed", on_queues_changed)
+        check_listener("on_queues_changed", on_queues_changed, "topic", "queues")
         await self._engine.subscribe(topic, selector)
         if on_queues_changed is not None:
             await self._engine.listen(topic, on_queues_changed)
@@ -115,7 +115,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         """Call *listener* with (topic, queues) when the queues of *topic* change."""
         self._check_usable()
         check_topic(topic)
-        check_listener("listener", listener)
+        check_listener("listener", listener, "topic", "queues")
         await self._engine.listen(topic, listener)
 
     # --- messages -------------------------------------------------------------------------------

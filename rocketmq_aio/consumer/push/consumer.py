@@ -75,7 +75,7 @@ class PushConsumer(GroupMember[PushEngine]):
         config = PushConfig() if config is None else config
         _check_modes(config, orderly=orderly, single=on_message is not None)
         listeners = checked_listeners(on_assigned, on_revoked)
-        check_listener("on_event", on_event, may_be_async=False)
+        check_listener("on_event", on_event, "event", may_be_async=False)
         consume_hooks, filters = checked_hooks(self._bind_hooks(hooks))
         handler = Handler(on_message, on_batch, name=f"rocketmq-{group}")
         if consume_hooks:

@@ -15,12 +15,15 @@ import pytest
 from rocketmq_aio.config.client import ClientConfig, Credentials
 from rocketmq_aio.config.consumer import ConsumerConfig, LitePullConfig, PopConfig, PushConfig
 from rocketmq_aio.config.producer import AutoBatch, Compression, ProducerConfig
+from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
+from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragely
 from rocketmq_aio.errors import ConfigError, RocketMQError
 from rocketmq_aio.model.codec import JSONCodec, MsgpackCodec, RawCodec
 from rocketmq_aio.model.values import MessageModel
 
 Settings = type[Any]
 SECRET = "canary-9f3a"
+STORE = LocalFileOffsetStore()
 KINDS: list[Settings] = [ClientConfig, ProducerConfig, ConsumerConfig, LitePullConfig]
 NUMBERS = [
     (kind, field.name, type(field.default))
@@ -192,6 +195,9 @@ def test_switches_must_be_booleans(kind: Settings, name: str, value: object) -> 
         (ConsumerConfig, "unreadable", "ignore"),
         (ConsumerConfig, "offset_illegal", None),
         (ConsumerConfig, "allocate", "AVG"),
+        (ConsumerConfig, "allocate", AllocateAveragely),
+        (ConsumerConfig, "offset_store", LocalFileOffsetStore),
+        (ConsumerConfig, "offset_store", {}),
         (ConsumerConfig, "codec", JSONCodec),
         (ProducerConfig, "codec", "json"),
         (PopConfig, "codec", object()),
@@ -222,8 +228,9 @@ def test_invalid_values_are_rejected(kind: Settings, name: str, value: object) -
         (ConsumerConfig, "message_model", MessageModel.BROADCASTING),
         (ConsumerConfig, "start_from", datetime(2024, 1, 1, tzinfo=UTC)),
         (ConsumerConfig, "offset_illegal", "error"),
-        (ConsumerConfig, "allocate", sorted),
-        (ConsumerConfig, "allocate", {"orders": sorted}),
+        (ConsumerConfig, "allocate", AllocateAveragely()),
+        (ConsumerConfig, "allocate", {"orders": AllocateAveragely()}),
+        (ConsumerConfig, "offset_store", STORE),
         (ConsumerConfig, "codec", JSONCodec()),
         (ProducerConfig, "codec", RawCodec()),
         (PopConfig, "codec", MsgpackCodec(dict)),
@@ -235,12 +242,33 @@ def test_valid_values_are_kept(kind: Settings, name: str, value: object) -> None
 
 
 @pytest.mark.parametrize(
-    ("choice", "value"), [({"no topic!": sorted}, "no topic!"), ({"orders": "AVG"}, "AVG")]
+    ("choice", "value"),
+    [
+        ({"no topic!": AllocateAveragely()}, "no topic!"),
+        ({"orders": "AVG"}, "AVG"),
+        ({"orders": AllocateAveragely}, AllocateAveragely),
+    ],
 )
-def test_each_strategy_of_a_mapping_is_validated(choice: object, value: str) -> None:
+def test_each_strategy_of_a_mapping_is_validated(choice: object, value: object) -> None:
     error = refusal(ConsumerConfig, allocate=choice)
 
     assert (error.setting, error.value) == ("allocate", value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        (ConsumerConfig, "allocate", "called with (client_id, queues, client_ids), and takes ()"),
+        (ClientConfig, "address_mapper", "called with (address), and takes ()"),
+    ],
+)
+def test_functions_are_called_with_the_arguments_that_they_take(
+    kind: Settings, name: str, words: str
+) -> None:
+    error = refusal(kind, **{name: lambda: None})
+
+    assert error.setting == name
+    assert words in error.reason
 
 
 # --- name servers -------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from rocketmq_aio.consumer.common import listeners as callbacks_module
-from rocketmq_aio.consumer.common.listeners import call_listener
+from rocketmq_aio.consumer.common.listeners import call_listener, check_listener
+from rocketmq_aio.errors import ConfigError
 
 
 async def test_plain_and_async_listeners_are_called() -> None:
@@ -92,3 +93,11 @@ async def test_generator_exit_of_a_listener_is_logged(caplog: pytest.LogCaptureF
     await call_listener(listener)
 
     assert "listener_failed" in caplog.text
+
+
+def test_a_listener_takes_the_arguments_that_it_is_called_with() -> None:
+    check_listener("on_assigned", lambda queues: None, "queues")
+
+    words = r"on_assigned=.*it is called with \(queues\), and takes \(\)"
+    with pytest.raises(ConfigError, match=words):
+        check_listener("on_assigned", lambda: None, "queues")
