@@ -36,7 +36,7 @@ class EmbeddedCluster:
 
     ``with EmbeddedCluster() as cluster:`` runs it in a thread of its own. Then its methods, and
     those of its brokers, faults and clock, can be called from any thread; those that are awaited
-    otherwise block.
+    otherwise block, except `Fault.wait` where an event loop runs.
 
     :param brokers: number of masters
     :param version: "5.5.0" or "4.9.7", where brokers differ

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, TypedDict, Unp
 from msgspec.structs import replace
 
 from rocketmq_aio.embedded.clock import Clock
-from rocketmq_aio.embedded.loop_thread import LoopThread, awaited_or_blocking, from_any_thread
+from rocketmq_aio.embedded.loop_thread import LoopThread, from_any_thread, waits_for_clients
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
 from rocketmq_aio.embedded.responses import Close, Handler, Outcome, Raw, Response
 from rocketmq_aio.errors import CodecError
@@ -128,7 +128,7 @@ class Fault:
         """Apply it to no further request; held responses stay held."""
         self._faults.remove(self)
 
-    @awaited_or_blocking
+    @waits_for_clients
     async def wait(self, count: int = 1, seconds: float = WAIT_SECONDS) -> list[Command]:
         """Wait until it was applied to *count* requests; return `requests`.
 
@@ -175,7 +175,7 @@ class HeldResponses(Fault):
         """Requests with held responses."""
         return list(self._held.values())
 
-    @awaited_or_blocking
+    @waits_for_clients
     async def wait(self, count: int = 1, seconds: float = WAIT_SECONDS) -> list[Command]:
         """Wait for *count* held responses; return their requests.
 
@@ -251,6 +251,8 @@ class Faults:
         **where: Unpack[Selection],
     ) -> Fault:
         """Respond with another code; the request is not executed, unless *executed* is set."""
+        if not isinstance(code, int):
+            raise TypeError(f"code={code!r}: expected a response code")
         response = Response(code, remark=remark)
 
         async def respond(

@@ -85,6 +85,13 @@ class LoopThread:
             call.cancel()
             raise
 
+    async def awaited(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the event loop of the thread; the caller's loop runs meanwhile."""
+        if self._loop is None or self.forked:
+            coroutine.close()
+            raise RuntimeError("the cluster does not run in this process")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+
     def _check_responsive(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raise TimeoutError if the thread hangs; a call may take as long as it needs."""
         turned = threading.Event()
@@ -127,6 +134,28 @@ def awaited_or_blocking(
     def wrapper(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
         coroutine = method(self, *args, **kwargs)
         return Done(self.thread.run(coroutine)) if self.thread.elsewhere else coroutine
+
+    return wrapper
+
+
+def waits_for_clients(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[S, P], Awaitable[T]]:
+    """Make a coroutine method, also of a cluster in a thread; it blocks where no event loop runs.
+
+    Blocking a loop would stop the clients in it, whose requests the method waits for.
+    """
+
+    @wraps(method)
+    def wrapper(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        coroutine = method(self, *args, **kwargs)
+        if not self.thread.elsewhere:
+            return coroutine
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return Done(self.thread.run(coroutine))
+        return self.thread.awaited(coroutine)
 
     return wrapper
 

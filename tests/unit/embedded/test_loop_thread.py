@@ -83,6 +83,19 @@ def test_brokers_stop_and_start_without_await() -> None:
         assert (first, ask(address)) == (0, 0)
 
 
+async def test_waiting_for_a_fault_does_not_block_the_loop_of_the_client() -> None:
+    with EmbeddedCluster(topics={"orders": 4}) as cluster:
+        async with Producer("shop", namesrv=cluster.namesrv) as producer:
+            held = cluster.faults.hold("send")
+            sending = asyncio.create_task(producer.send(Message("orders", b"one")))
+            await held.wait()
+            held.release()
+
+            assert (await sending).ok
+        with pytest.raises(TimeoutError, match=r"waited 0\.1 s for 1 request"):
+            await cluster.faults.drop("send").wait(seconds=0.1)
+
+
 def test_several_clusters_run_at_once() -> None:
     with EmbeddedCluster(topics={"orders": 4}) as one, EmbeddedCluster() as other:
         assert send(one, b"one")
