@@ -15,7 +15,11 @@ import anyio
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError, RouteNotFoundError
-from rocketmq_aio.instance.client_instance import MQClientInstance
+from rocketmq_aio.instance.client_instance import (
+    MAKE_ANOTHER,
+    MQClientInstance,
+    other_loop_error,
+)
 from rocketmq_aio.instance.hook_runner import LifecycleHook, bind_hooks
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
@@ -115,7 +119,7 @@ class ClientBase:
             self._state = State.CLOSED
             return
         if self._home is not asyncio.get_running_loop():
-            raise NotRunningError(f"{self!r} belongs to another event loop; close it there")
+            raise other_loop_error(repr(self), self._home, "close it there")
         first = self._releasing is None
         releasing = self._start_release()
         await self._wait_until_released(releasing)
@@ -225,10 +229,12 @@ class ClientBase:
         if self._running is None:
             raise NotRunningError(f"{self!r} is {self._state.value}")
         if self._running is not _current_loop():
-            raise NotRunningError(f"{self!r} belongs to another event loop; make one per loop")
+            raise other_loop_error(repr(self), self._running, MAKE_ANOTHER)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
+            if self._home is not None and self._home.is_closed():
+                raise other_loop_error(repr(self), self._home, MAKE_ANOTHER) from self._failure
             raise NotRunningError(f"{self!r} failed: {self._failure!r}") from self._failure
 
     def _can_prepare(self) -> bool:

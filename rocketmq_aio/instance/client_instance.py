@@ -40,6 +40,7 @@ UNREGISTER_SECONDS = 3.0
 LOOPBACK: Final = "127.0.0.1"
 ANYWHERE: Final = ("198.51.100.1", "2001:db8::1")  # addresses for documentation: no host has them
 PROBE_PORT: Final = 9
+MAKE_ANOTHER = "make one per loop"
 ADVERTISED = (
     "the broker advertises this address through the name server: if it cannot be reached from "
     "here (containers, tunnels), set brokerIP1 in the configuration of the broker, or "
@@ -135,7 +136,7 @@ class MQClientInstance:
         if self._loop is None:
             return
         if self._loop is not asyncio.get_running_loop():
-            raise NotRunningError("the client belongs to another event loop; close it there")
+            raise other_loop_error("the client", self._loop, "close it there")
         self.remoting.close()
         await self.tasks.close()
 
@@ -180,6 +181,8 @@ class MQClientInstance:
     def check_running(self) -> None:
         """Raise the error for a call that this instance cannot serve now."""
         if self.failure is not None:
+            if self._loop is not None and self._loop.is_closed():
+                raise other_loop_error("the client", self._loop, MAKE_ANOTHER) from self.failure
             raise NotRunningError(f"the client failed: {self.failure!r}") from self.failure
         if self._forked:
             raise NotRunningError(f"the client {FORKED}")
@@ -188,7 +191,7 @@ class MQClientInstance:
         if self._loop is None:
             raise NotRunningError("the client is not started: use `async with` or `start()`")
         if self._loop is not asyncio.get_running_loop():
-            raise NotRunningError("the client belongs to another event loop; make one per loop")
+            raise other_loop_error("the client", self._loop, MAKE_ANOTHER)
 
     # --- registration ---------------------------------------------------------------------------
 
@@ -356,6 +359,16 @@ class MQClientInstance:
         self.remoting.close()
         for client in self._clients():
             client.on_failed(cause)
+
+
+def other_loop_error(
+    what: str, loop: asyncio.AbstractEventLoop, way_out: str
+) -> NotRunningError:
+    """Return the error for a call from another loop than *loop*, in which *what* was started."""
+    if loop.is_closed():
+        ended = f"{what} ended with its event loop, which is closed: {MAKE_ANOTHER}, and close it"
+        return NotRunningError(f"{ended} there")
+    return NotRunningError(f"{what} belongs to another event loop; {way_out}")
 
 
 def _register(table: dict[str, C], client: C) -> None:

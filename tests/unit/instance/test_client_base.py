@@ -132,6 +132,25 @@ def test_it_belongs_to_one_event_loop() -> None:
         second.close()
 
 
+def test_after_the_end_of_its_loop_the_error_names_the_loop() -> None:
+    async def start() -> PlainClient:
+        async with FakeCluster() as cluster:
+            member = PlainClient(config_of(cluster))
+            await member.start()
+            return member
+
+    async def use() -> None:
+        with pytest.raises(NotRunningError, match="ended with its event loop, which is closed"):
+            member.work()
+        with pytest.raises(NotRunningError, match="ended with its event loop, which is closed"):
+            member.client.check_running()
+        with pytest.raises(NotRunningError, match="ended with its event loop, which is closed"):
+            await member.close()
+
+    member = asyncio.run(start())
+    asyncio.run(use())
+
+
 def test_a_program_that_forgets_to_close_ends_without_a_word(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
