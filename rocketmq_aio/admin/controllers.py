@@ -14,8 +14,9 @@ from rocketmq_aio.admin.server_results import (
     read_properties,
     write_properties,
 )
-from rocketmq_aio.admin.servers import Servers, check_settings_known
+from rocketmq_aio.admin.servers import Servers, as_list, check_settings_known
 from rocketmq_aio.errors import ConfigError, NotConnectedError
+from rocketmq_aio.model.address import parse_address
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests import operations
@@ -37,12 +38,13 @@ class ControllerAdmin:
 
     async def metadata(self, address: str) -> ControllerMetadata:
         """Return the controllers of a group and their leader, as the one at *address* knows."""
+        parse_address(address)
         command = await self._servers.request(address, operations.GET_CONTROLLER_METADATA)
         return read_header(command, ControllerMetadata)
 
     async def config(self, addresses: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the settings of each controller."""
-        header, targets = operations.GET_CONTROLLER_CONFIG, {each: each for each in addresses}
+        header, targets = operations.GET_CONTROLLER_CONFIG, _targets(addresses)
         responses = await self._servers.send_each("reading settings", targets, header)
         return {address: read_properties(each.body) for address, each in responses.items()}
 
@@ -53,7 +55,7 @@ class ControllerAdmin:
         """
         if not settings:
             raise ConfigError("settings", settings, "expected settings by name")
-        header, targets = operations.UPDATE_CONTROLLER_CONFIG, {each: each for each in addresses}
+        header, targets = operations.UPDATE_CONTROLLER_CONFIG, _targets(addresses)
         body = write_properties(settings)
         await self._servers.send_each("changing settings", targets, header, body)
         await check_settings_known(settings, self.config(targets))
@@ -63,7 +65,7 @@ class ControllerAdmin:
 
         :raises ConfigError: the controller does not know one of them
         """
-        header, names = operations.GetInSyncSets(invoke_time=_now()), list(brokers)
+        header, names = operations.GetInSyncSets(invoke_time=_now()), as_list(brokers)
         body = msgspec.json.encode(names)
         command = await self._servers.request(await self._leader(address), header, body)
         found = read_body(command.body, _InSyncSets).replicas_info_table
@@ -118,6 +120,14 @@ class ControllerAdmin:
         if not leader:
             raise NotConnectedError(address, "this controller knows no leader")
         return leader
+
+
+def _targets(addresses: Iterable[str]) -> dict[str, str]:
+    """Return *addresses* as names and addresses; raise `ConfigError` for an invalid one."""
+    targets = {each: each for each in as_list(addresses)}
+    for address in targets:
+        parse_address(address, setting="addresses")
+    return targets
 
 
 def _now() -> int:

@@ -173,7 +173,7 @@ class MessageAdmin:
             queues = sorted((await routes.fetch(topic)).subscribe_queues)
             if isinstance(source, MessageQueue):
                 if source not in queues:
-                    raise ConfigError("source", source, f"topic {topic} has no such queue")
+                    raise ConfigError("queue", source, f"topic {topic} has no such queue")
                 queues = [source]
             ranges = {queue: await self._range(queue, begin, end) for queue in queues}
             count = 0

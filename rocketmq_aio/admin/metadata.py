@@ -87,6 +87,8 @@ class MetadataAdmin:
         :raises ConfigError: there is no such broker, or a name is invalid; nothing was changed
         :raises AdminError: ``done`` and ``failed`` have names such as ``topics on broker-a``
         """
+        if not isinstance(metadata, Metadata):
+            raise ConfigError("metadata", metadata, "expected Metadata, as of Metadata.from_dict")
         names = brokers or {}
 
         def moved(name: str) -> str:

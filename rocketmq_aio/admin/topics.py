@@ -23,6 +23,7 @@ from rocketmq_aio.admin.servers import (
     Held,
     Masters,
     Servers,
+    as_list,
     before_change,
     bodies,
     broker_info,
@@ -312,7 +313,7 @@ class TopicAdmin:
         self, topic: str, client_ids: Iterable[str]
     ) -> dict[str, builtins.list[MessageQueue]]:
         """Return which queues each of *client_ids* would read with the strategy ``average``."""
-        clients = sorted(set(client_ids))
+        clients = sorted(set(as_list(client_ids)))
         if not clients:
             raise ConfigError("client_ids", clients, "expected at least one")
         queues = sorted((await self._servers.instance.routes.fetch(topic)).subscribe_queues)

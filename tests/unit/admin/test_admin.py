@@ -596,10 +596,26 @@ async def test_invalid_arguments_raise_before_any_request(
         admin.query_messages(TOPIC, ""),
         admin.query_messages(TOPIC, "key", begin=naive),
         admin.query_messages(TOPIC, "key", max_messages=0),
+        admin.controllers.metadata("controller"),
+        admin.controllers.config("controller"),
+        admin.brokers.reset_master_flush_offset("broker-a", 0),
+        admin.brokers.add("container", "broker.conf"),
+        admin.brokers.remove("container", "c", "broker-a", 0),
+        admin.metadata.restore({}),  # type: ignore[arg-type]
     ):
         with pytest.raises(ConfigError):
             await refused
     assert cluster.broker.requests == []
+
+
+async def test_a_single_name_is_not_a_list_of_letters(admin: AdminClient) -> None:
+    assert [*await admin.topics.allocate(TOPIC, "one")] == ["one"]
+
+
+async def test_a_queue_that_the_topic_lacks_is_named(admin: AdminClient) -> None:
+    with pytest.raises(ConfigError, match="topic orders has no such queue") as caught:
+        await admin.messages.by_offset(MessageQueue(TOPIC, "broker-z", 0), 0)
+    assert caught.value.setting == "queue"
 
 
 async def test_calls_raise_before_start_and_after_close(cluster: FakeCluster) -> None:
