@@ -23,6 +23,7 @@ from typing import (
 import click
 
 from rocketmq_aio.cli.streams import drop_output
+from rocketmq_aio.errors import ConfigError
 
 A = TypeVar("A")
 HELP: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -75,6 +76,12 @@ class Argument(click.Argument):
     """A positional argument with a help text, which `Command` shows."""
 
     text = ""
+
+    def make_metavar(self, ctx: click.Context) -> str:
+        """Return its name; in brackets if it is optional, with dots if there may be several."""
+        name = self.human_readable_name
+        name = name if self.required else f"[{name}]"
+        return name if self.nargs == 1 else f"{name}..."
 
 
 class Group(click.Group):
@@ -149,16 +156,22 @@ def command(
             }
             try:
                 return function(kind(**values))
+            except ConfigError as error:
+                if (name := shown.get(error.setting)) is None:
+                    raise
+                raise ConfigError(name, error.value, error.reason) from error
             except KeyboardInterrupt:
                 raise click.Abort from None
             except BrokenPipeError:  # the reader, such as `head`, has enough
                 drop_output()
                 return 0
 
+        params = {each.name: _parameter(each, hints[each.name]) for each in own}
+        shown = {name.removeprefix("p_"): _shown(each) for name, each in params.items()}
         made = Command(
             name,
             callback=call,
-            params=[_parameter(each, hints[each.name]) for each in own],
+            params=[*params.values()],
             help=inspect.getdoc(function),
             epilog=_epilog(examples),
             context_settings=HELP,
@@ -167,6 +180,13 @@ def command(
         return function
 
     return register
+
+
+def _shown(parameter: click.Parameter) -> str:
+    """Return the name of an option or argument for errors."""
+    if isinstance(parameter, click.Argument):
+        return parameter.human_readable_name
+    return next(name for name in parameter.opts if name.startswith("--"))
 
 
 def _epilog(examples: str) -> str | None:

@@ -18,8 +18,9 @@ from rocketmq_aio.cli.running import run_async
 from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
-from rocketmq_aio.errors import ConfigError, RouteNotFoundError
+from rocketmq_aio.errors import ConfigError, RouteNotFoundError, SubscriptionError
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
+from rocketmq_aio.protocol.codes import ResponseCode
 
 app = Group("consume")
 IDLE_SECONDS: Final = 1.0
@@ -42,7 +43,7 @@ class ConsumeArguments(FormatArguments, ClientArguments):
         "--from",
         default="end",
     )
-    filter: str = option("Tags, such as 'new || paid'.", "--filter", "-f", default="*")
+    filter: str | None = option("Tags, such as 'new || paid'; default: all.", "--filter", "-f")
     sql: str | None = option("SQL92 condition on properties, instead of --filter.")
     count: int | None = option("Messages to print at most.", "--count", "-c", min=1)
     exit_at_end: bool = option("End when everything stored before is printed.", default=False)
@@ -56,7 +57,11 @@ class ConsumeArguments(FormatArguments, ClientArguments):
 
     def selector(self) -> str | MessageSelector:
         """Return the filter."""
-        return self.filter if self.sql is None else MessageSelector.by_sql(self.sql)
+        if self.sql is None:
+            return "*" if self.filter is None else self.filter
+        if self.filter is not None:
+            raise ConfigError("sql", self.sql, "give either it or --filter")
+        return MessageSelector.by_sql(self.sql)
 
 
 @command(app, "consume", ConsumeArguments, EXAMPLES)
@@ -66,6 +71,7 @@ def _consume(arguments: ConsumeArguments) -> int:
     Without --group no group is joined and nothing is committed: running consumers notice nothing.
     """
     start = parse_start(arguments.start)
+    arguments.selector()
     if arguments.group is not None and arguments.queue is not None:
         raise ConfigError("--queue", arguments.queue, "the queues of a member are assigned")
     is_endless = arguments.count is None and not arguments.exit_at_end
@@ -75,16 +81,26 @@ def _consume(arguments: ConsumeArguments) -> int:
 
 async def _named(arguments: ConsumeArguments, work: Coroutine[Any, Any, int]) -> int:
     async with topics_checked(arguments):
-        return await work
+        try:
+            return await work
+        except SubscriptionError as error:
+            if error.code != ResponseCode.SUBSCRIPTION_PARSE_FAILED or arguments.sql is None:
+                raise
+            raise ConfigError("sql", arguments.sql, str(error.remark)) from error
 
 
 async def _read(arguments: ConsumeArguments, start: str | datetime) -> int:
     show, left = printer(arguments.output, bodies=arguments.bodies), arguments.count
     async with PullConsumer(READER_GROUP, client=arguments.config()) as reader:
+        queues = await reader.message_queues(arguments.topic)
+        ids = {each.queue_id for each in queues}
+        if ids and arguments.queue not in {None, *ids}:
+            reason = f"the queues of topic {arguments.topic} are 0 to {max(ids)}"
+            raise ConfigError("queue", arguments.queue, reason)
         messages = read_topic(
             reader,
             arguments.topic,
-            await reader.message_queues(arguments.topic),
+            queues,
             start=start,
             selector=arguments.selector(),
             exit_at_end=arguments.exit_at_end,

@@ -48,7 +48,7 @@ _SETTINGS: Final = {
     "TOPICS": "subscribe topics topic",
     "--pattern": "subscribePattern pattern",
     "--to-topic": "to",
-    "--filter": "subExpression",
+    "--filter": "subExpression selector",
     "--column": "columns",
     "--path": "target",
     "--body-format": "kind",
@@ -64,7 +64,7 @@ HINTS: Final[dict[type[RocketMQError], str]] = {
     AuthError: "check --credentials-file, or ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY",
     NameServerUnavailableError: "check --name-server and --tls",
     NotConnectedError: "check that the broker runs and can be reached from this host",
-    RouteNotFoundError: "check the name (TOPICS, --to-topic) and the permission of the topic",
+    RouteNotFoundError: "check the name and the permission of the topic",
 }
 # An exception of Python in the message of Spark: the last line of its traceback.
 PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)

@@ -39,7 +39,7 @@ class LagArguments(FormatArguments, ClientArguments):
     """Options of `lag`."""
 
     groups: list[str] | None = argument(
-        "Groups; default: all.", "GROUPS...", None, complete=complete_groups
+        "Groups; default: all.", "GROUPS", None, complete=complete_groups
     )
     topic: str | None = option("Only this topic.", complete=complete_topics)
     match: str | None = option("Only groups whose names match, such as 'shop-*'.")

@@ -29,7 +29,7 @@ POLL_SECONDS: Final = 0.1  # interval of checks for signals
 class LagArguments(OutputArguments, ConnectionArguments):
     """Options of `lag`."""
 
-    topics: list[str] = argument("Names of topics.", "TOPICS...")
+    topics: list[str] = argument("Names of topics.", "TOPICS")
     watch: float | None = option("Interval in seconds to show the lag again.", min=0.1)
     dry_run: bool = option("Accepted for scripts; lag changes nothing.", default=False)
 

@@ -80,7 +80,8 @@ async def _put(arguments: RestoreArguments) -> int:
     except msgspec.DecodeError as error:
         raise ConfigError("FILE", str(arguments.file), f"is no object in JSON: {error}") from None
     metadata = Metadata.from_dict(NOTHING | values)
-    brokers = {old: new for old, new in (parse_pairs(arguments.brokers) or {}).items() if new}
+    pairs = parse_pairs(arguments.brokers, "brokers") or {}
+    brokers = {old: new for old, new in pairs.items() if new}
     if arguments.confirm(f"create or change {_count(metadata)}"):
         async with arguments.admin() as admin:
             await admin.metadata.restore(metadata, brokers=brokers)

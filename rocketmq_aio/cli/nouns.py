@@ -176,6 +176,10 @@ VERBS: Final = {
     "namesrv value": Verb(missing="no name server has a value {key} in namespace {namespace}"),
     "acl policies": Verb(missing="no broker has policies of {subject}"),
     "user show": Verb(missing="no broker has a user {username}"),
+    "offset time-spans": Verb(
+        columns="queue.topic queue.broker_name queue.queue_id "
+        "min_time_stamp max_time_stamp consume_time_stamp delay_time"
+    ),
     "offset skip": Verb(
         "move group {group} to the end of topic {topic}",
         columns=_RESETS,
@@ -272,7 +276,7 @@ def register(app: click.Group, noun: str, shown: str, method: Callable[..., Any]
     is_read = _is_read(method)
 
     def run(arguments: Any) -> int:  # noqa: ANN401 - a kind
-        values = {each.name: each.value(getattr(arguments, f"p_{each.name}")) for each in given}
+        values = {each.name: each.read(arguments) for each in given}
         call = _Call(arguments, noun, name, values, verb, names)
         return run_async(_call(call, is_change=is_change, is_read=is_read))
 

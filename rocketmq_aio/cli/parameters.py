@@ -112,6 +112,16 @@ class Parameter:
     positional: bool
     default: Any
 
+    def read(self, arguments: object) -> Any:  # noqa: ANN401
+        """Return the value of the text in *arguments*.
+
+        :raises ConfigError: the text has no value
+        """
+        try:
+            return self.value(getattr(arguments, f"p_{self.name}"))
+        except ConfigError as error:
+            raise ConfigError(self.name, error.value, error.reason) from error
+
     def field(self) -> Any:  # noqa: ANN401 - of a dataclass
         """Return the field of the option or argument."""
         about = {"complete": done} if (done := COMPLETED.get(self.name)) else {}
@@ -288,7 +298,7 @@ def _pairs(texts: Sequence[str]) -> Mapping[str, str | None]:
 
 def _number(name: str, text: str | None) -> int:
     if text is None or not text.isdecimal():
-        raise ConfigError(name, text, "expected a number")
+        raise ConfigError(name, text, f"expected a number for {name}")
     return int(text)
 
 
@@ -331,12 +341,15 @@ def parse_queue(text: str | None) -> MessageQueue | None:
     return MessageQueue(topic, broker, int(number))
 
 
-def parse_pairs(texts: Sequence[str]) -> dict[str, str | None] | None:
-    """Return the names and values of ``NAME=VALUE`` texts; ``NAME=`` is None, which removes."""
+def parse_pairs(texts: Sequence[str], setting: str = "pairs") -> dict[str, str | None] | None:
+    """Return the names and values of ``NAME=VALUE`` texts; ``NAME=`` is None, which removes.
+
+    :raises ConfigError: a text has another form; it names *setting*
+    """
     pairs: dict[str, str | None] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise ConfigError("NAME=VALUE", None, "expected an equals sign between name and value")
+            raise ConfigError(setting, text, "expected NAME=VALUE")
         pairs[name] = value or None
     return pairs or None

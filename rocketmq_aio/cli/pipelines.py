@@ -53,7 +53,7 @@ class RangeArguments:
 class SelectionArguments(RangeArguments):
     """Selection of messages."""
 
-    topics: list[str] | None = argument("Names of topics.", "TOPICS...", default=None)
+    topics: list[str] | None = argument("Names of topics.", "TOPICS", default=None)
     pattern: str | None = _message("Regular expression, instead of topics.")
     filter: str = _message("Tags, such as 'new || paid'.", default="*")
     sql: str | None = _message("SQL92 condition, instead of --filter.")

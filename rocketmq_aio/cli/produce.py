@@ -20,6 +20,7 @@ from rocketmq_aio.cli.parameters import parse_pairs
 from rocketmq_aio.cli.running import run_async
 from rocketmq_aio.errors import ConfigError, InvalidMessageError
 from rocketmq_aio.model.message import MAX_DELAY_LEVEL, Message
+from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.properties import PRIORITY, RESERVED, SHARDING_KEY
 from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer.producer import Producer
@@ -59,7 +60,7 @@ class ProduceArguments(ProgressArguments, ClientArguments):
     """Options of `produce`."""
 
     topic: str = argument("Topic to send to.", "TOPIC", complete=complete_topics)
-    files: list[Path] | None = argument("Files; default: standard input.", "FILES...", None)
+    files: list[Path] | None = argument("Files; default: standard input.", "FILES", None)
     json: bool = option(
         "Lines are JSON objects: body or body_base64, key or keys, tag, properties, sharding_key, "
         "delay_seconds, delay_level, priority.",
@@ -81,6 +82,25 @@ class ProduceArguments(ProgressArguments, ClientArguments):
     count: int | None = option("Messages to send at most.", min=1)
     verbose: bool = option("Print each result as JSON.", "--verbose", "-v", default=False)
     group: str = option("Producer group.", "--group", "-g", default=GROUP)
+
+    def check(self) -> None:
+        """Raise `ConfigError` for a topic or an option that no message can have."""
+        check_topic(self.topic)
+        options: dict[str, dict[str, Any]] = {
+            "tag": {"tags": self.tag},
+            "key": {"keys": self.key},
+            "property": {"properties": self.properties()},
+            "sharding_key": {"sharding_key": self.sharding_key},
+            "priority": {"priority": self.priority},
+        }
+        for name, given in options.items():
+            try:
+                Message(self.topic, b"-", **given)
+            except InvalidMessageError as error:
+                [value] = given.values()
+                raise ConfigError(name, value, error.reason) from None
+        if self.delay is not None and self.delay_level:
+            raise ConfigError("delay", self.delay, "give either it or --delay-level")
 
     def message(self, line: Line) -> Message:
         """Return the message of a line; raise `InputError` if there is none."""
@@ -113,7 +133,8 @@ class ProduceArguments(ProgressArguments, ClientArguments):
 
     def properties(self) -> dict[str, str]:
         """Return those of every message; raise `ConfigError` for names of the system."""
-        pairs = {name: text or "" for name, text in (parse_pairs(self.property) or {}).items()}
+        given = parse_pairs(self.property, "property") or {}
+        pairs = {name: text or "" for name, text in given.items()}
         if taken := RESERVED & pairs.keys():
             reason = "belongs to the system: use --key, --tag, --delay or --sharding-key"
             raise ConfigError("--property", min(taken), reason)
@@ -146,7 +167,7 @@ def _produce(arguments: ProduceArguments) -> int:
     Up to 256 sends run at once. The first failure, or a line that is no message, ends the command:
     later lines are not sent, and sends that run are finished first.
     """
-    arguments.properties()
+    arguments.check()
     check_files(arguments.files or ())
     return run_async(_send_all(arguments))
 

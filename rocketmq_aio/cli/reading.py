@@ -53,7 +53,8 @@ def parse_start(text: str) -> str | datetime:
     try:
         when = parse_time(text)
     except ConfigError as error:
-        raise ConfigError("--from", text, f"beginning, end, or {error.reason}") from None
+        reason = f"expected beginning, end, {error.reason.removeprefix('expected ')}"
+        raise ConfigError("--from", text, reason) from None
     assert when is not None
     return when
 

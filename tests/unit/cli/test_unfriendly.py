@@ -64,6 +64,49 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_sent(
 
 
 @pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("produce a.b", "TOPIC 'a.b': only letters, digits"),
+        ("produce orders --tag a||b", "--tag 'a||b': tags='a||b': a message has one tag"),
+        ("produce orders --property price", "--property 'price': expected NAME=VALUE"),
+        ("produce orders --delay 1 --delay-level 2", "--delay '1.0': give either it or --delay"),
+        ("consume orders --filter a --sql b>1", "--sql 'b>1': give either it or --filter"),
+        ("consume orders --sql b>", "--sql 'b>': ParseException"),
+        ("consume orders --filter ||", "--filter '||': "),
+        ("consume orders --queue 7", "--queue '7': the queues of topic orders are 0 to 1"),
+        ("consume orders --from begin", "--from 'begin': expected beginning, end, a time with"),
+        ("group create a.b", "GROUP 'a.b': only letters"),
+        ("topic create a.b", "TOPIC 'a.b': only letters"),
+        ("topic create a --queues 0", "--queues '0': expected a whole number from 1"),
+        ("topic create a --brokers x", "--brokers 'x': the name server knows"),
+        ("topic create a --attributes b", "--attributes 'b': expected NAME=VALUE"),
+        ("topic set-order orders broker-a=b --yes", "QUEUES 'b': expected a number for broker-a"),
+        ("message by-offset orders/broker-a 0", "QUEUE 'orders/broker-a': expected TOPIC/BROKER/"),
+        ("message by-offset orders/broker-z/0 0", "QUEUE 'orders/broker-z/0': topic orders has no"),
+        ("message by-key orders 1 --begin now", "--begin 'now': expected a time with zone"),
+        ("broker switch-timer-engine POP --yes", "ENGINE 'POP': expected one of"),
+        ("metadata restore {} --brokers a --yes", "--brokers 'a': expected NAME=VALUE"),
+    ],
+)
+def test_a_wrong_option_is_named_as_the_command_names_it(
+    rmq: Rmq, tmp_path: Path, command: str, error: str
+) -> None:
+    file = tmp_path / "metadata.json"
+    file.write_text("{}")
+
+    said = rmq(*command.format(file).split(), code=2, stderr=True)
+
+    assert said.startswith(f"rmq: {error}")
+    assert said.count("\n") == 1
+
+
+def test_optional_arguments_are_in_brackets_in_the_help(rmq: Rmq) -> None:
+    assert "Usage: rmq produce [OPTIONS] TOPIC [FILES]..." in rmq("produce", "--help")
+    assert "Usage: rmq group progress [OPTIONS] GROUP [TOPIC]" in rmq("group", "progress", "-h")
+    assert "[OPTIONS] TOPIC CLIENT_IDS..." in rmq("topic", "allocate", "-h")
+
+
+@pytest.mark.parametrize(
     "when", ["9" * 26, "9" * 5000, "2026-13-01T00:00:00Z", "10000-01-01T00:00:00Z"]
 )
 @pytest.mark.parametrize(
