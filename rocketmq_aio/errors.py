@@ -97,7 +97,8 @@ class BrokerError(RocketMQError):
     """The broker or name server returned an error code; ``remark`` is its text."""
 
     def __init__(self, code: int, remark: str | None, address: str = "") -> None:
-        super().__init__(f"{shown(address)}: code {code}: {shown(remark) or 'no remark'}")
+        where = f"{shown(address)}: " if address else ""
+        super().__init__(f"{where}code {code}: {shown(remark) or 'no remark'}")
         self.code = code
         self.remark = remark
         self.address = address

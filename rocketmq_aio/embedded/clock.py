@@ -85,7 +85,7 @@ class Clock:
 
         :raises ValueError: *seconds* is negative, or no number
         """
-        if not 0 <= seconds < math.inf:
+        if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
             raise ValueError(f"seconds={seconds!r}: expected a number from 0 on")
         target = self.monotonic() + seconds
         try:

@@ -397,8 +397,10 @@ class RouteTable:
         :raises NotConnectedError: there is a master, or no slave either
         """
         replica = self.replica_of(queue, MASTER_ID)
-        if replica is None or replica[1] == MASTER_ID:
-            raise NotConnectedError(self.broker_of(queue), "no route names only slaves of it")
+        if replica is None:
+            raise NotConnectedError(self.broker_of(queue), "no route names this broker")
+        if replica[1] == MASTER_ID:
+            raise NotConnectedError(self.broker_of(queue), "it has a master, which has to be asked")
         return replica[0]
 
     def broker_of(self, queue: MessageQueue) -> str:

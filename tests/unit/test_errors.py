@@ -167,6 +167,7 @@ def test_errors_have_their_builtin_bases(kind: type[Exception], base: type[Excep
         (RequestTimeoutError("a:1", 310, 3.0), "a:1: no answer to request 310 within 3 s"),
         (BrokerError(17, "no topic", "a:1"), "a:1: code 17: no topic"),
         (BrokerError(1, None, "a:1"), "a:1: code 1: no remark"),
+        (BrokerError(26, "no group"), "code 26: no group"),
         (NameServerUnavailableError({}), "no name server answered (none is configured)"),
         (
             NameServerUnavailableError({"a:1": OSError("refused"), "b:2": OSError("reset")}),

@@ -68,7 +68,7 @@ def stored(cluster: EmbeddedCluster) -> int:
         (lambda faults: faults.handle("send", None, executed=False), "executed: this fault has no"),
         (lambda faults: faults.hold("send", times=0), "times=0: expected 1 or more, or None"),
         (lambda faults: faults.drop("send", broker="broker-z"), "choose from namesrv, broker-a, "),
-        (lambda faults: faults.refuse("send", "BUSY"), "code='BUSY': expected a response code"),  # type: ignore[arg-type]
+        (lambda faults: faults.refuse("send", "BUSY"), "code='BUSY': expected a response code"),
         (lambda faults: faults.delay("send", -1), "seconds=-1: expected a number from 0 on"),
         (lambda faults: faults.delay("send", float("nan")), "seconds=nan: expected a number"),
     ],
