@@ -8,8 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
-from rocketmq_aio.config.functions import check_function
-from rocketmq_aio.config.validation import MIB, bool_from, bounded, check_settings, settings
+from rocketmq_aio.config.validation import (
+    MIB,
+    bool_from,
+    bounded,
+    check_function,
+    check_settings,
+    settings,
+)
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import RPCHook
 from rocketmq_aio.model.address import check_namesrv

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Generic, Literal, Protocol, TypeAlias
 
-from rocketmq_aio.config.functions import check_function
-from rocketmq_aio.config.validation import MIB, bounded, check_settings, settings
+from rocketmq_aio.config.validation import MIB, bounded, check_function, check_settings, settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.codec import Codec, V, check_codec
 from rocketmq_aio.model.names import check_topic

@@ -15,11 +15,7 @@ import anyio
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError, RouteNotFoundError
-from rocketmq_aio.instance.client_instance import (
-    MAKE_ANOTHER,
-    MQClientInstance,
-    other_loop_error,
-)
+from rocketmq_aio.instance.client_instance import MAKE_ANOTHER, MQClientInstance, other_loop_error
 from rocketmq_aio.instance.hook_runner import LifecycleHook, bind_hooks
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger

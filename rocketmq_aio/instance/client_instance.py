@@ -361,9 +361,7 @@ class MQClientInstance:
             client.on_failed(cause)
 
 
-def other_loop_error(
-    what: str, loop: asyncio.AbstractEventLoop, way_out: str
-) -> NotRunningError:
+def other_loop_error(what: str, loop: asyncio.AbstractEventLoop, way_out: str) -> NotRunningError:
     """Return the error for a call from another loop than *loop*, in which *what* was started."""
     if loop.is_closed():
         ended = f"{what} ended with its event loop, which is closed: {MAKE_ANOTHER}, and close it"

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from rocketmq_aio.config.functions import check_function, name_of
+from rocketmq_aio.config.validation import check_function, name_of
 from rocketmq_aio.errors import ConfigError, InvalidMessageError, RouteNotFoundError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.properties import NAME_END, PAIR_END, PRIORITY, SHARDING_KEY

@@ -11,9 +11,9 @@ import anyio
 from msgspec.structs import replace
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.config.functions import check_function, is_async, name_of
+from rocketmq_aio.config.functions import is_async
 from rocketmq_aio.config.producer import ProducerConfig
-from rocketmq_aio.config.validation import checked_count, checked_seconds
+from rocketmq_aio.config.validation import check_function, checked_count, checked_seconds, name_of
 from rocketmq_aio.errors import ConfigError, NameServerUnavailableError, RouteNotFoundError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.hook_runner import AnySendHook

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rocketmq_aio.config.functions import check_function, name_of
+from rocketmq_aio.config.validation import check_function, name_of
 from rocketmq_aio.errors import ConfigError
 
 
