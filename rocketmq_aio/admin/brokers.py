@@ -28,7 +28,6 @@ from rocketmq_aio.admin.server_results import (
 from rocketmq_aio.admin.servers import AT_ONCE, Servers, check_settings_known
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import BrokerError, ConfigError, shown
-from rocketmq_aio.model.address import parse_address
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
@@ -273,7 +272,6 @@ class BrokerAdmin:
 
     async def reset_master_flush_offset(self, address: str, offset: int) -> None:
         """Set the flush offset of its master that the slave at *address* knows (5.0)."""
-        parse_address(address)
         header = operations.ResetMasterFlushOffset(master_flush_offset=offset)
         await self._servers.request(address, header)
 
@@ -407,12 +405,10 @@ class BrokerAdmin:
 
         :param config_path: of the broker's configuration file, on the machine of the container
         """
-        parse_address(container, setting="container")
         await self._servers.request(container, operations.AddBroker(config_path=config_path))
 
     async def remove(self, container: str, cluster: str, broker: str, broker_id: int) -> None:
         """Stop a broker in the container at address *container* (5.0)."""
-        parse_address(container, setting="container")
         header = operations.RemoveBroker(
             broker_name=broker, broker_cluster_name=cluster, broker_id=broker_id
         )

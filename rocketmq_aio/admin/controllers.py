@@ -16,7 +16,6 @@ from rocketmq_aio.admin.server_results import (
 )
 from rocketmq_aio.admin.servers import Servers, as_list, check_settings_known
 from rocketmq_aio.errors import ConfigError, NotConnectedError
-from rocketmq_aio.model.address import parse_address
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests import operations
@@ -38,13 +37,12 @@ class ControllerAdmin:
 
     async def metadata(self, address: str) -> ControllerMetadata:
         """Return the controllers of a group and their leader, as the one at *address* knows."""
-        parse_address(address)
         command = await self._servers.request(address, operations.GET_CONTROLLER_METADATA)
         return read_header(command, ControllerMetadata)
 
     async def config(self, addresses: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the settings of each controller."""
-        header, targets = operations.GET_CONTROLLER_CONFIG, _targets(addresses)
+        header, targets = operations.GET_CONTROLLER_CONFIG, {a: a for a in as_list(addresses)}
         responses = await self._servers.send_each("reading settings", targets, header)
         return {address: read_properties(each.body) for address, each in responses.items()}
 
@@ -55,7 +53,7 @@ class ControllerAdmin:
         """
         if not settings:
             raise ConfigError("settings", settings, "expected settings by name")
-        header, targets = operations.UPDATE_CONTROLLER_CONFIG, _targets(addresses)
+        header, targets = operations.UPDATE_CONTROLLER_CONFIG, {a: a for a in as_list(addresses)}
         body = write_properties(settings)
         await self._servers.send_each("changing settings", targets, header, body)
         await check_settings_known(settings, self.config(targets))
@@ -120,14 +118,6 @@ class ControllerAdmin:
         if not leader:
             raise NotConnectedError(address, "this controller knows no leader")
         return leader
-
-
-def _targets(addresses: Iterable[str]) -> dict[str, str]:
-    """Return *addresses* as names and addresses; raise `ConfigError` for an invalid one."""
-    targets = {each: each for each in as_list(addresses)}
-    for address in targets:
-        parse_address(address, setting="addresses")
-    return targets
 
 
 def _now() -> int:

@@ -596,11 +596,6 @@ async def test_invalid_arguments_raise_before_any_request(
         admin.query_messages(TOPIC, ""),
         admin.query_messages(TOPIC, "key", begin=naive),
         admin.query_messages(TOPIC, "key", max_messages=0),
-        admin.controllers.metadata("controller"),
-        admin.controllers.config("controller"),
-        admin.brokers.reset_master_flush_offset("broker-a", 0),
-        admin.brokers.add("container", "broker.conf"),
-        admin.brokers.remove("container", "c", "broker-a", 0),
         admin.metadata.restore({}),  # type: ignore[arg-type]
     ):
         with pytest.raises(ConfigError):
@@ -608,8 +603,14 @@ async def test_invalid_arguments_raise_before_any_request(
     assert cluster.broker.requests == []
 
 
-async def test_a_single_name_is_not_a_list_of_letters(admin: AdminClient) -> None:
+async def test_a_single_name_is_not_a_list_of_letters(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    address = cluster.brokers[0].address
+    cluster.brokers[0].faults.handle(RequestCode.GET_CONTROLLER_CONFIG, Response(body=b"a=1"))
+
     assert [*await admin.topics.allocate(TOPIC, "one")] == ["one"]
+    assert await admin.controllers.config(address) == {address: {"a": "1"}}
 
 
 async def test_a_queue_that_the_topic_lacks_is_named(admin: AdminClient) -> None:
