@@ -200,7 +200,8 @@ class Connection(asyncio.BufferedProtocol):
         """In a forked child: refuse calls, and detach this copy from the parent's socket.
 
         Closing the transport would remove the socket from the parent's selector.  Instead, its
-        file descriptor is replaced by that of an unconnected socket.
+        file descriptor is replaced by that of an unconnected socket; without a free descriptor
+        it stays, unused.
         """
         self.loss = reason
         self.usable = False
@@ -208,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
         transport, self._transport = self._transport, None
         shared = transport.get_extra_info("socket") if transport is not None else None
         if shared is not None and shared.fileno() >= 0:
-            with socket.socket() as unconnected:
+            with suppress(OSError), socket.socket() as unconnected:
                 os.dup2(unconnected.fileno(), shared.fileno(), inheritable=False)
 
     # --- called by the event loop ---------------------------------------------------------------

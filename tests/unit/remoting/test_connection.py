@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 
 import pytest
@@ -469,3 +470,24 @@ async def test_a_connection_attempt_holds_no_receive_buffer() -> None:
 
     make()  # what is loaded with the first one
     assert held_bytes(make) < RECEIVE_BYTES // 4
+
+
+async def test_a_forked_child_without_free_descriptors_refuses_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def make_socket() -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    wire = Wire()
+    ours, peer = socket.socketpair()
+    await asyncio.get_running_loop().create_unix_connection(lambda: wire.connection, sock=ours)
+    transport = wire.connection._transport
+    assert transport is not None
+    with peer:
+        with monkeypatch.context() as patched:
+            patched.setattr(socket, "socket", make_socket)
+            wire.connection.after_fork("the parent started it")
+        with pytest.raises(NotConnectedError, match="the parent started it"):
+            await wire.request()
+        transport.abort()
+        await settle()
