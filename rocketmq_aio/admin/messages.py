@@ -33,7 +33,7 @@ from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.record import decode_record, stored_message
 from rocketmq_aio.protocol.requests.admin import QueryMessage, ViewMessage
 from rocketmq_aio.protocol.requests.from_broker import ConsumeMessageDirectly
-from rocketmq_aio.remoting.dial import resolve
+from rocketmq_aio.remoting.dial import Resolver
 from rocketmq_aio.remoting.response_errors import is_about_account
 
 Wanted = Callable[[MessageExt], bool]
@@ -54,6 +54,7 @@ class MessageAdmin:
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
         self._search = OffsetSearch(servers)
+        self._resolver = Resolver()
 
     async def by_offset_id(self, offset_message_id: str) -> MessageExt:
         """Return the message that *offset_message_id* refers to.
@@ -329,19 +330,20 @@ class MessageAdmin:
         ]
         with anyio.move_on_after(self._servers.instance.config.request_timeout_seconds):
             for name, address in advertised:
-                if await _is_at(address, stored_at):
+                if await self._is_at(address, stored_at):
                     return name, address
         return None
 
-
-async def _is_at(advertised: str, stored_at: str) -> bool:
-    """Whether the address *advertised*, maybe a host name, is *stored_at*, an IP and port."""
-    ip, port = parse_address(stored_at)
-    try:
-        host, advertised_port = parse_address(advertised)
-        return port == advertised_port and str(ip_address(ip)) in await resolve(host, port, {})
-    except (ValueError, OSError):  # ValueError: no host has such a name
-        return False
+    async def _is_at(self, advertised: str, stored_at: str) -> bool:
+        """Whether the address *advertised*, maybe a host name, is *stored_at*, an IP and port."""
+        ip, port = parse_address(stored_at)
+        try:
+            host, advertised_port = parse_address(advertised)
+            if port != advertised_port:
+                return False
+            return str(ip_address(ip)) in await self._resolver.resolve(host, port)
+        except (ValueError, OSError):  # ValueError: no host has such a name
+            return False
 
 
 def read_offset_id(text: str) -> tuple[str, int]:

@@ -9,18 +9,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.errors import ConfigError, NotConnectedError
 from rocketmq_aio.model.address import parse_address
 from rocketmq_aio.remoting.connection import Connection
+from rocketmq_aio.remoting.waiters import WaiterQueue
 
 CLOSED_IN_HANDSHAKE: Final = "closed by the peer during the TLS handshake; it may not speak TLS"
 
-Lookups: TypeAlias = dict[tuple[str, int], "asyncio.Future[list[Any]]"]
-"""Running lookups by host name and port."""
+LOOKUPS_AT_ONCE: Final = 4  # the executor of asyncio has 5 threads or more
 
 
 class Dialer:
@@ -31,7 +31,7 @@ class Dialer:
         self._seconds = config.connect_timeout_seconds
         tls = config.tls
         self._ssl = ssl.create_default_context() if tls is True else tls or None
-        self._lookups: Lookups = {}
+        self._resolver = Resolver()
 
     async def dial(self, address: str, make: Callable[[], Connection]) -> Connection:
         """Return the connection that *make* creates, connected; tries all addresses of a host name.
@@ -44,7 +44,7 @@ class Dialer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._seconds
         async with asyncio.timeout_at(deadline):
-            addresses = await resolve(host, port, self._lookups)
+            addresses = await self._resolver.resolve(host, port)
         for left in range(len(addresses), 0, -1):
             # Leaves time for the next addresses.
             until = loop.time() + (deadline - loop.time()) / left
@@ -89,31 +89,56 @@ class Dialer:
         return mapped
 
 
-async def resolve(host: str, port: int, lookups: Lookups) -> list[str]:
-    """Return the IP addresses of *host*, each once, in the order of the resolver.
+class Resolver:
+    """Looks up host names, up to `LOOKUPS_AT_ONCE` concurrently.
 
     A lookup cannot be cancelled: it keeps its thread of the event loop's executor, which the
-    application uses too, until the resolver gives up.  So later calls await the one in *lookups*.
+    application uses too, until the system's resolver gives up.  So the callers for a name share
+    its lookup, and others wait for their turn.
     """
-    with suppress(ValueError):
-        return [str(ip_address(host))]
-    key = host, port
-    if (lookup := lookups.get(key)) is None:
+
+    def __init__(self) -> None:
+        self._lookups: dict[tuple[str, int], asyncio.Future[list[Any]]] = {}  # that run
+        self._waiters = WaiterQueue(on_cancelled=lambda *_: self._wake_next())
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """Return the IP addresses of *host*, each once, in the order of the system's resolver.
+
+        :raises OSError: it is unknown
+        :raises ValueError: no host has such a name
+        """
+        with suppress(ValueError):
+            return [str(ip_address(host))]
+        key = host, port
+        while (lookup := self._lookups.get(key)) is None:
+            if len(self._lookups) < LOOKUPS_AT_ONCE:
+                lookup = self._look_up(host, port)
+                break
+            await self._waiters.wait()
+        self._wake_next()  # this caller may have been woken for a turn that it does not need
+        infos = await asyncio.shield(lookup)
+        return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in infos))
+
+    def _look_up(self, host: str, port: int) -> asyncio.Future[list[Any]]:
         look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         try:
             lookup = asyncio.get_running_loop().run_in_executor(None, look_up)
         except RuntimeError as error:  # no thread can be started
+            self._wake_next()
             raise OSError(f"{host} cannot be resolved: {error}") from error
-        lookups[key] = lookup
-        lookup.add_done_callback(partial(_end_lookup, lookups, key))
-    infos = await asyncio.shield(lookup)
-    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in infos))
+        self._lookups[host, port] = lookup
+        lookup.add_done_callback(partial(self._end, (host, port)))
+        return lookup
 
+    def _end(self, key: tuple[str, int], lookup: asyncio.Future[list[Any]]) -> None:
+        del self._lookups[key]
+        if not lookup.cancelled():
+            lookup.exception()  # retrieved: all callers may have timed out
+        self._wake_next()
 
-def _end_lookup(lookups: Lookups, key: tuple[str, int], lookup: asyncio.Future[list[Any]]) -> None:
-    del lookups[key]
-    if not lookup.cancelled():
-        lookup.exception()  # retrieved: all callers may have timed out
+    def _wake_next(self) -> None:
+        if len(self._lookups) < LOOKUPS_AT_ONCE:
+            self._waiters.wake_one()
 
 
 def failure_reason(error: BaseException) -> str:

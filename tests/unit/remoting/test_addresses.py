@@ -27,10 +27,10 @@ async def test_ipv6_addresses_are_understood() -> None:
 
 
 async def test_a_name_is_tried_at_each_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def resolve(host: str, port: int, _: object) -> list[str]:
+    async def resolve(_: dial.Resolver, host: str, port: int) -> list[str]:
         return ["127.0.0.2", "127.0.0.1"]  # nobody listens at the first
 
-    monkeypatch.setattr(dial, "resolve", resolve)
+    monkeypatch.setattr(dial.Resolver, "resolve", resolve)
     async with FakeBroker() as broker, open_client() as opened:
         broker.faults.handle(CODE, Response(), times=None)
 
@@ -75,12 +75,49 @@ async def test_one_lookup_of_a_name_runs_at_a_time(monkeypatch: pytest.MonkeyPat
             with pytest.raises(TimeoutError):
                 await dialer.dial(f"localhost:{broker.port}", NotImplementedError)  # type: ignore[arg-type]  # never called
         answered.set()
-        await until(lambda: not dialer._lookups)
+        await until(lambda: not dialer._resolver._lookups)
         one = list(lookups)
         code = (await opened.ask(f"localhost:{broker.port}")).code
 
     assert one == ["localhost"]
     assert (code, len(lookups)) == (0, 2)
+
+
+async def test_lookups_that_hang_leave_threads_to_the_application(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running, most, lock, answered = 0, 0, threading.Lock(), threading.Event()
+
+    def getaddrinfo(host: str, port: int, **_: object) -> object:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        answered.wait(60)
+        with lock:
+            running -= 1
+        if host == "x":
+            raise socket.gaierror("not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    resolver = dial.Resolver()
+    names = ["x", *(f"broker-{number}" for number in range(20))]
+    asked = [asyncio.create_task(resolver.resolve(name, 1)) for name in (*names, *names)]
+    await until(lambda: running == dial.LOOKUPS_AT_ONCE)
+    for task in (asked[5], asked[-1]):  # waiting ones
+        task.cancel()
+    await asyncio.get_running_loop().run_in_executor(None, lambda: None)
+    answered.set()
+    outcomes = await asyncio.gather(*asked, return_exceptions=True)
+
+    assert most == dial.LOOKUPS_AT_ONCE
+    assert outcomes.count(["10.0.0.1"]) == 2 * 20 - 2
+    assert [type(each) for each in outcomes if isinstance(each, BaseException)] == [
+        *(socket.gaierror, asyncio.CancelledError),
+        *(socket.gaierror, asyncio.CancelledError),
+    ]
+    await until(lambda: not resolver._lookups and not resolver._waiters)
 
 
 async def test_localhost_is_a_name() -> None:

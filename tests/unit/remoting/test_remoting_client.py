@@ -306,11 +306,11 @@ async def test_the_default_deadline_is_the_configured_one() -> None:
 
 
 async def test_connecting_counts_against_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(host: str, port: int, _: object) -> list[str]:
+    async def never(_: dial.Resolver, host: str, port: int) -> list[str]:
         await asyncio.Event().wait()
         return []
 
-    monkeypatch.setattr(dial, "resolve", never)
+    monkeypatch.setattr(dial.Resolver, "resolve", never)
     async with open_client() as opened:
         with pytest.raises(NotConnectedError, match=r"within 0\.05 s"):
             await opened.ask("broker.example:10911", timeout=0.05)
