@@ -23,6 +23,7 @@ from rocketmq_aio import LitePullConfig, LitePullConsumer, Message, Producer
 from rocketmq_aio.testing import Cluster
 from rocketmq_aio.testing.ports import choose_port
 from tests.broker.reading import wait_for_messages
+from tests.broker.reading_groups import is_before
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"
 SECONDS: Final = 60.0
@@ -276,6 +277,24 @@ def test_pop_shares_jobs_and_dead_letters_the_failing_one(
     assert done == [number for number in range(20) if number != 13]
     assert len(re.findall(r"^worker \d: job 13 failed, try [12]$", output, re.M)) == 2
     assert "the last one: MessageDeadLettered(" in output
+
+
+def test_priorities_receives_the_highest_first(
+    rocketmq_cluster: Cluster, rocketmq_namesrv: str, rocketmq_topic: str, rocketmq_group: str
+) -> None:
+    options = ("--namesrv", rocketmq_namesrv, "--topic", f"{rocketmq_topic}-urgent")
+    if is_before(rocketmq_cluster.version, "5.4.0"):
+        with started("priorities", *options) as process:
+            code, output = outcome(process)
+        assert code != 0
+        assert "message.type" in output
+        return
+
+    output = run("priorities", *options, "--group", rocketmq_group)
+
+    received = re.findall(r"^received (\w+), priority \d$", output, re.M)
+    assert set(received[:2]) == {"payment", "alarm"}  # one queue
+    assert received[2:] == ["delivery", "invoice", "newsletter"]
 
 
 def test_admin_resets_offsets_and_deletes_its_topic_and_group(
