@@ -91,8 +91,14 @@ class Stream:
 
     def schedule(self) -> None:
         """Deliver the first piece at its time, if nothing hinders it."""
-        if self._timer is None and self.flying and not self.is_blocked:
-            loop, context = self.receiver.network.loop, self.receiver.context
+        receiver = self.receiver
+        if not self.flying or self.is_blocked:
+            return
+        if receiver.closed:  # its system responds, also for a dead process
+            self.flying.clear()
+            receiver.peer.reset_later()
+        elif self._timer is None:
+            loop, context = receiver.network.loop, receiver.context
             self._timer = loop.call_at(self.flying[0][0], self._arrive, context=context)
 
     def _arrive(self) -> None:
