@@ -22,7 +22,7 @@ from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import Cluster, probe
-from rocketmq_aio.testing.errors import StartError
+from rocketmq_aio.testing.errors import ClusterError, StartError
 from rocketmq_aio.testing.nodes import Node
 from tests.chaos.plan import Client, Fault, Plan
 from tests.chaos.topology import TOPOLOGIES, Topology, draw_cluster_plan
@@ -145,11 +145,13 @@ class ClusterRun:
                 self._workers[client.name] = Worker(
                     Orders(client, "", self._plan.seed, namesrv, addresses, str(self._folder))
                 )
+            watching = asyncio.create_task(self._watch_masters())
             try:
                 await self._break()
                 unread = await self._drain()
                 await self._stop()
             finally:
+                watching.cancel()
                 for worker in self._workers.values():
                     worker.send_signal(signal.SIGKILL)
         self._recorder.close()
@@ -298,9 +300,32 @@ class ClusterRun:
         """
         for broker in self._cluster.brokers:
             if server in broker.replicas:
-                self._recorder.fault("broker", broker.name, started)
-                self._recorder.fault("locks", broker.name, started)
+                self._note_loss(broker.name, started)
         self._recorder.fault("routes", server.name, started, monotonic() + REGISTER_SECONDS)
+
+    def _note_loss(self, broker: str, started: float) -> None:
+        self._recorder.fault("broker", broker, started)
+        self._recorder.fault("locks", broker, started)
+
+    async def _watch_masters(self) -> None:
+        """Record elections that no fault of a broker explains.
+
+        A controller that was frozen, or gets the heartbeats of brokers late on a busy machine,
+        elects another master.
+        """
+        known: dict[str, tuple[Node, float]] = {}  # by broker: its master, and when it was seen
+        while True:
+            for broker in self._cluster.brokers:
+                asked = monotonic()
+                try:
+                    master = await asyncio.to_thread(broker.find_master)
+                except ClusterError:
+                    continue  # there is none now
+                before = known.get(broker.name)
+                if before is not None and before[0] is not master:
+                    self._note_loss(broker.name, before[1])
+                known[broker.name] = master, asked
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _crash(self, fault: Fault) -> None:
         worker = self._workers[fault.target]

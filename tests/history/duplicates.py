@@ -109,12 +109,7 @@ class _Reasons:
     def _of_another(self, earlier: list[Reception], each: Reception, copies: int) -> str:
         """Return why another stored copy was delivered, after *copies* that a producer stored."""
         if each.queue.topic.startswith(RETRY_PREFIX):
-            if any(self._is_refused(before, each.at) for before in earlier):
-                return "retry"
-            if any(self._is_visible_again(before, each.at) for before in earlier):
-                return "expired"
-            # Of a message that was sent twice, one copy may have expired in a lost response.
-            return "sent twice" if len(self._copies.get(each.identity, ())) > 1 else ""
+            return self._of_retry(earlier, each)
         if len({before.body for before in (*earlier, each)}) > 1:
             return ""
         sends = self._sends.get(each.identity, [])
@@ -125,6 +120,20 @@ class _Reasons:
         if unknown or attempts > copies:
             return "sent twice"
         return "broker" if any(is_copied_by_timers(self._history, sent) for sent in sends) else ""
+
+    def _of_retry(self, earlier: list[Reception], each: Reception) -> str:
+        """Return why a copy in a retry topic was delivered."""
+        if any(self._is_refused(before, each.at) for before in earlier):
+            return "retry"
+        if any(self._is_visible_again(before, each.at) for before in earlier):
+            return "expired"
+        # Of a message that was sent twice, one copy may have expired in a lost response.
+        if len(self._copies.get(each.identity, ())) > 1:
+            return "sent twice"
+        if each.group not in self._history.popping:
+            return ""
+        # A broker that lost an acknowledgement, or its pops, retries the message.
+        return self._of_broker(earlier[0].queue.broker_name, earlier[0].at, each.at)
 
     def _of_copy(self, before: Reception, each: Reception) -> str:
         """Return why the same stored copy was delivered again."""

@@ -301,3 +301,16 @@ def test_a_seek_explains_what_another_owner_got_since() -> None:
     history.epochs[1].begin = 0
 
     assert [each.reason for each in duplicates(history)] == ["seek"]
+
+
+@pytest.mark.parametrize(
+    ("failed_at", "pops", "reason"), [(15, True, "broker"), (30, True, ""), (15, False, "")]
+)
+def test_a_broker_that_lost_an_acknowledgement_explains_a_retry_of_a_pop(
+    failed_at: float, pops: bool, reason: str
+) -> None:
+    faults = fault("broker", "broker-a", failed_at)
+    history = again(handled(20, queue=RETRIES), faults=faults)
+    history.popping = {GROUP} if pops else set()
+
+    assert [each.reason for each in duplicates(history)] == [reason]
