@@ -52,12 +52,7 @@ class PopIntake:
         self.acks = BackgroundAcks(
             self.service, tasks, on_lost=self._on_lost, on_confirmed=on_confirmed
         )
-        self._renewal = Renewal(
-            self.service,
-            in_use,
-            invisible_seconds=settings.invisible_seconds,
-            longest_seconds=settings.renew_seconds,
-        )
+        self._renewal = Renewal(self.service, in_use, invisible_seconds=settings.invisible_seconds)
 
     def start(self) -> None:
         self._tasks.spawn(self._renewal.run, name="renewal")

@@ -233,9 +233,11 @@ class PopEngine:
                 return worker.current
 
     def _in_use(self) -> Iterable[PoppedMessage]:
-        self._buffer.drop_expired(boottime())
+        now = boottime()
+        self._buffer.drop_expired(now)
         working = [each.current for each in self.workers if each.current is not None]
-        return [*self._buffer.messages, *working]
+        since = now - self.config.renew_seconds
+        return [each for each in (*self._buffer.messages, *working) if each.received_at > since]
 
     async def ack(self, messages: Iterable[PoppedMessage]) -> None:
         try:

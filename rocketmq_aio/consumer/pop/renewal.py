@@ -23,9 +23,11 @@ LONGEST_PAUSE_SECONDS: Final = 1.0
 
 
 class Renewal:
-    """Renews messages once half of their invisible time is over, for at most *longest_seconds*.
+    """Renews messages once half of their invisible time is over, as long as they are in use.
 
     One task does it for all messages.  Messages that are no longer renewed are redelivered.
+
+    :param in_use: returns the messages to keep invisible
     """
 
     def __init__(
@@ -34,12 +36,10 @@ class Renewal:
         in_use: Callable[[], Iterable[PoppedMessage]],
         *,
         invisible_seconds: float,
-        longest_seconds: float,
     ) -> None:
         self._service = service
         self._in_use = in_use
         self._pause_seconds = min(LONGEST_PAUSE_SECONDS, invisible_seconds / LOOKS)
-        self._longest_seconds = longest_seconds
         self._renewing: set[PoppedMessage] = set()
         self._limits: dict[str, anyio.CapacityLimiter] = defaultdict(  # by broker name
             lambda: anyio.CapacityLimiter(RENEWALS_AT_ONCE)
@@ -68,7 +68,6 @@ class Renewal:
             and message.pending is None
             and not message.invalid_reason
             and not message.is_expired(now)
-            and now - message.received_at < self._longest_seconds
         )
 
     async def _renew(self, message: PoppedMessage) -> None:

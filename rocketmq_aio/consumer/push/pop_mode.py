@@ -153,7 +153,6 @@ class PushPops:
         settings: PopConfig[Any] = PopConfig(
             start_from=start,
             invisible_seconds=config.pop_invisible_seconds,
-            renew_seconds=config.consume_timeout_seconds,
             max_reconsume_times=max_reconsume_times(config),
             codec=config.codec,
         )
@@ -245,8 +244,12 @@ class PushPops:
         self._on_messages(assigned)
 
     def _in_use(self) -> Iterable[PoppedMessage]:
-        waiting = [each for queue in self._queues.values() for each in queue.waiting]
-        return [m for m in (*waiting, *self._in_flight()) if isinstance(m, PoppedMessage)]
+        # Each may wait as long as a handler may take; then its handler has that time, too.
+        since = boottime() - self._config.consume_timeout_seconds
+        waiting = (each for queue in self._queues.values() for each in queue.waiting)
+        popped = (each for each in waiting if isinstance(each, PoppedMessage))
+        yield from (each for each in popped if each.received_at > since)
+        yield from (each for each in self._in_flight() if isinstance(each, PoppedMessage))
 
     async def _forget_expired(self) -> None:
         while True:

@@ -132,8 +132,8 @@ class Workers:
         return any(worker.is_running for worker in self._workers.values())
 
     def messages_in_flight(self) -> list[MessageExt]:
-        """Return the messages that handlers work on now."""
-        return [message for worker in self.busy for message in worker.messages]
+        """Return the messages that handlers work on now, within the time limit."""
+        return [each for worker in self.busy if not worker.expired for each in worker.messages]
 
     async def _work(self, worker: Worker) -> None:
         worker.start()

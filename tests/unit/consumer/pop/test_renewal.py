@@ -57,7 +57,7 @@ def due(count: int, broker: str = "broker-b", *, seconds: float = 20.0) -> list[
 @asynccontextmanager
 async def renewing(calls: Calls, in_use: Callable[[], list[PoppedMessage]]) -> AsyncIterator[None]:
     """A renewal that looks often."""
-    renewal = Renewal(service_of(calls), in_use, invisible_seconds=0.01, longest_seconds=900)
+    renewal = Renewal(service_of(calls), in_use, invisible_seconds=0.01)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(renewal.run)
         yield

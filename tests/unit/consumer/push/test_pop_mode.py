@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ import pytest
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.common.events import MessageDeadLettered
-from rocketmq_aio.consumer.pop import ack_service as pop_acks
+from rocketmq_aio.consumer.pop import ack_service as pop_acks, renewal
 from rocketmq_aio.consumer.pop.ack_service import BackgroundAcks
 from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.consumer.push import pop_mode as push_pops
@@ -29,11 +29,13 @@ from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.consumer.pop_env import RETRY_TOPIC, hold_acks, invisible, popped
 from tests.unit.consumer.pushing import DEAD, Events, Notes, last_heartbeat, pushing, topics_of
+from tests.unit.consumer.worker_env import Gate, WorkerEnv
 from tests.unit.remoting.short_timeout import shorten_next_timeout
 from tests.unit.remoting.until import until
 
 POP = RequestCode.POP_MESSAGE
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
+CHANGE = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
 
 
 @asynccontextmanager
@@ -72,6 +74,10 @@ def waiting(consumer: PushConsumer) -> list[MessageExt]:
     """Return the messages that no handler has taken yet."""
     queues = consumer._engine.table.values()
     return [m for each in queues if isinstance(each, PoppedQueue) for m in each.waiting]
+
+
+def popped_of(messages: Iterable[MessageExt]) -> list[PoppedMessage]:
+    return [each for each in messages if isinstance(each, PoppedMessage)]
 
 
 class Blocked(Notes):
@@ -303,3 +309,38 @@ async def test_retry_topics_are_followed_where_brokers_assign_queues_to_be_pulle
         followed = topics_of(last_heartbeat(cluster.broker)).keys() - {TOPIC, own, other}
         assert followed == (of_popped if version == "5.5.0" else set())
         assert other in consumer._engine._subscriptions
+
+
+async def test_messages_are_renewed_while_they_are_handled_however_long_they_waited(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal, "LONGEST_PAUSE_SECONDS", 0.01)
+    handler = Blocked()
+    put(cluster, "1", "2")
+    async with push_popping(
+        cluster, handler, concurrency=1, consume_timeout_seconds=900.0
+    ) as consumer:
+        await until(lambda: handler.seen and waiting(consumer))
+        now = boottime()
+        for each in popped_of([*handler.seen, *waiting(consumer)]):
+            each.received_at = now - 901
+            each.expires_at = now + 20  # less than half of its time is left
+        await cluster.broker.wait_for(CHANGE)
+        await until(lambda: all(m.expires_at > now + 30 for m in popped_of(handler.seen)))
+
+        assert [each.ext_fields()["offset"] for each in cluster.broker.requests_of(CHANGE)] == ["0"]
+        handler.let_go.set()
+
+
+async def test_messages_are_not_renewed_when_their_handler_takes_too_long() -> None:
+    gate = Gate(offset=0)
+    async with WorkerEnv(gate) as env:
+        env.pull(0)
+        await gate.reached.wait()
+        [in_flight] = env.workers.messages_in_flight()
+        [busy] = env.workers.busy
+        busy.expired = True
+
+        assert in_flight.queue_offset == 0
+        assert env.workers.messages_in_flight() == []
+        gate.open.set()
