@@ -200,6 +200,7 @@ class MessageAdmin:
         :raises RouteNotFoundError: there is no trace topic: brokers have ``traceTopicEnable=false``
         :raises AdminError: some brokers did not answer; ``done`` has the events of the others
         """
+        self._servers.instance.remoting.share(trace_topic)
         header = _query(trace_topic, message_id, begin, end, DEFAULT_MAX_MESSAGES, by_id=False)
 
         def events_of(stored: Iterable[MessageExt]) -> list[TraceEvent]:

@@ -86,8 +86,7 @@ class RequestReply:
     ) -> Coroutine[Any, Any, SendResult]:
         """Send the reply to *request*; see `Producer.reply`."""
         topic, properties = reply_properties(request)
-        if (namespace := self._instance.remoting.namespace) is not None:
-            namespace.share(topic)
+        self._instance.remoting.share(topic)
         routing = Routing(partial(reply_target, request), False, properties, is_reply=True)
         send = partial(self._sender.send, routing=routing, deadline=deadline)
         return self._hooks.around_message("reply", Message(topic, body, **fields), None, send)

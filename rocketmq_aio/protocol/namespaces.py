@@ -74,7 +74,7 @@ JSON_BODIES: Final = frozenset(
 BODY_FIELDS: Final = frozenset({"topic", "consumerGroup", "groupName", "group", "c", "t"})
 TOPIC_TABLES: Final = frozenset({"statusTable", "subscriptionTable"})  # topics are their keys
 NAME_PROPERTIES: Final = frozenset({PRODUCER_GROUP, "REAL_TOPIC", RETRY_TOPIC})
-MAX_SHARED: Final = 256  # topics for replies: one per cluster
+MAX_SHARED: Final = 256  # one for replies per cluster, and those of traces
 INSTANCE_ID: Final = "INSTANCE_ID"  # by which Java clients mark messages of a namespace
 
 
@@ -90,7 +90,7 @@ class Namespace:
         self.outer: Callable[[str], str] = self._cached
 
     def share(self, topic: str) -> None:
-        """Convert *topic* no more: it belongs to the brokers, which its name does not tell."""
+        """Convert *topic* no more: replies or traces of all namespaces are in it."""
         if topic not in self._shared and len(self._shared) < MAX_SHARED:
             self._shared.add(topic)
             self._cached.cache_clear()

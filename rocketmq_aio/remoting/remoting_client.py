@@ -226,6 +226,11 @@ class RemotingClient:
         """Forget every address but *addresses*."""
         self.forget({*self._connections, *self._backoff, *self._retry_at} - addresses)
 
+    def share(self, topic: str) -> None:
+        """Send *topic* as it is, with a namespace, too: see `Namespace.share`."""
+        if self.namespace is not None:
+            self.namespace.share(topic)
+
     def _frame(
         self, address: str, header: RequestHeader, body: bytes, opaque: int, flag: int, version: int
     ) -> bytes:

@@ -90,6 +90,7 @@ class ClientTrace:
         self._group = group
         self._cloud = trace.cloud
         self._topic = trace.topic
+        instance.remoting.share(trace.topic)
         self._dispatcher = TraceDispatcher(
             instance,
             group,

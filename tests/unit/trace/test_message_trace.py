@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rocketmq_aio.admin.client import AdminClient
 from rocketmq_aio.config.client import ClientConfig, Credentials
 from rocketmq_aio.config.consumer import LitePullConfig, PopConfig, PushConfig
 from rocketmq_aio.config.producer import ProducerConfig
@@ -176,6 +177,20 @@ async def test_another_topic_may_be_chosen() -> None:
 
     assert len(records(cluster, "mine")) == 1
     assert records(cluster) == []
+
+
+async def test_the_trace_topic_is_in_no_namespace() -> None:
+    async with FakeCluster(topics={"shop%orders": 4, "mine": 1}) as cluster:
+        client = ClientConfig(namesrv=cluster.namesrv, namespace="shop")
+        trace = MessageTrace("mine", flush_seconds=0.01)
+        async with Producer("shop", client=client, hooks=[trace]) as producer:
+            result = await producer.send(ORDER)
+        [record] = records(cluster, "mine")
+        assert record[4] == "orders"
+
+        async with AdminClient(client=client) as admin:
+            [event] = await admin.messages.trace(result.message_id, trace_topic="mine")
+        assert event.topic == "orders"
 
 
 async def test_in_a_cloud_the_topic_is_that_of_the_region() -> None:
