@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs tests in parallel; if up to three fail, repeats these alone.
+# Runs tests on JVMs in parallel; if up to three fail, repeats these alone.
 #
 #   tools/run_tests.sh [arguments of pytest]
 #
