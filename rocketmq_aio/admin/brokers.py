@@ -235,13 +235,14 @@ class BrokerAdmin:
     ) -> None:
         """Change settings of running brokers, in memory and in their configuration files.
 
+        :raises ConfigError: a name is invalid, or a value contains a line break
         :raises AdminError: a broker does not have one of the settings; the others were changed
         :raises BrokerError: a setting cannot be changed while the broker runs
         """
         if not settings:
             raise ConfigError("settings", settings, "expected settings by name")
-        targets = await self._servers.targets(cluster, brokers, replicas=replicas)
         body = write_properties(settings)
+        targets = await self._servers.targets(cluster, brokers, replicas=replicas)
         await self._servers.send_each(
             "changing settings", targets, operations.UPDATE_BROKER_CONFIG, body
         )

@@ -5,15 +5,21 @@ Times are milliseconds since 1970, UTC; 0 or -1: none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from rocketmq_aio.admin.results import Result
+from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import MessageQueueBody
+
+SETTING_NAME: Final = re.compile(r"[\w.%|$@-]+", re.ASCII)  # also of groups
+# Servers read settings as Java properties, where a backslash at the end continues a line.
+LINE_END: Final = re.compile(r"[\r\n]|(?<!\\)(?:\\\\)*\\\Z")
 
 
 class ServerResult(Result, frozen=True, rename="camel"):
@@ -461,5 +467,12 @@ def read_properties(body: bytes) -> dict[str, str]:
 
 
 def write_properties(settings: Mapping[str, str]) -> bytes:
-    """Return *settings* as text, one per line."""
+    """Return *settings* as text, one per line, as servers read it.
+
+    :raises ConfigError: a name or value would change other settings
+    """
+    for name, value in settings.items():
+        if not SETTING_NAME.fullmatch(name) or LINE_END.search(str(value)):
+            reason = "expected names of settings, and values on one line that end without backslash"
+            raise ConfigError("settings", name, reason)
     return "".join(f"{name}={value}\n" for name, value in settings.items()).encode()

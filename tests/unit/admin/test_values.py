@@ -19,6 +19,7 @@ from rocketmq_aio.admin.results import (
     progress_of,
     time_of,
 )
+from rocketmq_aio.admin.server_results import read_properties, write_properties
 from rocketmq_aio.admin.topic_settings import changed, checked, new_topic, to_request
 from rocketmq_aio.admin.trace_events import trace_events
 from rocketmq_aio.errors import ConfigError
@@ -141,3 +142,32 @@ def test_numbers_of_a_trace_record_that_are_too_long_are_left_out() -> None:
     (event,) = trace_events(received_message(Message("traces", record.encode())), "ID1")
 
     assert (event.cost_millis, event.time, event.group) == (None, None, "billing")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("a", "1\nbrokerRole=SLAVE"),
+        ("a", "1\rbrokerRole=SLAVE"),
+        ("a", "1\\"),
+        ("a", "1\\\\\\"),
+        ("a=1\nb", "2"),
+        ("a b", "1"),
+        ("#a", "1"),
+        ("", "1"),
+    ],
+)
+def test_a_setting_that_would_change_another_one_is_rejected(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match="settings="):
+        write_properties({"first": "x", name: value, "last": "y"})
+
+
+def test_settings_are_written_as_they_are() -> None:
+    settings = {
+        "brokerIP1": "10.0.0.1",
+        "path": "C:\\\\store\\\\",
+        "%RETRY%billing": "5",
+        "empty": "",
+    }
+
+    assert read_properties(write_properties(settings)) == settings
