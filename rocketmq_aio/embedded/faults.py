@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, TypedDict, Unp
 from msgspec.structs import replace
 
 from rocketmq_aio.embedded.clock import Clock
+from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.loop_thread import LoopThread, from_any_thread, waits_for_clients
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
 from rocketmq_aio.embedded.responses import Close, Handler, Outcome, Raw, Response
@@ -46,7 +47,9 @@ class FaultyServer(Protocol):
 
 
 KINDS: Final[dict[str, frozenset[int]]] = {
-    "send": frozenset({10, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}),
+    "send": frozenset(
+        {OtherCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+    ),
     "send_back": frozenset({RequestCode.CONSUMER_SEND_MSG_BACK}),
     "reply": frozenset({324, RequestCode.SEND_REPLY_MESSAGE_V2}),
     "end_transaction": frozenset({RequestCode.END_TRANSACTION}),
@@ -139,7 +142,6 @@ class Fault:
         return list(self.requests)
 
     def matches(self, server: FaultyServer, command: Command) -> bool:
-        """Return whether it applies to *command*."""
         wanted = command.code != CONNECT if self._codes is None else command.code in self._codes
         if not wanted or self._broker not in (None, server.name):
             return False
@@ -172,7 +174,6 @@ class HeldResponses(Fault):
 
     @property
     def held(self) -> list[Command]:
-        """Requests with held responses."""
         return list(self._held.values())
 
     @waits_for_clients
@@ -339,10 +340,7 @@ class Faults:
         **where: Unpack[Selection],
     ) -> Fault:
         """Send *data* on new connections, then close or reset them."""
-        outcome = Close(reset=True) if reset else Raw(data, close)
-        return self.handle(
-            CONNECT, Close() if close and not data and not reset else outcome, **where
-        )
+        return self.handle(CONNECT, Close(reset=True) if reset else Raw(data, close), **where)
 
     # --- inside ---------------------------------------------------------------------------------
 

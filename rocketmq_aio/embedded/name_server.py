@@ -11,7 +11,7 @@ import msgspec
 
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
 from rocketmq_aio.embedded.broker.store import READ_WRITE, UNIT, UNIT_GROUP
-from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.handlers import answers, handlers_of, handles, reads
 from rocketmq_aio.embedded.loop_thread import from_any_thread
@@ -38,9 +38,9 @@ BROKER_ID: Final = re.compile(rb'"(\d+)":')
 REGISTER_SECONDS: Final = 30.0  # between two registrations of a broker
 # Flags of topics that a request is about, and those it wants.
 UNIT_FLAGS: Final[dict[int, tuple[int, int]]] = {
-    AdminCode.GET_UNIT_TOPIC_LIST: (UNIT, UNIT),
-    AdminCode.GET_HAS_UNIT_SUB_TOPIC_LIST: (UNIT_GROUP, UNIT_GROUP),
-    AdminCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: (UNIT | UNIT_GROUP, UNIT_GROUP),
+    OtherCode.GET_UNIT_TOPIC_LIST: (UNIT, UNIT),
+    OtherCode.GET_HAS_UNIT_SUB_TOPIC_LIST: (UNIT_GROUP, UNIT_GROUP),
+    OtherCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: (UNIT | UNIT_GROUP, UNIT_GROUP),
 }
 STANDARD_JSON_SINCE: Final = 401  # 4.9.4: newer clients get broker ids as strings
 
@@ -157,7 +157,7 @@ class EmbeddedNameServer(EmbeddedServer):
         chosen = [each for each in self.brokers if cluster in (None, each.state.cluster)]
         return _listed(name for broker in chosen for name in broker.topics)
 
-    @answers(AdminCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+    @answers(OtherCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     def system_topics(self) -> object:
         own = {each for broker in self.brokers for each in (broker.state.cluster, broker.name)}
         return _listed(sorted(own))
@@ -214,7 +214,7 @@ class EmbeddedNameServer(EmbeddedServer):
     def forget_topic(self) -> None:
         """Do nothing: routes follow the brokers, and those that have the topic keep it."""
 
-    @answers(AdminCode.REGISTER_BROKER)
+    @answers(OtherCode.REGISTER_BROKER)
     def refuse_registration(self) -> object:
         remark = "the embedded name server has embedded brokers only: others cannot register"
         return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)

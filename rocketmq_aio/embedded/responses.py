@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class Response(msgspec.Struct, frozen=True):
-    """A response."""
-
     code: int = 0
     ext: Mapping[str, str] = {}
     body: bytes = b""
@@ -42,8 +40,6 @@ class Close(Exception):  # noqa: N818 - not an error: an outcome, returned or ra
 
 
 class ErrorResponse(Exception):  # noqa: N818 - an error response, raised by handlers
-    """Error response."""
-
     def __init__(
         self,
         remark: str,

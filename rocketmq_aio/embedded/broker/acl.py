@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 
 from rocketmq_aio.admin.server_results import PolicyEntry, SubjectPolicies, User
 from rocketmq_aio.embedded.broker.state import ErrorResponse
-from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.faults import names_of
 from rocketmq_aio.embedded.handlers import answers, reads
@@ -42,7 +42,8 @@ AUTH_CODES: Final = [code for code in RequestCode if code.name.startswith("AUTH_
 # Codes by the kinds of the resources that they name, and the actions of which one is needed.
 Rules = Mapping[tuple[str, str], str]
 RULES_5: Final[Rules] = {
-    ("Topic", "Pub"): "SEND_MESSAGE_V2 SEND_BATCH_MESSAGE END_TRANSACTION RECALL_MESSAGE",
+    ("Topic", "Pub"): """SEND_MESSAGE SEND_MESSAGE_V2 SEND_BATCH_MESSAGE END_TRANSACTION
+        RECALL_MESSAGE""",
     ("Group", "Sub"): "CONSUMER_SEND_MSG_BACK UNREGISTER_CLIENT",
     ("Group Topic", "Sub"): """PULL_MESSAGE LITE_PULL_MESSAGE POP_MESSAGE ACK_MESSAGE
         CHANGE_MESSAGE_INVISIBLETIME CONSUME_MESSAGE_DIRECTLY LOCK_BATCH_MQ UNLOCK_BATCH_MQ""",
@@ -67,7 +68,7 @@ RULES_5: Final[Rules] = {
         {" ".join(code.name for code in AUTH_CODES)}""",
 }
 RULES_4: Final[Rules] = {
-    ("Topic", "Pub"): "SEND_MESSAGE_V2 SEND_BATCH_MESSAGE",
+    ("Topic", "Pub"): "SEND_MESSAGE SEND_MESSAGE_V2 SEND_BATCH_MESSAGE",
     ("Topic", "Sub"): "QUERY_MESSAGE",
     ("Group", "Sub"): "CONSUMER_SEND_MSG_BACK UNREGISTER_CLIENT GET_CONSUMER_LIST_BY_GROUP",
     ("Group Topic", "Sub"): "PULL_MESSAGE UPDATE_CONSUMER_OFFSET",
@@ -260,12 +261,10 @@ class AccessControl:
         ext = command.ext_fields()
         name = ext.get(ACCESS_KEY)
         if name is None:
-            text = "username cannot be null." if self._is_5 else "No accessKey is configured"
-            raise self._error(text)
+            raise self._error("username cannot be null.", "No accessKey is configured")
         account = self.accounts.get(name)
         if account is None:
-            text = f"User:{name} is not found." if self._is_5 else f"No acl config for {name}"
-            raise self._error(text)
+            raise self._error(f"User:{name} is not found.", f"No acl config for {name}")
         if account.user.user_status != ENABLED:
             raise self._error(f"User:{name} is disabled.")
         left_out = {SIGNATURE}
@@ -276,9 +275,8 @@ class AccessControl:
         signed = {field: text for field, text in ext.items() if field not in left_out}
         expected = signature_of(signed, command.body, account.user.password or "")
         if not hmac.compare_digest(expected.encode(), ext.get(SIGNATURE, "").encode()):
-            if self._is_5:
-                raise self._error("check signature failed.")
-            raise self._error(f"Check signature failed for accessKey={name}")
+            of_4 = f"Check signature failed for accessKey={name}"
+            raise self._error("check signature failed.", of_4)
         return account
 
     def _needed(self, command: Command, kinds: str, actions: str) -> Iterator[Needed]:
@@ -300,17 +298,19 @@ class AccessControl:
     def _denied(
         self, account: Account, needed: Needed, decision: str | None, connection: ServerConnection
     ) -> ErrorResponse:
-        if not self._is_5:
-            return self._error(f"No default permission for {needed.kind.lower()}:{needed.name}")
         reason = "no matched policies." if decision is None else "the decision is deny."
         place = f"{needed.kind}:{needed.name} from {connection.client_address[0]}"
         who = f"User:{account.user.username}"
-        return self._error(f"{who} has no permission to access {place}, {reason}")
+        return self._error(
+            f"{who} has no permission to access {place}, {reason}",
+            f"No default permission for {needed.kind.lower()}:{needed.name}",
+        )
 
-    def _error(self, remark: str) -> ErrorResponse:
+    def _error(self, of_5: str, of_4: str | None = None) -> ErrorResponse:
+        """Return a refusal with the remark of the version."""
         if self._is_5:
-            return ErrorResponse(remark, ResponseCode.NO_PERMISSION)
-        return ErrorResponse(ACL_EXCEPTION + remark)
+            return ErrorResponse(of_5, ResponseCode.NO_PERMISSION)
+        return ErrorResponse(ACL_EXCEPTION + (of_4 or of_5))
 
     def _subject(self, subject: str | None, unknown: str = "The subject is not exist.") -> Account:
         account = self.accounts.get((subject or "").removeprefix("User:"))
@@ -320,7 +320,7 @@ class AccessControl:
 
 
 def _by_code(rules: Rules) -> dict[int, tuple[str, str]]:
-    codes = {code.name: code for code in (*RequestCode, *AdminCode)}
+    codes = {code.name: code for code in (*RequestCode, *OtherCode)}
     return {codes[name]: rule for rule, names in rules.items() for name in names.split()}
 
 

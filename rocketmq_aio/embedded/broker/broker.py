@@ -42,7 +42,7 @@ from rocketmq_aio.embedded.loop_thread import from_any_thread
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.model.names import NAME
+from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.properties import PRODUCER_GROUP, parse_properties
 from rocketmq_aio.protocol.bodies import MAX_QUEUES
 from rocketmq_aio.protocol.codes import MASTER_ID, ONEWAY_FLAG, RequestCode
@@ -155,8 +155,7 @@ class EmbeddedBroker(EmbeddedServer):
 
         :raises ValueError: clients and brokers accept no such topic
         """
-        if not NAME.fullmatch(name):
-            raise ValueError(f"topic {name!r}: expected letters, digits, _, -, % and |")
+        check_topic(name)
         if not 0 <= queues <= MAX_QUEUES:
             raise ValueError(f"topic {name}: queues={queues}: expected 0 to {MAX_QUEUES}")
         self.state.store.create_topic(name, queues, perm)

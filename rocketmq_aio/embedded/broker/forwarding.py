@@ -10,7 +10,7 @@ import msgspec
 from rocketmq_aio.embedded.broker.clients import ClientProcessor, Group
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import QueueLog, Topic
-from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.values import MessageQueue
@@ -100,7 +100,7 @@ class ForwardingProcessor:
             offsets = await self._reset_members(header, topic)
         return {"offsetTable": self._table(header.topic, offsets)}
 
-    @reads(CloneHeader, AdminCode.CLONE_GROUP_OFFSET)
+    @reads(CloneHeader, OtherCode.CLONE_GROUP_OFFSET)
     def clone(self, header: CloneHeader) -> None:
         committed = self._state.committed
         for (group, topic, number), offset in list(committed.items()):

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Page
-from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import MAX_GROUP, NAME
@@ -91,7 +91,7 @@ class GroupProcessor:
                 for key in [key for key in offsets if key[0] == header.group_name]:
                     del offsets[key]
 
-    @reads(OfGroup, AdminCode.GET_SUBSCRIPTIONGROUP_CONFIG, version=5)
+    @reads(OfGroup, OtherCode.GET_SUBSCRIPTIONGROUP_CONFIG, version=5)
     def config(self, header: OfGroup) -> object:
         name = header.group
         config = self._state.groups.get(name)

@@ -15,9 +15,9 @@ from rocketmq_aio.embedded.broker.pop_order import PopOrder
 from rocketmq_aio.embedded.broker.pull import PARSE_FAILED, select
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import QueueLog, StoredMessage
-from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.handlers import reads
-from rocketmq_aio.embedded.responses import Outcome, Response
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.bodies import BatchAckRequest
 from rocketmq_aio.protocol.codes import PERM_READ, RequestCode, ResponseCode
@@ -110,7 +110,7 @@ class PopProcessor:
         self.invisible: dict[Delivery, int] = {}
         self._state = state
         self._orders: defaultdict[tuple[str, PopQueue], PopOrder] = defaultdict(PopOrder)
-        self._polling: Counter[tuple[str, str, int]] = Counter()  # held pops
+        self._held: Counter[tuple[type, str, str, int]] = Counter()  # by kind and queue
         self._revive_queues = count()
         self._expiring = DelayQueue[tuple[Delivery, int]](state.clock, self._expire, self._expires)
         state.on_topic_deleted = self._forget
@@ -127,9 +127,10 @@ class PopProcessor:
         response = self._pop(header, matches)
         if _has_found(response) or not header.poll_time or age >= header.poll_time:
             return response
-        return self._hold_pop(header, matches, (header.poll_time - age) / 1000)
+        seconds = (header.poll_time - age) / 1000
+        return self._hold(header, seconds, lambda: self._pop(header, matches))
 
-    @reads(PeekMessage, AdminCode.PEEK_MESSAGE, version=5)
+    @reads(PeekMessage, OtherCode.PEEK_MESSAGE, version=5)
     def peek(self, header: PeekMessage) -> object:
         """Return messages that the group has not popped yet; they stay visible."""
         self._check(header)
@@ -145,7 +146,7 @@ class PopProcessor:
             return Response(ResponseCode.PULL_NOT_FOUND, ext, remark="NO_MESSAGE_IN_QUEUE")
         return Response(0, ext, b"".join([stored.record for stored in found]), "FOUND")
 
-    @reads(Notification, AdminCode.NOTIFICATION, version=5)
+    @reads(Notification, OtherCode.NOTIFICATION, version=5)
     def notification(self, header: Notification) -> object:
         """Return whether there is something to pop, at the latest after the poll time."""
         self._check(header)
@@ -155,24 +156,12 @@ class PopProcessor:
             return response
         return self._hold(header, seconds, lambda: self._notification(header))
 
-    @reads(GroupQueueRequest, AdminCode.POLLING_INFO, version=5)
+    @reads(GroupQueueRequest, OtherCode.POLLING_INFO, version=5)
     def polling_info(self, header: GroupQueueRequest) -> object:
         """Return how many pops are held."""
         self._state.topic(header.topic)
-        number = self._polling[header.topic, header.consumer_group, header.queue_id]
+        number = self._held[PopMessage, header.topic, header.consumer_group, header.queue_id]
         return Response(ext={"pollingNum": str(number)})
-
-    async def _hold_pop(
-        self, header: PopMessage, matches: Matches | None, seconds: float
-    ) -> Outcome:
-        key = header.topic, header.consumer_group, header.queue_id
-        self._polling[key] += 1
-        try:
-            return await self._hold(header, seconds, lambda: self._pop(header, matches))
-        finally:
-            self._polling[key] -= 1
-            if not self._polling[key]:
-                del self._polling[key]
 
     async def _hold(
         self, header: PopMessage | Notification, seconds: float, respond: Callable[[], Response]
@@ -181,13 +170,20 @@ class PopProcessor:
         clock = self._state.clock
         deadline = clock.monotonic() + seconds
         topics = (header.topic, *_retry_topics(header).values())
-        while True:
-            response = respond()
-            left = deadline - clock.monotonic()
-            if _has_found(response) or left <= 0:
-                return response
-            await self._state.store.arrivals.wait(topics, left)
-            self._check(header)  # the topic may be another one now, with fewer queues
+        key = type(header), header.topic, header.consumer_group, header.queue_id
+        self._held[key] += 1
+        try:
+            while True:
+                response = respond()
+                left = deadline - clock.monotonic()
+                if _has_found(response) or left <= 0:
+                    return response
+                await self._state.store.arrivals.wait(topics, left)
+                self._check(header)  # the topic may be another one now, with fewer queues
+        finally:
+            self._held[key] -= 1
+            if not self._held[key]:
+                del self._held[key]
 
     def _notification(self, header: Notification) -> Response:
         has_message = "true" if self._has_message(header) else "false"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from random import randrange
-from typing import Final
+from typing import Final, cast
 
-from msgspec.structs import replace
+import msgspec
+from msgspec.structs import fields, replace
 
 from rocketmq_aio.embedded.broker.delay_levels import DelayLevels, number
 from rocketmq_aio.embedded.broker.send_back import SendBackProcessor
@@ -20,6 +21,7 @@ from rocketmq_aio.embedded.broker.store import (
 from rocketmq_aio.embedded.broker.timers import TIMER_DELAY_SEC, TIMER_TOPIC, TimerProcessor
 from rocketmq_aio.embedded.broker.topics import TEMPLATE_TOPIC, topic_fault
 from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
+from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.handlers import handles
 from rocketmq_aio.embedded.responses import Response
@@ -37,12 +39,26 @@ from rocketmq_aio.model.properties import (
 )
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.header import Header, read_header
 from rocketmq_aio.protocol.record import decode_batch
 from rocketmq_aio.protocol.requests.send import SendMessage
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 PERM_INHERIT: Final = 1  # of templates for topics that sends create
+# The header of code 10, which Go clients send: the same fields with long names.
+LONG_HEADER: Final = cast(
+    "type[SendMessage]",
+    msgspec.defstruct(
+        "LongSendMessage",
+        [
+            (f.name, f.type) if f.required else (f.name, f.type, f.default)
+            for f in fields(SendMessage)
+        ],
+        bases=(Header,),
+        frozen=True,
+        kw_only=True,
+    ),
+)
 FORBIDDEN_TOPICS: Final = UNSENDABLE_TOPICS - {TIMER_TOPIC}
 DELAYED_OR_HALF: Final = frozenset(
     (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, "TRAN_MSG")
@@ -71,9 +87,10 @@ class SendProcessor:
         self._transactions = transactions
         self._timers = timers
 
-    @handles(RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+    @handles(OtherCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     def send(self, command: Command, connection: ServerConnection) -> Response:
-        header = read_header(command, SendMessage)
+        is_long = command.code == OtherCode.SEND_MESSAGE
+        header = read_header(command, LONG_HEADER if is_long else SendMessage)
         try:
             queue_id = self._queue_id(header)
             self._check_body(header, command.body)

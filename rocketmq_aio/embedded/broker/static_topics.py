@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
+from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Handler, Outcome, Response, resolve
 from rocketmq_aio.protocol.bodies import TopicQueueMappingInfo
@@ -63,7 +64,7 @@ class StaticTopics:
         self._state = state
         self._execute = execute
         self._kinds: dict[int, Callable[[_Request], Outcome | Awaitable[Outcome]]] = {
-            **dict.fromkeys(SENDS, self._send),
+            **dict.fromkeys((*SENDS, OtherCode.SEND_MESSAGE), self._send),
             RequestCode.PULL_MESSAGE: self._pull,
             RequestCode.LITE_PULL_MESSAGE: self._pull,
             RequestCode.QUERY_CONSUMER_OFFSET: self._committed,

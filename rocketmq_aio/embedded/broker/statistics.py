@@ -11,7 +11,7 @@ from rocketmq_aio.embedded.broker.clients import ClientProcessor
 from rocketmq_aio.embedded.broker.groups import OfGroup
 from rocketmq_aio.embedded.broker.state import WINDOWS, BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import QueueLog, Topic
-from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import MessageQueueBody, queue_table
@@ -101,12 +101,12 @@ class StatisticsProcessor:
         names = list(dict.fromkeys([*online, *committed]))
         return GroupList(group_list=names)
 
-    @reads(OfGroup, AdminCode.QUERY_TOPICS_BY_CONSUMER)
+    @reads(OfGroup, OtherCode.QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, header: OfGroup) -> object:
         topics = self._topics_of(header.group)
         return TopicList(topic_list=topics)
 
-    @reads(OfGroup, AdminCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
+    @reads(OfGroup, OtherCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, header: OfGroup) -> object:
         body: dict[str, Any] = {"group": header.group, "topic": header.topic}
         group = self._clients.groups.get(header.group)

@@ -49,8 +49,6 @@ _store_ms = attrgetter("store_ms")
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A message to store."""
-
     topic: str
     queue_id: int
     body: bytes
@@ -109,16 +107,18 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False, array_like=True):
         """Return the message to store it again, in *topic*."""
         fields = _HEAD.unpack_from(self.record)
         host, port = _HOST.unpack(fields[9])
-        kept: dict[str, object] = {
-            "body": self.body,
-            "properties": self.properties,
-            "flag": fields[4],
-            "sys_flag": fields[7],
-            "born_ms": fields[8],
-            "born_host": (socket.inet_ntoa(host), port),
-            "reconsume_times": fields[12],
-        }
-        return NewMessage(topic=topic, queue_id=queue_id, **kept | changes)  # type: ignore[arg-type]
+        message = NewMessage(
+            topic=topic,
+            queue_id=queue_id,
+            body=self.body,
+            properties=self.properties,
+            flag=fields[4],
+            sys_flag=fields[7],
+            born_ms=fields[8],
+            born_host=(socket.inet_ntoa(host), port),
+            reconsume_times=fields[12],
+        )
+        return msgspec.structs.replace(message, **changes)
 
 
 class QueueLog:

@@ -8,7 +8,7 @@ import msgspec
 
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Page
 from rocketmq_aio.embedded.broker.store import Topic
-from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.handlers import answers, reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import (
@@ -127,7 +127,7 @@ class TopicProcessor:
         ext = {"totalTopicNum": str(len(names))} if self._state.version.is_5 else {}
         return Response(ext=ext, body=msgspec.json.encode(body))
 
-    @answers(AdminCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+    @answers(OtherCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system(self) -> object:
         names = [name for name in self._state.store.topics if self._is_system(name)]
         return TopicList(topic_list=names)

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.embedded.codes import AdminCode
+from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.model.properties import find_property
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import BatchAckRequest
@@ -448,7 +448,7 @@ async def an_ordered_message_comes_again_counted(env: CaseEnv) -> None:
 
 async def peek(client: RawClient, env: CaseEnv, most: int = 32) -> Command:
     ext = {"topic": env.topic, "consumerGroup": env.group, "queueId": "-1"}
-    code = AdminCode.PEEK_MESSAGE
+    code = OtherCode.PEEK_MESSAGE
     return await client.answer(client.send_fields(code, ext | {"maxMsgNums": str(most)}))
 
 
@@ -488,7 +488,7 @@ def notification(env: CaseEnv, poll_millis: int) -> dict[str, str]:
 
 
 async def a_notification_comes_when_there_is_something_to_pop(env: CaseEnv) -> None:
-    code = AdminCode.NOTIFICATION
+    code = OtherCode.NOTIFICATION
     async with env.client() as client, env.client() as sender:
         if not env.is_5:
             assert (await client.answer(client.send_fields(code))).code == UNKNOWN
@@ -513,7 +513,7 @@ async def a_notification_comes_when_there_is_something_to_pop(env: CaseEnv) -> N
 
 async def polling_number(client: RawClient, env: CaseEnv) -> int:
     ext = {"topic": env.topic, "consumerGroup": env.group, "queueId": "-1"}
-    answer = await client.answer(client.send_fields(AdminCode.POLLING_INFO, ext))
+    answer = await client.answer(client.send_fields(OtherCode.POLLING_INFO, ext))
     assert answer.code == 0, answer
     return int(answer.ext_fields()["pollingNum"])
 

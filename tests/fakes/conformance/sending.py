@@ -22,6 +22,7 @@ from tests.fakes.conformance.case_env import (
 )
 
 ID = "0123456789ABCDEF0123456789ABCDEF"
+LONG_SEND = 10  # of clients in other languages
 OFFSET_ID = re.compile(r"[0-9A-F]{32}")
 
 
@@ -197,6 +198,29 @@ async def invalid_and_system_topics_are_rejected(env: CaseEnv) -> None:
         assert answer.ext_fields() == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
+async def a_send_may_have_long_names(env: CaseEnv) -> None:
+    fields = {
+        "producerGroup": "conformance",
+        "topic": env.topic,
+        "queueId": "0",
+        "flag": "7",
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "sysFlag": "0",
+        "bornTimestamp": "1700000000123",
+        "reconsumeTimes": "0",
+        "batch": "false",
+        "unitMode": "false",
+        "properties": encode_properties({"TAGS": "new"}),
+    }
+    async with env.client() as client:
+        answer = await client.answer(client.send_fields(LONG_SEND, fields, b"body"))
+        (message,) = await everything(client, env, 1)
+
+    assert (answer.code, answer.ext_fields()["queueId"]) == (0, "0")
+    assert (message.body, message.flag, message.tags) == (b"body", 7, "new")
+
+
 async def properties_are_limited_as_stored(env: CaseEnv) -> None:
     longest = 32_705 if env.is_5 else 32_745  # brokers add some
     head = "UNIQ_KEY\x01A\x02p\x01"
@@ -282,6 +306,7 @@ CASES: tuple[Case, ...] = (
     the_entries_of_a_batch_are_messages_at_consecutive_offsets,
     the_batch_field_decides_not_the_code,
     invalid_and_system_topics_are_rejected,
+    a_send_may_have_long_names,
     properties_are_limited_as_stored,
     a_delay_that_is_no_number_is_an_error,
     unsuitable_batches_are_rejected,

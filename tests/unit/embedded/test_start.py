@@ -99,7 +99,8 @@ async def test_a_cluster_listens_on_names_and_ipv6_addresses(host: str) -> None:
         ({"brokers": 2, "broker_versions": ["5.5.0"]}, "broker_versions has 1 entries: expected"),
         ({"replicas": -1}, "replicas=-1: expected 0 or more"),
         ({"port": 70_000}, "port=70000: expected 0"),
-        ({"topics": {"a b": 1}}, "topic 'a b': expected letters, digits"),
+        ({"topics": {"a b": 1}}, "topic='a b': only letters, digits"),
+        ({"topics": {"a" * 128: 1}}, "128 characters, at most 127"),
         ({"topics": {"orders": 10**9}}, "topic orders: queues=1000000000: expected 0 to 65536"),
     ],
 )
