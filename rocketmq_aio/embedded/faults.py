@@ -15,7 +15,7 @@ from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.loop_thread import LoopThread, from_any_thread, waits_for_clients
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
-from rocketmq_aio.embedded.responses import Close, Handler, Outcome, Raw, Response
+from rocketmq_aio.embedded.responses import Close, Handler, HandlerResult, Outcome, Raw, Response
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -29,7 +29,7 @@ RequestKind = Literal[
     "change_invisible", "commit", "query_offset", "heartbeat", "lock", "unlock", "members", "route",
 ]  # fmt: skip
 Requests = RequestKind | int | Iterable[RequestKind | int] | None
-Respond = Callable[["FaultyServer", Command, "ServerConnection"], Outcome | Awaitable[Outcome]]
+Respond = Callable[["FaultyServer", Command, "ServerConnection"], HandlerResult]
 
 
 class FaultyServer(Protocol):
@@ -78,13 +78,7 @@ _GROUP_FIELDS: Final = ("consumerGroup", "producerGroup", "group", "groupName", 
 
 
 class Selection(TypedDict, total=False):
-    """Requests that a fault applies to.
-
-    :param topic: of the request
-    :param group: of producers or consumers, of the request
-    :param broker: name of one server; default: all
-    :param times: number of requests; None: until the fault is removed; default: 1
-    """
+    """Requests that a fault applies to; see `Faults`."""
 
     topic: str | None
     group: str | None
@@ -93,10 +87,7 @@ class Selection(TypedDict, total=False):
 
 
 class LossySelection(Selection, total=False):
-    """Requests of a fault, and whether they are executed.
-
-    :param executed: execute the requests, which is the default; otherwise they get lost or wait
-    """
+    """The same, and whether the requests are executed."""
 
     executed: bool
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar, cast
 import msgspec
 
 from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.responses import Close, Handler, Outcome, Raw, Response
+from rocketmq_aio.embedded.responses import Close, Handler, HandlerResult, Outcome, Raw, Response
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import Header, RequestHeader, read_header, to_ext_fields
@@ -108,7 +108,7 @@ def handlers_of(version: int, *parts: object) -> Handlers:
 def _responding(
     method: Callable[..., object], arguments: Callable[[Command], tuple[object, ...]]
 ) -> Handler:
-    def handler(command: Command, _connection: ServerConnection) -> Outcome | Awaitable[Outcome]:
+    def handler(command: Command, _connection: ServerConnection) -> HandlerResult:
         result = method(*arguments(command))
         if isinstance(result, Response):
             return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final, Unpack
 
@@ -15,7 +15,7 @@ from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.handlers import answers, handlers_of, handles, reads
 from rocketmq_aio.embedded.loop_thread import from_any_thread
-from rocketmq_aio.embedded.responses import Handler, Outcome, Response
+from rocketmq_aio.embedded.responses import Handler, HandlerResult, Response
 from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.bodies import BrokerData
@@ -113,9 +113,7 @@ class EmbeddedNameServer(EmbeddedServer):
         """End `freeze_routes`."""
         self._stale = None
 
-    def process(
-        self, command: Command, connection: ServerConnection
-    ) -> Outcome | Awaitable[Outcome]:
+    def process(self, command: Command, connection: ServerConnection) -> HandlerResult:
         handler = self._handlers.get(command.code)
         if handler is None:
             if not self.version.is_5:

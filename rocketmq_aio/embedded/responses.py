@@ -51,9 +51,10 @@ class ErrorResponse(Exception):  # noqa: N818 - an error response, raised by han
 
 
 Outcome = Response | Raw | Close | None  # None: no response
-Handler = Callable[[Command, "ServerConnection"], Outcome | Awaitable[Outcome]]
+HandlerResult = Outcome | Awaitable[Outcome]
+Handler = Callable[[Command, "ServerConnection"], HandlerResult]
 
 
-async def resolve(outcome: Outcome | Awaitable[Outcome]) -> Outcome:
+async def resolve(outcome: HandlerResult) -> Outcome:
     """Return the outcome of a handler; await it if needed."""
     return await outcome if inspect.isawaitable(outcome) else outcome

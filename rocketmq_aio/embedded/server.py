@@ -16,7 +16,15 @@ from rocketmq_aio.embedded.connection import ServerConnection, detach
 from rocketmq_aio.embedded.faults import CONNECT, Faults
 from rocketmq_aio.embedded.loop_thread import LoopThread, awaited_or_blocking, from_any_thread
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
-from rocketmq_aio.embedded.responses import Close, ErrorResponse, Outcome, Raw, Response, resolve
+from rocketmq_aio.embedded.responses import (
+    Close,
+    ErrorResponse,
+    HandlerResult,
+    Outcome,
+    Raw,
+    Response,
+    resolve,
+)
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.codes import BINARY_HEADER, JSON_HEADER, RESPONSE_FLAG, ResponseCode
@@ -108,9 +116,7 @@ class EmbeddedServer:
         self._numbers = count(1)
         self._opaques = count(1)
 
-    def process(
-        self, command: Command, connection: ServerConnection
-    ) -> Outcome | Awaitable[Outcome]:
+    def process(self, command: Command, connection: ServerConnection) -> HandlerResult:
         """Return the response of a real server."""
         raise NotImplementedError
 

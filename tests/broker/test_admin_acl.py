@@ -171,7 +171,7 @@ async def test_users_and_policies_are_managed_and_take_effect(
         assert await acl.policies("User:alice") == {}
 
 
-@pytest.mark.needs_real_broker("the embedded broker stores no accounts")
+@pytest.mark.needs_real_broker("the embedded broker has no versions of accounts, no open addresses")
 @pytest.mark.mqadmin("updateAclConfig deleteAclConfig updateGlobalWhiteAddr")
 @pytest.mark.mqadmin("clusterAclConfigVersion")
 async def test_accounts_of_4_9_are_managed_and_take_effect(

@@ -20,16 +20,8 @@ from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.requests import operations
 from rocketmq_aio.protocol.requests.admin import BY_ID
-from rocketmq_aio.protocol.requests.operations import (
-    DeletePolicies,
-    DeleteUser,
-    GetPolicies,
-    GetUser,
-    ListPolicies,
-    ListUsers,
-    PutAccount,
-)
 from rocketmq_aio.remoting.acl import ACCESS_KEY, SIGNATURE, signature_of
 
 ACL_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
@@ -176,8 +168,8 @@ class AccessControl:
 
     # --- requests of administrators -------------------------------------------------------------
 
-    @reads(PutAccount, version=4)
-    def put_account(self, header: PutAccount) -> None:
+    @reads(operations.PutAccount, version=4)
+    def put_account(self, header: operations.PutAccount) -> None:
         """Create or change an account of a 4.9 broker."""
         before = self.accounts.get(header.access_key)
         secret = header.secret_key or (before.user.password if before else None)
@@ -201,17 +193,17 @@ class AccessControl:
         given = {name: value for name, value in asdict(user).items() if value}
         account.user = replace(account.user, **given)
 
-    @reads(DeleteUser, version=5)
-    def delete_user(self, header: DeleteUser) -> None:
+    @reads(operations.DeleteUser, version=5)
+    def delete_user(self, header: operations.DeleteUser) -> None:
         self.accounts.pop(header.username or "", None)
 
-    @reads(GetUser, version=5)
-    def get_user(self, header: GetUser) -> object:
+    @reads(operations.GetUser, version=5)
+    def get_user(self, header: operations.GetUser) -> object:
         account = self.accounts.get(header.username or "")
         return None if account is None else account.user
 
-    @reads(ListUsers, version=5)
-    def list_users(self, header: ListUsers) -> object:
+    @reads(operations.ListUsers, version=5)
+    def list_users(self, header: operations.ListUsers) -> object:
         users = [account.user for account in self.accounts.values()]
         return [user for user in users if (header.filter or "") in user.username]
 
@@ -223,8 +215,8 @@ class AccessControl:
                 actions = tuple(each.capitalize() for each in entry.actions)
                 account.entries[entry.resource] = replace(entry, actions=actions)
 
-    @reads(DeletePolicies, version=5)
-    def delete_policies(self, header: DeletePolicies) -> None:
+    @reads(operations.DeletePolicies, version=5)
+    def delete_policies(self, header: operations.DeletePolicies) -> None:
         entries = self._subject(header.subject).entries
         if not entries:
             raise self._error("The acl is not exist.")
@@ -233,13 +225,13 @@ class AccessControl:
         else:
             entries.clear()
 
-    @reads(GetPolicies, version=5)
-    def get_policies(self, header: GetPolicies) -> object:
+    @reads(operations.GetPolicies, version=5)
+    def get_policies(self, header: operations.GetPolicies) -> object:
         account = self._subject(header.subject)
         return account.policies() if account.entries else None
 
-    @reads(ListPolicies, version=5)
-    def list_policies(self, header: ListPolicies) -> object:
+    @reads(operations.ListPolicies, version=5)
+    def list_policies(self, header: operations.ListPolicies) -> object:
         part = header.subject_filter or ""
         return [
             account.policies()

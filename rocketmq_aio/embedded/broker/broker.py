@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from itertools import count
 from typing import Unpack
 
@@ -39,7 +39,7 @@ from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.handlers import handlers_of
 from rocketmq_aio.embedded.loop_thread import from_any_thread
-from rocketmq_aio.embedded.responses import Outcome, Response
+from rocketmq_aio.embedded.responses import HandlerResult, Response
 from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.names import check_topic
@@ -222,9 +222,7 @@ class EmbeddedBroker(EmbeddedServer):
                 checks += 1
         return checks
 
-    def process(
-        self, command: Command, connection: ServerConnection
-    ) -> Outcome | Awaitable[Outcome]:
+    def process(self, command: Command, connection: ServerConnection) -> HandlerResult:
         try:
             if self.acl.enabled:
                 self.acl.check(command, connection)
@@ -236,9 +234,7 @@ class EmbeddedBroker(EmbeddedServer):
         except (ErrorResponse, CodecError) as error:
             return self.error_outcome(error)
 
-    def run_handler(
-        self, command: Command, connection: ServerConnection
-    ) -> Outcome | Awaitable[Outcome]:
+    def run_handler(self, command: Command, connection: ServerConnection) -> HandlerResult:
         """Execute a request about queues of this broker, without the checks of `process`."""
         return self._handlers.get(command.code, self._unknown)(command, connection)
 

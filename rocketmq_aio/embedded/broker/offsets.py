@@ -9,14 +9,7 @@ from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.offsets import (
-    GetEarliestMsgStoretime,
-    GetMaxOffset,
-    GetMinOffset,
-    QueryConsumerOffset,
-    SearchOffset,
-    UpdateConsumerOffset,
-)
+from rocketmq_aio.protocol.requests import offsets
 
 NONE_STORED = -1  # earliest store time of an empty queue
 
@@ -27,8 +20,8 @@ class OffsetProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
 
-    @reads(QueryConsumerOffset)
-    def query(self, header: QueryConsumerOffset) -> object:
+    @reads(offsets.QueryConsumerOffset)
+    def query(self, header: offsets.QueryConsumerOffset) -> object:
         key = (header.consumer_group, header.topic, header.queue_id)
         if key in self._state.committed:
             return _offset(self._state.committed[key])
@@ -44,8 +37,8 @@ class OffsetProcessor:
             return _offset(0)
         raise ErrorResponse(remark, ResponseCode.QUERY_NOT_FOUND)
 
-    @reads(UpdateConsumerOffset)
-    def update(self, header: UpdateConsumerOffset) -> None:
+    @reads(offsets.UpdateConsumerOffset)
+    def update(self, header: offsets.UpdateConsumerOffset) -> None:
         if self._state.version.is_5:  # 4.9 stores any offset
             self._state.check_group(header.consumer_group)
             self._state.topic(header.topic)
@@ -55,7 +48,7 @@ class OffsetProcessor:
 
     @reads(Command, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def search(self, command: Command) -> Response:
-        header = read_header(command, SearchOffset)
+        header = read_header(command, offsets.SearchOffset)
         log = self._state.store.queue(header.topic, header.queue_id)
         if log is None or not log.messages:
             return _offset(log.min_offset if log else 0)
@@ -70,18 +63,18 @@ class OffsetProcessor:
             offset -= 1  # 4.9 returns the nearest message
         return _offset(offset)
 
-    @reads(GetMaxOffset)
-    def max(self, header: GetMaxOffset) -> object:
+    @reads(offsets.GetMaxOffset)
+    def max(self, header: offsets.GetMaxOffset) -> object:
         log = self._state.store.queue(header.topic, header.queue_id)
         return _offset(log.max_offset if log else 0)
 
-    @reads(GetMinOffset)
-    def min(self, header: GetMinOffset) -> object:
+    @reads(offsets.GetMinOffset)
+    def min(self, header: offsets.GetMinOffset) -> object:
         log = self._state.store.queue(header.topic, header.queue_id)
         return _offset(log.min_offset if log else 0)
 
-    @reads(GetEarliestMsgStoretime)
-    def earliest(self, header: GetEarliestMsgStoretime) -> object:
+    @reads(offsets.GetEarliestMsgStoretime)
+    def earliest(self, header: offsets.GetEarliestMsgStoretime) -> object:
         log = self._state.store.queue(header.topic, header.queue_id)
         time = log.messages[0].store_ms if log and log.messages else NONE_STORED
         return Response(ext={"timestamp": str(time)})

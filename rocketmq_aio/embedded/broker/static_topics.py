@@ -8,7 +8,7 @@ no more messages.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Final, NamedTuple
 
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.responses import Handler, Outcome, Response, resolve
+from rocketmq_aio.embedded.responses import Handler, HandlerResult, Outcome, Response, resolve
 from rocketmq_aio.protocol.bodies import TopicQueueMappingInfo
 from rocketmq_aio.protocol.codes import PULL_SUSPEND, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -63,7 +63,7 @@ class StaticTopics:
         self.executor_at: Callable[[str], Handler | None] = lambda _: None
         self._state = state
         self._execute = execute
-        self._kinds: dict[int, Callable[[_Request], Outcome | Awaitable[Outcome]]] = {
+        self._kinds: dict[int, Callable[[_Request], HandlerResult]] = {
             **dict.fromkeys((*SENDS, OtherCode.SEND_MESSAGE), self._send),
             RequestCode.PULL_MESSAGE: self._pull,
             RequestCode.LITE_PULL_MESSAGE: self._pull,
@@ -92,9 +92,7 @@ class StaticTopics:
             curr_id_map=owned,
         )
 
-    def process(
-        self, command: Command, connection: ServerConnection
-    ) -> Outcome | Awaitable[Outcome]:
+    def process(self, command: Command, connection: ServerConnection) -> HandlerResult:
         """Execute *command*, which may be about a logical queue.
 
         :raises ErrorResponse: this broker does not own it
@@ -111,9 +109,7 @@ class StaticTopics:
             raise ErrorResponse(remark, ResponseCode.NOT_LEADER_FOR_QUEUE)
         return kind(_Request(command, connection, queue_field, number, parts))
 
-    def _at(
-        self, part: PhysicalQueue, request: _Request, **fields: object
-    ) -> Outcome | Awaitable[Outcome]:
+    def _at(self, part: PhysicalQueue, request: _Request, **fields: object) -> HandlerResult:
         """Execute *request*, with other *fields*, for the physical queue *part*."""
         is_here = part.bname == self._state.name
         execute = self._execute if is_here else self.executor_at(part.bname)
@@ -136,7 +132,7 @@ class StaticTopics:
         offset = _logical(part, int(response.ext["queueOffset"])) if part.logic_offset >= 0 else -1
         return _with(response, queueId=request.number, queueOffset=offset)
 
-    def _pull(self, request: _Request) -> Outcome | Awaitable[Outcome]:
+    def _pull(self, request: _Request) -> HandlerResult:
         offset, sys_flag = int(request.ext["queueOffset"]), int(request.ext["sysFlag"])
         part = request.part_with(offset)
         if part is not request.parts[-1]:  # nothing arrives there
@@ -151,7 +147,7 @@ class StaticTopics:
 
         return held()
 
-    def _committed(self, request: _Request) -> Outcome | Awaitable[Outcome]:
+    def _committed(self, request: _Request) -> HandlerResult:
         """Return the offset committed in the last part that has one."""
         if len(request.parts) == 1:
             return self._at(request.parts[0], request)
@@ -166,7 +162,7 @@ class StaticTopics:
         remark = "Not found, maybe this is a new consumer group"
         raise ErrorResponse(remark, ResponseCode.QUERY_NOT_FOUND)
 
-    def _commit(self, request: _Request) -> Outcome | Awaitable[Outcome]:
+    def _commit(self, request: _Request) -> HandlerResult:
         offset = int(request.ext["commitOffset"])
         part = request.part_with(offset)
         return self._at(part, request, commitOffset=_physical(part, offset))

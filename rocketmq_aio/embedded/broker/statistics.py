@@ -16,20 +16,7 @@ from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import MessageQueueBody, queue_table
 from rocketmq_aio.protocol.codes import ResponseCode
-from rocketmq_aio.protocol.requests.admin import (
-    GetConsumeStats,
-    GetGroupsOfTopic,
-    GetTopicStats,
-    GroupList,
-    OffsetWrapper,
-    TopicList,
-    TopicOffset,
-)
-from rocketmq_aio.protocol.requests.operations import (
-    GetBrokerConsumeStats,
-    GetConsumeTimeSpan,
-    GetStatistics,
-)
+from rocketmq_aio.protocol.requests import admin, operations
 
 TOPIC_STATS: Final = frozenset({"TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"})
 GROUP_STATS: Final = frozenset({"GROUP_GET_NUMS", "GROUP_GET_SIZE"})
@@ -49,12 +36,12 @@ class StatisticsProcessor:
         self._state = state
         self._clients = clients
 
-    @reads(GetTopicStats)
-    def topic_stats(self, header: GetTopicStats) -> object:
+    @reads(admin.GetTopicStats)
+    def topic_stats(self, header: admin.GetTopicStats) -> object:
         name = header.topic
         topic = self._topic(name)
         table = {
-            MessageQueue(name, self._state.name, number): TopicOffset(
+            MessageQueue(name, self._state.name, number): admin.TopicOffset(
                 min_offset=log.min_offset,
                 max_offset=log.max_offset,
                 last_update_timestamp=_store_time(log, log.max_offset - 1),
@@ -66,15 +53,15 @@ class StatisticsProcessor:
             body["topicPutTps"] = self._stored(topic.queues, 60)[0] / 60
         return body
 
-    @reads(GetConsumeStats)
-    def consume_stats(self, header: GetConsumeStats) -> object:
+    @reads(admin.GetConsumeStats)
+    def consume_stats(self, header: admin.GetConsumeStats) -> object:
         group = header.consumer_group
         topics = [header.topic] if header.topic else self._topics_of(group)
         stats, _ = self._progress(group, topics)
         return stats
 
-    @reads(GetBrokerConsumeStats)
-    def all_consume_stats(self, header: GetBrokerConsumeStats) -> object:
+    @reads(operations.GetBrokerConsumeStats)
+    def all_consume_stats(self, header: operations.GetBrokerConsumeStats) -> object:
         found, total = [], 0
         for group in self._state.groups:
             stats = []
@@ -91,20 +78,20 @@ class StatisticsProcessor:
             body["totalInflightDiff"] = 0
         return body
 
-    @reads(GetGroupsOfTopic)
-    def groups_of_topic(self, header: GetGroupsOfTopic) -> object:
+    @reads(admin.GetGroupsOfTopic)
+    def groups_of_topic(self, header: admin.GetGroupsOfTopic) -> object:
         topic = header.topic
         online = [
             name for name, group in self._clients.groups.items() if topic in group.subscriptions
         ]
         committed = [group for group, name, _ in self._state.committed if name == topic]
         names = list(dict.fromkeys([*online, *committed]))
-        return GroupList(group_list=names)
+        return admin.GroupList(group_list=names)
 
     @reads(OfGroup, OtherCode.QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, header: OfGroup) -> object:
         topics = self._topics_of(header.group)
-        return TopicList(topic_list=topics)
+        return admin.TopicList(topic_list=topics)
 
     @reads(OfGroup, OtherCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, header: OfGroup) -> object:
@@ -114,8 +101,8 @@ class StatisticsProcessor:
             body["subscriptionData"] = group.subscriptions[header.topic]
         return body
 
-    @reads(GetConsumeTimeSpan)
-    def time_span(self, header: GetConsumeTimeSpan) -> object:
+    @reads(operations.GetConsumeTimeSpan)
+    def time_span(self, header: operations.GetConsumeTimeSpan) -> object:
         topic = self._topic(header.topic)
         spans = [
             self._span(header, number, log)
@@ -123,8 +110,8 @@ class StatisticsProcessor:
         ]
         return {"consumeTimeSpanSet": spans}
 
-    @reads(GetStatistics)
-    def stats_data(self, header: GetStatistics) -> object:
+    @reads(operations.GetStatistics)
+    def stats_data(self, header: operations.GetStatistics) -> object:
         name, key = header.stats_name, header.stats_key
         topic_name, _, group = key.partition("@")
         rate = self._state.rates.get((topic_name, group)) if name in GROUP_STATS else None
@@ -158,7 +145,7 @@ class StatisticsProcessor:
     def _progress(self, group: str, topics: Sequence[str]) -> tuple[dict[str, Any], int]:
         """Return the progress of *group* and its lag, without topics that no member subscribes."""
         members = self._clients.groups.get(group)
-        table: dict[MessageQueue, OffsetWrapper] = {}
+        table: dict[MessageQueue, admin.OffsetWrapper] = {}
         for name in topics:
             topic = self._state.store.topics.get(name)
             if topic is None or (members is not None and name not in members.subscriptions):
@@ -166,7 +153,7 @@ class StatisticsProcessor:
             for number, log in enumerate(topic.queues[: topic.read_queues]):
                 offset = self._committed(group, name, number)
                 pulled = max(offset, self._state.pulled.get((group, name, number), offset))
-                table[MessageQueue(name, self._state.name, number)] = OffsetWrapper(
+                table[MessageQueue(name, self._state.name, number)] = admin.OffsetWrapper(
                     broker_offset=log.max_offset,
                     consumer_offset=offset,
                     last_timestamp=_store_time(log, offset - 1),
@@ -190,7 +177,9 @@ class StatisticsProcessor:
                 size += sum(len(each.record) for each in log.messages[first:])
         return messages, size
 
-    def _span(self, header: GetConsumeTimeSpan, number: int, log: QueueLog) -> QueueTimeSpan:
+    def _span(
+        self, header: operations.GetConsumeTimeSpan, number: int, log: QueueLog
+    ) -> QueueTimeSpan:
         offset = self._committed(header.group, header.topic, number)
         earliest = _store_time(log, log.min_offset) or -1
         delay = 0

@@ -24,13 +24,7 @@ from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.admin import (
-    CreateTopic,
-    DeleteTopicInBroker,
-    GetTopicConfig,
-    TopicConfigBody,
-    TopicList,
-)
+from rocketmq_aio.protocol.requests import admin
 from rocketmq_aio.protocol.requests.operations import CreateStaticTopic, TopicMapping
 
 TEMPLATE_TOPIC: Final = "TBW102"
@@ -59,7 +53,7 @@ FIXED_ATTRIBUTES: Final = frozenset({"queue.type", "cleanup.policy"})
 class TopicConfigList(Body, frozen=True):
     """Body of the request that creates several topics."""
 
-    topic_config_list: list[TopicConfigBody]
+    topic_config_list: list[admin.TopicConfigBody]
 
 
 class TopicProcessor:
@@ -78,10 +72,10 @@ class TopicProcessor:
             if name not in state.store.topics:
                 state.store.create_topic(name, queues, perm)
 
-    @reads(CreateTopic)
-    def create(self, header: CreateTopic) -> None:
+    @reads(admin.CreateTopic)
+    def create(self, header: admin.CreateTopic) -> None:
         signed = [part.partition("=") for part in (header.attributes or "").split(",") if part]
-        config = TopicConfigBody(
+        config = admin.TopicConfigBody(
             topic_name=header.topic,
             read_queue_nums=header.read_queue_nums,
             write_queue_nums=header.write_queue_nums,
@@ -96,8 +90,8 @@ class TopicProcessor:
         for config in body.topic_config_list:
             self._put(config, config.attributes or {})
 
-    @reads(DeleteTopicInBroker)
-    def delete(self, header: DeleteTopicInBroker) -> None:
+    @reads(admin.DeleteTopicInBroker)
+    def delete(self, header: admin.DeleteTopicInBroker) -> None:
         name = header.topic
         if not name.strip():
             raise self._state.invalid("The specified topic is blank.")
@@ -110,8 +104,8 @@ class TopicProcessor:
         self.create(read_header(command, CreateStaticTopic))
         self._state.mappings[mapping.topic] = mapping
 
-    @reads(GetTopicConfig, version=5)
-    def config(self, header: GetTopicConfig) -> dict[str, Any]:
+    @reads(admin.GetTopicConfig, version=5)
+    def config(self, header: admin.GetTopicConfig) -> dict[str, Any]:
         name = header.topic
         if name not in self._state.store.topics:
             remark = f"No topic in this broker. topic: {name}"
@@ -130,11 +124,11 @@ class TopicProcessor:
     @answers(OtherCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system(self) -> object:
         names = [name for name in self._state.store.topics if self._is_system(name)]
-        return TopicList(topic_list=names)
+        return admin.TopicList(topic_list=names)
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _put(self, config: TopicConfigBody, signed: dict[str, str]) -> None:
+    def _put(self, config: admin.TopicConfigBody, signed: dict[str, str]) -> None:
         """Create or change a topic; *signed* are changes of attributes."""
         name = config.topic_name
         if (fault := topic_fault(name, is_5=self._state.version.is_5)) is not None:
@@ -154,7 +148,7 @@ class TopicProcessor:
 
     def _body(self, name: str) -> dict[str, Any]:
         topic = self._state.store.topics[name]
-        config = TopicConfigBody(
+        config = admin.TopicConfigBody(
             topic_name=name,
             read_queue_nums=topic.read_queues,
             write_queue_nums=topic.write_queues,

@@ -196,10 +196,10 @@ def test_a_wait_may_take_longer_than_a_call(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_call_ends_when_the_thread_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_thread, "CALL_SECONDS", 0.05)
     resume = threading.Event()
     thread = LoopThread()
     thread.start()
+    monkeypatch.setattr(loop_thread, "CALL_SECONDS", 0.05)
     try:
         with pytest.raises(TimeoutError, match="does not respond"):
             thread.call(resume.wait, 60)
