@@ -350,6 +350,18 @@ class GroupEngine(Generic[Q]):
         await self.rebalancer.wait_until_complete()
         await self._wait_until_all_started()
 
+    def why_not_ready(self) -> str:
+        """Return what `wait_until_ready` waits for."""
+        for assigned in self.table.values():
+            if not assigned.started.is_set():
+                cause = assigned.start_error or "brokers have not answered"
+                return f"the start offset of {assigned.queue} is not known: {cause}"
+        if not self._subscriptions:
+            return "it has no subscription"
+        unassigned = self._subscriptions.keys() - {queue.topic for queue in self.table}
+        topics = sorted(unassigned or self._subscriptions)
+        return f"no complete assignment yet of {', '.join(topics)}"
+
     async def _wait_until_all_started(self) -> None:
         for assigned in list(self.table.values()):
             await assigned.started.wait()

@@ -60,8 +60,11 @@ class GroupMember(ClientBase, Generic[E]):
         self._check_running()
         if timeout_seconds is not None:
             checked_seconds("timeout_seconds", timeout_seconds, least=0)
-        with anyio.fail_after(timeout_seconds):
+        with anyio.move_on_after(timeout_seconds) as scope:
             await self._engine.wait_until_ready()
+        if scope.cancelled_caught:
+            cause = self._engine.why_not_ready()
+            raise TimeoutError(f"{self!r} is not ready after {timeout_seconds} s: {cause}")
         self._check_running()
 
     def events(self) -> AsyncIterator[ConsumerEvent]:

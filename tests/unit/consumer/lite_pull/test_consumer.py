@@ -207,3 +207,27 @@ async def test_a_group_is_in_a_client_once(cluster: FakeCluster) -> None:
         with pytest.raises(ConfigError) as caught:
             await second.start()
         assert (caught.value.setting, caught.value.value) == ("group", GROUP)
+
+
+async def test_a_timeout_of_ready_names_what_is_missing(cluster: FakeCluster) -> None:
+    assigned = asyncio.Event()
+    async with LitePullConsumer(
+        GROUP, namesrv=cluster.namesrv, on_assigned=lambda _: assigned.set()
+    ) as consumer:
+        with pytest.raises(TimeoutError, match=r"'> is not ready after 0.05 s: it has no subscrip"):
+            await consumer.ready(0.05)
+        await consumer.subscribe("bills")  # no name server knows it
+        await consumer.subscribe(TOPIC)
+        await assigned.wait()
+
+        with pytest.raises(TimeoutError, match=r"no complete assignment yet of bills$"):
+            await consumer.ready(0.05)
+
+
+async def test_a_timeout_of_ready_names_a_queue_without_a_start(cluster: FakeCluster) -> None:
+    cluster.faults.drop("query_offset", times=None)
+    async with LitePullConsumer(GROUP, namesrv=cluster.namesrv) as consumer:
+        await consumer.assign([queue()])
+
+        with pytest.raises(TimeoutError, match=f"the start offset of {queue()} is not known"):
+            await consumer.ready(0.05)
