@@ -195,7 +195,11 @@ def dead_letter_forgotten(patch: Patch) -> None:
 
 def failed_message_of_an_orderly_queue_skipped(patch: Patch) -> None:
     def count(
-        _self: object, assigned: DispatchQueue, failed: list[MessageExt], _error: object
+        _self: object,
+        assigned: DispatchQueue,
+        failed: list[MessageExt],
+        *_: object,
+        **_named: object,
     ) -> list[Any]:
         for message in failed:
             assigned.mark_done(message)
