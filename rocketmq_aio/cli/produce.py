@@ -21,7 +21,7 @@ from rocketmq_aio.cli.running import run_async
 from rocketmq_aio.errors import ConfigError, InvalidMessageError
 from rocketmq_aio.model.message import MAX_DELAY_LEVEL, Message
 from rocketmq_aio.model.names import check_topic
-from rocketmq_aio.model.properties import PRIORITY, RESERVED, SHARDING_KEY
+from rocketmq_aio.model.properties import PRIORITY, RESERVED, SHARDING_KEY, read_priority
 from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer.producer import Producer
 
@@ -117,8 +117,8 @@ class ProduceArguments(ProgressArguments, ClientArguments):
         # A line of `rmq consume` has key and priority among the properties.
         key = given.sharding_key or given.properties.get(SHARDING_KEY) or self.sharding_key
         priority = self.priority if given.priority is None else given.priority
-        if given.properties.get(PRIORITY, "").isdecimal() and priority is None:
-            priority = int(given.properties[PRIORITY])
+        if priority is None:
+            priority = read_priority(given.properties.get(PRIORITY))
         return Message(
             self.topic,
             _body(given) if self.json else body,

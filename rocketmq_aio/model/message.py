@@ -18,6 +18,7 @@ from rocketmq_aio.model.names import UNSENDABLE_TOPICS, topic_fault
 from rocketmq_aio.model.properties import (
     DELAY,
     KEYS,
+    MAX_PRIORITY,
     PRIORITY,
     RESERVED,
     SHARDING_KEY,
@@ -29,6 +30,7 @@ from rocketmq_aio.model.properties import (
     find_property,
     join_keys,
     parse_properties,
+    read_priority,
     split_keys,
     take_properties,
     user_properties,
@@ -39,7 +41,6 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_DELAY_LEVEL: Final = 0x7FFF_FFFF  # brokers use their last level for a larger one
 MAX_DELAY_SECONDS: Final = 10.0**12  # brokers allow far less; fits 64-bit milliseconds
 MAX_FLAG: Final = 0x7FFF_FFFF
-MAX_PRIORITY: Final = 0x7FFF_FFFF
 MAX_CHECKED_TOPICS: Final = 10_000
 
 _checked_topics: set[str] = set()  # valid ones: each is validated once, not per message
@@ -165,8 +166,7 @@ class Message:
     @property
     def priority(self) -> int | None:
         """The priority, or None."""
-        text = self.properties.get(PRIORITY)
-        return None if text is None else int(text)
+        return read_priority(self.properties.get(PRIORITY))
 
     def __repr__(self) -> str:
         return f"<Message {self.topic!r} {len(self.body)} bytes tags={self.tags!r}>"
@@ -323,8 +323,7 @@ class MessageExt(msgspec.Struct, Generic[V_co], gc=False, eq=False):
     @property
     def priority(self) -> int | None:
         """The priority that its producer gave it, or None; brokers from 5.4 keep it."""
-        text = find_property(self.raw_properties, b"_SYS_MSG_PRIORITY_\x01")
-        return int(text) if text and text.isascii() and text.isdigit() else None
+        return read_priority(find_property(self.raw_properties, b"_SYS_MSG_PRIORITY_\x01"))
 
     @property
     def message_id(self) -> str:

@@ -14,6 +14,8 @@ from rocketmq_aio.model.errors import InvalidMessageError
 NAME_END: Final = "\x01"
 PAIR_END: Final = "\x02"
 MAX_PROPERTIES: Final = 32_767  # bytes as stored; the broker adds a few properties
+MAX_PRIORITY: Final = 0x7FFF_FFFF
+PRIORITY_DIGITS: Final = len(str(MAX_PRIORITY))
 
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
@@ -130,6 +132,14 @@ def parse_properties(raw: bytes) -> dict[str, str]:
         if found and name and value:
             parsed[name] = value
     return parsed
+
+
+def read_priority(text: str | None) -> int | None:
+    """Return the priority in the property *text*; None if it is none, as brokers read it."""
+    if text is None or not text.isascii() or not text.isdigit() or len(text) > PRIORITY_DIGITS:
+        return None
+    number = int(text)
+    return number if number <= MAX_PRIORITY else None
 
 
 def find_property(raw: bytes, name: bytes) -> str | None:

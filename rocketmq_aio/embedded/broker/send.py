@@ -25,7 +25,6 @@ from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.handlers import handles
 from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.model.message import MAX_PRIORITY
 from rocketmq_aio.model.names import RETRY_PREFIX, UNSENDABLE_TOPICS
 from rocketmq_aio.model.properties import (
     DELAY,
@@ -36,6 +35,7 @@ from rocketmq_aio.model.properties import (
     TIMER_DELIVER_MS,
     UNIQ_KEY,
     parse_properties,
+    read_priority,
 )
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -131,8 +131,7 @@ class SendProcessor:
 
     def _queue_by_priority(self, topic: str, properties: dict[str, str], queue_id: int) -> int:
         """Return the queue of a message: that of its priority; drop one that does not count."""
-        text = properties.get(PRIORITY, "")
-        if not (text.isascii() and text.isdigit()) or (priority := int(text)) > MAX_PRIORITY:
+        if (priority := read_priority(properties.get(PRIORITY))) is None:
             return queue_id
         if SHARDING_KEY in properties or not DELAYED_OR_HALF.isdisjoint(properties):
             del properties[PRIORITY]

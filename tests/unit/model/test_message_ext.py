@@ -158,7 +158,11 @@ def test_a_message_takes_little_memory_besides_its_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "priority"), [("0", 0), ("7", 7), ("", None), ("high", None), ("-1", None)]
+    ("text", "priority"),
+    [
+        *(("0", 0), ("7", 7), ("2147483647", 2**31 - 1)),
+        *(("", None), ("high", None), ("-1", None), ("2147483648", None), ("9" * 5000, None)),
+    ],
 )
 def test_the_priority_is_a_number_or_none(text: str, priority: int | None) -> None:
     properties = f"_SYS_MSG_PRIORITY_\x01{text}\x02".encode()
