@@ -34,7 +34,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.compression import MAX_INFLATED
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.receipt import RETRY_JOINTS
+from rocketmq_aio.protocol.receipt import RETRY_JOINTS, stored_topic
 from rocketmq_aio.protocol.record import decode_messages
 
 NAME_FIELDS: Final = "topic", "consumerGroup", "producerGroup", "group", "originTopic", "groupName"
@@ -147,11 +147,11 @@ class Namespace:
     ) -> dict[str, str]:
         """Convert a 5.x retry topic, whose name contains both group and topic."""
         group, topic = ext.get(group_field, ""), ext.get(topic_field, "")
-        for joint in RETRY_JOINTS.values():
-            start = f"{RETRY_PREFIX}{group}{joint}"
+        for marker in RETRY_JOINTS:
+            start = stored_topic(group, marker, "")
             if topic.startswith(start):
                 of = self.outer(topic.removeprefix(start))
-                return {topic_field: f"{RETRY_PREFIX}{self.outer(group)}{joint}{of}"}
+                return {topic_field: stored_topic(self.outer(group), marker, of)}
         return {}
 
     def _outer_properties(self, properties: str) -> str:

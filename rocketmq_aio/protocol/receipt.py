@@ -71,8 +71,13 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
     def stored_topic(self, group: str, topic: str) -> str:
         """Return the topic where the message is stored: *topic* or a retry topic."""
-        joint = RETRY_JOINTS.get(self.marker)
-        return topic if joint is None else f"{RETRY_PREFIX}{group}{joint}{topic}"
+        return stored_topic(group, self.marker, topic)
+
+
+def stored_topic(group: str, marker: str, topic: str) -> str:
+    """Return the topic that has the messages of a marker: *topic* or a retry topic."""
+    joint = RETRY_JOINTS.get(marker)
+    return topic if joint is None else f"{RETRY_PREFIX}{group}{joint}{topic}"
 
 
 def parse_receipt(text: str) -> Receipt:

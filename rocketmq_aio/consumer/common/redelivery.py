@@ -27,7 +27,7 @@ from rocketmq_aio.protocol.codes import (
 from rocketmq_aio.protocol.compression import compress
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.namespaces import Namespace
-from rocketmq_aio.protocol.receipt import RETRY_JOINTS
+from rocketmq_aio.protocol.receipt import RETRY_JOINTS, stored_topic
 from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack, SendMessage
 from rocketmq_aio.protocol.static_topics import is_logical
 
@@ -68,6 +68,7 @@ class RetryTopics:
 
     def __init__(self, group: str, namespace: Namespace | None) -> None:
         self.name: Final = RETRY_PREFIX + group
+        self._group = group
         self._namespace = namespace
         self._popped = re.compile(popped_topic_pattern(group))
 
@@ -75,7 +76,7 @@ class RetryTopics:
         """Return the names for popped messages of *topic*, which is not a retry topic."""
         namespace = self._namespace
         stored = topic if namespace is None else namespace.outer(topic)
-        return [f"{self.name}{joint}{stored}" for joint in RETRY_JOINTS.values()]
+        return [stored_topic(self._group, marker, stored) for marker in RETRY_JOINTS]
 
     def restore_topic(self, message: MessageExt) -> None:
         """Set the original topic of a message from a retry topic; its queue stays."""

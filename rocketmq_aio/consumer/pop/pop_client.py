@@ -22,7 +22,6 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.name_servers import AT_BROKERS
-from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import BatchAckRequest
 from rocketmq_aio.protocol.codes import V5_0_0, V5_1_3, ResponseCode
@@ -30,10 +29,10 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.namespaces import namespace_of
 from rocketmq_aio.protocol.receipt import (
-    RETRY_JOINTS,
     RETRY_V1,
     batch_acks,
     fits_batch,
+    stored_topic,
     with_receipts,
 )
 from rocketmq_aio.protocol.requests.pop import (
@@ -184,7 +183,7 @@ class PopClient:
             return body
         outer = self._outer
         topic = outer(source.topic)
-        retry_topic = f"{RETRY_PREFIX}{outer(self._group)}{RETRY_JOINTS[RETRY_V1]}{topic}"
+        retry_topic = stored_topic(outer(self._group), RETRY_V1, topic)
         return with_receipts(body, response, topic, retry_topic, source.broker_name)
 
     def _pop_error(self, command: Command, address: str) -> Exception:

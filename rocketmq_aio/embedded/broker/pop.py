@@ -18,7 +18,6 @@ from rocketmq_aio.embedded.broker.store import QueueLog, StoredMessage
 from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.bodies import BatchAckRequest
 from rocketmq_aio.protocol.codes import PERM_READ, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -32,6 +31,7 @@ from rocketmq_aio.protocol.receipt import (
     RETRY_V2,
     Receipt,
     parse_receipt,
+    stored_topic,
 )
 from rocketmq_aio.protocol.requests.pop import (
     AckMessage,
@@ -336,7 +336,7 @@ class PopProcessor:
     def ack_batch(self, command: Command) -> Response:
         acks = read_body(command.body, BatchAckRequest).acks if command.body else []
         for each in acks:
-            topic = _stored_topic(each.group, each.marker, each.topic)
+            topic = stored_topic(each.group, each.marker, each.topic)
             queue = PopQueue(topic, each.marker, each.queue_id)
             bits = int.from_bytes(b64decode(each.bits), "little")
             for bit in range(bits.bit_length()):
@@ -395,7 +395,7 @@ class PopProcessor:
             del self.invisible[delivery]
         for group in {group for group, name, _ in self._state.committed if name == topic}:
             for marker in RETRY_JOINTS:
-                self._state.delete_topic(_stored_topic(group, marker, topic))
+                self._state.delete_topic(stored_topic(group, marker, topic))
 
     # --- redelivery -----------------------------------------------------------------------------
 
@@ -436,7 +436,7 @@ class PopProcessor:
         topic = delivery.queue.topic
         if delivery.queue.marker == NORMAL:
             marker = RETRY_V2 if self.retry_v2 else RETRY_V1
-            topic = _stored_topic(delivery.group, marker, topic)
+            topic = stored_topic(delivery.group, marker, topic)
         self._state.store.ensure_topic(topic, 1)
         properties = {FIRST_POP_TIME: str(delivery.pop_time)} | stored.properties
         times = stored.reconsume_times + 1
@@ -469,15 +469,8 @@ def _first_offset(header: PopMessage, log: QueueLog) -> int:
 def _retry_topics(header: GroupQueueRequest) -> dict[str, str]:
     """Return the names of the retry topics by marker."""
     return {
-        marker: _stored_topic(header.consumer_group, marker, header.topic)
-        for marker in RETRY_JOINTS
+        marker: stored_topic(header.consumer_group, marker, header.topic) for marker in RETRY_JOINTS
     }
-
-
-def _stored_topic(group: str, marker: str, topic: str) -> str:
-    """Return the topic that has the messages of a marker: *topic* or a retry topic."""
-    joint = RETRY_JOINTS.get(marker)
-    return topic if joint is None else f"{RETRY_PREFIX}{group}{joint}{topic}"
 
 
 def _has_found(response: Response) -> bool:
