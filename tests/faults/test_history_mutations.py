@@ -29,7 +29,7 @@ from rocketmq_aio.errors import RocketMQError, SendError
 from rocketmq_aio.instance.broker_client import BrokerClient
 from rocketmq_aio.instance.pending_replies import PendingReplies
 from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.model.values import TransactionState
+from rocketmq_aio.model.values import MessageQueue, TransactionState
 from rocketmq_aio.producer import retry, send_request
 from rocketmq_aio.producer.batching import explicit_batch
 from rocketmq_aio.producer.queue_selection import ANY_QUEUE, QueueSelection
@@ -46,6 +46,7 @@ from tests.unit.history.runs import TAGS, Run
 Patch = pytest.MonkeyPatch
 Commit = Callable[[int], Awaitable[None]]
 # I15 is about what the test asks at rest, the others about the process: no record of clients.
+QUEUES = 2  # of the topic
 NOT_OF_CLIENTS = {"I15", *PROCESS} - {"I33"}
 
 
@@ -268,19 +269,22 @@ def commit_set_back(patch: Patch) -> None:
     updated(patch, update)
 
 
-def commits_repeated_after_the_revocation(patch: Patch) -> None:
-    repeating: dict[tuple[Any, ...], asyncio.Task[None]] = {}  # by client, group and queue
+def queues_of_other_members_committed(patch: Patch) -> None:
+    committing: dict[tuple[Any, ...], asyncio.Task[None]] = {}  # by client, group and topic
 
-    async def repeat(commit: Commit, offset: int) -> None:
+    async def commit_all(function: Callable[..., Awaitable[None]], queue: MessageQueue) -> None:
         with suppress(RocketMQError):
-            for _ in range(2000):  # until the client is closed
-                await asyncio.sleep(0.005)
-                await commit(offset)
+            for _ in range(500):  # until the client is closed
+                for number in range(QUEUES):
+                    await function(replace(queue, queue_id=number), 0)
+                await asyncio.sleep(0.02)  # shorter would starve the clients
 
     async def update(commit: partial[Awaitable[None]], offset: int) -> None:
         await commit(offset)
-        if commit.args not in repeating:  # more would starve the clients
-            repeating[commit.args] = asyncio.create_task(repeat(commit, offset))
+        client, group, queue = commit.args
+        if (key := (client, group, queue.topic)) not in committing:
+            function = partial(commit.func, client, group)
+            committing[key] = asyncio.create_task(commit_all(function, queue))
 
     updated(patch, update)
 
@@ -414,7 +418,7 @@ MUTATIONS: list[tuple[Callable[[Patch], None], Act, set[str]]] = [
     (commit_too_far, Run.push, {"I10"}),
     (commit_too_far, Run.poll, {"I10"}),
     (commit_set_back, Run.push, {"I11"}),
-    (commits_repeated_after_the_revocation, Run.push, {"I12"}),
+    (queues_of_other_members_committed, Run.push, {"I12"}),
     (decisions_confused, Run.transactions, {"I21", "I22"}),
     (committed_though_left_open, Run.transactions, {"I22"}),
     (local_part_run_twice, Run.transactions, {"I23"}),
