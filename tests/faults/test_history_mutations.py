@@ -35,8 +35,8 @@ from rocketmq_aio.producer.batching import explicit_batch
 from rocketmq_aio.producer.queue_selection import ANY_QUEUE, QueueSelection
 from rocketmq_aio.producer.send_attempts import SendAttempts
 from rocketmq_aio.producer.transaction import end_transaction, producer as transaction_producer
-from rocketmq_aio.producer.transaction.half_message import TransactionLog
 from rocketmq_aio.producer.transaction.transaction import HalfMessageSender
+from rocketmq_aio.producer.transaction.transaction_log import TransactionLog
 from rocketmq_aio.spark.read.task import ReadTask
 from tests.fakes.cluster import FakeCluster
 from tests.history import RULES, check

@@ -22,8 +22,8 @@ from rocketmq_aio.producer.transaction.half_message import (
     HalfMessage,
     HalfMessageLocation,
     PendingCheck,
-    TransactionLog,
 )
+from rocketmq_aio.producer.transaction.transaction_log import TransactionLog
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
 from rocketmq_aio.remoting.background_tasks import call_isolated
 from rocketmq_aio.remoting.threads import run_in_thread
@@ -126,8 +126,6 @@ class TransactionChecks:
                 check = self._latest[message_id]  # maybe a repeated one, with a new location
                 topic = check.message.topic
                 half = HalfMessage(message_id, topic, check.transaction_id, check.location)
-                if state is not TransactionState.UNKNOWN:
-                    self._log.decide(half, state)
             elif (state := half.decision()) is TransactionState.COMMIT:
                 is_copy = await self._is_copy(half)
                 if self._end_transaction.may_be_committed(half, self._latest[message_id]):
@@ -140,6 +138,7 @@ class TransactionChecks:
         elif state is TransactionState.UNKNOWN:
             await self._end_transaction.send_unknown(half, check)
         else:
+            self._log.decide(half, state)
             cause = await self._end_transaction.send(half, monotonic() + REPLY_SECONDS, check)
             if cause is not None:
                 logger.info(

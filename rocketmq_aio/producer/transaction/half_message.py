@@ -1,9 +1,7 @@
-"""Half messages: properties, location, state, and the log by which checks find them."""
+"""Half messages: properties, location and state."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
 from math import inf
 from typing import Final
 
@@ -20,7 +18,6 @@ from rocketmq_aio.protocol.codes import TRANSACTION_PREPARED
 # The broker adds more to a half message than to others: its topic, its queue, counters.
 HALF_SPARE: Final = 400
 DELAYED: Final = frozenset({"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
-MAX_DECISIONS: Final = 20_000  # beyond it the application's check answers for older ones
 OFFSET_DIGITS: Final = 16  # of an offset message id: its end is the position in the commit log
 
 
@@ -88,41 +85,6 @@ class PendingCheck(msgspec.Struct, gc=False, eq=False):
     location: HalfMessageLocation
     transaction_id: str
     received_at: float  # by `monotonic`
-
-
-class TransactionLog:
-    """The transactions in progress and the latest decisions of a producer."""
-
-    def __init__(self, max_decisions: int = MAX_DECISIONS) -> None:
-        self._in_progress: dict[str, HalfMessage] = {}
-        # An OrderedDict: a dict searches its deleted entries for the oldest one.
-        self._decided: OrderedDict[str, HalfMessage] = OrderedDict()
-        self._max_decisions = max_decisions
-        self._idle: asyncio.Future[None] | None = None
-
-    def begin(self, half: HalfMessage) -> None:
-        self._in_progress[half.message_id] = half
-
-    def decide(self, half: HalfMessage, state: TransactionState) -> None:
-        half.state = state
-        self._decided[half.message_id] = half
-        if len(self._decided) > self._max_decisions:
-            self._decided.popitem(last=False)
-
-    def end(self, half: HalfMessage) -> None:
-        """Record that the transaction is over here; a broker may still check it."""
-        self._in_progress.pop(half.message_id, None)
-        half.message = None  # thousands of decisions are kept, and bodies can be large
-        if self._idle is not None and not self._in_progress and not self._idle.done():
-            self._idle.set_result(None)
-
-    def find(self, message_id: str) -> HalfMessage | None:
-        return self._in_progress.get(message_id) or self._decided.get(message_id)
-
-    async def wait_until_idle(self) -> None:
-        if self._in_progress:
-            self._idle = asyncio.get_running_loop().create_future()
-            await self._idle
 
 
 def check_transactional(message: object) -> Message:

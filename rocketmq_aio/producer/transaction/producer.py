@@ -27,12 +27,13 @@ from rocketmq_aio.producer.queue_selection import QueueChoice
 from rocketmq_aio.producer.topic_publish_info import QueueSelector
 from rocketmq_aio.producer.transaction.checks import CheckFunction, TransactionChecks
 from rocketmq_aio.producer.transaction.end_transaction import EndTransactionSender
-from rocketmq_aio.producer.transaction.half_message import TransactionLog, check_transactional
+from rocketmq_aio.producer.transaction.half_message import check_transactional
 from rocketmq_aio.producer.transaction.transaction import (
     HalfMessageSender,
     Transaction,
     TransactionResult,
 )
+from rocketmq_aio.producer.transaction.transaction_log import TransactionLog
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
 from rocketmq_aio.remoting.threads import run_in_thread
 

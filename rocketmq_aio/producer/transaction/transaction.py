@@ -27,12 +27,8 @@ from rocketmq_aio.producer.queue_selection import QueueChoice, Routing
 from rocketmq_aio.producer.sender import Sender
 from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
 from rocketmq_aio.producer.transaction.end_transaction import EndTransactionSender
-from rocketmq_aio.producer.transaction.half_message import (
-    HalfMessage,
-    TransactionLog,
-    location_of,
-    make_half,
-)
+from rocketmq_aio.producer.transaction.half_message import HalfMessage, location_of, make_half
+from rocketmq_aio.producer.transaction.transaction_log import TransactionLog
 
 logger = get_logger(__name__)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -14,16 +14,25 @@ from rocketmq_aio.embedded.broker.store import StoredMessage
 from rocketmq_aio.instance.hook_runner import AnySendHook
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.values import TransactionState
+from rocketmq_aio.producer.transaction.half_message import HalfMessage
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.producer.transaction.transaction import Transaction
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.requests.send import EndTransaction
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 
 END = RequestCode.END_TRANSACTION
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+
+
+def make_halves(number: int, *, process: int = 1) -> Iterator[HalfMessage]:
+    """Make half messages of a *process* that sends 10 in each millisecond."""
+    ids = MessageIdGenerator(b"\x7f\x00\x00\x01", process, salt=0)
+    for each in range(number):
+        yield HalfMessage(ids.next_id(1_700_000_000_000 + each // 10), "orders")
 
 
 class CheckRecorder:

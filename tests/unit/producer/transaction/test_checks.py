@@ -6,7 +6,6 @@ import asyncio
 import gc
 import threading
 import weakref
-from itertools import count, islice
 
 import pytest
 
@@ -21,24 +20,20 @@ from rocketmq_aio.model.values import MessageQueue, TransactionState
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.transaction import checks as transaction_checks, end_transaction
 from rocketmq_aio.producer.transaction.checks import CheckFunction
-from rocketmq_aio.producer.transaction.half_message import (
-    HalfMessage,
-    HalfMessageLocation,
-    TransactionLog,
-)
+from rocketmq_aio.producer.transaction.half_message import HalfMessage, HalfMessageLocation
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import EndTransaction
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
-from tests.unit.costs import cpu_seconds
 from tests.unit.producer.transaction_env import (
     COMMIT,
     END,
     ROLLBACK,
     UNKNOWN,
     TransactionEnv,
+    make_halves,
     open_transactions,
 )
 from tests.unit.remoting.until import until
@@ -249,6 +244,18 @@ async def test_a_check_after_a_confirmed_commit_discards_the_copy(version: str) 
         # First the broker is asked to end a transaction that it never had, which it refuses.
         assert await env.run_check(3) == [COMMIT, ROLLBACK, ROLLBACK]
         assert (len(env.visible), env.open, env.check.calls) == (1, [], [])
+
+
+async def test_a_check_after_thousands_of_other_decisions_discards_the_copy(
+    env: TransactionEnv,
+) -> None:
+    tx = await env.commit(ORDER)
+    for half in make_halves(30_000):
+        env.producer._log.decide(half, TransactionState.COMMIT)
+    env.broker.transactions.reopen(tx.message_id)
+
+    assert await env.run_check(3) == [COMMIT, ROLLBACK, ROLLBACK]
+    assert (len(env.visible), env.open, env.check.calls) == (1, [], [])
 
 
 async def test_a_commit_over_a_new_connection_is_not_repeated_for_the_copy(
@@ -728,28 +735,6 @@ def half(message_id: str) -> HalfMessage:
     return HalfMessage(
         message_id, "orders", location=HalfMessageLocation("127.0.0.1:1", "broker-a", 0, 0)
     )
-
-
-def test_the_oldest_decisions_are_dropped() -> None:
-    log = TransactionLog(max_decisions=2)
-    for name in "abc":
-        log.decide(half(name), TransactionState.COMMIT)
-
-    assert [log.find(name) is not None for name in "abc"] == [False, True, True]
-
-
-def test_dropping_the_oldest_decision_costs_the_same_however_many_are_kept() -> None:
-    def cost(kept: int) -> float:
-        log, numbers = TransactionLog(max_decisions=kept), count()
-
-        def decide_more(more: int = 25_000) -> None:
-            for number in islice(numbers, more):
-                log.decide(half(str(number)), TransactionState.COMMIT)
-
-        decide_more(kept)
-        return cpu_seconds(decide_more)
-
-    assert cost(20_000) < 5 * cost(20)
 
 
 def test_a_check_of_a_copy_does_not_change_the_location() -> None:
