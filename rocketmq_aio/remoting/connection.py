@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, cast
@@ -35,6 +36,7 @@ SILENCE_SECONDS: Final = 10.0  # timeouts and no byte received: the peer is gone
 STUCK_FRAME_SECONDS: Final = 4.0  # timeouts and the same incomplete frame
 ADMIT_AT_ONCE: Final = 64  # requests admitted between two writes: bounds the bytes copied at once
 EARLY_PARTS: Final = 24  # two per frame; fewer do not justify a write
+MAX_LATE: Final = 10_000  # responses that callers still expect after their timeout
 MAX_OPAQUE: Final = 0x7FFF_FFFF
 RETIRED: Final = "retired"  # why a connection ended that was unused
 
@@ -42,6 +44,7 @@ RETIRED: Final = "retired"  # why a connection ended that was unused
 Pending = tuple["asyncio.Future[Command]", float, int, float]
 Frame = tuple[bytes, bytes]  # head and body
 MakeFrame = Callable[[int], Frame]  # for an opaque
+OnLate = Callable[[Command], None]
 GoAway = Callable[["Connection", int, MakeFrame, float], Coroutine[Any, Any, Command]]
 
 # The first frame of an HTTP/2 server is SETTINGS of stream 0; this follows its length in three
@@ -92,6 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._buffer = memoryview(b"")  # made once connected: many addresses may be unreachable
         self._pending: dict[int, Pending] = {}
+        self._late: OrderedDict[int, OnLate] = OrderedDict()  # by opaque, the oldest first
         self._opaque = 0
         self._out: list[bytes] = []
         self._last_flush = 1  # frames in the last write
@@ -122,12 +126,20 @@ class Connection(asyncio.BufferedProtocol):
         return opaque
 
     async def roundtrip(  # noqa: C901 - the hot path stays flat
-        self, code: int, make_frame: MakeFrame, timeout: float, *, may_move: bool = True
+        self,
+        code: int,
+        make_frame: MakeFrame,
+        timeout: float,
+        *,
+        may_move: bool = True,
+        on_late: OnLate | None = None,
     ) -> Command:
         """Send a frame and return the response, whatever its code.
 
         After GO_AWAY the request is sent once more, over another connection.
 
+        :param on_late: called with a response that arrives after the timeout or a cancellation;
+            must not block or raise
         :raises NotConnectedError: it was not sent
         :raises ConnectionLostError: it was sent, and the connection was lost
         :raises RequestTimeoutError: no response within *timeout* seconds
@@ -163,7 +175,11 @@ class Connection(asyncio.BufferedProtocol):
         try:
             command = await reply
         except BaseException:
-            pending.pop(opaque, None)  # a later response is dropped
+            pending.pop(opaque, None)  # a later response is dropped, unless there is *on_late*
+            if on_late is not None and self.loss is None:
+                self._late[opaque] = on_late
+                if len(self._late) > MAX_LATE:
+                    self._late.popitem(last=False)
             if self._must_wait or not self.usable:
                 self._wake_waiters()
             raise
@@ -262,6 +278,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
+        self._late.clear()
         self.resume_writing()
         pending, self._pending = self._pending, {}
         for reply, _, code, _ in pending.values():
@@ -300,7 +317,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         pending = self._pending.pop(command.opaque, None)
         if pending is None:
-            self.stray_replies += 1
+            if (on_late := self._late.pop(command.opaque, None)) is not None:
+                on_late(command)
+            else:
+                self.stray_replies += 1
             return
         if not pending[0].done():
             pending[0].set_result(command)

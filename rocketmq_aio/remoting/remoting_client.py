@@ -20,7 +20,7 @@ from rocketmq_aio.protocol.namespaces import namespace_fields, namespace_of
 from rocketmq_aio.remoting.acl import sign
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.backoff import NO_MASTER_SECONDS, Backoff, BackoffError, NoMasterError
-from rocketmq_aio.remoting.connection import RETIRED, Connection, Frame, MakeFrame
+from rocketmq_aio.remoting.connection import RETIRED, Connection, Frame, MakeFrame, OnLate
 from rocketmq_aio.remoting.dial import Dialer, failure_reason
 from rocketmq_aio.remoting.failure_log import FailureLog
 from rocketmq_aio.remoting.fork import FORKED
@@ -117,10 +117,13 @@ class RemotingClient:
         *,
         timeout: float | None = None,
         version: int = CLIENT_VERSION,
+        on_late: OnLate | None = None,
     ) -> Command:
         """Send a request and return the response, whatever its code.
 
         :param timeout: default ``request_timeout_seconds``
+        :param on_late: called with a response that arrives after the timeout or a cancellation;
+            must not block or raise
         :raises NotConnectedError: it was not sent
         :raises ConnectionLostError: it was sent, and the connection was lost
         :raises RequestTimeoutError: no response within *timeout* seconds
@@ -130,7 +133,7 @@ class RemotingClient:
             return self._frame(address, header, body, opaque, 0, version), b""
 
         seconds = self._config.request_timeout_seconds if timeout is None else timeout
-        command = await self.exchange(address, int(header.code), frame, seconds)
+        command = await self.exchange(address, int(header.code), frame, seconds, on_late)
         if self.namespace is not None:
             self.namespace.response(int(header.code), command)
         if self._config.rpc_hooks:
@@ -146,31 +149,39 @@ class RemotingClient:
         accept: Container[int] = SUCCESS,
         timeout: float | None = None,
         version: int = CLIENT_VERSION,
+        on_late: OnLate | None = None,
     ) -> Command:
-        """Send a request and return the response; errors as `request`.
+        """Send a request and return the response; errors and *on_late* as `request`.
 
         :raises BrokerError: the response code is not one of *accept*
         """
-        command = await self.request(address, header, body, timeout=timeout, version=version)
+        command = await self.request(
+            address, header, body, timeout=timeout, version=version, on_late=on_late
+        )
         if command.code not in accept:
             raise broker_error(command, address)
         return command
 
     def exchange(
-        self, address: str, code: int, frame: MakeFrame, timeout: float
+        self,
+        address: str,
+        code: int,
+        frame: MakeFrame,
+        timeout: float,
+        on_late: OnLate | None = None,
     ) -> Coroutine[Any, Any, Command]:
         """Send the frame that *frame* makes for an opaque: `request` without the encoding."""
         connection = self._connections.get(address)
         if connection is not None and connection.usable:
             # Not a coroutine: this saves one call per request.
-            return connection.roundtrip(code, frame, timeout)
-        return self._connect_and_exchange(address, code, frame, timeout)
+            return connection.roundtrip(code, frame, timeout, on_late=on_late)
+        return self._connect_and_exchange(address, code, frame, timeout, on_late)
 
     async def _connect_and_exchange(
-        self, address: str, code: int, frame: MakeFrame, timeout: float
+        self, address: str, code: int, frame: MakeFrame, timeout: float, on_late: OnLate | None
     ) -> Command:
         connection, left = await self._connected_within(address, timeout)
-        return await connection.roundtrip(code, frame, left)
+        return await connection.roundtrip(code, frame, left, on_late=on_late)
 
     async def oneway(
         self,

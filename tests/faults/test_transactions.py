@@ -42,6 +42,7 @@ ROUNDS = 10  # maximum check rounds after the faults have ended
 def records_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripted brokers record the end of a transaction before they respond."""
     monkeypatch.setattr(end_transaction, "RECORD_SECONDS", 0.0)
+    monkeypatch.setattr(end_transaction, "LATE_SECONDS", 0.0)
 
 
 class FailedError(Exception):

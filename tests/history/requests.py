@@ -63,14 +63,26 @@ async def _request(
     **options: Any,  # noqa: ANN401
 ) -> Command:
     noted = _note(sink, instance, header, body)
+    if (on_late := options.get("on_late")) is not None:
+
+        def record_late(command: Command) -> None:
+            _note_confirmed(sink, noted, command)
+            on_late(command)
+
+        options["on_late"] = record_late
     command = await request(address, header, body, **options)
     if header.code == RequestCode.LOCK_BATCH_MQ:
         _note_granted(sink, body, command)
-    elif command.code in STORED:
+    else:
+        _note_confirmed(sink, noted, command)
+    return command
+
+
+def _note_confirmed(sink: Sink, noted: list[Event], command: Command) -> None:
+    if command.code in STORED:
         for event in noted:
             if number := getattr(event, "number", ""):
                 sink.add(events.Confirmed(at=monotonic(), number=number))
-    return command
 
 
 async def _oneway(
@@ -103,9 +115,10 @@ def _exchange(
     code: int,
     frame: Callable[[int], tuple[bytes, bytes]],
     timeout: float,
+    *rest: object,
 ) -> Awaitable[Command]:
     if code not in SENDS:
-        return exchange(address, code, frame, timeout)
+        return exchange(address, code, frame, timeout, *rest)
 
     def recorded(opaque: int) -> tuple[bytes, bytes]:
         made = frame(opaque)

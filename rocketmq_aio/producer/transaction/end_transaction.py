@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -26,9 +27,12 @@ from rocketmq_aio.producer.transaction.half_message import (
     HalfMessageLocation,
     PendingCheck,
 )
+from rocketmq_aio.producer.transaction.transaction_log import TransactionLog
 from rocketmq_aio.protocol.codes import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, ResponseCode
+from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.requests.send import EndTransaction
 from rocketmq_aio.remoting.backoff import Backoff
+from rocketmq_aio.remoting.connection import OnLate
 
 logger = get_logger(__name__)
 
@@ -45,6 +49,7 @@ MAY_HAVE_ARRIVED: Final = (ConnectionLostError, RequestTimeoutError)
 READ_ONLY: Final = (ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.SERVICE_NOT_AVAILABLE)
 PROBE_SECONDS: Final = 3.0
 RECORD_SECONDS: Final = 5.0  # 5.x brokers record an end up to 3 s late, and check until then
+LATE_SECONDS: Final = 60.0  # an overloaded broker executes a commit so late, and responds
 NO_SUCH_OFFSET: Final = 2**62  # beyond the end of any commit log
 NO_SUCH_ID: Final = "0" * 32
 # The remark of brokers about an unknown transaction: code 1, on 4.9.7 and 5.5.0.
@@ -54,9 +59,12 @@ NOT_FOUND: Final = "Find prepared transaction message failed"
 class EndTransactionSender:
     """Sends the decisions of a producer *group* until brokers confirm them; calls *hooks*."""
 
-    def __init__(self, instance: MQClientInstance, group: str, hooks: SendHooks) -> None:
+    def __init__(
+        self, instance: MQClientInstance, group: str, log: TransactionLog, hooks: SendHooks
+    ) -> None:
         self._instance = instance
         self._group = group
+        self._log = log
         self._hooks = hooks
         self.has_hooks = hooks.has_end_transaction
         # Whether the peer rejects unknown transactions: (number of the connection, verdict)
@@ -98,19 +106,8 @@ class EndTransactionSender:
                 address = location.address if check else self._address(half, location)
                 header = self._header(half, location, half.state, is_check=check is not None)
                 broker = self._broker_name(location)
-                before = half.unanswered_by, half.committed_at
-                is_commit = half.state is TransactionState.COMMIT
-                if is_commit:  # also if this call is cancelled
-                    half.unanswered_by, half.committed_at = broker, monotonic()
-                cause = await self._request(address, header, deadline - monotonic())
-                if isinstance(cause, NOT_EXECUTED):
-                    half.unanswered_by, half.committed_at = before
-                elif is_commit:
-                    half.committed_at = monotonic()
+                cause = await self._attempt(half, address, broker, header, deadline)
                 if cause is None:
-                    # The request may have opened the connection.
-                    half.confirmed = address, self._instance.connection_number(address)
-                    half.confirmed_by, half.unanswered_by = broker, None
                     return None
                 pause = max(backoff.next_pause(), self._instance.remoting.backoff_left(address))
                 has_moved = check is None and _is_read_only(cause)
@@ -122,6 +119,49 @@ class EndTransactionSender:
                 await asyncio.sleep(pause)
         finally:
             half.is_ending = False
+
+    async def _attempt(
+        self,
+        half: HalfMessage,
+        address: str,
+        broker: str | None,
+        header: EndTransaction,
+        deadline: float,
+    ) -> RocketMQError | None:
+        """Send the state once, and record in *half* what is known of a commit."""
+        before = half.unanswered_by, half.committed_at
+        on_late = None
+        if is_commit := half.state is TransactionState.COMMIT:  # also if this call is cancelled
+            half.unanswered_by, half.committed_at, half.unanswered_over = broker, monotonic(), 0
+            on_late = partial(self._on_late, half, address, broker)
+        cause = await self._request(address, header, deadline - monotonic(), on_late)
+        if cause is None:
+            self._confirm(half, address, broker)
+        elif isinstance(cause, NOT_EXECUTED):
+            half.unanswered_by, half.committed_at = before
+        elif is_commit:
+            half.committed_at = monotonic()
+            if isinstance(cause, RequestTimeoutError):  # a response may come later
+                half.unanswered_over = self._instance.connection_number(address)
+        return cause
+
+    def _confirm(self, half: HalfMessage, address: str, broker: str | None) -> None:
+        # The request may have opened the connection.
+        half.confirmed = address, self._instance.connection_number(address)
+        half.confirmed_by, half.unanswered_by = broker, None
+        if half.state is TransactionState.COMMIT:
+            half.committed_at = monotonic()
+
+    def _on_late(
+        self, half: HalfMessage, address: str, broker: str | None, response: Command
+    ) -> None:
+        """Record the response to a commit that the caller no longer waits for."""
+        if (known := self._log.find(half.message_id)) is None:
+            return
+        if response.code == ResponseCode.SUCCESS:
+            self._confirm(known, address, broker)
+        elif known.unanswered_by == broker:
+            known.unanswered_by = None  # not executed: the next check gets the commit
 
     def leave(self, half: HalfMessage) -> None:
         """Call the hooks for a decision left to the check; sends no request."""
@@ -167,7 +207,9 @@ class EndTransactionSender:
         """
         broker, other = self._broker_name(check.location), half.unanswered_by
         if broker in (other, half.confirmed_by):
-            return check.received_at < half.committed_at + RECORD_SECONDS
+            may_respond = broker == other and self._may_respond(half, check.location.address)
+            seconds = LATE_SECONDS if may_respond else RECORD_SECONDS
+            return check.received_at < half.committed_at + seconds
         if other is None:
             return False
         address = self._instance.routes.master(other)
@@ -180,6 +222,11 @@ class EndTransactionSender:
             logger.info(
                 "transaction_check_not_answered", message_id=half.message_id, reason=str(cause)
             )
+
+    def _may_respond(self, half: HalfMessage, address: str) -> bool:
+        """Whether the connection of the unanswered commit is still open."""
+        is_current = half.unanswered_over == self._instance.connection_number(address)
+        return is_current and self._instance.remoting.is_connected(address)
 
     def _is_confirmed(self, half: HalfMessage, address: str) -> bool:
         current = address, self._instance.connection_number(address)
@@ -222,11 +269,12 @@ class EndTransactionSender:
         self._hooks.transaction_ended(context)
 
     async def _request(
-        self, address: str, header: EndTransaction, seconds: float
+        self, address: str, header: EndTransaction, seconds: float, on_late: OnLate | None = None
     ) -> RocketMQError | None:
         try:
-            timeout = max(LEAST_SECONDS, seconds)
-            await self._instance.remoting.request_checked(address, header, timeout=timeout)
+            await self._instance.remoting.request_checked(
+                address, header, timeout=max(LEAST_SECONDS, seconds), on_late=on_late
+            )
         except RocketMQError as cause:
             return cause
         return None

@@ -38,6 +38,7 @@ class HalfMessage(msgspec.Struct, gc=False, eq=False):
     :ivar confirmed: the address that last confirmed the decision, and the number of the connection
     :ivar confirmed_by: the name of that broker, if it is known
     :ivar unanswered_by: the name of a broker that may have executed a commit without confirming it
+    :ivar unanswered_over: the number of the connection over which it may still respond
     :ivar committed_at: when the last commit ended that may have been executed, by `monotonic`
     :ivar is_ending: END_TRANSACTION is in flight
     :ivar checked_at: the location in the last check
@@ -52,6 +53,7 @@ class HalfMessage(msgspec.Struct, gc=False, eq=False):
     confirmed: tuple[str, int] | None = None
     confirmed_by: str | None = None
     unanswered_by: str | None = None
+    unanswered_over: int = 0
     committed_at: float = -inf
     is_ending: bool = False
     checked_at: HalfMessageLocation | None = None

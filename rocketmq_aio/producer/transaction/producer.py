@@ -82,7 +82,7 @@ class TransactionProducer(Producer[V]):
             raise ConfigError("topics", topics, "expected several topics, not one string")
         super().__init__(group, namesrv=namesrv, client=client, config=config, hooks=hooks)
         self._log = TransactionLog()
-        end_transaction = EndTransactionSender(self._instance, group, self._hooks)
+        end_transaction = EndTransactionSender(self._instance, group, self._log, self._hooks)
         self._half_sender = HalfMessageSender(
             self._sender, group, self._hooks, self._log, end_transaction
         )

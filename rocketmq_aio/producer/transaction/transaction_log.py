@@ -25,9 +25,9 @@ TAIL_DIGITS: Final = 12  # of a message id: time and counter; the process determ
 
 
 # What a later check needs of a half message; many share one: the fields of `HalfMessage` topic,
-# state, confirmed, confirmed_by and unanswered_by.
+# state, confirmed, confirmed_by, unanswered_by and unanswered_over.
 Outcome: TypeAlias = tuple[
-    str, TransactionState | None, tuple[str, int] | None, str | None, str | None
+    str, TransactionState | None, tuple[str, int] | None, str | None, str | None, int
 ]
 
 
@@ -47,6 +47,7 @@ class PackedDecisions:
                 half.confirmed,
                 half.confirmed_by,
                 half.unanswered_by,
+                half.unanswered_over,
             )
             number = outcomes.setdefault(outcome, len(outcomes))
             numbers[half.message_id[:-TAIL_DIGITS]].append(tail << OUTCOME_BITS | number)
@@ -66,7 +67,7 @@ class PackedDecisions:
         found = numbers[bisect_left(numbers, number)]
         if found > number + MAX_OUTCOME:
             return None
-        topic, state, confirmed, confirmed_by, unanswered_by = self._outcomes[found - number]
+        topic, state, confirmed, confirmed_by, unanswered_by, over = self._outcomes[found - number]
         return HalfMessage(
             message_id,
             topic,
@@ -75,6 +76,7 @@ class PackedDecisions:
             confirmed=confirmed,
             confirmed_by=confirmed_by,
             unanswered_by=unanswered_by,
+            unanswered_over=over,
             committed_at=self._committed_at,
         )
 

@@ -22,7 +22,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from rocketmq_aio.protocol.requests.send import SendMessage
-from rocketmq_aio.remoting.connection import MakeFrame
+from rocketmq_aio.remoting.connection import MakeFrame, OnLate
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.unit.remoting.until import until
@@ -145,13 +145,13 @@ def _noted(
     addresses = {each.address for each in brokers}
 
     def noted(
-        address: str, code: int, frame: MakeFrame, timeout: float
+        address: str, code: int, frame: MakeFrame, timeout: float, on_late: OnLate | None = None
     ) -> Coroutine[Any, Any, Command]:
         wanted = address in addresses and code in (SEND, SEND_BATCH)
         if wanted and (times is None or len(given) < times):
             given.append(timeout)
             timeout = min(timeout, seconds)
-        return exchange(address, code, frame, timeout)
+        return exchange(address, code, frame, timeout, on_late)
 
     remoting.exchange = noted  # type: ignore[method-assign]
     return given

@@ -118,6 +118,37 @@ async def test_the_answer_to_a_cancelled_request_is_dropped_and_counted() -> Non
         assert wire.connection.in_flight == 0
 
 
+async def test_the_late_response_to_a_request_goes_to_its_function_once() -> None:
+    async with Wire() as wire:
+        late: list[bytes] = []
+        asked = [wire.ask(timeout=t, on_late=lambda r: late.append(r.body)) for t in (0.0, 60.0)]
+        await settle()
+        asked[1].cancel()
+        await asyncio.wait(asked)
+        for request, body in zip([*wire.written, wire.written[0]], b"abc", strict=True):
+            wire.answer(request, bytes([body]))
+
+        assert late == [b"a", b"b"]
+        assert wire.connection.stray_replies == 1
+
+
+async def test_the_functions_for_late_responses_have_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "MAX_LATE", 2)
+    async with Wire() as wire:
+        late: list[int] = []
+        asked = [wire.ask(on_late=lambda r: late.append(r.opaque)) for _ in range(5)]
+        await settle()
+        for task in asked:
+            task.cancel()
+        await asyncio.wait(asked)
+        for request in wire.written:
+            wire.answer(request)
+
+        assert late == [request.opaque for request in wire.written[-2:]]
+
+
 async def test_a_request_that_is_cancelled_before_its_write_disturbs_no_other() -> None:
     async with Wire() as wire:
         asked = [wire.ask(b"%d" % number) for number in range(3)]

@@ -10,7 +10,7 @@ from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.protocol.codes import RESPONSE_FLAG
 from rocketmq_aio.protocol.command import Command, decode_command, encode_command
 from rocketmq_aio.protocol.frame import FrameDecoder
-from rocketmq_aio.remoting.connection import Connection
+from rocketmq_aio.remoting.connection import Connection, OnLate
 
 PEER: Final = "127.0.0.1:10911"
 CODE: Final = 30
@@ -99,16 +99,27 @@ class Wire:
         await settle()
 
     def ask(
-        self, body: bytes = b"", *, timeout: float = 15.0, code: int = CODE
+        self,
+        body: bytes = b"",
+        *,
+        timeout: float = 15.0,
+        code: int = CODE,
+        on_late: OnLate | None = None,
     ) -> asyncio.Task[Command]:
         """Send a request from a task of its own."""
-        return asyncio.get_running_loop().create_task(self.request(body, timeout, code))
+        return asyncio.get_running_loop().create_task(self.request(body, timeout, code, on_late))
 
-    async def request(self, body: bytes = b"", timeout: float = 15.0, code: int = CODE) -> Command:
+    async def request(
+        self,
+        body: bytes = b"",
+        timeout: float = 15.0,
+        code: int = CODE,
+        on_late: OnLate | None = None,
+    ) -> Command:
         def frame(opaque: int) -> tuple[bytes, bytes]:
             return encode_command(Command(code, opaque, body=body), {}), b""
 
-        return await self.connection.roundtrip(code, frame, timeout)
+        return await self.connection.roundtrip(code, frame, timeout, on_late=on_late)
 
     @property
     def written(self) -> list[Command]:

@@ -15,6 +15,7 @@ from tests.unit.producer.transaction_env import TransactionEnv, open_transaction
 def records_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripted brokers record the end of a transaction before they respond."""
     monkeypatch.setattr(end_transaction, "RECORD_SECONDS", 0.0)
+    monkeypatch.setattr(end_transaction, "LATE_SECONDS", 0.0)
 
 
 @pytest_asyncio.fixture

@@ -11,7 +11,9 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.embedded.faults import HeldResponses
 from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.errors import RequestTimeoutError
 from rocketmq_aio.hooks import EndTransactionContext
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.codec import JSONCodec
@@ -22,6 +24,7 @@ from rocketmq_aio.producer.transaction import checks as transaction_checks, end_
 from rocketmq_aio.producer.transaction.checks import CheckFunction
 from rocketmq_aio.producer.transaction.half_message import HalfMessage, HalfMessageLocation
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
+from rocketmq_aio.producer.transaction.transaction import Transaction
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import EndTransaction
@@ -405,6 +408,88 @@ async def test_a_commit_without_a_response_is_repeated_when_the_broker_would_hav
     half.committed_at -= 60.0
 
     assert await env.run_check(3) == [COMMIT, UNKNOWN, COMMIT]
+
+
+async def commit_late(env: TransactionEnv) -> tuple[Transaction, HeldResponses]:
+    """Commit at a broker that has not executed it when the producer's timeout is over."""
+    async with env.producer.transaction(ORDER) as tx:
+        held = env.broker.faults.hold("end_transaction", executed=False, times=1)
+    assert tx.result is not None
+    assert isinstance(tx.result.error, RequestTimeoutError)
+    return tx, held
+
+
+def is_confirmed(env: TransactionEnv, tx: Transaction) -> bool:
+    half = env.producer._log.find(tx.message_id)
+    return half is not None and half.confirmed is not None
+
+
+@pytest.mark.parametrize("others", [0, 10_000])
+async def test_a_commit_confirmed_after_the_timeout_is_not_repeated(
+    others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end_transaction, "LATE_SECONDS", 60.0)
+    async with open_transactions(config=ProducerConfig(send_timeout_seconds=0.3)) as env:
+        tx, held = await commit_late(env)
+        for half in make_halves(others):
+            env.producer._log.decide(half, TransactionState.COMMIT)
+        assert await env.run_check(2) == [COMMIT, UNKNOWN]  # it may still be executed
+        held.release()
+        await until(lambda: is_confirmed(env, tx))
+
+        # The broker has made a copy for the first check.
+        assert (await env.run_check(4))[2:] == [ROLLBACK, ROLLBACK]
+        assert (len(env.visible), env.open) == (1, [])
+
+
+async def test_a_commit_refused_after_the_timeout_is_repeated_by_the_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(end_transaction, "LATE_SECONDS", 60.0)
+    gate = asyncio.Event()
+
+    async def refuse(*_: object) -> Response:
+        await gate.wait()
+        return Response(ResponseCode.SYSTEM_BUSY)
+
+    async with open_transactions(config=ProducerConfig(send_timeout_seconds=0.3)) as env:
+        env.broker.faults.handle("end_transaction", refuse, times=1)
+        tx = await env.commit(ORDER)
+        half = env.producer._log.find(tx.message_id)
+        assert half is not None
+        assert half.unanswered_by is not None
+        gate.set()
+        await until(lambda: half.unanswered_by is None)
+
+        assert await env.run_check(2) == [COMMIT, COMMIT]
+        assert (len(env.visible), env.open) == (1, [])
+
+
+async def test_a_commit_is_repeated_when_the_broker_does_not_respond_for_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(end_transaction, "LATE_SECONDS", 60.0)
+    async with open_transactions(config=ProducerConfig(send_timeout_seconds=0.3)) as env:
+        tx, _ = await commit_late(env)
+        assert await env.run_check(2) == [COMMIT, UNKNOWN]
+        half = env.producer._log.find(tx.message_id)
+        assert half is not None
+
+        half.committed_at -= 60.0
+
+        assert await env.run_check(3) == [COMMIT, UNKNOWN, COMMIT]
+
+
+async def test_a_commit_is_repeated_at_once_when_the_connection_of_the_first_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(end_transaction, "LATE_SECONDS", 60.0)
+    async with open_transactions(config=ProducerConfig(send_timeout_seconds=0.3)) as env:
+        await commit_late(env)
+        env.producer.client.remoting.drop(env.broker.address, "cut after the timeout")
+        await env.producer.client.heartbeats.send(env.broker.address)
+
+        assert await env.run_check(2) == [COMMIT, COMMIT]
 
 
 async def test_a_copy_is_committed_if_the_broker_that_may_have_the_commit_is_lost() -> None:

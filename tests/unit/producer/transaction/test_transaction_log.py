@@ -20,6 +20,7 @@ def decided(number: int) -> HalfMessage:
     half.confirmed = None if number % 5 else (f"127.0.0.1:{number}", number)
     half.confirmed_by = "broker-a" if number % 3 else None
     half.unanswered_by = "broker-b" if number % 7 else None
+    half.unanswered_over = 0 if number % 11 else number
     half.transaction_id = half.message_id
     half.committed_at = 5.0
     return half
