@@ -157,6 +157,7 @@ def test_an_export_is_loaded_without_column_settings(
             properties={f"p{n}": "1"},
             flag=n,
             sharding_key=f"order-{n}" if n else None,
+            priority=None if n else 1,
         )
         for n in range(3)
     ]
@@ -175,7 +176,7 @@ def test_an_export_is_loaded_without_column_settings(
     assert (summary.rows, summary.sent, summary.problems) == (3, 3, ())
     found = sorted(stored(connection.name_server, other), key=lambda each: each.body)
     for message, again in zip(messages, found, strict=True):
-        for what in ("body", "tags", "keys", "flag", "sharding_key"):
+        for what in ("body", "tags", "keys", "flag", "sharding_key", "priority"):
             assert getattr(again, what) == getattr(message, what)
     assert [each.properties.get(f"p{n}") for n, each in enumerate(found)] == ["1"] * 3
 
@@ -341,7 +342,7 @@ def test_a_replay_keeps_user_properties_and_adds_the_origin(
 ) -> None:
     messages = [
         Message(topic, b"one", tags="t", keys=["a", "b"], properties={"p": "1"}, flag=3),
-        Message(topic, b"two"),
+        Message(topic, b"two", priority=1),
         Message(topic, b"three", sharding_key="s"),
     ]
     asyncio.run(send_all(connection.name_server, messages))
@@ -363,6 +364,7 @@ def test_a_replay_keeps_user_properties_and_adds_the_origin(
         assert copy.message_id != first.message_id
     one = copies[b"one"]
     assert (one.tags, one.keys, one.flag, one.properties["p"]) == ("t", ("a", "b"), 3, "1")
+    assert copies[b"two"].priority == 1
     assert copies[b"three"].properties["__SHARDINGKEY"] == "s"
 
 

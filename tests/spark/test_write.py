@@ -180,6 +180,24 @@ def test_rows_are_stored_in_their_explicit_queue(
     assert [each.body for each in chosen] == [b"chosen %d" % number for number in range(100)]
 
 
+def test_a_priority_selects_the_queue_and_is_read_again(
+    spark: SparkSession, namesrv: str, topic: str, rocketmq_version: str
+) -> None:
+    priorities = {b"none": None, b"lowest": 0, b"second": 1, b"beyond": 100}
+    rows = [(body.decode(), priority) for body, priority in priorities.items()]
+    write(spark.createDataFrame(rows, "body string, priority int"), namesrv, topic)
+    found = {each.body: each for each in read_back(namesrv, topic, len(rows))}
+
+    assert {body: each.priority for body, each in found.items()} == priorities
+    if rocketmq_version.startswith("5"):
+        assert found[b"lowest"].queue.queue_id == 0
+        assert found[b"second"].queue.queue_id == 1
+        assert found[b"beyond"].queue.queue_id > 1
+    reader = spark.read.format("rocketmq").options(nameServer=namesrv, subscribe=topic)
+    read_again = reader.schema("priority int, body binary").load().collect()
+    assert {bytes(row["body"]): row["priority"] for row in read_again} == priorities
+
+
 def test_delayed_rows_are_delivered_later(
     spark: SparkSession, namesrv: str, topic: str, rocketmq_version: str
 ) -> None:

@@ -22,7 +22,14 @@ from pyspark.sql.types import (
 
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.model.properties import KEYS, TAGS, UNIQ_KEY
+from rocketmq_aio.model.properties import (
+    KEYS,
+    MAX_PRIORITY,
+    PRIORITY,
+    PRIORITY_DIGITS,
+    TAGS,
+    UNIQ_KEY,
+)
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.spark.arrow import Column, pc
 from rocketmq_aio.spark.arrow.properties import PropertyColumns, property_columns
@@ -52,8 +59,9 @@ COLUMNS: Final[dict[str, DataType]] = {
     "reconsumeTimes": IntegerType(),
     "bornHost": StringType(),
     "storeHost": StringType(),
+    "priority": IntegerType(),
 }
-PROPERTY_COLUMNS: Final = frozenset({"properties", "msgId", "keys", "tags"})
+PROPERTY_COLUMNS: Final = frozenset({"properties", "msgId", "keys", "tags", "priority"})
 SCHEMA: Final = StructType([StructField(name, kind) for name, kind in COLUMNS.items()])
 
 # Fixed fields of a record with IPv4 hosts; IPv6 hosts are removed from other records.
@@ -273,6 +281,16 @@ def _property(name: str) -> Builder:
     return lambda rows, _kind: rows.properties.pick(name)
 
 
+def _priorities(rows: _Rows, kind: Any) -> Column:  # noqa: ANN401
+    """Return the priorities as `read_priority` reads them; few producers set one."""
+    found = rows.properties.pick(PRIORITY)
+    if found.null_count == len(found):
+        return pa.nulls(len(found), kind)
+    numeric = pc.match_substring_regex(found, f"^[0-9]{{1,{PRIORITY_DIGITS}}}$")
+    numbers = pc.if_else(numeric, found, None).cast(pa.int64())
+    return pc.if_else(pc.less_equal(numbers, MAX_PRIORITY), numbers, None).cast(kind)
+
+
 def _of_queue(value: Callable[[MessageQueue], object]) -> Builder:
     return lambda rows, kind: rows.repeated(kind, value)
 
@@ -310,4 +328,5 @@ _BUILDERS: Final[dict[str, Builder]] = {
     "reconsumeTimes": _number(RECONSUME_AT),
     "bornHost": _text(BORN_HOST_AT, lambda message: message.born_host),
     "storeHost": _text(STORE_HOST_AT, lambda message: message.store_host),
+    "priority": _priorities,
 }

@@ -14,7 +14,9 @@ from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import (
     DELAY,
     KEYS,
+    MAX_PRIORITY,
     MAX_PROPERTIES,
+    PRIORITY,
     RESERVED,
     SHARDING_KEY,
     TAGS,
@@ -34,6 +36,7 @@ from rocketmq_aio.spark.arrow.row_schema import BY_LOWER, sink_fault
 MOST_PROPERTIES: Final = MAX_PROPERTIES - PROPERTIES_SPARE
 MAX_SLICE_BYTES: Final = 16 * 1024 * 1024  # of a record batch encoded at once
 NAME_END, PAIR_END = b"\x01", b"\x02"
+TEXTS: Final = frozenset({"shardingKey", "brokerName"})  # unset in a row if empty
 
 
 class EncodedRows(NamedTuple):
@@ -95,8 +98,7 @@ def encode(
         encode_entries(bodies, properties, flags),
         encoder.topics,
         columns.get("shardingKey"),
-        columns.get("brokerName"),
-        encoder.queue_ids(),
+        *encoder.queues(),
         encoder.unbatched(),
     )
 
@@ -142,6 +144,7 @@ class _RowEncoder:
             (SHARDING_KEY, self._text("shardingKey")),
             (DELAY, self._delay_levels()),
             (TIMER_DELIVER_MS, self._delivery_times()),
+            (PRIORITY, self._priorities()),
         ):
             if column is not None:
                 pieces.extend(_property_pieces(name, column))
@@ -174,23 +177,24 @@ class _RowEncoder:
         self._reject(wrong, lambda at: f"{name}={numbers[at].as_py()}: expected {least} to {most}")
         return numbers.cast(pa.int32())
 
-    def queue_ids(self) -> Column | None:
+    def queues(self) -> tuple[Column | None, Column | None]:
+        """Return the broker names and the queue ids, or None twice."""
         brokers, ids = self._columns.get("brokerName"), self._columns.get("queueId")
         if brokers is None or ids is None:
-            return None
+            return None, None
         self._reject(
             pc.not_equal(brokers.is_null(), ids.is_null()),
             lambda at: "brokerName and queueId name a queue together: set both or none",
         )
-        return self.numbers("queueId", least=0)
+        return brokers, self.numbers("queueId", least=0)
 
     def unbatched(self) -> Column | None:
-        """Return which rows need a request of their own: delayed ones and retry topics."""
-        conditions = []
-        if (levels := self._levels()) is not None:
-            conditions.append(pc.not_equal(levels, 0))
-        if (times := self._columns.get("deliverTimestamp")) is not None:
-            conditions.append(times.is_valid())
+        """Return which rows need a request of their own.
+
+        These are delayed ones, those with a priority, and rows for retry topics.
+        """
+        names = ("delayLevel", "deliverTimestamp", "priority")
+        conditions = [each for each in map(self._is_set, names) if each is not None]
         if not isinstance(self.topics, str):
             conditions.append(pc.starts_with(self.topics, RETRY_PREFIX))
         unbatched = reduce(pc.or_, conditions) if conditions else None
@@ -233,14 +237,24 @@ class _RowEncoder:
         self._check_text(name, text, lambda at: at)
         return text
 
+    def _is_set(self, name: str) -> Column | None:
+        """Return which rows set a column; None if there is no such column or no row sets it."""
+        if name == "delayLevel":
+            levels = self._levels()
+            return None if levels is None else pc.not_equal(levels, 0)
+        column = self._text(name) if name in TEXTS else self._columns.get(name)
+        return None if column is None else column.is_valid()
+
+    def _reject_both(self, name: str, other: str) -> None:
+        first, second = self._is_set(name), self._is_set(other)
+        if first is not None and second is not None:
+            reason = f"it has a {name} and a {other}: set one of them"
+            self._reject(pc.and_(first, second), lambda at: reason)
+
     def _delay_levels(self) -> Column | None:
         if (levels := self._levels()) is None:
             return None
-        if (times := self._columns.get("deliverTimestamp")) is not None:
-            self._reject(
-                pc.and_(pc.not_equal(levels, 0), times.is_valid()),
-                lambda at: "it has a delayLevel and a deliverTimestamp: set one of them",
-            )
+        self._reject_both("delayLevel", "deliverTimestamp")
         return pc.if_else(pc.equal(levels, 0), None, levels.cast(pa.string()))
 
     def _delivery_times(self) -> Column | None:
@@ -251,6 +265,15 @@ class _RowEncoder:
             micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
             times = pc.divide(micros, pa.scalar(1000, pa.int64()))
         return pc.max_element_wise(times, 0, skip_nulls=False).cast(pa.string())
+
+    def _priorities(self) -> Column | None:
+        numbers = self.numbers("priority", least=0, most=MAX_PRIORITY)
+        if numbers is None:
+            return None
+        # Brokers drop it from a message with a delay or a key, and choose the queue by it.
+        for other in ("delayLevel", "deliverTimestamp", "shardingKey", "brokerName"):
+            self._reject_both("priority", other)
+        return pc.if_else(self._is_set("priority"), numbers.cast(pa.string()), None)
 
     def _user_properties(self) -> Column | None:
         """Return the encoded properties of the user."""

@@ -54,6 +54,7 @@ COLUMNS: Final[Mapping[str, tuple[str, Callable[[DataType], bool]]]] = {
     "flag": ("int", _is(*NUMBER)),
     "delayLevel": ("int", _is(*NUMBER)),
     "deliverTimestamp": ("timestamp, or bigint of epoch ms", _is(TimestampType, LongType)),
+    "priority": ("int", _is(*NUMBER)),
     "shardingKey": ("string", _is(*TEXT)),
     "brokerName": ("string", _is(*TEXT)),
     "queueId": ("int", _is(*NUMBER)),

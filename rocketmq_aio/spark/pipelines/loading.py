@@ -27,6 +27,7 @@ from rocketmq_aio.spark.pipelines.progress import StoppedError, watch_jobs
 from rocketmq_aio.spark.pipelines.sending import (
     ANY_TAGS,
     TopicGrowth,
+    kept_priority,
     send_rows,
     split_keys,
     user_properties,
@@ -38,14 +39,14 @@ BODIES: Final = ("plain", "base64")
 WHOLE_ROW: Final = "*"
 COLUMNS: Final = (
     *("body", "tags", "keys", "properties", "flag", "shardingKey"),
-    *("delayLevel", "deliverTimestamp", "brokerName", "queueId"),
+    *("delayLevel", "deliverTimestamp", "priority", "brokerName", "queueId"),
 )
 TYPES: Final = {
-    **dict.fromkeys(("flag", "delayLevel", "queueId"), "int"),
+    **dict.fromkeys(("flag", "delayLevel", "priority", "queueId"), "int"),
     "deliverTimestamp": "timestamp",
 }
 # The columns of an export that are sent; properties include the sharding key.
-EXPORTED: Final = ("body", "tags", "keys", "properties", "flag")
+EXPORTED: Final = ("body", "tags", "keys", "properties", "flag", "priority")
 DELAYS: Final = frozenset({"delayLevel", "deliverTimestamp"})  # store messages later
 
 
@@ -58,7 +59,7 @@ class LoadSettings:
     :param columns: column of a message -> column of the files, such as
         ``{"body": "payload", "keys": "id"}``; ``{"body": "*"}`` writes whole rows as JSON bodies;
         empty: the columns of the files that have names of message columns; of an export: body,
-        tags, keys, flag, sharding key and user properties
+        tags, keys, flag, priority, sharding key and user properties
     :param body: form of bodies in the files: ``plain``, or ``base64`` as in exports to csv or json
     :param schema: of the files, such as ``"id long, name string"``; None: from the files
     :param read_options: options of the format; *options*: further options of the sink
@@ -188,6 +189,8 @@ def _map_export(files: DataFrame) -> DataFrame:
     if "properties" in taken:
         changed["properties"] = user_properties()
         changed["shardingKey"] = F.col("properties")[SHARDING_KEY]
+        if "priority" in taken:
+            changed["priority"] = kept_priority()
     return rows.withColumns(changed) if changed else rows
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import (
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.instance.client_instance import MQClientInstance
-from rocketmq_aio.model.properties import KEYS, RESERVED, SHARDING_KEY, TAGS
+from rocketmq_aio.model.properties import KEYS, PRIORITY, RESERVED, SHARDING_KEY, TAGS
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.spark.arrow.batch_entries import ID_BYTES
 from rocketmq_aio.spark.arrow.row_encoder import MOST_PROPERTIES
@@ -48,9 +48,9 @@ def origin_path() -> Column:
 def copy_messages(messages: DataFrame, topic: Column) -> DataFrame:
     """Return rows for the sink that send *messages* to *topic*.
 
-    Bodies, keys, tags, flags and user properties stay; a message with a sharding key goes to the
-    queue of that key.  System properties are dropped: delays, retries, transactions and ids
-    belong to the original.  A copy of a copy has its own origin.
+    Bodies, keys, tags, flags, priorities and user properties stay; a message with a sharding key
+    goes to the queue of that key.  System properties are dropped: delays, retries, transactions and
+    ids belong to the original.  A copy of a copy has its own origin.
     """
     origin = F.create_map(F.lit(COPIED_FROM), origin_path(), F.lit(COPIED_ID), F.col("msgId"))
     return messages.select(
@@ -61,6 +61,7 @@ def copy_messages(messages: DataFrame, topic: Column) -> DataFrame:
         F.map_concat(user_properties(COPIED_FROM, COPIED_ID), origin).alias("properties"),
         "flag",
         F.col("properties")[SHARDING_KEY].alias("shardingKey"),
+        kept_priority().alias("priority"),
     )
 
 
@@ -76,6 +77,7 @@ def properties_fit() -> Column:
         TAGS: "tags",
         KEYS: F.array_join("keys", " "),
         SHARDING_KEY: "shardingKey",
+        PRIORITY: F.col("priority").cast("string"),
     }
     for name, text in system.items():
         length = F.octet_length(text) + len(name) + PROPERTY_SEPARATORS
@@ -87,6 +89,11 @@ def split_keys() -> Column:
     """Return the keys as an array; brokers store them joined by spaces."""
     parts = F.filter(F.split("keys", " "), lambda key: F.trim(key) != "")
     return F.when(F.size(parts) > 0, parts)
+
+
+def kept_priority() -> Column:
+    """Return the priority, unless a sharding key chooses the queue: brokers take one of them."""
+    return F.when(F.col("properties")[SHARDING_KEY].isNull(), F.col("priority"))
 
 
 def user_properties(*excluded: str) -> Column:

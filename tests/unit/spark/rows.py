@@ -28,6 +28,7 @@ def row_of(message: MessageExt) -> dict[str, Any]:
         "reconsumeTimes": message.reconsume_times,
         "bornHost": message.born_host,
         "storeHost": message.store_host,
+        "priority": message.priority,
     }
 
 

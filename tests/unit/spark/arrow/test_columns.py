@@ -112,6 +112,27 @@ def test_the_last_of_duplicate_properties_wins() -> None:
     assert row["properties"] == {"A": "two", "TAGS": "x"}
 
 
+@pytest.mark.parametrize(
+    ("text", "priority"),
+    [
+        (b"0", 0),
+        (b"007", 7),
+        (b"2147483647", 2**31 - 1),
+        (b"2147483648", None),
+        (b"00000000001", None),
+        (b"-1", None),
+        (b"1\n", None),
+        ("\u0661".encode(), None),
+    ],
+)
+def test_a_priority_is_a_number_as_brokers_read_it(text: bytes, priority: int | None) -> None:
+    stored = Stored(properties=b"_SYS_MSG_PRIORITY_\x01" + text + b"\x02")
+    messages = decoded(Stored(), stored)
+    found = rows_of(messages)
+    assert [row["priority"] for row in found] == [None, priority]
+    assert found == [row_of(each) for each in messages]
+
+
 def test_a_message_without_a_producer_id_has_the_broker_id() -> None:
     messages = decoded(
         Stored(), Stored(properties=b"TAGS\x01x\x02", sys_flag=STORE_IPV6), Stored(properties=b"")
@@ -170,6 +191,7 @@ def test_size_counts_selected_columns_only() -> None:
         (["queueOffset", "tags"], False, True),
         (["keys"], False, True),
         (["msgId"], False, True),
+        (["priority"], False, True),
         (["properties", "body"], True, True),
     ],
 )

@@ -141,6 +141,23 @@ def test_delayed_rows_are_single_messages_with_properties() -> None:
     assert [each.message_id[-1] for each in singles] == ["1", "2"]
 
 
+def test_rows_with_a_priority_are_single_messages() -> None:
+    priorities = pa.array([None, 0, 7, 2**31 - 1])
+    encoded = rows(priority=priorities, body=pa.array([b"0", b"1", b"2", b"3"]))
+
+    names = [each.get("_SYS_MSG_PRIORITY_") for each in properties(encoded)]
+    assert names == [None, "0", "7", "2147483647"]
+    single = {bool(each.encoded.batch): bodies(each) for each in sent(encoded)}
+    assert single[True] == [b"0"]
+    assert [bodies(each) for each in sent(encoded)][:3] == [[b"1"], [b"2"], [b"3"]]
+
+
+def test_rows_without_a_priority_are_sent_in_batches() -> None:
+    [request] = sent(rows(priority=pa.array([None, None], pa.int32())))
+
+    assert request.rows == 2
+
+
 def test_a_delivery_time_may_be_a_number() -> None:
     (only,) = properties(rows(deliverTimestamp=pa.array([1_900_000_000_000])))
 
@@ -307,6 +324,28 @@ def test_a_large_record_batch_is_encoded_in_slices() -> None:
         (
             {"delayLevel": pa.array([1, 1]), "deliverTimestamp": pa.array([None, 5])},
             "row 11 .* a delayLevel and a deliverTimestamp",
+        ),
+        ({"priority": pa.array([0, -1])}, "row 11 .* priority=-1: expected 0 to 2147483647"),
+        ({"priority": pa.array([0, 2**31])}, "row 11 .* priority=2147483648"),
+        (
+            {"priority": pa.array([1, 0]), "delayLevel": pa.array([0, 1])},
+            "row 11 .* a priority and a delayLevel: set one of them",
+        ),
+        (
+            {"priority": pa.array([1, 0]), "deliverTimestamp": pa.array([None, 5])},
+            "row 11 .* a priority and a deliverTimestamp",
+        ),
+        (
+            {"priority": pa.array([1, 0]), "shardingKey": pa.array(["", "k"])},
+            "row 11 .* a priority and a shardingKey",
+        ),
+        (
+            {
+                "priority": pa.array([1, 0]),
+                "brokerName": pa.array([None, "b"]),
+                "queueId": pa.array([None, 0]),
+            },
+            "row 11 .* a priority and a brokerName",
         ),
         (
             {"brokerName": pa.array(["b", None]), "queueId": pa.array([1, 2])},
