@@ -141,7 +141,7 @@ class _RowEncoder:
         for name, column in (
             (TAGS, tags),
             (KEYS, self._keys()),
-            (SHARDING_KEY, self._text("shardingKey")),
+            (SHARDING_KEY, self._sharding_keys()),
             (DELAY, self._delay_levels()),
             (TIMER_DELIVER_MS, self._delivery_times()),
             (PRIORITY, self._priorities()),
@@ -179,6 +179,7 @@ class _RowEncoder:
 
     def queues(self) -> tuple[Column | None, Column | None]:
         """Return the broker names and the queue ids, or None twice."""
+        self._text("brokerName")
         brokers, ids = self._columns.get("brokerName"), self._columns.get("queueId")
         if brokers is None or ids is None:
             return None, None
@@ -236,6 +237,12 @@ class _RowEncoder:
             self._columns[name] = text
         self._check_text(name, text, lambda at: at)
         return text
+
+    def _sharding_keys(self) -> Column | None:
+        if (keys := self._text("shardingKey")) is not None:
+            blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(keys)), 0)
+            self._reject(blank, lambda at: "its shardingKey is blank: give a text, or null")
+        return keys
 
     def _is_set(self, name: str) -> Column | None:
         """Return which rows set a column; None if there is no such column or no row sets it."""

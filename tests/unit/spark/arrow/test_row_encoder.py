@@ -158,6 +158,13 @@ def test_rows_without_a_priority_are_sent_in_batches() -> None:
     assert request.rows == 2
 
 
+@pytest.mark.parametrize("empty", [pa.array(["", ""]), pa.array([None, None], STRING)])
+def test_an_empty_broker_name_selects_no_queue(empty: pa.Array) -> None:
+    found = sent(rows(brokerName=empty, queueId=pa.array([None, None], pa.int32())))
+
+    assert [each.destination.queue for each in found] == [None]
+
+
 def test_a_delivery_time_may_be_a_number() -> None:
     (only,) = properties(rows(deliverTimestamp=pa.array([1_900_000_000_000])))
 
@@ -312,6 +319,7 @@ def test_a_large_record_batch_is_encoded_in_slices() -> None:
         ({"keys": pa.array([["a"], ["b", None]])}, "row 11 .* keys: one of them is null"),
         ({"keys": pa.array([["a"], ["b", ""]])}, "is null, empty or"),
         ({"keys": pa.array([["a"], ["b c"]])}, "holds a space"),
+        ({"shardingKey": pa.array(["a", " "])}, "row 11 .* its shardingKey is blank"),
         ({"shardingKey": pa.array(["a", "b\x01"])}, "shardingKey may not hold"),
         ({"properties": pa.array([[], [("a", "\x02")]], TEXT_MAP)}, "row 11 .* properties may not"),
         ({"properties": pa.array([[], [("\x01", "a")]], TEXT_MAP)}, "row 11 .* properties may not"),
@@ -346,6 +354,14 @@ def test_a_large_record_batch_is_encoded_in_slices() -> None:
                 "queueId": pa.array([None, 0]),
             },
             "row 11 .* a priority and a brokerName",
+        ),
+        (
+            {"brokerName": pa.array(["b", ""]), "queueId": pa.array([1, 2])},
+            "row 11 .* set both or none",
+        ),
+        (
+            {"brokerName": pa.array(["b", "b\x01c"]), "queueId": pa.array([1, 2])},
+            r"row 11 .* brokerName may not hold U\+0001",
         ),
         (
             {"brokerName": pa.array(["b", None]), "queueId": pa.array([1, 2])},
