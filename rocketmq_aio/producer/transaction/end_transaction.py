@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from rocketmq_aio.errors import (
@@ -45,6 +47,7 @@ LEAST_SECONDS: Final = 0.001
 NEVER_SENT: Final = (NotConnectedError, BusyError)
 NOT_EXECUTED: Final = (NotConnectedError, BrokerError)
 MAY_HAVE_ARRIVED: Final = (ConnectionLostError, RequestTimeoutError)
+BUSY: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
 # Of a former master, which is a slave now, and of one whose store does not accept writes.
 READ_ONLY: Final = (ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.SERVICE_NOT_AVAILABLE)
 PROBE_SECONDS: Final = 3.0
@@ -54,6 +57,18 @@ NO_SUCH_OFFSET: Final = 2**62  # beyond the end of any commit log
 NO_SUCH_ID: Final = "0" * 32
 # The remark of brokers about an unknown transaction: code 1, on 4.9.7 and 5.5.0.
 NOT_FOUND: Final = "Find prepared transaction message failed"
+
+
+class Peer(msgspec.Struct, gc=False, eq=False):
+    """A broker or a proxy, as far as it has been probed.
+
+    :ivar number: of the connection
+    :ivar rejects_unknown: unknown transactions, as brokers do; None while it has not responded
+    """
+
+    number: int
+    probed_at: float  # first, by `monotonic`
+    rejects_unknown: bool | None = None
 
 
 class EndTransactionSender:
@@ -67,8 +82,7 @@ class EndTransactionSender:
         self._log = log
         self._hooks = hooks
         self.has_hooks = hooks.has_end_transaction
-        # Whether the peer rejects unknown transactions: (number of the connection, verdict)
-        self._rejects: dict[str, tuple[int, bool]] = {}
+        self._peers: dict[str, Peer] = {}  # by address
 
     async def send(
         self, half: HalfMessage, deadline: float, check: PendingCheck | None = None
@@ -189,31 +203,36 @@ class EndTransactionSender:
             return True
         if not self._is_confirmed(half, location.address):
             return False
-        number = self._instance.connection_number(location.address)
-        known = self._rejects.get(location.address)
-        if known is None or known[0] != number:
-            known = number, await self._rejects_unknown(half, location)
+        peer = self._peers.get(location.address)
+        if peer is None or peer.number != self._instance.connection_number(location.address):
             number_of = self._instance.connection_number
-            current = {a: v for a, v in self._rejects.items() if number_of(a) == v[0]}
-            self._rejects = current | {location.address: known}
-        return known[1] and self._is_confirmed(half, location.address)
+            self._peers = {a: p for a, p in self._peers.items() if number_of(a) == p.number}
+            peer = Peer(number_of(location.address), monotonic())
+            self._peers[location.address] = peer
+        if peer.rejects_unknown is None:
+            await self._probe(peer, half, location)
+        return peer.rejects_unknown is True and self._is_confirmed(half, location.address)
 
     def may_be_committed(self, half: HalfMessage, check: PendingCheck) -> bool:
         """Whether a commit may have been executed that a later check would show to be missing.
 
-        That is so if the broker that checks got it and may not have recorded it yet; and if another
-        one may have executed it and is alive, which checks the transaction itself if it has not.
-        If that one is lost, the copy at the broker that checks may be the only one.
+        That is so if the broker that checks got it and may not have recorded it yet, or is too busy
+        to show whether it is a proxy; and if another one may have executed it and is alive, which
+        checks the transaction itself if it has not.  If that one is lost, the copy at the broker
+        that checks may be the only one.
         """
+        address = check.location.address
         broker, other = self._broker_name(check.location), half.unanswered_by
         if broker in (other, half.confirmed_by):
-            may_respond = broker == other and self._may_respond(half, check.location.address)
+            if self._is_confirmed(half, address) and self._may_be_proxy(address):
+                return True
+            may_respond = broker == other and self._may_respond(half, address)
             seconds = LATE_SECONDS if may_respond else RECORD_SECONDS
             return check.received_at < half.committed_at + seconds
         if other is None:
             return False
-        address = self._instance.routes.master(other)
-        return address is not None and self._instance.remoting.is_connected(address)
+        master = self._instance.routes.master(other)
+        return master is not None and self._instance.remoting.is_connected(master)
 
     async def discard(self, half: HalfMessage, location: HalfMessageLocation) -> None:
         """Roll back the copy at *location*, which the broker made of *half* before its commit."""
@@ -232,15 +251,30 @@ class EndTransactionSender:
         current = address, self._instance.connection_number(address)
         return half.confirmed == current and self._instance.remoting.is_connected(address)
 
-    async def _rejects_unknown(self, half: HalfMessage, location: HalfMessageLocation) -> bool:
-        """Whether the peer rejects the rollback of a transaction that does not exist."""
+    def _may_be_proxy(self, address: str) -> bool:
+        """Whether the peer has not shown what it is, and has had less than a minute for it."""
+        peer = self._peers.get(address)
+        if peer is None or peer.rejects_unknown is not None:
+            return False
+        return monotonic() < peer.probed_at + LATE_SECONDS
+
+    async def _probe(self, peer: Peer, half: HalfMessage, location: HalfMessageLocation) -> None:
+        """Find out whether *peer* rejects the rollback of a transaction that does not exist."""
+
+        def on_response(response: Command) -> None:
+            if response.code not in BUSY:
+                is_error = response.code == ResponseCode.SYSTEM_ERROR
+                remark = response.remark or ""
+                peer.rejects_unknown = is_error and remark.startswith(NOT_FOUND)
+
         unknown = HalfMessage(NO_SUCH_ID, half.topic, NO_SUCH_ID)
         nowhere = replace(location, table_offset=NO_SUCH_OFFSET, log_offset=NO_SUCH_OFFSET)
         header = self._header(unknown, nowhere, TransactionState.ROLLBACK, is_check=False)
-        cause = await self._request(location.address, header, PROBE_SECONDS)
-        if not isinstance(cause, BrokerError) or cause.code != ResponseCode.SYSTEM_ERROR:
-            return False
-        return (cause.remark or "").startswith(NOT_FOUND)
+        with suppress(RocketMQError):
+            response = await self._instance.remoting.request(
+                location.address, header, timeout=PROBE_SECONDS, on_late=on_response
+            )
+            on_response(response)
 
     def _call_hooks(
         self,

@@ -317,11 +317,7 @@ async def test_a_rollback_confirmed_by_a_proxy_is_repeated_when_the_broker_check
 
 @pytest.mark.parametrize(
     "outcome",
-    [
-        Response(ResponseCode.SYSTEM_ERROR, remark="java.lang.NullPointerException"),
-        Response(ResponseCode.SYSTEM_BUSY, remark="system busy"),
-        Response(),
-    ],
+    [Response(ResponseCode.SYSTEM_ERROR, remark="java.lang.NullPointerException"), Response()],
 )
 async def test_a_commit_is_repeated_unless_the_peer_rejects_unknown_transactions(
     outcome: Response, env: TransactionEnv
@@ -331,6 +327,37 @@ async def test_a_commit_is_repeated_unless_the_peer_rejects_unknown_transactions
     env.broker.faults.handle("end_transaction", outcome)
 
     assert await env.run_check(3) == [COMMIT, ROLLBACK, COMMIT]
+
+
+@pytest.mark.parametrize("busy", [True, False])
+async def test_a_commit_is_not_repeated_while_a_busy_broker_cannot_reject_unknown_transactions(
+    busy: bool, env: TransactionEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end_transaction, "PROBE_SECONDS", 0.1)
+    monkeypatch.setattr(end_transaction, "LATE_SECONDS", 60.0)
+    tx = await env.commit(ORDER)
+    env.broker.transactions.reopen(tx.message_id)
+    if busy:
+        env.broker.faults.refuse("end_transaction", ResponseCode.SYSTEM_BUSY, times=1)
+    else:
+        env.broker.faults.drop("end_transaction", executed=False, times=1)
+
+    assert (await env.run_check(3))[1:] == [ROLLBACK, UNKNOWN]
+    assert (await env.run_check(5))[3:] == [ROLLBACK, ROLLBACK]
+    assert (len(env.visible), env.open) == (1, [])
+
+
+async def test_a_commit_is_repeated_when_the_peer_rejects_nothing_for_a_minute(
+    env: TransactionEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end_transaction, "LATE_SECONDS", 60.0)
+    tx = await env.commit(ORDER)
+    env.broker.transactions.reopen(tx.message_id)
+    env.broker.faults.refuse("end_transaction", ResponseCode.SYSTEM_BUSY, times=3)
+    assert (await env.run_check(3))[1:] == [ROLLBACK, UNKNOWN]
+    monkeypatch.setattr(end_transaction, "LATE_SECONDS", 0.0)
+
+    assert (await env.run_check(5))[3:] == [ROLLBACK, COMMIT]
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
