@@ -14,7 +14,8 @@ from rocketmq_aio.admin.server_results import (
     SubjectPolicies,
     User,
 )
-from rocketmq_aio.admin.servers import Servers, as_list, before_change, failure
+from rocketmq_aio.admin.servers import Servers, before_change, failure
+from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.errors import BrokerError, ConfigError
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader, read_header
@@ -30,6 +31,7 @@ PolicyType = Literal["Custom", "Default"]
 NO_SUBJECT: Final = "The subject is not exist"  # remark of brokers, with a code of refusals
 
 
+@checked_arguments
 class AclAdmin:
     """Manages who may do what: ``admin.acl``.
 
@@ -115,7 +117,7 @@ class AclAdmin:
         """
         users = {each.username: each for each in (await self.list_users(brokers=[source]))[source]}
         names = _chosen("usernames", users, usernames)
-        to = as_list(targets)
+        to = list(targets)
         existing = await before_change(self.list_users(brokers=to))
         held = {target: {each.username for each in found} for target, found in existing.items()}
 
@@ -232,7 +234,7 @@ class AclAdmin:
         """
         held = {each.subject: each for each in (await self.list_policies(brokers=[source]))[source]}
         names = _chosen("subjects", held, subjects)
-        to = as_list(targets)
+        to = list(targets)
         existing = await before_change(self.list_policies(brokers=to))
         have = {target: {each.subject for each in found} for target, found in existing.items()}
 
@@ -300,7 +302,7 @@ class AclAdmin:
         :param file: the path of the broker's file of accounts; default its main file
         """
         header = operations.PutWhiteAddresses(
-            global_white_addrs=",".join(as_list(addresses)), acl_file_full_path=file
+            global_white_addrs=",".join(addresses), acl_file_full_path=file
         )
         await self._send("storing open addresses", header, None, cluster, brokers)
 
@@ -362,10 +364,10 @@ def _policies(
     source_ips: Iterable[str],
     policy_type: PolicyType,
 ) -> SubjectPolicies:
-    allowed, ips = tuple(as_list(actions)), tuple(as_list(source_ips))
+    allowed, ips = tuple(actions), tuple(source_ips)
     entries = tuple(
         PolicyEntry(resource=each, actions=allowed, source_ips=ips, decision=decision)
-        for each in as_list(resources)
+        for each in resources
     )
     return SubjectPolicies(
         subject=subject, policies=(Policy(policy_type=policy_type, entries=entries),)
@@ -377,7 +379,7 @@ def _permissions(permissions: Mapping[str, str] | None) -> str | None:
 
 
 def _chosen(setting: str, known: Mapping[str, object], names: Iterable[str] | None) -> list[str]:
-    chosen = sorted(known) if names is None else as_list(names)
+    chosen = sorted(known) if names is None else list(names)
     for each in chosen:
         if each not in known:
             raise ConfigError(setting, each, f"the source has {sorted(known)}")

@@ -26,6 +26,7 @@ from rocketmq_aio.admin.server_results import (
     write_properties,
 )
 from rocketmq_aio.admin.servers import AT_ONCE, Servers, check_settings_known
+from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import BrokerError, ConfigError, shown
 from rocketmq_aio.model.values import MessageQueue
@@ -57,6 +58,7 @@ class _Producers(msgspec.Struct):
     data: dict[str, tuple[ProducerInfo, ...]] = {}
 
 
+@checked_arguments
 class BrokerAdmin:
     """Describes and maintains brokers: ``admin.brokers``.
 

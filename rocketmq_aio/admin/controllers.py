@@ -14,7 +14,8 @@ from rocketmq_aio.admin.server_results import (
     read_properties,
     write_properties,
 )
-from rocketmq_aio.admin.servers import Servers, as_list, check_settings_known
+from rocketmq_aio.admin.servers import Servers, check_settings_known
+from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.errors import ConfigError, NotConnectedError
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header
@@ -25,6 +26,7 @@ class _InSyncSets(msgspec.Struct, rename="camel"):
     replicas_info_table: dict[str, InSyncSet] = {}
 
 
+@checked_arguments
 class ControllerAdmin:
     """Describes controllers and elects masters: ``admin.controllers``.
 
@@ -42,7 +44,7 @@ class ControllerAdmin:
 
     async def config(self, addresses: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the settings of each controller."""
-        header, targets = operations.GET_CONTROLLER_CONFIG, {a: a for a in as_list(addresses)}
+        header, targets = operations.GET_CONTROLLER_CONFIG, {a: a for a in addresses}
         responses = await self._servers.send_each("reading settings", targets, header)
         return {address: read_properties(each.body) for address, each in responses.items()}
 
@@ -53,7 +55,7 @@ class ControllerAdmin:
         """
         if not settings:
             raise ConfigError("settings", settings, "expected settings by name")
-        header, targets = operations.UPDATE_CONTROLLER_CONFIG, {a: a for a in as_list(addresses)}
+        header, targets = operations.UPDATE_CONTROLLER_CONFIG, {a: a for a in addresses}
         body = write_properties(settings)
         await self._servers.send_each("changing settings", targets, header, body)
         await check_settings_known(settings, self.config(targets))
@@ -63,7 +65,7 @@ class ControllerAdmin:
 
         :raises ConfigError: the controller does not know one of them
         """
-        header, names = operations.GetInSyncSets(invoke_time=_now()), as_list(brokers)
+        header, names = operations.GetInSyncSets(invoke_time=_now()), list(brokers)
         body = msgspec.json.encode(names)
         command = await self._servers.request(await self._leader(address), header, body)
         found = read_body(command.body, _InSyncSets).replicas_info_table

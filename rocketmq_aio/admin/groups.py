@@ -30,6 +30,7 @@ from rocketmq_aio.admin.results import (
 from rocketmq_aio.admin.server_results import MemberStatus
 from rocketmq_aio.admin.servers import AT_ONCE, Held, Masters, Servers, before_change, bodies
 from rocketmq_aio.admin.topics import TopicAdmin
+from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import (
     BrokerError,
@@ -93,6 +94,7 @@ class _RunningInfo(Body, frozen=True):
     jstack: str | None = None
 
 
+@checked_arguments
 class GroupAdmin:
     """Creates, changes, deletes and describes consumer groups: ``admin.groups``."""
 

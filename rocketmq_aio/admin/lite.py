@@ -13,6 +13,7 @@ from rocketmq_aio.admin.server_results import (
     LiteTopic,
 )
 from rocketmq_aio.admin.servers import Servers
+from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests import operations
 
@@ -21,6 +22,7 @@ Brokers = Iterable[str] | None
 DEFAULT_COUNT = 20
 
 
+@checked_arguments
 class LiteAdmin:
     """Describes lite topics of 5.5 brokers: ``admin.lite``.
 

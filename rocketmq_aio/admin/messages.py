@@ -14,6 +14,7 @@ from rocketmq_aio.admin.offset_search import OffsetSearch, records
 from rocketmq_aio.admin.server_results import DirectConsumption, TraceEvent
 from rocketmq_aio.admin.servers import Servers
 from rocketmq_aio.admin.trace_events import trace_events
+from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import (
     AdminError,
@@ -48,6 +49,7 @@ READ_AT_ONCE: Final = 32  # messages of one pull
 DEFAULT_MAX_MESSAGES: Final = 64  # the default limit of brokers
 
 
+@checked_arguments
 class MessageAdmin:
     """Finds and reads messages: ``admin.messages``."""
 

@@ -14,6 +14,7 @@ from rocketmq_aio.admin.results import GroupConfig, Result, TopicConfig
 from rocketmq_aio.admin.servers import Servers
 from rocketmq_aio.admin.topic_settings import config_of as topic_config
 from rocketmq_aio.admin.topics import TopicAdmin
+from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.errors import AdminError, ConfigError, RocketMQError
 from rocketmq_aio.model.names import check_group, check_topic
 from rocketmq_aio.protocol.fastjson import read_body
@@ -43,6 +44,7 @@ class Metadata(Result, frozen=True):
             raise ConfigError("values", "...", str(error)) from error
 
 
+@checked_arguments
 class MetadataAdmin:
     """Exports and imports topics and groups: ``admin.metadata``."""
 

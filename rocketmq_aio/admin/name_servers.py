@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from rocketmq_aio.admin.server_results import read_properties, write_properties
 from rocketmq_aio.admin.servers import Servers, check_settings_known
+from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -28,6 +29,7 @@ class _ChangedTopics(Header, frozen=True):
     add_topic_count: int = 0
 
 
+@checked_arguments
 class NameServerAdmin:
     """Maintains the name servers of the client: ``admin.name_servers``.
 

@@ -13,6 +13,7 @@ from rocketmq_aio.admin.offset_search import OffsetSearch
 from rocketmq_aio.admin.results import OffsetReset
 from rocketmq_aio.admin.server_results import QueueTimeSpan
 from rocketmq_aio.admin.servers import Servers, before_change, failure
+from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError
 from rocketmq_aio.model.names import RETRY_PREFIX, check_group, check_topic
 from rocketmq_aio.model.values import MessageQueue
@@ -50,6 +51,7 @@ class _Move(NamedTuple):
     millis: int | None
 
 
+@checked_arguments
 class OffsetAdmin:
     """Resets and clones the offsets of groups: ``admin.offsets``."""
 

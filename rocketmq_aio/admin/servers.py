@@ -275,18 +275,13 @@ def _merged(brokers: Iterable[BrokerData]) -> list[BrokerInfo]:
 
 
 def _named(masters: Masters, brokers: Iterable[str]) -> Masters:
-    names = as_list(brokers)
+    names = list(brokers)
     if not names:
         raise ConfigError("brokers", names, f"expected some of {sorted(masters)}")
     for name in names:
         if name not in masters:
             raise ConfigError("brokers", name, f"the name server knows {sorted(masters)}")
     return {name: masters[name] for name in names}
-
-
-def as_list(names: Iterable[str]) -> list[str]:
-    """Return *names* as a list; a single text is one name."""
-    return [names] if isinstance(names, str) else list(names)
 
 
 def _known(name: str, address: str | None) -> str:

@@ -12,6 +12,7 @@ from rocketmq_aio.admin.server_results import LogicalQueue
 from rocketmq_aio.admin.servers import Masters, Servers
 from rocketmq_aio.admin.static_mapping import StaticMapping
 from rocketmq_aio.admin.topic_settings import MAX_QUEUES
+from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
@@ -27,6 +28,7 @@ ROUTE_SECONDS: Final = 60.0  # brokers tell the name servers at once, or when th
 POLL_SECONDS: Final = 0.1
 
 
+@checked_arguments
 class StaticTopicAdmin:
     """Creates static topics and moves their queues: ``admin.static_topics``.
 

@@ -23,7 +23,6 @@ from rocketmq_aio.admin.servers import (
     Held,
     Masters,
     Servers,
-    as_list,
     before_change,
     bodies,
     broker_info,
@@ -36,6 +35,7 @@ from rocketmq_aio.admin.topic_settings import (
     new_topic,
     to_request,
 )
+from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import (
     AdminError,
@@ -82,6 +82,7 @@ ORDER_CONF: Final = "ORDER_TOPIC_CONFIG"
 HeldTopic = Held[TopicConfigBody]
 
 
+@checked_arguments
 class TopicAdmin:
     """Creates, changes, deletes and describes topics: ``admin.topics``."""
 
@@ -313,7 +314,7 @@ class TopicAdmin:
         self, topic: str, client_ids: Iterable[str]
     ) -> dict[str, builtins.list[MessageQueue]]:
         """Return which queues each of *client_ids* would read with the strategy ``average``."""
-        clients = sorted(set(as_list(client_ids)))
+        clients = sorted(set(client_ids))
         if not clients:
             raise ConfigError("client_ids", clients, "expected at least one")
         queues = sorted((await self._servers.instance.routes.fetch(topic)).subscribe_queues)

@@ -11,6 +11,7 @@ from typing import (
     Any,
     Final,
     Literal,
+    TypeGuard,
     TypeVar,
     Union,
     dataclass_transform,
@@ -27,6 +28,8 @@ T = TypeVar("T")
 MIB: Final = 1024 * 1024
 MAX_SECONDS: Final = 1e9
 MAX_COUNT: Final = 2**53 - 1
+
+QUEUE_FORM: Final = "MessageQueue(topic: str, broker_name: str, queue_id: int)"
 
 SECRET_PARTS: Final = ("secret", "token", "password", "key")
 
@@ -96,9 +99,19 @@ def checked_count(setting: str, value: object, *, least: int = 1, most: int | No
 
 def checked_queue(queue: object) -> MessageQueue:
     """Return *queue*; raise ConfigError if it is not a `MessageQueue`."""
-    if not isinstance(queue, MessageQueue):
-        raise ConfigError("queue", queue, "expected a MessageQueue")
+    if not is_queue(queue):
+        raise ConfigError(
+            "queue", queue, "expected a MessageQueue of a topic, a broker and a number"
+        )
     return queue
+
+
+def is_queue(queue: object) -> TypeGuard[MessageQueue]:
+    """Return whether *queue* is a `MessageQueue` whose fields have their types."""
+    if not isinstance(queue, MessageQueue):
+        return False
+    named = isinstance(queue.topic, str) and isinstance(queue.broker_name, str)
+    return named and type(queue.queue_id) is int and queue.queue_id >= 0
 
 
 def name_of(function: object) -> str:
@@ -163,12 +176,12 @@ def check_settings(config: object) -> None:
         elif kind is bool:
             if type(value) is not bool:
                 raise ConfigError(name, value, "expected True or False")
-        elif not _is_one_of(value, choices := get_args(kind)):
+        elif not is_one_of(value, choices := get_args(kind)):
             shown = ", ".join(map(repr, (*choices, None) if is_optional else choices))
             raise ConfigError(name, value, f"expected one of {shown}")
 
 
-def _is_one_of(value: object, choices: tuple[object, ...]) -> bool:
+def is_one_of(value: object, choices: tuple[object, ...]) -> bool:
     """Return whether *value* is one of *choices*; numbers of other types are not, though equal."""
     return isinstance(value, str | int) and not isinstance(value, bool) and value in choices
 

@@ -8,7 +8,7 @@ REMARK_SHOWN: Final = 300  # a remark can be a Java stack trace; the attribute h
 
 
 def shown(text: str | None) -> str:
-    """Return *text* from the network on one line, shortened and printable."""
+    """Return *text* from the network, or of a caller, on one line, shortened and printable."""
     text = text or ""
     cleaned = "".join(c if c.isprintable() else " " for c in text[:REMARK_SHOWN])
     return cleaned if len(text) <= REMARK_SHOWN else cleaned + "..."
@@ -35,7 +35,7 @@ class ConfigError(RocketMQError, ValueError):
     """A setting or an argument is invalid; nothing was sent."""
 
     def __init__(self, setting: str, value: object, reason: str) -> None:
-        super().__init__(f"{setting}={value!r}: {reason}")
+        super().__init__(f"{setting}={shown(repr(value))}: {reason}")
         self.setting = setting
         self.value = value
         self.reason = reason
@@ -45,7 +45,7 @@ class InvalidMessageError(RocketMQError, ValueError):
     """The broker would reject the message (topic, size, property); nothing was sent."""
 
     def __init__(self, topic: object, reason: str) -> None:
-        of_topic = "" if topic is None else f" for topic {topic!r}"
+        of_topic = "" if topic is None else f" for topic {shown(repr(topic))}"
         super().__init__(f"message{of_topic}: {reason}")
         self.topic = topic
         self.reason = reason

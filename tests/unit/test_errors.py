@@ -267,3 +267,14 @@ def test_a_huge_remark_is_shown_in_bounded_time() -> None:
     huge = "x" * 16 * MIB
 
     assert cpu_seconds(lambda: shown(huge)) < 0.1
+
+
+@pytest.mark.parametrize("kind", [ConfigError, InvalidMessageError])
+def test_a_long_value_is_shortened_in_the_message(kind: type[RocketMQError]) -> None:
+    value = "x" * 100_000
+
+    error = ConfigError("topic", value, "why") if kind is ConfigError else kind(value, "why")
+
+    assert str(error).endswith("xxx...: why")
+    assert len(str(error)) < REMARK_SHOWN + 50
+    assert value in (getattr(error, "value", None), getattr(error, "topic", None))

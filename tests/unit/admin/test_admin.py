@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,6 +28,7 @@ from rocketmq_aio import (
     RequestTimeoutError,
     RocketMQError,
 )
+from rocketmq_aio.admin.metadata import Metadata
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.bodies import queue_table
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -664,3 +667,42 @@ async def test_a_name_server_that_refuses_a_request_is_not_called_a_proxy(
     cluster.faults.handle(RequestCode.GET_BROKER_CLUSTER_INFO, refusal, times=None)
     with pytest.raises(NotSupportedError, match="code 3: too old"):
         await admin.cluster_info()
+
+
+@pytest.mark.parametrize(
+    ("setting", "call"),
+    [
+        ("attributes", lambda admin: admin.create_topic(TOPIC, attributes=None)),
+        ("attributes", lambda admin: admin.groups.update(GROUP, attributes={"a": 1})),
+        ("brokers", lambda admin: admin.topics.update(TOPIC, brokers=5)),
+        ("cluster", lambda admin: admin.topics.list(cluster=b"c")),
+        ("configs", lambda admin: admin.topics.put([1])),
+        ("configs", lambda admin: admin.groups.put(None)),
+        ("queues", lambda admin: admin.topics.set_order(TOPIC, {"broker-a": "8"})),
+        ("group", lambda admin: admin.groups.producers("")),
+        ("keep_offsets", lambda admin: admin.groups.delete(GROUP, keep_offsets="no")),
+        ("offset", lambda admin: admin.messages.by_offset(QUEUE, "0")),
+        ("queue", lambda admin: admin.brokers.consume_queue(TOPIC, 0)),
+        ("settings", lambda admin: admin.brokers.update_config("a=b")),
+        ("value", lambda admin: admin.name_servers.put_value("ns", "key", None)),
+        ("address", lambda admin: admin.controllers.metadata(None)),
+        ("password", lambda admin: admin.acl.create_user("u", object())),
+        ("topics", lambda admin: admin.acl.put_account("key", "secret", topics="orders")),
+        ("count", lambda admin: admin.lite.client("p", "g", "c", count="20")),
+        ("brokers", lambda admin: admin.metadata.restore(Metadata((), ()), brokers="a")),
+    ],
+)
+async def test_a_wrong_argument_is_named_before_anything_is_sent(
+    setting: str, call: Callable[[Any], Awaitable[object]]
+) -> None:
+    admin = AdminClient(namesrv="127.0.0.1:9876")  # not started: a request raises NotRunningError
+
+    with pytest.raises(ConfigError, match=f"^{setting}=.*expected"):
+        await call(admin)
+
+
+async def test_a_topic_may_be_a_member_of_a_string_enum(admin: AdminClient) -> None:
+    class Topic(str, Enum):  # noqa: UP042 - str() of a StrEnum is plain text
+        ORDERS = TOPIC
+
+    assert (await admin.topics.route(Topic.ORDERS)).topic == "orders"
