@@ -87,7 +87,7 @@ def _check(
 ) -> None:
     left = set(offered)
     for queue in given:
-        if queue not in left:
+        if not isinstance(queue, MessageQueue) or queue not in left:
             why = "twice" if queue in offered else "which is no queue of the topic"
             reason = f"it gave out {queue!r}, {why}"
             raise ConfigError("allocate", strategy_name(strategy), reason)

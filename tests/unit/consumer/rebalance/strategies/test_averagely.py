@@ -201,6 +201,10 @@ def junk(*_: object) -> list[str]:
     return ["orders/broker-a/0"]
 
 
+def nested(*_: object) -> list[list[MessageQueue]]:
+    return [[queue(0)]]
+
+
 def nothing(*_: object) -> None:
     return None
 
@@ -219,6 +223,7 @@ def cancelled(*_: object) -> list[MessageQueue]:
         (foreign, "no queue of the topic"),
         (twice, "twice"),
         (junk, "no queue of the topic"),
+        (nested, "no queue of the topic"),
         (nothing, "raised TypeError"),
         (broken, r"raised ZeroDivisionError\('no rooms'\)"),
         (cancelled, "raised CancelledError"),
