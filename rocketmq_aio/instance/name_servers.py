@@ -34,7 +34,7 @@ from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)
 
-HEDGE_SECONDS: Final = 0.5  # without a response: it is suspect, and the next server is tried too
+HEDGE_SECONDS: Final = 0.5  # without a response: it is suspect, and others are tried too
 SUSPECT_SECONDS: Final = 30.0  # "no such topic" does not wait for suspects
 AT_BROKERS: Final = "connect to the name servers of its brokers"  # the advice at a proxy
 REGION: Final = "MSG_REGION"
@@ -154,13 +154,17 @@ class NameServers:
                 self._suspects.pop(address, None)
             poll.end(address, command)
 
+        begun, before_wait = 0, 1
         async with anyio.create_task_group() as tasks:
             for address in self._addresses:  # a refresh may replace it meanwhile
                 if poll.unknown is None or not self._is_suspect(address):
                     poll.pending.add(address)
                     tasks.start_soon(request, address)
-                    if not every:
+                    begun += 1
+                    if begun >= before_wait and not every:
                         await self._wait(poll, HEDGE_SECONDS)
+                        # As many as are silent: the waits of a long list must not add up.
+                        begun, before_wait = 0, len(poll.pending)
                 if poll.successes and not every:
                     break
             while self._should_wait(poll, every=every):

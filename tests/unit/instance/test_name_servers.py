@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 
@@ -146,6 +147,33 @@ async def test_a_slow_server_that_answers_first_after_all_stays_chosen(
         await name_servers.route("orders")
 
         assert (asked(first), asked(second)) == (2, 1)
+
+
+@pytest.mark.usefixtures("doubtful")
+async def test_each_wait_for_silent_servers_is_followed_by_as_many_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with servers(1) as (last,):
+        listed = [f"127.0.0.1:{port}" for port in range(1, 12)]
+        async with asking(";".join([*listed, last.address])) as name_servers:
+            request, wait = name_servers._remoting.request, name_servers._wait
+            pending: list[int] = []
+
+            async def answer_late(address: str, header: RequestHeader) -> Command:
+                if address != last.address:
+                    await asyncio.Event().wait()
+                return await request(address, header)
+
+            async def count(poll: Any, seconds: float | None) -> None:  # noqa: ANN401 - private
+                pending.append(len(poll.pending))
+                await wait(poll, seconds)
+
+            monkeypatch.setattr(name_servers._remoting, "request", answer_late)
+            monkeypatch.setattr(name_servers, "_wait", count)
+            await name_servers.route("orders")
+
+    assert pending[:4] == [1, 2, 4, 8]
+    assert len(pending) <= 6
 
 
 async def test_a_server_that_is_not_ready_is_passed_over() -> None:
