@@ -65,7 +65,7 @@ class ConcurrentService(ConsumeService):
         messages: list[MessageExt],
         context: BatchContext | None,
         error: BaseException | None,
-    ) -> int:
+    ) -> tuple[int, int]:
         done = level = 0
         try:
             if isinstance(error, RetryLater):
@@ -75,18 +75,20 @@ class ConcurrentService(ConsumeService):
                 done, level = context.done(len(messages)), context.delay_level
         except RocketMQError as misused:  # the handler has set invalid values
             error = misused
+        failed = len(messages) - done
         try:
             for message in messages[:done]:
                 assigned.mark_done(message)
             if isinstance(error, UndecodableError):
                 messages = self._return_decodable(assigned, messages, error)
+                failed = len(messages)
                 await self._finish_undecodable(assigned, error)
             else:
                 for message in messages[done:]:
                     await self._retry(assigned, message, level, error)
         finally:
             assigned.finish(messages)
-        return done
+        return done, failed
 
     def _return_decodable(
         self, assigned: DispatchQueue, messages: list[MessageExt], error: UndecodableError

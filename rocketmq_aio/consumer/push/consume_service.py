@@ -68,10 +68,10 @@ class ConsumeService:
         messages: list[MessageExt],
         context: BatchContext | None,
         error: BaseException | None,
-    ) -> int:
+    ) -> tuple[int, int]:
         """Finish *messages* after their handler failed or used its context.
 
-        Returns how many of them are done.
+        Returns how many of them are done, and how many failed; the others were not tried.
         """
         raise NotImplementedError
 

@@ -83,8 +83,8 @@ class OrderlyService(ConsumeService):
         messages: list[MessageExt],
         context: BatchContext | None,
         error: BaseException | None,
-    ) -> int:
-        """Mark what is done, suspend the queue for the rest; return how many are done.
+    ) -> tuple[int, int]:
+        """Mark what is done, suspend the queue for the rest; return how many are done and failed.
 
         Dead letters are stored in a task of their own, and the queue waits for it: brokers that do
         not respond must not take workers from other queues.
@@ -102,10 +102,13 @@ class OrderlyService(ConsumeService):
             failed, error = self._apply_context(assigned, messages, context)
             level = context.delay_level if error is None else 0
         if isinstance(error, UndecodableError):
-            dead, pause = self._finish_undecodable(assigned, messages, error)
-        elif context is None or not context.rolled_back:
-            dead = self._count_retries(assigned, failed, error, at_once=level == DEAD_LETTER)
-        done = max(0, len(messages) - sum(not message.done for message in failed))
+            dead, pause, tried = self._finish_undecodable(assigned, messages, error)
+            counts = 0, tried
+        else:
+            if context is None or not context.rolled_back:
+                dead = self._count_retries(assigned, failed, error, at_once=level == DEAD_LETTER)
+            done = max(0, len(messages) - sum(not message.done for message in failed))
+            counts = done, len(messages) - done
         if dead:
             assigned.in_flight.suspended = True
             name = f"dead-letter-{assigned.queue}"
@@ -113,7 +116,7 @@ class OrderlyService(ConsumeService):
             self._tasks.spawn(self._store_dead_letters, *args, name=name)
         else:
             self._end_batch(assigned, messages, failed, pause)
-        return done
+        return counts
 
     def _end_batch(
         self,
@@ -234,17 +237,21 @@ class OrderlyService(ConsumeService):
 
     def _finish_undecodable(
         self, assigned: DispatchQueue, messages: list[MessageExt], error: UndecodableError
-    ) -> tuple[list[DeadLetter], float]:
-        """Apply the ``undecodable`` setting; return dead letters and the pause before the rest."""
+    ) -> tuple[list[DeadLetter], float, int]:
+        """Apply the ``undecodable`` setting.
+
+        Returns dead letters, the pause before the rest, and how many messages failed.
+        """
+        failed = len(error.messages)
         if assigned.released:
-            return [], 0.0  # the next owner of the queue gets them
+            return [], 0.0, failed  # the next owner of the queue gets them
         policy = self._config.undecodable
         if policy == "retry":
             bad = {id(message) for message, _ in error.messages}
             before = next((at for at, each in enumerate(messages) if id(each) in bad), 0)
             if before:  # only the messages behind it have to wait
                 assigned.next_batch = before
-                return [], 0.0
+                return [], 0.0, 0
         dead: list[DeadLetter] = []
         for message, fault in error.messages:
             self._note_undecodable(message, fault)
@@ -254,4 +261,4 @@ class OrderlyService(ConsumeService):
                 assigned.mark_done(message)
             else:
                 dead += self._end_retries(assigned, message, reason_of(fault))
-        return dead, self._config.suspend_seconds if policy == "retry" else 0.0
+        return dead, self._config.suspend_seconds if policy == "retry" else 0.0, failed

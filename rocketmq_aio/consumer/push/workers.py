@@ -217,13 +217,15 @@ class Workers:
                     assigned.mark_done(messages[0])
             else:
                 ended = monotonic()
-                failed += await self._finish(worker, assigned, messages, result, error)
+                lost, untried = await self._finish(worker, assigned, messages, result, error)
+                failed += lost
+                taken -= untried
                 excluded += monotonic() - ended  # sending back is not the handler's time
             assigned.turn += 1
             if assigned.turn >= TURN or now >= due or worker.number >= self.size:
                 break
         seconds = monotonic() - began - excluded
-        topic, done = assigned.queue.topic, (taken or calls) - failed
+        topic, done = assigned.queue.topic, (taken if one is None else calls) - failed
         self._statistics.note_consumed(topic, done, failed, seconds, calls=calls)
 
     def _run_handlers(
@@ -255,8 +257,11 @@ class Workers:
         messages: list[MessageExt],
         result: object,
         error: BaseException | None,
-    ) -> int:
-        """Finish *messages* after anything but a plain return; return how many failed."""
+    ) -> tuple[int, int]:
+        """Finish *messages* after anything but a plain return.
+
+        Returns how many failed, and how many were put back without a try.
+        """
         if self._one is not None:
             assigned.active += 1  # as `take` does
         if worker.expired or worker.cancelling() or isinstance(result, RetryRequest):
@@ -264,8 +269,9 @@ class Workers:
         context = result if error is None and isinstance(result, BatchContext) else None
         if error is None and context is None:
             assigned.complete(messages)
-            return 0
-        return len(messages) - await self._service.finish(assigned, messages, context, error)
+            return 0, 0
+        done, failed = await self._service.finish(assigned, messages, context, error)
+        return failed, len(messages) - done - failed
 
     def _judge(self, worker: Worker, raised: BaseException) -> BaseException:
         """Return the failure of a handler; raise what is meant for the worker itself."""

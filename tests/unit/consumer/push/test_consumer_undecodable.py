@@ -13,6 +13,7 @@ from rocketmq_aio.consumer.common.events import (
     MessageUndecodable,
 )
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
+from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.handlers import BatchContext, UndecodableError
 from rocketmq_aio.errors import PayloadError
 from rocketmq_aio.hooks import ConsumeContext
@@ -20,12 +21,18 @@ from rocketmq_aio.model.codec import JSONCodec
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageModel
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.lite_pull_env import committed, numbers, put
+from tests.unit.consumer.lite_pull_env import TOPIC, committed, numbers, put
 from tests.unit.consumer.pushing import DEAD, RETRIES, Events, Notes, pushing
 from tests.unit.consumer.worker_env import WorkerEnv
 from tests.unit.remoting.until import until
 
 CODEC = JSONCodec(int)
+
+
+def _counts(consumer: PushConsumer) -> tuple[int, int]:
+    """Return how many messages the statistics count as done and failed."""
+    counts = consumer._engine.statistics._topics.get(TOPIC)
+    return (0, 0) if counts is None else (counts.sums.ok, counts.sums.failed)
 
 
 class Values:
@@ -56,8 +63,9 @@ async def test_decodable_messages_of_a_batch_are_handled_once_in_order(
         codec=CODEC,
         undecodable=policy,
         commit_interval_seconds=0.01,
-    ):
+    ) as consumer:
         await committed(cluster, {0: 6})
+        await until(lambda: _counts(consumer) == (4, 2), "4 done and 2 failed messages")
 
     assert handled.values == [0, 1, 3, 5]
     published = events.of(MessageUndecodable)
@@ -137,8 +145,9 @@ async def test_orderly_consumer_retries_only_undecodable_messages_of_a_batch(
         suspend_seconds=0.001,
         max_reconsume_times=2,
         commit_interval_seconds=0.01,
-    ):
+    ) as consumer:
         await committed(cluster, {0: 6})
+        await until(lambda: _counts(consumer) == (4, 6), "4 done messages and 6 failures")
 
     assert handled.values == [0, 1, 3, 5]
     assert sorted(m.body for m in cluster.broker.messages(DEAD)) == [b"four", b"two"]
