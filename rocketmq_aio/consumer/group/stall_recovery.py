@@ -1,4 +1,4 @@
-"""Stalls of the event loop: detection, and what is committed and revoked after one."""
+"""Commits of a member that may have lost its queues, by a stall of the event loop or a failure."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class StallDetector:
 
 
 class CommitFence(Generic[Q]):
-    """Sets `min_commit_offset` of each queue: after a stall, the offset that is committed then.
+    """Sets `min_commit_offset` of each queue: after a stall or `invalidate`, the committed offset.
 
     A member that only worked long without yielding to the event loop still has its queues unless
     the broker dropped it, so its own progress is usually committed.
@@ -79,10 +79,10 @@ class CommitFence(Generic[Q]):
         clock: Callable[[], float] = boottime,
         limit_seconds: float = STALL_SECONDS,
     ) -> None:
-        self.stalls = StallDetector(self._invalidate, clock=clock, limit_seconds=limit_seconds)
+        self.stalls = StallDetector(self._end_stall, clock=clock, limit_seconds=limit_seconds)
         self._store = store
         self._table = table
-        self._count = 0  # of stalls
+        self._count = 0  # of invalidations
 
     def may_commit(self, assigned: QueueState) -> bool:
         """Whether committing the queue keeps what other members committed."""
@@ -90,21 +90,25 @@ class CommitFence(Generic[Q]):
         return assigned.committable >= assigned.min_commit_offset
 
     async def refresh(self, queues: Iterable[QueueState]) -> dict[MessageQueue, BaseException]:
-        """Read the least offsets that a stall made unknown; return what failed."""
+        """Read the committed offsets that others may have changed; return what failed."""
         self.stalls.look()  # the caller may have been woken before the timer
         stale = [each for each in queues if each.min_commit_offset == UNVERIFIED]
+        if not stale:
+            return {}
         _, failed = await gather_limited(self._refresh, stale)
         return {assigned.queue: error for assigned, error in failed.items()}
 
-    def _invalidate(self, seconds: float) -> None:
+    def invalidate(self) -> None:
+        """Note that other members may have the queues, and may have committed more."""
         self._count += 1
-        held = list(self._table.values())
-        if not held:
-            return
-        logger.warning("event_loop_stalled", seconds=round(seconds), queues=len(held))
-        for assigned in held:
+        for assigned in self._table.values():
             assigned.min_commit_offset = UNVERIFIED
-        self._on_stall(held)
+
+    def _end_stall(self, seconds: float) -> None:
+        self.invalidate()
+        if held := list(self._table.values()):
+            logger.warning("event_loop_stalled", seconds=round(seconds), queues=len(held))
+            self._on_stall(held)
 
     def _on_stall(self, held: list[Q]) -> None:
         """Called with the queues held during a stall."""
@@ -117,7 +121,7 @@ class CommitFence(Generic[Q]):
         except RocketMQError as error:
             logger.info("progress_unknown", queue=str(assigned.queue), reason=str(error))
             raise
-        # Unchanged: since then there was no seek, and no other stall.
+        # Unchanged: since then there was no seek, and no other invalidation.
         if assigned.min_commit_offset == UNVERIFIED and count == self._count:
             assigned.min_commit_offset = UNKNOWN if committed is None else committed
 

@@ -92,6 +92,8 @@ class LitePullEngine(GroupEngine[PolledQueue]):
     def fail(self) -> None:
         self.ready.close()
         super().fail()
+        if self._fence is not None:
+            self._fence.invalidate()  # others work on until this consumer is closed
 
     async def subscribe(self, topic: str, selector: str | MessageSelector) -> None:
         self._check_mode("topic", topic, manual=False)

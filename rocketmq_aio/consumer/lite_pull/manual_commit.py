@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from rocketmq_aio.config.consumer import OffsetStore
@@ -12,7 +12,7 @@ from rocketmq_aio.consumer.group.stall_recovery import CommitFence
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.remote_store import check_offset
-from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN
 from rocketmq_aio.errors import CommitError, ConfigError
 from rocketmq_aio.model.values import MessageQueue
 
@@ -34,31 +34,26 @@ class ManualCommits(Commits):
         fence: CommitFence[PolledQueue] | None = None,
         on_event: Callable[[ConsumerEvent], None],
     ) -> None:
-        may_commit = None if fence is None else fence.may_commit
         super().__init__(
-            store, table, automatic=automatic, may_commit=may_commit, on_event=on_event
+            store,
+            table,
+            automatic=automatic,
+            may_commit=None if fence is None else fence.may_commit,
+            refresh=None if fence is None else fence.refresh,
+            on_event=on_event,
         )
         self._polled = table
         self._fence = fence
-
-    async def commit_progress(self, queues: Iterable[QueueState]) -> None:
-        """Commit what earlier polls returned, but never below the commits of other members."""
-        held = list(queues)
-        await self._refresh([each for each in held if self._automatic or each.commit_due])
-        await super().commit_progress(held)
 
     async def commit(self, offsets: Offsets) -> None:
         """Commit for the application, and return when it is durable.
 
         :raises CommitError: queues are not assigned any more, or their broker did not respond
         """
-        lost = await self._refresh(
-            [
-                each
-                for queue in _by_queue(offsets, self._polled)
-                if (each := self._polled.get(queue))
-            ]
-        )
+        lost: Lost = {}
+        if self._fence is not None:
+            held = map(self._polled.get, _by_queue(offsets, self._polled))
+            lost = await self._fence.refresh(each for each in held if each is not None)
         wanted, unknown = self._wanted(offsets)
         for assigned, offset in wanted.items():
             assigned.mark_processed_at(offset)
@@ -73,9 +68,6 @@ class ManualCommits(Commits):
                 lost[assigned.queue] = ConfigError("queue", assigned.queue, NOT_ASSIGNED)
         if lost:
             raise CommitError(lost)
-
-    async def _refresh(self, held: Iterable[QueueState]) -> Lost:
-        return {} if self._fence is None else await self._fence.refresh(held)
 
     def _wanted(self, offsets: Offsets) -> tuple[dict[PolledQueue, int], Lost]:
         wanted: dict[PolledQueue, int] = {}

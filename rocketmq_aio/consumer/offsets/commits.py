@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from weakref import WeakValueDictionary
 
 import anyio
@@ -24,6 +24,8 @@ class Commits:
 
     :param automatic: whether processed messages are committed; else only queues whose commit is
         due are
+    :param may_commit: whether the progress of a queue may be committed now
+    :param refresh: called with the queues to commit, before `may_commit`; see `CommitFence`
     """
 
     def __init__(
@@ -33,12 +35,14 @@ class Commits:
         *,
         automatic: bool = True,
         may_commit: Callable[[QueueState], bool] | None = None,
+        refresh: Callable[[Iterable[QueueState]], Awaitable[object]] | None = None,
         on_event: Callable[[ConsumerEvent], None],
     ) -> None:
         self._store = store
         self._table = table
         self._automatic = automatic
         self._may_commit = may_commit
+        self._refresh = refresh
         self._on_event = on_event
         self._updating: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
 
@@ -60,6 +64,8 @@ class Commits:
         due = [each for each in queues if self._is_due(each)]
         if not due:
             return
+        if self._refresh is not None:
+            await self._refresh(due)
         _, lost = await self._persist(due)
         if lost:
             reason = str(CommitError(lost))

@@ -74,7 +74,11 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self._threads = handler.threads
         self.locks, self.stalls = self._make_guards()
         self.commits = Commits(
-            self.store, self.table, may_commit=self._may_commit, on_event=self.publish
+            self.store,
+            self.table,
+            may_commit=self._may_commit,
+            refresh=None if self.stalls is None else self.stalls.refresh,
+            on_event=self.publish,
         )
         if isinstance(self.store, RemoteOffsetStore):
             self.store.may_send = self._may_send
@@ -193,6 +197,8 @@ class PushEngine(GroupEngine[DispatchQueue]):
 
     def fail(self) -> None:
         super().fail()
+        if self.stalls is not None:
+            self.stalls.invalidate()  # others work on until this consumer is closed
         if self._pops is not None:
             self._pops.fail()
         self.stopped.set()

@@ -22,6 +22,7 @@ from tests.unit.consumer.lite_pull_env import (
 )
 from tests.unit.consumer.parts import assigned_queue, queue
 from tests.unit.consumer.stores import AppStore, StoreError
+from tests.unit.remoting.until import until
 
 HERE, THERE = 3, 8
 LOST = StoreError("down")
@@ -187,3 +188,24 @@ async def test_a_consumer_refreshes_the_floor_before_it_commits() -> None:
                 seen.append(cluster.broker.committed(GROUP, TOPIC, 0))
             assert seen == [THERE, THERE, 10]
             await committed(cluster, {0: 10})
+
+
+@pytest.mark.parametrize("others", [0, 3])
+async def test_close_of_a_failed_consumer_does_not_set_back_what_others_committed(
+    cluster: FakeCluster, others: int
+) -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError("a bug")
+
+    put(cluster, *numbers(3))
+    async with consuming(cluster, commit_interval_seconds=3600.0) as failed:
+        await polled(failed, 3)
+        await failed.poll(0)  # marks them as processed
+        failed._engine._tasks.spawn(fail, name="bug")
+        await until(lambda: GROUP not in cluster.broker.members.groups, "the group to be left")
+        if others:
+            put(cluster, *numbers(others))
+            async with consuming(cluster) as other:
+                await polled(other, 3 + others)
+
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 3 + others

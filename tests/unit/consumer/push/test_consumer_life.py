@@ -18,7 +18,7 @@ from rocketmq_aio.errors import ClosedError, NotRunningError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
 from tests.unit.consumer.pushing import Notes, push_consumer, pushing
 from tests.unit.consumer.worker_env import Gate, forever
 from tests.unit.instance.client_env import nothing_left
@@ -283,6 +283,23 @@ async def test_failed_consumer_leaves_its_group(cluster: FakeCluster) -> None:
         await consumer.client.heartbeats.send_all()
 
         assert GROUP not in cluster.broker.members.groups
+
+
+@pytest.mark.parametrize("others", [0, 3])
+async def test_close_of_a_failed_consumer_does_not_set_back_what_others_committed(
+    cluster: FakeCluster, others: int
+) -> None:
+    put(cluster, *numbers(3))
+    async with pushing(cluster, Notes(), commit_interval_seconds=3600.0) as failed:
+        await until(lambda: failed._engine.table[queue()].committable == 3, "the messages")
+        break_down(failed)
+        await until(lambda: GROUP not in cluster.broker.members.groups, "the group to be left")
+        if others:
+            put(cluster, *numbers(others))
+            async with pushing(cluster, Notes(), commit_interval_seconds=0.01):
+                await committed(cluster, {0: 3 + others})
+
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 3 + others
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit])
