@@ -90,6 +90,14 @@ class QueueLocks:
         await self._at_each_broker(queues, self._lock)
         return frozenset(queue for queue in queues if self.holds(queue))
 
+    def unanswered(self) -> list[MessageQueue]:
+        """Return queues that are not owned here, though their brokers may have granted them."""
+        return [
+            queue
+            for queue in self._late_locks
+            if queue not in self._leases and queue not in self._not_unlocked
+        ]
+
     async def release(self, queues: Collection[MessageQueue]) -> None:
         """Release locks, also those whose `acquire` was cancelled.
 
@@ -288,6 +296,18 @@ class DeferredUnlocks:
                 self._pending.add(queue)
                 self._tasks.spawn(self._release_later, queue, in_flight, name=f"unlock-{queue}")
         await self._locks.release(idle)
+
+    async def release_unwanted(self, shares: Mapping[str, Collection[MessageQueue]]) -> None:
+        """Unlock queues that others have by *shares*, and that may have been locked too late."""
+        unwanted = [
+            queue
+            for queue in self._locks.unanswered()
+            if queue not in shares.get(queue.topic, (queue,))
+            and queue not in self._table
+            and queue not in self._pending
+        ]
+        if unwanted:
+            await self._locks.release(unwanted)
 
     async def release_pending(self) -> None:
         """Unlock the rest, whose handlers were cancelled."""

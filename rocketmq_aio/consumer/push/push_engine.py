@@ -213,7 +213,10 @@ class PushEngine(GroupEngine[DispatchQueue]):
             await self._assignments.revoke(switched, drain_seconds=self._drain_seconds)
         if self._pops is not None:
             await self._follow_modes()
-        return await super()._apply(shares)
+        applied = await super()._apply(shares)
+        if self._unlocks is not None:
+            await self._unlocks.release_unwanted(shares)
+        return applied
 
     def _is_switched(
         self, assigned: DispatchQueue, shares: Mapping[str, Collection[MessageQueue]]

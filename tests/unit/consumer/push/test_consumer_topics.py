@@ -30,6 +30,7 @@ from tests.unit.consumer.pushing import (
 )
 from tests.unit.consumer.worker_env import Gate
 from tests.unit.instance.client_env import nothing_left
+from tests.unit.remoting.short_timeout import shorten_next_timeout
 from tests.unit.remoting.until import until
 
 SOON: dict[str, Any] = {"commit_interval_seconds": 0.01}
@@ -296,3 +297,26 @@ async def test_members_share_the_queues(cluster: FakeCluster) -> None:
 
 def _of_topic(consumer: PushConsumer) -> list[MessageQueue]:
     return [each for each in consumer.assignment() if each.topic == TOPIC]
+
+
+async def test_a_lock_that_was_granted_too_late_is_released_when_others_get_the_queue(
+    cluster: FakeCluster,
+) -> None:
+    mine = {queue(0)}
+
+    def allocate(_: str, queues: list[MessageQueue], *__: object) -> list[MessageQueue]:
+        return [each for each in queues if each in mine]
+
+    async with pushing(
+        cluster, Notes(), arguments={"orderly": True}, allocate={TOPIC: allocate}
+    ) as consumer:
+        held = cluster.faults.hold("lock")  # executed, without a response
+        shorten_next_timeout(consumer.client, RequestCode.LOCK_BATCH_MQ)
+        mine.add(queue(1))
+        consumer._engine.rebalancer.wake()
+        await held.wait(1)
+        mine.discard(queue(1))
+        assert cluster.broker.locks.owner(GROUP, queue(1)) == consumer.client.client_id
+
+        await until(lambda: not cluster.broker.locks.owner(GROUP, queue(1)), "the unlock")
+        assert cluster.broker.locks.owner(GROUP, queue(0)) == consumer.client.client_id
