@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any, Final
 
 import anyio
@@ -134,18 +135,23 @@ class PopSendBack(SendBack):
 
 
 class PushPops:
-    """Keeps one pop under way for every popped queue that has room."""
+    """Keeps one pop under way for every popped queue that has room.
+
+    :param can_start: whether messages that wait will have a handler
+    """
 
     def __init__(
         self,
         context: ConsumerContext[PushConfig],
         *,
+        can_start: Callable[[], bool],
         in_flight: Callable[[], Iterable[MessageExt]],
         on_messages: Callable[[DispatchQueue], None],
     ) -> None:
         config = self._config = context.config
         self._instance = context.instance
         self._tasks = context.tasks
+        self._can_start = can_start
         self._in_flight = in_flight
         self._on_messages = on_messages
         # Brokers can start at either end only; the earliest skips no message of a timestamp.
@@ -244,8 +250,10 @@ class PushPops:
         self._on_messages(assigned)
 
     def _in_use(self) -> Iterable[PoppedMessage]:
-        # Each may wait as long as a handler may take; then its handler has that time, too.
-        since = boottime() - self._config.consume_timeout_seconds
+        # A message that expires here counts as tried.  So all are renewed while handlers end in
+        # time, however slow they are; else others may have them after the time of a handler.
+        seconds = inf if self._can_start() else self._config.consume_timeout_seconds
+        since = boottime() - seconds
         waiting = (each for queue in self._queues.values() for each in queue.waiting)
         popped = (each for each in waiting if isinstance(each, PoppedMessage))
         yield from (each for each in popped if each.received_at > since)

@@ -87,6 +87,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         if not config.client_rebalance:
             self._pops = PushPops(
                 context,
+                can_start=lambda: self.workers.can_start,
                 in_flight=lambda: self.workers.messages_in_flight(),
                 on_messages=lambda assigned: self._service.add(assigned),
             )

@@ -127,6 +127,12 @@ class Workers:
     def busy(self) -> list[Worker]:
         return [worker for worker in self._workers.values() if worker.since]
 
+    @property
+    def can_start(self) -> bool:
+        """Whether cached messages will have a handler: not all workers exceed the time limit."""
+        expired = sum(worker.expired for worker in self._workers.values())
+        return expired < self.size and not self._service.suspended
+
     def is_calling(self) -> bool:
         """Whether the current task is that of a handler."""
         return any(worker.is_running for worker in self._workers.values())

@@ -311,7 +311,7 @@ async def test_retry_topics_are_followed_where_brokers_assign_queues_to_be_pulle
         assert other in consumer._engine._subscriptions
 
 
-async def test_messages_are_renewed_while_they_are_handled_however_long_they_waited(
+async def test_messages_are_renewed_while_cached_or_handled_however_long_they_waited(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(renewal, "LONGEST_PAUSE_SECONDS", 0.01)
@@ -325,10 +325,35 @@ async def test_messages_are_renewed_while_they_are_handled_however_long_they_wai
         for each in popped_of([*handler.seen, *waiting(consumer)]):
             each.received_at = now - 901
             each.expires_at = now + 20  # less than half of its time is left
-        await cluster.broker.wait_for(CHANGE)
-        await until(lambda: all(m.expires_at > now + 30 for m in popped_of(handler.seen)))
+        held = popped_of([*handler.seen, *waiting(consumer)])
+        await until(lambda: all(message.expires_at > now + 30 for message in held))
 
-        assert [each.ext_fields()["offset"] for each in cluster.broker.requests_of(CHANGE)] == ["0"]
+        changed = [each.ext_fields()["offset"] for each in cluster.broker.requests_of(CHANGE)]
+        assert sorted(changed) == ["0", "1"]
+        handler.let_go.set()
+
+
+@pytest.mark.parametrize("reason", ["stuck", "suspended"])
+async def test_cached_messages_are_renewed_for_the_handler_timeout_if_no_handler_can_start(
+    cluster: FakeCluster, reason: str
+) -> None:
+    handler = Blocked()
+    put(cluster, "1", "2", "3")
+    async with push_popping(
+        cluster, handler, concurrency=1, consume_timeout_seconds=900.0
+    ) as consumer:
+        await until(lambda: handler.seen and len(waiting(consumer)) == 2)
+        old, new = popped_of(waiting(consumer))
+        old.received_at = boottime() - 901
+        pops, [busy] = consumer._engine._pops, consumer._engine.workers.busy
+        assert pops is not None
+        assert {old, new} <= set(pops._in_use())
+        if reason == "stuck":
+            busy.expired = True
+        else:
+            consumer.suspend()
+
+        assert {old, new} & set(pops._in_use()) == {new}
         handler.let_go.set()
 
 
