@@ -193,7 +193,8 @@ class PopConfig(Generic[V]):
     :param start_from: start position of a new group: ``"earliest"``, or ``"latest"``: the last
         message of a queue; a young queue is read from its beginning in both cases
     :param orderly: deliver the messages of a queue in order, one batch at a time
-    :param renew_seconds: how long ``async for`` renews the invisible time of a message at most
+    :param renew_seconds: how long ``async for`` renews the invisible time of a message in its body
+        at most; messages that wait for the next iterations are renewed, too
     :param codec: decodes bodies to `MessageExt.value`, such as ``JSONCodec(Order)``
     """
 

@@ -35,10 +35,11 @@ CLOSE_SECONDS: Final = 3.0  # for acknowledging processed messages and giving ba
 
 
 class Worker:
-    """One ``async for``, which processes the message `current`."""
+    """One ``async for``, which processes the message *current* since a time of `boottime`."""
 
     def __init__(self) -> None:
         self.current: PoppedMessage | None = None
+        self.since = 0.0
 
 
 class PopEngine:
@@ -229,15 +230,18 @@ class PopEngine:
         while True:
             if taken := await self.scheduler.receive(1, request, check_running):
                 [worker.current] = taken
+                worker.since = boottime()
                 self.workers.add(worker)
                 return worker.current
 
     def _in_use(self) -> Iterable[PoppedMessage]:
         now = boottime()
         self._buffer.drop_expired(now)
-        working = [each.current for each in self.workers if each.current is not None]
         since = now - self.config.renew_seconds
-        return [each for each in (*self._buffer.messages, *working) if each.received_at > since]
+        working = [each.current for each in self.workers if each.current and each.since > since]
+        # A message that expires in the buffer counts as tried: all are renewed while a loop runs.
+        waiting = [each for each in self._buffer.messages if working or each.received_at > since]
+        return [*waiting, *working]
 
     async def ack(self, messages: Iterable[PoppedMessage]) -> None:
         try:

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.common.events import AckFailed
 from rocketmq_aio.consumer.pop import ack_service as pop_acks, pop_engine, renewal
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
@@ -173,6 +174,23 @@ async def test_renewal_ends_after_renew_seconds(cluster: FakeCluster) -> None:
 
     assert [each.body for each in again] == [b"1"]
     assert again[0].reconsume_times > 0
+
+
+async def test_buffered_messages_are_renewed_while_a_loop_runs_however_long_they_waited(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, "1", "2")
+    async with popping(cluster, renew_seconds=900.0) as consumer:
+        loop, engine = aiter(consumer), consumer._engine
+        current = await anext(loop)
+        [waiting] = engine._buffer.messages
+        current.received_at = waiting.received_at = boottime() - 901
+        [worker] = engine.workers
+        renewed = set(engine._in_use())
+        worker.since -= 901  # its body takes too long
+
+        assert renewed == {current, waiting}
+        assert set(engine._in_use()) == set()
 
 
 @pytest.mark.usefixtures("eager")
