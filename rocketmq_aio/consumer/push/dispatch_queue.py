@@ -9,6 +9,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 import anyio
+import msgspec
 
 from rocketmq_aio.consumer.common.redelivery import RetryTopics
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
@@ -242,6 +243,8 @@ class DispatchQueue(QueueState):
     def put_back(self, messages: list[MessageExt]) -> None:
         """Let *messages*, which were not done, be delivered first."""
         kept = [each for each in messages if not each.done]
+        for message in kept:  # the handler may have changed its value and its properties
+            message.decoded, message.parsed_properties = msgspec.UNSET, None
         if not self.dropped:
             self.waiting.extendleft(reversed(kept))
 

@@ -7,6 +7,7 @@ import pytest
 from rocketmq_aio.consumer.common.redelivery import RetryTopics
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN
 from rocketmq_aio.consumer.push.dispatch_queue import WAKE_AFTER, DispatchQueue, RetryQueue
+from rocketmq_aio.model.codec import JSONCodec
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.properties import RETRY_TOPIC, encode_properties
 from tests.unit.consumer.parts import messages, offsets, pull, queue
@@ -58,6 +59,19 @@ def test_messages_put_back_are_delivered_first_in_order(worked: DispatchQueue) -
     worked.put_back(taken)
 
     assert offsets(worked.take(4)) == [0, 1, 2, 3]
+
+
+def test_changes_of_a_handler_do_not_last_until_the_next_delivery(worked: DispatchQueue) -> None:
+    message = MessageExt("orders", b"[1]", queue(), 0, bytes(88), b"", codec=JSONCodec(list[int]))
+    worked.put([message])
+    [taken] = worked.take(1)
+    taken.value.append(2)
+    taken.properties["state"] = "half done"
+    worked.put_back([taken])
+
+    [again] = worked.take(1)
+    assert again.value == [1]
+    assert again.properties == {}
 
 
 def test_a_settled_message_is_not_put_back(worked: DispatchQueue) -> None:
