@@ -146,7 +146,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         self._reader = asyncio.current_task()
         while True:
             if (failure := ready.failure()) is not None:
-                raise failure
+                raise failure.with_traceback(None)  # else each poll would lengthen it
             if messages := ready.take(limit):
                 return self._with_hooks(messages) if self._hooked else messages
             if (error := self._start_error()) is not None:
@@ -179,7 +179,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
                     self._hooks.run_for(self._group, "poll", (message,))
                 return message
             if (failure := ready.failure() or self._start_error()) is not None:
-                raise failure
+                raise failure.with_traceback(None)
             await ready.wait(None)
             if self._running is None:
                 self._end_or_raise()

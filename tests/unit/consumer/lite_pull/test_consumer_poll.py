@@ -261,9 +261,14 @@ async def test_an_illegal_offset_is_raised_until_a_seek(cluster: FakeCluster) ->
             await consumer.poll(5)
         with pytest.raises(OffsetIllegalError):
             await consumer.__anext__()
-        with pytest.raises(OffsetIllegalError):
-            await consumer.poll(0)
+        depths = []
+        for _ in range(2):
+            with pytest.raises(OffsetIllegalError) as caught:
+                await consumer.poll(0)
+            depths.append(len(caught.traceback))
         await consumer.seek_to_begin(queue())
+
+        assert depths[0] == depths[1], "each poll adds its frames to the error"
 
         assert bodies(await polled(consumer, 6)) == numbers(6, first=4)
 
