@@ -168,6 +168,7 @@ class Workers:
                 await self._serve_queue(worker, assigned)
             finally:
                 worker.in_turn = False
+                worker.assigned, worker.messages = None, []  # an idle worker keeps none alive
                 assigned.end_flight(counted)
             service.end_turn(assigned)
             assigned.last_consume = monotonic()

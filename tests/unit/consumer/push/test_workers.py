@@ -729,3 +729,16 @@ async def test_expired_batch_is_not_done_whatever_its_context() -> None:
         await env.until_committable(2)
 
     assert sorted(env.send_back.sent) == [(0, 0), (1, 0)]
+
+
+async def test_idle_workers_keep_no_messages() -> None:
+    async def handle(_: MessageExt) -> None:
+        await asyncio.sleep(0)
+
+    async with WorkerEnv(handle) as env:
+        env.pull(0, 1, 2)
+        await env.until_committable(3)
+        workers = env.workers._workers.values()
+        await until(lambda: not any(each.in_turn for each in workers), "the end of the turns")
+
+        assert not any(each.messages or each.assigned for each in workers)
