@@ -24,10 +24,13 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance.address_server import fetch_addresses, unit_url
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.address import is_url, parse_addresses
-from rocketmq_aio.protocol.bodies import TopicRouteData, read_route
-from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.model.names import LMQ_PREFIX
+from rocketmq_aio.protocol.bodies import QueueData, TopicRouteData, read_route
+from rocketmq_aio.protocol.codes import PERM_READ, PERM_WRITE, ResponseCode
 from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
+from rocketmq_aio.protocol.requests.admin import ClusterInfoBody, GetClusterInfo
 from rocketmq_aio.protocol.requests.groups import GetRouteInfo
 from rocketmq_aio.remoting.remoting_client import RemotingClient
 from rocketmq_aio.remoting.response_errors import broker_error
@@ -114,6 +117,9 @@ class NameServers:
         return min(map(self._remoting.backoff_left, self._addresses), default=0.0)
 
     async def _routes(self, topic: str, *, every: bool) -> list[TopicRouteData]:
+        if topic.startswith(LMQ_PREFIX):
+            clusters = await self._request(GetClusterInfo(), every=every)
+            return [light_route(topic, each) for each in clusters.responses]
         header = GetRouteInfo(topic=topic, accept_standard_json_only=True)
         poll = await self._request(header, every=every)
         if not poll.routes:
@@ -240,6 +246,26 @@ def is_from_proxy(command: Command) -> bool:
     add nothing, brokers add the region only to responses to sends and pulls.
     """
     return REGION in command.ext_fields()
+
+
+def light_route(topic: str, cluster_info: Command) -> TopicRouteData:
+    """Return a route of the light message queue *topic*: name servers have none.
+
+    Any broker of the clusters may have such a queue, number 0 of a topic of its own.
+    """
+    brokers = list(read_body(cluster_info.body, ClusterInfoBody).broker_addr_table.values())
+    if not brokers:
+        raise RouteNotFoundError(topic, "the name servers know no brokers")
+    queues = [
+        QueueData(
+            broker_name=broker.broker_name,
+            read_queue_nums=1,
+            write_queue_nums=1,
+            perm=PERM_READ | PERM_WRITE,
+        )
+        for broker in brokers
+    ]
+    return TopicRouteData(queue_datas=queues, broker_datas=brokers)
 
 
 class _Poll:

@@ -15,6 +15,7 @@ MAX_TOPIC: Final = 127
 MAX_GROUP: Final = 255
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+LMQ_PREFIX: Final = "%LMQ%"  # of light message queues, which only brokers know
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"  # of a topic, after the name of the cluster
 NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 NAMESPACE: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")

@@ -19,7 +19,13 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.address import ENDPOINT
 from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_NAMES, SYSTEM_PREFIXES
+from rocketmq_aio.model.names import (
+    DLQ_PREFIX,
+    LMQ_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_NAMES,
+    SYSTEM_PREFIXES,
+)
 from rocketmq_aio.model.properties import (
     NAME_END,
     PAIR_END,
@@ -98,7 +104,7 @@ class Namespace:
     def _outer(self, name: str) -> str:
         """Return the broker's form of *name*; a name that is in the namespace already stays."""
         kind, rest = _split(name)
-        if not rest or rest.startswith((self._prefix, *SYSTEM_PREFIXES)):
+        if not rest or rest.startswith((self._prefix, LMQ_PREFIX, *SYSTEM_PREFIXES)):
             return name
         if rest in SYSTEM_NAMES or rest in self._shared:
             return name

@@ -6,6 +6,7 @@ cheap.  Layout: ``protocol/README.md``, "Stored message".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from struct import Struct, error as struct_error
 from typing import Final, NamedTuple
@@ -14,6 +15,8 @@ from zlib import crc32
 from rocketmq_aio.core import core
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.names import LMQ_PREFIX
+from rocketmq_aio.model.properties import LMQ_NAMES, LMQ_OFFSETS
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import BORN_IPV6, COMPRESSED, INNER_BATCH, NEED_UNWRAP, STORE_IPV6
 from rocketmq_aio.protocol.compression import MAX_INFLATED, InflationLimitError, inflate
@@ -34,6 +37,7 @@ _INT: Final = Struct(">i")
 _SHORT: Final = Struct(">H")
 _ENTRY: Final = Struct(">iiiii")  # size, magic, crc, flag, body length
 _PAIR_END: Final = b"\x02"
+_QUEUE_OFFSET_TEXT: Final = re.compile(r"[0-9]{1,18}")
 _CRC_AT: Final = 8
 CRC_MASK: Final = 0x7FFF_FFFF
 _QUEUE_ID_AT: Final = 12
@@ -42,7 +46,7 @@ _GROWS: Final = COMPRESSED | INNER_BATCH
 _UNUSUAL: Final = _GROWS | BORN_IPV6 | STORE_IPV6 | NEED_UNWRAP
 
 
-def decode_messages(  # noqa: C901 - flat: it runs for every message
+def decode_messages(
     data: bytes, queue: MessageQueue, *, limit: int = MAX_INFLATED
 ) -> tuple[list[MessageExt], CodecError | None]:
     """Return the messages of a pull response, and the error that stopped the decoder, if any.
@@ -52,6 +56,14 @@ def decode_messages(  # noqa: C901 - flat: it runs for every message
     total, the error is an `InflationLimitError` at the position of the first record not decoded;
     each message alone may be of that size.
     """
+    if queue.topic.startswith(LMQ_PREFIX):
+        return _decode_light(data, queue, limit)
+    return _decode_records(data, queue, limit)
+
+
+def _decode_records(  # noqa: C901 - flat: it runs for every message
+    data: bytes, queue: MessageQueue, limit: int
+) -> tuple[list[MessageExt], CodecError | None]:
     messages: list[MessageExt] = []
     append, unpack, plain_topic = messages.append, _PLAIN.unpack_from, queue.topic.encode()
     at, end, topic, room = 0, len(data), queue.topic, limit
@@ -98,6 +110,44 @@ def decode_messages(  # noqa: C901 - flat: it runs for every message
     except (struct_error, IndexError):
         return messages, CodecError("message", at, "the record is cut short")
     return messages, None
+
+
+def _decode_light(
+    data: bytes, queue: MessageQueue, limit: int
+) -> tuple[list[MessageExt], CodecError | None]:
+    """Decode messages of a light message queue, which are stored in other topics.
+
+    They get the topic and the queue that they were read from, and their offset in it.
+    """
+    messages: list[MessageExt] = []
+    at, room = 0, limit
+    while at < len(data):
+        try:
+            record = RawRecord.read(data, at)
+            topic = record.topic.decode("utf-8", "replace")
+            stored = MessageQueue(topic, queue.broker_name, record.queue_id)
+            some, fault = _decode_records(record.data, stored, room)
+            if topic != queue.topic:  # else it was sent to the queue itself
+                for message in some:
+                    message.queue_offset = _light_offset(message, queue.topic)
+        except CodecError as error:
+            return messages, type(error)(error.field, at, error.reason)
+        if fault is not None:
+            return messages, type(fault)(fault.field, at + fault.position, fault.reason)
+        for message in some:
+            message.topic, message.queue = queue.topic, queue
+        room -= _grown(some) if any(each.sys_flag & _GROWS for each in some) else 0
+        messages += some
+        at += len(record.data)
+    return messages, None
+
+
+def _light_offset(message: MessageExt, name: str) -> int:
+    names, offsets = message.property(LMQ_NAMES) or "", message.property(LMQ_OFFSETS) or ""
+    for each, offset in zip(names.split(","), offsets.split(","), strict=False):
+        if each == name and _QUEUE_OFFSET_TEXT.fullmatch(offset):
+            return int(offset)
+    raise CodecError(LMQ_OFFSETS, 0, f"{offsets!r} has no offset in {name}")
 
 
 def _topic_error(topic: str, topic_at: int, at: int, body_length: int) -> CodecError:

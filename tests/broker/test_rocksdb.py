@@ -1,4 +1,4 @@
-"""5.x brokers with RocksDB, for settings, timers, pops and lite topics, and with a container."""
+"""5.x brokers with RocksDB, for settings, timers, pops and light queues, and with a container."""
 
 from __future__ import annotations
 
@@ -17,10 +17,18 @@ from rocketmq_aio import (
     ClientConfig,
     ConfigError,
     Encoded,
+    LitePullConfig,
+    LitePullConsumer,
     Message,
+    MessageExt,
+    MessageQueue,
     PopConfig,
     PopConsumer,
     Producer,
+    PullConsumer,
+    PushConfig,
+    PushConsumer,
+    RetryLater,
 )
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import RequestHeader
@@ -37,6 +45,7 @@ SECONDS: Final = 60.0
 IN_PROGRESS: Final = 2
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"  # also of records in the file store, until they are due
 POP: Final = PopConfig(start_from="earliest", invisible_seconds=300)
+PUSH: Final = PushConfig(start_from="earliest")
 PROPERTIES: Final = {
     "storeType": "defaultRocksDB",
     "timerRocksDBEnable": "true",
@@ -250,6 +259,70 @@ def lite_message(parent: str, lite_topic: str) -> Encoded:
     message_id = f"{time_ns():032X}"
     properties = f"__LITE_TOPIC\x01{lite_topic}\x02UNIQ_KEY\x01{message_id}\x02".encode()
     return Encoded(topic=parent, body=b"hello", message_id=message_id, properties=properties)
+
+
+# --- light message queues -------------------------------------------------------------------------
+
+
+async def test_every_kind_of_consumer_reads_a_light_message_queue(
+    cluster: Cluster, admin: AdminClient, rocketmq_group: str
+) -> None:
+    if cluster.version.startswith("4."):
+        return  # the common cluster is without them
+    group, parent, light = rocketmq_group, f"{rocketmq_group}-p", f"%LMQ%{rocketmq_group}"
+    bodies = [b"%d" % number for number in range(9)]
+    handled: list[tuple[bytes, int]] = []
+
+    async def handle(message: MessageExt) -> None:
+        handled.append((message.body, message.reconsume_times))
+        if handled[-1] == (b"3", 0):
+            raise RetryLater(1)
+
+    async def all_handled() -> bool:
+        return len(handled) > len(bodies)
+
+    await admin.topics.create(parent, queues=4)
+    properties = {"INNER_MULTI_DISPATCH": f"{light}-other,{light}"}
+    async with Producer("light", namesrv=cluster.namesrv) as producer:
+        for body in bodies:  # in four queues of the parent
+            await producer.send(Message(parent, body, properties=properties))
+
+    async with PullConsumer(group, namesrv=cluster.namesrv) as consumer:
+        (queue,) = await consumer.message_queues(light)
+        await until_done(lambda: ends_at(consumer, queue, 9), "the light queue", POLL_SECONDS)
+        first, later = await consumer.pull(queue, 0), await consumer.pull(queue, 5)
+        await consumer.commit(queue, 2)
+    config = LitePullConfig(start_from="earliest")
+    async with LitePullConsumer(group, namesrv=cluster.namesrv, config=config) as lite:
+        await lite.subscribe(light)
+        polled = await lite.poll(timeout_seconds=SECONDS)
+        assert await lite.lag() == {queue: 0}
+    async with PushConsumer(
+        f"{group}-push", namesrv=cluster.namesrv, config=PUSH, on_message=handle
+    ) as push:
+        await push.subscribe(light)
+        await until_done(all_handled, "the message that failed once", SECONDS)
+    async with PopConsumer(f"{group}-pop", namesrv=cluster.namesrv, config=POP) as popping:
+        await popping.subscribe(light)
+        popped: list[bytes] = []
+        while len(popped) < len(bodies):
+            batch = await popping.receive(32, wait_seconds=SECONDS)
+            assert batch
+            popped += [message.body for message in batch]
+            await popping.ack(batch)
+
+    assert [(each.queue, each.queue_offset) for each in first.messages] == [
+        (queue, number) for number in range(9)
+    ]
+    assert [each.body for each in first.messages] == bodies
+    assert [each.body for each in later.messages] == bodies[5:]
+    assert [each.body for each in polled] == bodies[2:]
+    assert sorted(handled) == sorted([*((body, 0) for body in bodies), (b"3", 1)])
+    assert sorted(popped) == bodies
+
+
+async def ends_at(consumer: PullConsumer, queue: MessageQueue, offset: int) -> bool:
+    return await consumer.max_offset(queue) == offset
 
 
 # --- containers -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Final
 from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.model.codec import V_co
 from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.names import LMQ_PREFIX
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.decoding import Decoded
 from rocketmq_aio.protocol.receipt import Receipt, order_count, read_info, receipts
@@ -76,8 +77,9 @@ def read_popped(
     """
     messages, fault = decoded
     queues: dict[int, MessageQueue] = {}
+    is_light = source.topic.startswith(LMQ_PREFIX)  # has one queue; the record names the parent's
     for message in messages:  # a response holds messages of several queues
-        number = int.from_bytes(message.head[QUEUE_ID], "big", signed=True)
+        number = 0 if is_light else int.from_bytes(message.head[QUEUE_ID], "big", signed=True)
         if number not in queues:
             queues[number] = MessageQueue(source.topic, source.broker_name, number)
         message.queue = queues[number]

@@ -96,6 +96,21 @@ async def test_a_route_comes_from_the_first_server() -> None:
         assert (asked(first), asked(second)) == (1, 0)
 
 
+async def test_any_broker_may_have_a_light_message_queue() -> None:
+    async with servers(1) as (server,), asking(server.address) as name_servers:
+        route = await name_servers.route("%LMQ%jobs")
+        (known,) = (await name_servers.route("orders")).broker_datas
+
+        assert [(q.read_queue_nums, q.write_queue_nums) for q in route.queue_datas] == [(1, 1)]
+        assert [b.broker_addrs for b in route.broker_datas] == [known.broker_addrs]
+
+
+async def test_without_a_broker_there_is_no_light_message_queue() -> None:
+    async with FakeNameServer() as server, asking(server.address) as name_servers:
+        with pytest.raises(RouteNotFoundError, match="no brokers"):
+            await name_servers.route("%LMQ%jobs")
+
+
 async def test_a_proxy_is_known_by_its_routes_and_its_unknown_topics() -> None:
     async with servers(1) as (server,), asking(server.address) as name_servers:
         assert not await name_servers.find_proxies("orders")

@@ -21,7 +21,14 @@ PAIRS = [
     ("%RETRY%billing", "%RETRY%shop%billing"),
     ("%DLQ%billing", "%DLQ%shop%billing"),
 ]
-SHARED = ["TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_wheel_timer", ""]
+SHARED = [
+    "TBW102",
+    "SCHEDULE_TOPIC_XXXX",
+    "RMQ_SYS_TRACE_TOPIC",
+    "rmq_sys_wheel_timer",
+    "%LMQ%jobs",
+    "",
+]
 
 
 @pytest.mark.parametrize(("name", "stored"), PAIRS)

@@ -37,6 +37,7 @@ pytestmark = pytest.mark.usefixtures("each_core")
 QUEUE = MessageQueue("orders", "broker-a", 3)
 PLAIN = Stored()
 RETRY = MessageQueue("%RETRY%" + "g" * 200, "broker-a", 0)
+LIGHT = MessageQueue("%LMQ%jobs", "broker-a", 0)
 LARGE = bytes(3 * MIB)
 
 
@@ -114,6 +115,57 @@ def test_a_long_topic_comes_in_version_two() -> None:
 
     assert fault is None
     assert [m.topic for m in messages] == [RETRY.topic, RETRY.topic]
+
+
+def dispatched(offsets: str = "9,5", names: str = "%LMQ%a,%LMQ%jobs") -> Stored:
+    """Return a record of the topic ``orders`` that is in light message queues, too."""
+    pairs = f"INNER_MULTI_DISPATCH\x01{names}\x02INNER_MULTI_QUEUE_OFFSET\x01{offsets}\x02"
+    return replace(PLAIN, properties=pairs.encode())
+
+
+def test_messages_of_a_light_queue_have_its_topic_and_their_offsets_in_it() -> None:
+    grown = compressed(b"a" * 5000)
+    stored = [
+        dispatched("0,5"),
+        replace(dispatched("7", "%LMQ%jobs"), body=grown.body, sys_flag=grown.sys_flag),
+        replace(PLAIN, topic=b"%LMQ%jobs", queue_offset=8),  # sent to it, or popped again
+    ]
+    messages, fault = decode_messages(block(stored), LIGHT)
+
+    assert fault is None
+    assert [(m.topic, m.queue, m.queue_offset) for m in messages] == [
+        (LIGHT.topic, LIGHT, offset) for offset in (5, 7, 8)
+    ]
+    assert [m.body for m in messages] == [b"hello", b"a" * 5000, b"hello"]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        PLAIN,
+        dispatched("9"),
+        dispatched("9,-1"),
+        dispatched("9,x"),
+        dispatched(names="%LMQ%a,%LMQ%b"),
+    ],
+)
+def test_a_message_without_an_offset_in_the_light_queue_stops_the_decoder(record: Stored) -> None:
+    good = dispatched()
+    messages, fault = decode_messages(block([good, record, good]), LIGHT)
+
+    assert [m.queue_offset for m in messages] == [5]
+    assert fault is not None
+    assert fault.position == len(good.to_bytes())
+
+
+def test_the_limit_of_inflated_data_holds_in_a_light_queue() -> None:
+    grown = compressed(LARGE)
+    large = replace(dispatched(), body=grown.body, sys_flag=grown.sys_flag)
+    messages, fault = decode_messages(block([large] * 3), LIGHT, limit=4 * MIB)
+
+    assert len(messages) == 1
+    assert isinstance(fault, InflationLimitError)
+    assert fault.position == len(large.to_bytes())
 
 
 @pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd", "none-said"])

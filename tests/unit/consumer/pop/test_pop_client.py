@@ -8,14 +8,19 @@ from typing import Any, cast
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.consumer.pop.message import read_popped
 from rocketmq_aio.consumer.pop.pop_client import PopClient, PopRequest
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.instance.client_instance import MQClientInstance
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import V5_0_0
 from rocketmq_aio.protocol.receipt import parse_receipt
+from rocketmq_aio.protocol.record import decode_messages
+from rocketmq_aio.protocol.requests.pop import PopMessageResponse
 from rocketmq_aio.protocol.subscription import subscription
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, queue
 from tests.unit.consumer.pop_env import popped
+from tests.unit.stored import Stored
 
 
 async def test_only_the_current_master_of_a_broker_is_remembered() -> None:
@@ -63,3 +68,22 @@ async def test_brokers_of_5_0_get_the_stored_topic_of_a_dead_letter(
     await calls.send_to_dlq(message)
 
     assert [each.origin_topic for each in sent] == [topic]
+
+
+def test_the_only_queue_of_a_light_topic_is_number_0_whatever_queue_stores_a_message() -> None:
+    light = MessageQueue("%LMQ%jobs", "broker-a", -1)
+    pairs = b"INNER_MULTI_DISPATCH\x01%LMQ%jobs\x02INNER_MULTI_QUEUE_OFFSET\x015\x02"
+    decoded = decode_messages(Stored(queue_offset=7, properties=pairs).to_bytes(), light)
+    response = PopMessageResponse(
+        pop_time=1_700_000_000_000,
+        invisible_time=60_000,
+        revive_queue_id=2,
+        rest_num=0,
+        start_offset_info="0 0 5",
+        msg_offset_info="0 0 5",
+    )
+    ([message], fault) = read_popped(decoded, response, light, 0.0, 0.0)
+
+    assert fault is None
+    assert (message.queue, message.queue_offset) == (MessageQueue("%LMQ%jobs", "broker-a", 0), 5)
+    assert str(message.receipt) == "5 1700000000000 60000 2 0 broker-a 0 5"
