@@ -49,7 +49,7 @@ def checked_arguments(target: C) -> C:
     for name, member in list(vars(target).items()):
         if isinstance(member, FunctionType) and not name.startswith("_"):
             setattr(target, name, _checking(member))
-    return target
+    return cast("C", target)
 
 
 def checked_argument(setting: str, value: object, kind: object) -> object:
