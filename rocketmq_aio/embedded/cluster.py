@@ -52,7 +52,8 @@ class EmbeddedCluster:
     :param max_bytes: bytes of messages that a broker keeps; the oldest are deleted beyond
     :param host: address or name to listen on; whoever reaches it can read and write everything;
         message ids contain 127.0.0.1 instead of an IPv6 address
-    :param port: of the name server; default: any free one
+    :param port: of the name server; brokers use the next ports as far as they are free.  Default:
+        any free ones
     :ivar faults: see `Faults`; brokers and the name server also have `kill`, `restart`, `freeze`
     :ivar clock: see `Clock`
     """
@@ -107,9 +108,10 @@ class EmbeddedCluster:
                 auto_create_groups=auto_create_groups,
                 max_bytes=max_bytes,
                 accounts=accounts,
+                preferred_port=(port + number if port and port + number <= MAX_PORT else 0),
                 **options,
             )
-            for letters, each in zip(NAMES[:brokers], versions, strict=True)
+            for number, (letters, each) in enumerate(zip(NAMES[:brokers], versions, strict=True), 1)
         ]
         for broker, each in zip(self.brokers, versions, strict=True):
             for _ in range(replicas):

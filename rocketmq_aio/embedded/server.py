@@ -66,6 +66,7 @@ class ServerOptions(TypedDict, total=False):
     :param tls: accept TLS only
     :param host: address or name to listen on, and to give to clients
     :param port: default: any free one
+    :param preferred_port: used instead of any other if it is free
     :param idle_seconds: close connections without traffic for so long; default: never
     :param clock: of the cluster; default: one of its own, as for faults and thread
     """
@@ -74,6 +75,7 @@ class ServerOptions(TypedDict, total=False):
     tls: ssl.SSLContext | None
     host: str
     port: int
+    preferred_port: int
     idle_seconds: float | None
     clock: Clock
     faults: Faults
@@ -101,6 +103,7 @@ class EmbeddedServer:
         self.host = options.get("host", HOST)
         self.bound_host = self.host
         self.port = options.get("port", 0)
+        self._preferred_port = options.get("preferred_port", 0)
         self.thread = options.get("thread") or LoopThread()
         self.clock = options.get("clock") or Clock(self.thread)
         self.faults = options.get("faults") or Faults(self.clock, self.thread)
@@ -193,18 +196,25 @@ class EmbeddedServer:
     async def _start(self) -> None:
         await self._closed()
         self._frozen = False
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
+        try:
+            self._server = await self._bind(self.port or self._preferred_port)
+        except OSError:
+            if self.port or not self._preferred_port:
+                raise
+            self._server = await self._bind(0)
+        await self._server.start_serving()
+        self.bound_host, self.port = self._server.sockets[0].getsockname()[:2]
+        reset_after_fork(self)
+
+    async def _bind(self, port: int) -> asyncio.Server:
+        return await asyncio.get_running_loop().create_server(
             lambda: ServerConnection(next(self._numbers), self),
             self.host,
-            self.port,
+            port,
             ssl=self._tls,
             backlog=BACKLOG,
             start_serving=False,  # a cancelled start must find the server, to close it
         )
-        await self._server.start_serving()
-        self.bound_host, self.port = self._server.sockets[0].getsockname()[:2]
-        reset_after_fork(self)
 
     async def _stop(self) -> None:
         self._shut(reset=False)

@@ -14,6 +14,7 @@ import pytest
 from rocketmq_aio.embedded import loop_thread
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.embedded.loop_thread import LoopThread
+from rocketmq_aio.embedded.server import EmbeddedServer
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
@@ -115,6 +116,20 @@ def test_a_start_that_fails_leaves_nothing() -> None:
 
     assert threads() == []
     assert not any(server.is_running for server in cluster.servers)
+
+
+async def test_brokers_use_the_ports_after_that_of_the_name_server_if_they_are_free() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        cluster = EmbeddedCluster(2, port=port - 1)
+        assert [each._preferred_port for each in cluster.brokers] == [port, port + 1]
+
+        async with EmbeddedServer("5.5.0", preferred_port=port) as server:
+            assert server.port != port
+    async with EmbeddedServer("5.5.0", preferred_port=port) as server:
+        assert server.port == port
 
 
 def test_an_exception_in_the_thread_is_raised_by_the_caller() -> None:
