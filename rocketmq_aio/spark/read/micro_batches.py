@@ -95,7 +95,7 @@ class MicroBatches:
             extents = complete(results)
             starts = await self._start_offsets(topics, extents)
             positions = dict(starts)
-            self._warn_missing(starts, extents)
+            self._warn_missing({**dict.fromkeys(self._named()), **starts}, extents)
         else:
             extents = results.values
             moved = await self._corrected(start, extents)
@@ -260,7 +260,9 @@ class MicroBatches:
         stored |= {queue: time for queue, time in times.items() if time is not None}
         return StreamOffset(end=end, starts=starts, stored=stored)
 
-    def _warn_missing(self, held: Mapping[Queue, int], extents: Mapping[Queue, Extent]) -> None:
+    def _warn_missing(
+        self, held: Mapping[Queue, int | None], extents: Mapping[Queue, Extent]
+    ) -> None:
         absent = {*held, *self._options.assign} - extents.keys()
         missing = {queue for queue in absent if selects(self._options, queue)}
         for topic in sorted({queue[0] for queue in absent - missing}):

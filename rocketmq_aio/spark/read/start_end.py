@@ -111,7 +111,9 @@ async def start_offsets(
     instants = _instants(options.starting_timestamp, by_time, extents)
     found = complete(await metadata.offsets_at(instants, extents))
     if options.starting_offsets_by_timestamp_strategy == "error":
-        _check_late_enough(instants, found, extents)
+        by_queue = options.starting_timestamp is None
+        option = "startingOffsetsByTimestamp" if by_queue else "startingTimestamp"
+        _check_late_enough(option, instants, found, extents)
     named = options.starting_offsets
     check_named("startingOffsetsByTimestamp", by_time, topics)
     check_named("startingOffsets", named if isinstance(named, dict) else {}, topics)
@@ -179,13 +181,13 @@ def _resolve(named: str | Offsets, extents: Mapping[Queue, Extent], otherwise: i
 
 
 def _check_late_enough(
-    instants: Mapping[Queue, int], found: Offsets, extents: Mapping[Queue, Extent]
+    option: str, instants: Mapping[Queue, int], found: Offsets, extents: Mapping[Queue, Extent]
 ) -> None:
     for queue, millis in sorted(instants.items()):
         if found[queue] >= extents[queue].maximum:
             reason = f"no message so late in {'/'.join(map(str, queue))}; choose an earlier time"
             way_out = "or startingOffsetsByTimestampStrategy=latest"
-            raise ConfigError("startingTimestamp", millis, f"{reason}, {way_out}")
+            raise ConfigError(option, millis, f"{reason}, {way_out}")
 
 
 def check_named(option: str, named: Iterable[Queue], topics: TopicQueues) -> None:

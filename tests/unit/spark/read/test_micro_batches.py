@@ -123,6 +123,21 @@ async def test_an_assigned_queue_without_a_route_is_logged_until_it_exists(
         assert driver.ranges(first, end) == {queue(1): (0, 2)}
 
 
+async def test_a_queue_with_a_start_by_time_and_without_a_route_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wanted = json.dumps({TOPIC: {"broker-a": {"0": 1500}, "broker-b": {"0": 1500}}})
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put_at(cluster.broker, 1000, 2000)
+        async with driving(cluster, startingOffsetsByTimestamp=wanted) as driver:
+            with caplog.at_level(logging.WARNING):
+                first = await driver.end_after(START)
+
+    assert first.starts == {queue(0): 1}
+    assert caplog.text.count("queue_missing") == 1
+    assert "broker='broker-b'" in caplog.text
+
+
 async def test_offsets_of_topics_that_are_not_read_are_rejected() -> None:
     wanted = json.dumps({"order": {"broker-a": {"0": 2}}})
     async with (

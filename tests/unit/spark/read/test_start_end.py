@@ -96,14 +96,16 @@ async def test_timestamps_by_queue_take_precedence_over_offsets() -> None:
         assert found == {queue(0): (1, 3), queue(1): (1, 2)}
 
 
-async def test_a_timestamp_after_the_last_message_can_be_an_error() -> None:
+@pytest.mark.parametrize(
+    ("option", "value"), [("startingTimestamp", "2000"), ("startingOffsetsByTimestamp", at(2000))]
+)
+async def test_a_timestamp_after_the_last_message_can_be_an_error(option: str, value: str) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put_at(cluster.broker, 1000)
 
-        with pytest.raises(ConfigError, match=r"no message so late in orders/broker-a/0"):
-            await planned(
-                cluster, startingTimestamp="2000", startingOffsetsByTimestampStrategy="error"
-            )
+        says = rf"^{option}=2000: no message so late in orders/broker-a/0"
+        with pytest.raises(ConfigError, match=says):
+            await planned(cluster, **{option: value}, startingOffsetsByTimestampStrategy="error")
 
 
 async def test_only_assigned_queues_are_read() -> None:
