@@ -14,6 +14,8 @@ Offsets = dict[Queue, int]
 VERSION: Final = 1
 EARLIEST: Final = -2
 LATEST: Final = -1
+MAX_QUEUE_ID: Final = 2**31 - 1
+MAX_OFFSET: Final = 2**63 - 1
 MARKER: Final = {"v": VERSION, "at": "start"}  # the start of a stream, before its offsets are known
 
 
@@ -108,12 +110,13 @@ def items_of(
 
 
 def _queue_id(option: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise ConfigError(option, text, "a queue id is a whole number, 0 or more")
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_QUEUE_ID))
+    if not is_number or int(text) > MAX_QUEUE_ID:
+        raise ConfigError(option, text, f"a queue id is a whole number from 0 to {MAX_QUEUE_ID}")
     return int(text)
 
 
 def _number(option: str, value: object, least: int) -> int:
-    if type(value) is not int or value < least:
-        raise ConfigError(option, value, f"expected a whole number, {least} or more")
+    if type(value) is not int or not least <= value <= MAX_OFFSET:
+        raise ConfigError(option, value, f"expected a whole number from {least} to {MAX_OFFSET}")
     return value
