@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.model.message import EPOCH, MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import queue_key
@@ -255,6 +256,7 @@ class BrokerRuntime(Result, frozen=True):
         return f"BrokerRuntime({name!r}, {address!r}, {version!r}, {len(self.stats)} stats)"
 
 
+@checked_arguments
 def describe_message(message: MessageExt) -> dict[str, Any]:
     """Return *message* as JSON values; ``body`` is None if it is not UTF-8."""
     return {

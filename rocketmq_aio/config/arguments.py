@@ -37,7 +37,7 @@ NOT_UTF8: Final = "half a surrogate pair cannot be sent: give the text it was de
 
 
 def checked_arguments(target: C) -> C:
-    """Make a function, or the public methods of a class, check their arguments.
+    """Make a function, or the constructor and the public methods of a class, check their arguments.
 
     `str`: not blank, and can be encoded; an empty default may be given, too.  `int`: from 0 to
     2**63 - 1.  `float`: finite, from 0.  `bool`, `bytes`, `Literal`, collections, mappings, classes
@@ -47,7 +47,8 @@ def checked_arguments(target: C) -> C:
     if not isinstance(target, type):
         return _checking(target)
     for name, member in list(vars(target).items()):
-        if isinstance(member, FunctionType) and not name.startswith("_"):
+        is_public = name == "__init__" or not name.startswith("_")
+        if is_public and isinstance(member, FunctionType):
             setattr(target, name, _checking(member))
     return cast("C", target)
 
@@ -142,7 +143,7 @@ def _taken(kind: Any, value: Any, *, blank: bool = False) -> object:  # noqa: AN
         return _taken_as_collection(origin, args, value)
     else:
         kind = origin or kind  # a callable is an instance of Callable
-        good = kind is Any or not isinstance(kind, type) or isinstance(value, kind)
+        good = not _is_class(kind) or isinstance(value, kind)
     if not good:
         raise _MisfitError
     return value
@@ -177,17 +178,24 @@ _SIMPLE: Final[Mapping[object, _Kind]] = {
     bool: _Kind(lambda value: type(value) is bool, "True or False", "True or False"),
     int: _Kind(
         lambda value: _is_number(value, int) and 0 <= value <= MAX_LONG,
-        "a whole number from 0",
-        "whole numbers from 0",
+        "a whole number from 0 on",
+        "whole numbers from 0 on",
     ),
     float: _Kind(
         lambda value: _is_number(value, int | float) and value >= 0 and isfinite(value),
-        "a number from 0",
-        "numbers from 0",
+        "a number from 0 on",
+        "numbers from 0 on",
     ),
     NoneType: _Kind(lambda value: value is None, "None", "None"),
     MessageQueue: _Kind(is_queue, f"a {QUEUE_FORM}", "MessageQueue objects"),
 }
+
+
+def _is_class(kind: Any) -> bool:  # noqa: ANN401 - an annotation
+    """Return whether `isinstance` takes *kind*: protocols have to allow it."""
+    is_protocol = getattr(kind, "_is_protocol", False)
+    is_checkable = not is_protocol or getattr(kind, "_is_runtime_protocol", False)
+    return isinstance(kind, type) and kind is not Any and is_checkable
 
 
 def _is_number(value: object, kind: type | UnionType) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache, wraps
 from types import FunctionType, MethodType, NoneType, UnionType
@@ -95,6 +95,13 @@ def checked_count(setting: str, value: object, *, least: int = 1, most: int | No
         return value
     bound = f", at least {least}" if most is None else f" from {least} to {most}"
     raise ConfigError(setting, value, f"expected a whole number{bound}")
+
+
+def checked_several(setting: str, values: Iterable[T]) -> Iterable[T]:
+    """Return *values*; raise ConfigError if it is no iterable, or one text."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise ConfigError(setting, values, "expected several, as a list")
+    return values
 
 
 def checked_queue(queue: object) -> MessageQueue:

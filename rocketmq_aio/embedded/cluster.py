@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final, Self
 
+from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.embedded.broker.acl import AccountLike
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
 from rocketmq_aio.embedded.broker.events import EventCallback
@@ -26,6 +27,7 @@ NAMES: Final = [
 MAX_PORT: Final = 65535
 
 
+@checked_arguments
 class EmbeddedCluster:
     """Name server and brokers in memory, for development and tests; never for production.
 
@@ -54,6 +56,7 @@ class EmbeddedCluster:
         message ids contain 127.0.0.1 instead of an IPv6 address
     :param port: of the name server; brokers use the next ports as far as they are free.  Default:
         any free ones
+    :raises ValueError: an argument is invalid
     :ivar faults: see `Faults`; brokers and the name server also have `kill`, `restart`, `freeze`
     :ivar clock: see `Clock`
     """
@@ -78,12 +81,12 @@ class EmbeddedCluster:
         host: str = HOST,
         port: int = 0,
     ) -> None:
-        if not 0 <= brokers <= len(NAMES):
+        if brokers > len(NAMES):
             raise ValueError(f"brokers={brokers}: expected 0 to {len(NAMES)}")
-        if not 0 <= port <= MAX_PORT:
+        if port > MAX_PORT:
             raise ValueError(f"port={port}: expected 0 (any free one) to {MAX_PORT}")
-        if replicas < 0:
-            raise ValueError(f"replicas={replicas}: expected 0 or more")
+        if replicas > len(NAMES):
+            raise ValueError(f"replicas={replicas}: expected 0 to {len(NAMES)}")
         if broker_versions and len(broker_versions) != brokers:
             count = len(broker_versions)
             raise ValueError(f"broker_versions has {count} entries: expected brokers={brokers}")

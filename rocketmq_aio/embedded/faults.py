@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from itertools import chain
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, TypedDict, Unp
 
 from msgspec.structs import replace
 
+from rocketmq_aio.config.arguments import checked_argument, checked_arguments
 from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.loop_thread import LoopThread, from_any_thread, waits_for_clients
@@ -123,6 +123,7 @@ class Fault:
         self._faults.remove(self)
 
     @waits_for_clients
+    @checked_arguments
     async def wait(self, count: int = 1, seconds: float = WAIT_SECONDS) -> list[Command]:
         """Wait until it was applied to *count* requests; return `requests`.
 
@@ -168,6 +169,7 @@ class HeldResponses(Fault):
         return list(self._held.values())
 
     @waits_for_clients
+    @checked_arguments
     async def wait(self, count: int = 1, seconds: float = WAIT_SECONDS) -> list[Command]:
         """Wait for *count* held responses; return their requests.
 
@@ -259,8 +261,7 @@ class Faults:
 
     def delay(self, requests: Requests, seconds: float, **where: Unpack[LossySelection]) -> Fault:
         """Respond *seconds* later; with ``executed=False`` also execute later."""
-        if not 0 <= seconds < math.inf:
-            raise ValueError(f"seconds={seconds!r}: expected a number from 0 on")
+        checked_argument("seconds", seconds, float)
         return self._add(requests, _after(lambda _: self._clock.wait(seconds), where), where)
 
     def hold(self, requests: Requests, **where: Unpack[LossySelection]) -> HeldResponses:
@@ -318,6 +319,7 @@ class Faults:
         A handler may be a coroutine function, and may call `process` of the server for the normal
         response. An exception closes the connection, and the cluster raises it at its end.
         """
+        checked_argument("handler", handler, Callable[..., object] | Outcome)
         if callable(handler):
             return self._add(requests, lambda _s, *request: handler(*request), where)
         return self._add(requests, lambda _s, _c, _n: handler, where)
@@ -447,7 +449,9 @@ def _codes(requests: Requests) -> frozenset[int] | None:
     """
     if requests is None:
         return None
-    several = [requests] if isinstance(requests, str | int) else list(requests)
+    if isinstance(requests, str) or not isinstance(requests, Iterable):
+        requests = (requests,)
+    several = list(requests)
     unknown = [each for each in several if not isinstance(each, int) and each not in KINDS]
     if unknown or not several:
         wrong: object = unknown[0] if unknown else requests
@@ -478,7 +482,8 @@ def _check(where: Selection, names: Collection[str]) -> None:
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{name}={value!r}: expected one name; add a fault for each")
     times, broker = where.get("times", 1), where.get("broker")
-    if times is not None and times < 1:
+    checked_argument("times", times, int | None)
+    if times == 0:
         raise ValueError(f"times={times!r}: expected 1 or more, or None for all requests")
     if broker is not None and broker not in names:
         raise ValueError(f"broker={broker!r}: choose from {', '.join(dict.fromkeys(names))}")

@@ -60,6 +60,8 @@ class MQClientInstance:
     """
 
     def __init__(self, config: ClientConfig) -> None:
+        if not isinstance(config, ClientConfig):
+            raise ConfigError("config", config, "expected a ClientConfig")
         self.config = config
         self.address = _local_address(config.namesrv)
         self._client_id: str | None = None

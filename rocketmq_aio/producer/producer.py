@@ -10,7 +10,7 @@ from typing import Any, Generic
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
-from rocketmq_aio.config.validation import checked_seconds
+from rocketmq_aio.config.validation import checked_seconds, checked_several, is_queue
 from rocketmq_aio.errors import ClosedError, ConfigError, InvalidMessageError, RouteNotFoundError
 from rocketmq_aio.hooks import SendContext
 from rocketmq_aio.instance.client_base import ClientBase
@@ -182,7 +182,7 @@ class Producer(ClientBase, Generic[V]):
             reason = "a message with a sharding key or a time has to be awaited: use send"
             raise InvalidMessageError(message.topic, reason)
         if queue is not None:
-            if getattr(queue, "topic", None) != message.topic:
+            if not is_queue(queue) or queue.topic != message.topic:
                 raise not_of_topic(queue, message.topic)
             check_no_priority(message)
         seconds = self._config.send_timeout_seconds
@@ -317,7 +317,7 @@ class Producer(ClientBase, Generic[V]):
         :raises NameServerUnavailableError: no name server answered in time
         """
         self._check_running()
-        deadline = self._deadline(timeout_seconds)
+        deadline, keys = self._deadline(timeout_seconds), checked_several("keys", keys)
         publish = await self._sender.table.find(check_topic(topic), deadline)
         by_key = self._selection.by_key
         return [by_key(checked_key(key), True).select_target(publish).queue for key in keys]

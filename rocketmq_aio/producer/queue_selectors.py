@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
+from rocketmq_aio.config.validation import checked_several
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
@@ -16,9 +17,14 @@ def select_by_hash(key: str) -> QueueSelector:
     """Return a selector that sends everything with *key* to one queue, as the Java client would.
 
     The queue changes when the number of writable queues does; that of a ``sharding_key`` stays.
+
+    :raises ConfigError: *key* is not a string
     """
     # Java: the remainder has the sign of the hash, and its absolute value is taken.
-    value = abs(java_hash(key))
+    try:
+        value = abs(java_hash(key))
+    except AttributeError:
+        raise ConfigError("key", key, "expected a string") from None
 
     def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
         return queues[value % len(queues)]
@@ -43,11 +49,10 @@ class SelectByMachineRoom:
     """
 
     def __init__(self, rooms: Iterable[str], inner: QueueSelector | None = None) -> None:
-        if isinstance(rooms, str):
-            raise ConfigError("rooms", rooms, "expected a collection of names, not one string")
-        self.rooms = frozenset(rooms)
-        if not self.rooms or not all(isinstance(room, str) and room for room in self.rooms):
-            raise ConfigError("rooms", rooms, "expected at least one name, and only names")
+        names = tuple(checked_several("rooms", rooms))
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise ConfigError("rooms", names, "expected at least one name, and only names")
+        self.rooms = frozenset(names)
         self._inner = inner
         self._next = random.randrange(2**16)
 

@@ -176,9 +176,14 @@ def too_large(topic: str, what: str, size: int, max_bytes: int) -> InvalidMessag
 def encode_with_id(message: Message, message_id: str, extra: str = "") -> bytes:
     """Return all properties of *message* with its id and *extra* ones, in wire form.
 
-    :raises InvalidMessageError: they are too long for the stored record
+    :raises InvalidMessageError: they are too long for the stored record, or not UTF-8
     """
-    encoded = f"{message.encoded_properties}UNIQ_KEY\x01{message_id}\x02{extra}".encode()
+    text = f"{message.encoded_properties}UNIQ_KEY\x01{message_id}\x02{extra}"
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError:  # of the message they are checked before
+        reason = "sharding_key: it may not hold half a surrogate pair"
+        raise InvalidMessageError(message.topic, reason) from None
     if len(encoded) > MAX_OWN_PROPERTIES:
         reason = (
             f"keys, tags and properties take {len(encoded)} bytes, at most {MAX_OWN_PROPERTIES} fit"

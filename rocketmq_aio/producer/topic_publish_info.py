@@ -14,6 +14,7 @@ import msgspec
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.config.validation import is_queue
 from rocketmq_aio.errors import (
     ConfigError,
     NameServerUnavailableError,
@@ -118,7 +119,7 @@ class TopicPublishInfo:
         :raises ConfigError: it is not a queue of this topic
         :raises RouteNotFoundError: the route does not name its broker
         """
-        if not isinstance(queue, MessageQueue) or queue.topic != self.topic:
+        if not is_queue(queue) or queue.topic != self.topic:
             raise not_of_topic(queue, self.topic)
         broker = self._broker_of(queue)
         address = self._masters.get(broker, last_address)
@@ -159,7 +160,7 @@ class TopicPublishInfo:
 
 
 def not_of_topic(queue: object, topic: str) -> ConfigError:
-    if isinstance(queue, MessageQueue):
+    if is_queue(queue):
         return ConfigError("queue", queue, f"it does not belong to topic {topic!r}")
     return ConfigError("queue", queue, f"expected one of await producer.publish_queues({topic!r})")
 

@@ -8,6 +8,7 @@ from struct import Struct
 from typing import Final, TypeVar
 from zlib import crc32
 
+from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.model.codec import Codec
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.properties import UNIQ_KEY
@@ -24,6 +25,7 @@ _HEAD: Final = Struct(">iiIiiqqiq4siq4siiqi")
 V = TypeVar("V")
 
 
+@checked_arguments
 def received_message(
     sent: Message,
     *,
@@ -38,6 +40,7 @@ def received_message(
     :param codec: the codec of the consumer, which makes `MessageExt.value`
     :param reconsume_times: how often it failed before
     :param message_id: default: one that depends on *queue_offset*
+    :raises ConfigError: an argument is invalid
     """
     properties = sent.encoded_properties
     if UNIQ_KEY not in sent.properties:

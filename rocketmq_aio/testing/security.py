@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.client import Credentials
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import probe
@@ -19,6 +20,7 @@ ACTIONS: Final = {"PUB": "Pub", "SUB": "Sub", "GET": "Get"}
 WITHOUT_TLS: Final = "-Dtls.server.mode=disabled"
 
 
+@checked_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """An account: the listed permissions, or all of them with *admin*.
@@ -29,6 +31,7 @@ class Account:
         required to query where a queue begins and ends
     :param groups: by consumer group ``"SUB"``
     :raises ClusterError: a permission is unknown
+    :raises ConfigError: an argument has another type
     """
 
     access_key: str

@@ -389,10 +389,10 @@ class LocalFileOffsetStore:
 def offset_folder(folder: str | os.PathLike[str] | None) -> Path:
     """Return *folder*, or the default from the environment or the user's home.
 
-    :raises ConfigError: the user has no home
+    :raises ConfigError: it is not a path, or the user has no home
     """
     chosen = folder if folder is not None else os.environ.get(FOLDER_VARIABLE) or None
     try:
         return Path(chosen or Path.home() / ".rocketmq_offsets").expanduser()
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ConfigError("offset_folder", chosen, str(error)) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from msgspec.structs import asdict, replace
 
@@ -70,6 +70,7 @@ RULES_4: Final[Rules] = {
 }
 
 
+@runtime_checkable
 class AccountLike(Protocol):
     """An account: `rocketmq_aio.testing.Account`."""
 

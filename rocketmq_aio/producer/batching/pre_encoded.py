@@ -42,6 +42,11 @@ async def send_encoded(
     sender: Sender, encoded: Encoded, queue: MessageQueue | None, key: str | None, deadline: float
 ) -> SendResult:
     """Send *encoded*; see `Producer.send_encoded`."""
+    if not isinstance(encoded, Encoded):
+        reason = (
+            f"expected Encoded(topic=..., body=..., message_id=...), got {type(encoded).__name__}"
+        )
+        raise InvalidMessageError(None, reason)
     topic, size, max_bytes = encoded.topic, len(encoded.body), sender.config.max_message_bytes
     if size > max_bytes:
         raise too_large(topic, "the batch" if encoded.batch else "the body", size, max_bytes)

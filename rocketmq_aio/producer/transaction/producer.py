@@ -13,7 +13,13 @@ from msgspec.structs import replace
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.functions import is_async
 from rocketmq_aio.config.producer import ProducerConfig
-from rocketmq_aio.config.validation import check_function, checked_count, checked_seconds, name_of
+from rocketmq_aio.config.validation import (
+    check_function,
+    checked_count,
+    checked_seconds,
+    checked_several,
+    name_of,
+)
 from rocketmq_aio.errors import ConfigError, NameServerUnavailableError, RouteNotFoundError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.hook_runner import AnySendHook
@@ -78,8 +84,7 @@ class TransactionProducer(Producer[V]):
     ) -> None:
         check_function("check", check, "message")
         checked_count("check_concurrency", check_concurrency, most=MAX_CONCURRENCY)
-        if isinstance(topics, str):
-            raise ConfigError("topics", topics, "expected several topics, not one string")
+        topics = checked_several("topics", topics)
         super().__init__(group, namesrv=namesrv, client=client, config=config, hooks=hooks)
         self._log = TransactionLog()
         end_transaction = EndTransactionSender(self._instance, group, self._log, self._hooks)

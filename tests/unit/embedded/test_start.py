@@ -94,10 +94,13 @@ async def test_a_cluster_listens_on_names_and_ipv6_addresses(host: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"brokers": -1}, "brokers=-1: expected 0 to 702"),
+        ({"brokers": -1}, "brokers=-1: expected a whole number from 0"),
         ({"version": "5.0.0"}, "version='5.0.0': choose from 4.9.7, 5.5.0"),
         ({"brokers": 2, "broker_versions": ["5.5.0"]}, "broker_versions has 1 entries: expected"),
-        ({"replicas": -1}, "replicas=-1: expected 0 or more"),
+        ({"replicas": -1}, "replicas=-1: expected a whole number from 0"),
+        ({"replicas": 10**9}, "replicas=1000000000: expected 0 to 702"),
+        ({"topics": "orders"}, "topics='orders': expected a mapping of"),
+        ({"accounts": [1]}, "accounts=.1.: expected a list of AccountLike objects"),
         ({"port": 70_000}, "port=70000: expected 0"),
         ({"topics": {"a b": 1}}, "topic='a b': only letters, digits"),
         ({"topics": {"a" * 128: 1}}, "128 characters, at most 127"),

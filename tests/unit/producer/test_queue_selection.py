@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Any
 
@@ -24,7 +25,11 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.batching.pre_encoded import Encoded
 from rocketmq_aio.producer.keyed_lock import KeyedLock
 from rocketmq_aio.producer.queue_selection import KEYS_CACHED
-from rocketmq_aio.producer.queue_selectors import SelectByMachineRoom, SelectByRandom
+from rocketmq_aio.producer.queue_selectors import (
+    SelectByMachineRoom,
+    SelectByRandom,
+    select_by_hash,
+)
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.unit.producer.producer_env import (
     ORDER,
@@ -403,3 +408,51 @@ async def test_a_timeout_that_is_not_positive_is_refused(env: ProducerEnv, secon
     encoded = Encoded(topic="orders", body=b"x", message_id="1")
     with pytest.raises(ConfigError, match="timeout_seconds"):
         await env.producer.send_encoded(encoded, timeout_seconds=seconds)
+
+
+# --- wrong arguments -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        MessageQueue("orders", 1, 0),  # type: ignore[arg-type]
+        MessageQueue("orders", "broker-a", None),  # type: ignore[arg-type]
+        MessageQueue("orders", "broker-a", -1),  # a broker would choose any queue
+        Message("orders", b"x"),
+    ],
+)
+async def test_a_queue_with_wrong_fields_is_rejected(env: ProducerEnv, queue: object) -> None:
+    producer: Any = env.producer
+    encoded = Encoded(topic="orders", body=b"x", message_id="ID")
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: producer.send(ORDER, queue=queue),
+        lambda: producer.send_nowait(ORDER, queue=queue),
+        lambda: producer.send_batch([ORDER, ORDER], queue=queue),
+        lambda: producer.send_encoded(encoded, queue=queue),
+    ]
+
+    for call in calls:
+        with pytest.raises(ConfigError, match=r"^queue="):
+            await call()
+    assert env.sends() == []
+
+
+async def test_wrong_keys_and_encoded_messages_are_rejected(env: ProducerEnv) -> None:
+    producer: Any = env.producer
+
+    for keys in ("key", b"key", None, 5):
+        with pytest.raises(ConfigError, match=r"^keys=.*several"):
+            await producer.queues_of_keys("orders", keys)
+    with pytest.raises(InvalidMessageError, match=r"sharding_key: .* surrogate pair"):
+        await producer.send(ORDER, sharding_key="\udc80")
+    for encoded in (b"x", ORDER, None):
+        with pytest.raises(InvalidMessageError, match=r"expected Encoded\(topic="):
+            await producer.send_encoded(encoded)
+    assert env.sends() == []
+
+
+@pytest.mark.parametrize("key", [None, 5, b"key"])
+def test_select_by_hash_rejects_a_key_that_is_not_text(key: object) -> None:
+    with pytest.raises(ConfigError, match=r"^key="):
+        select_by_hash(key)  # type: ignore[arg-type]

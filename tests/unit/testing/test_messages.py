@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from rocketmq_aio import JSONCodec, LitePullConfig, LitePullConsumer, Message, Producer
+from rocketmq_aio import ConfigError, JSONCodec, LitePullConfig, LitePullConsumer, Message, Producer
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.record import decode_message
@@ -56,3 +58,12 @@ def test_its_head_is_the_begin_of_a_record() -> None:
 
     assert facts(decoded) == facts(message)
     assert (decoded.queue.queue_id, decoded.queue_offset, decoded.reconsume_times) == (2, 9, 3)
+
+
+@pytest.mark.parametrize(
+    ("setting", "arguments"),
+    [("sent", {"sent": "x"}), ("queue_id", {"queue_id": None}), ("message_id", {"message_id": 5})],
+)
+def test_a_wrong_argument_is_named(setting: str, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"^{setting}=.*expected"):
+        received_message(**{"sent": SENT, **arguments})

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Final, Protocol, TypeVar
 
 from rocketmq_aio.config.consumer import AllocateStrategy
+from rocketmq_aio.config.validation import checked_several
 from rocketmq_aio.consumer.rebalance.strategies.allocation import in_namespace, strategy_name
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue
@@ -40,11 +41,10 @@ class AllocateByMachineRoom:
     name: ClassVar[str] = "MACHINE_ROOM"
 
     def __init__(self, rooms: Iterable[str]) -> None:
-        if isinstance(rooms, str):
-            raise ConfigError("rooms", rooms, "expected a collection of names, not one string")
-        self.rooms = frozenset(rooms)
-        if not self.rooms or not all(isinstance(room, str) and room for room in self.rooms):
-            raise ConfigError("rooms", rooms, "expected at least one name, and only names")
+        names = tuple(checked_several("rooms", rooms))
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise ConfigError("rooms", names, "expected at least one name, and only names")
+        self.rooms = frozenset(names)
 
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]

@@ -102,7 +102,7 @@ def test_broker_names_without_a_room_are_an_error(broker: str) -> None:
     assert (caught.value.setting, caught.value.value) == ("rooms", broker)
 
 
-@pytest.mark.parametrize("rooms", ["room1", [], [""], [1]])
+@pytest.mark.parametrize("rooms", ["room1", [], [""], [1], None, 5, [["room1"]]])
 def test_rooms_are_a_collection_of_names(rooms: Any) -> None:  # noqa: ANN401 - wrong on purpose
     with pytest.raises(ConfigError, match="expected"):
         AllocateByMachineRoom(rooms)
