@@ -33,9 +33,17 @@ def in_namespace(strategy: AllocateStrategy, outer: Callable[[str], str]) -> All
 
     Java members take names with the namespace: a strategy whose result depends on the names has a
     method ``in_namespace(outer)``, which returns one that uses ``outer(name)``.
+
+    :raises ConfigError: that method raised
     """
     adapt = getattr(strategy, "in_namespace", None)
-    return strategy if adapt is None else cast(AllocateStrategy, adapt(outer))
+    if adapt is None:
+        return strategy
+    try:
+        return cast(AllocateStrategy, adapt(outer))
+    except APPLICATION_ERRORS as error:
+        reason = f"its in_namespace() raised {error!r}"
+        raise ConfigError("allocate", strategy_name(strategy), reason) from error
 
 
 def allocate(

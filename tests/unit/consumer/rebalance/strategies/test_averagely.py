@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from rocketmq_aio.config.consumer import AllocateStrategy
 from rocketmq_aio.consumer.rebalance.strategies.allocation import (
     allocate,
+    in_namespace,
     java_order,
     strategy_for,
     strategy_name,
@@ -235,6 +236,15 @@ def test_invalid_allocation_names_the_strategy(strategy: AllocateStrategy, reaso
 
     assert caught.value.setting == "allocate"
     assert caught.value.value == getattr(strategy, "__name__", None)
+
+
+def test_a_strategy_that_cannot_be_adapted_to_a_namespace_is_named() -> None:
+    class ByRoom(AllocateAveragely):
+        def in_namespace(self, _: object) -> AllocateStrategy:
+            raise ZeroDivisionError
+
+    with pytest.raises(ConfigError, match=r"in_namespace\(\) raised ZeroDivisionError"):
+        in_namespace(ByRoom(), str)
 
 
 def test_a_strategy_without_any_name_is_called_by_its_class() -> None:
