@@ -130,8 +130,10 @@ class Workers:
     @property
     def can_start(self) -> bool:
         """Whether cached messages will have a handler: not all workers exceed the time limit."""
-        expired = sum(worker.expired for worker in self._workers.values())
-        return expired < self.size and not self._service.suspended
+        expired = [
+            each for each in self._workers.values() if each.expired and each.number < self.size
+        ]
+        return len(expired) < self.size and not self._service.suspended
 
     def is_calling(self) -> bool:
         """Whether the current task is that of a handler."""
