@@ -30,6 +30,9 @@ from rocketmq_aio.remoting.response_errors import broker_error
 logger = get_logger(__name__)
 
 SUCCESS: Final = (ResponseCode.SUCCESS,)
+# How long a broker may still execute a request without a response: it is sent again by the system
+# after a cut, until that gives up the connection, or waits where the broker has not read it.
+LATE_SECONDS: Final = 30.0
 SHORT_LIFE_SECONDS: Final = 1.0  # an unused connection lost sooner counts as a failed attempt
 
 

@@ -109,7 +109,7 @@ class Commits:
             lost |= await self._make_durable([each.queue for each in updated])
         for assigned, offset in updated.items():
             if assigned.queue not in lost and assigned.committable == offset:
-                assigned.commit_due = False
+                assigned.commit_due = self._may_be_undone(assigned.queue)
         return updated, lost
 
     async def _update(self, assigned: QueueState) -> int:
@@ -124,6 +124,9 @@ class Commits:
                 return UNKNOWN
             await self._store.update(assigned.queue, offset)
             return offset
+
+    def _may_be_undone(self, queue: MessageQueue) -> bool:
+        return isinstance(self._store, RemoteOffsetStore) and self._store.may_be_undone(queue)
 
     async def _make_durable(
         self, queues: Collection[MessageQueue]

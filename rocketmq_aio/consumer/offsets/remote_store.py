@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from time import monotonic
 from typing import Final, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
 import anyio
 
 from rocketmq_aio.errors import (
+    BrokerError,
     CommitError,
     ConfigError,
     ConnectionLostError,
@@ -19,6 +21,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.gather import gather_limited
+from rocketmq_aio.remoting.remoting_client import LATE_SECONDS
 
 SENDS_PER_BROKER: Final = 16  # concurrent commits to one broker
 NO_RESPONSE: Final = (NotConnectedError, ConnectionLostError, RequestTimeoutError)
@@ -72,6 +75,8 @@ class RemoteOffsetStore:
         self._latest: dict[MessageQueue, int] = {}  # the last update
         self._stored: dict[MessageQueue, int] = {}  # what the broker has confirmed
         self._in_flight: set[MessageQueue] = set()  # commits whose responses will count
+        # Until when a broker may execute an earlier commit, in place of the last one.
+        self._late: dict[MessageQueue, float] = {}
         # A broker processes requests in any order: commits of one queue may not be concurrent.
         # Weak: a lock lives while a task holds it or waits for it.
         self._sending: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
@@ -162,8 +167,12 @@ class RemoteOffsetStore:
         """Whether the broker has confirmed *offset*, and no other update waits."""
         return self._stored.get(queue) == offset == self._latest.get(queue)
 
+    def may_be_undone(self, queue: MessageQueue) -> bool:
+        """Whether the broker may still execute an earlier commit, so `persist` sends it again."""
+        return queue in self._late
+
     def _is_changed(self, queue: MessageQueue) -> bool:
-        return self._latest.get(queue) != self._stored.get(queue)
+        return queue in self._late or self._latest.get(queue) != self._stored.get(queue)
 
     async def _send(self, queue: MessageQueue) -> None:
         lock = self._sending.setdefault(queue, anyio.Lock())
@@ -174,10 +183,13 @@ class RemoteOffsetStore:
             self._stored.pop(queue, None)
             while queue in self._latest and queue not in self._stored:
                 self._in_flight.add(queue)
+                is_last = self._late.get(queue, 0.0) <= monotonic()
                 try:
                     offset = await self._update(queue)
                     if queue in self._in_flight:
                         self._stored[queue] = offset
+                        if is_last:
+                            self._late.pop(queue, None)
                 finally:
                     self._in_flight.discard(queue)
 
@@ -213,5 +225,17 @@ class RemoteOffsetStore:
         offset = self._latest.get(queue)  # the queue may have been removed since `persist` began
         if offset is None or (self.may_send is not None and not self.may_send(queue)):
             raise RocketMQError(f"{queue} may be assigned to another member: nothing was committed")
-        await self._calls.update_offset(self._group, queue, offset)
+        try:
+            await self._calls.update_offset(self._group, queue, offset)
+        except (BrokerError, NotConnectedError):
+            raise
+        except BaseException:  # also when cancelled
+            self._note_late(queue)
+            raise
         return offset
+
+    def _note_late(self, queue: MessageQueue) -> None:
+        now = monotonic()
+        self._late[queue] = now + LATE_SECONDS
+        if len(self._late) > len(self._latest):  # some are of queues that were removed
+            self._late = {each: until for each, until in self._late.items() if until > now}

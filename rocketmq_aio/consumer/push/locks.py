@@ -23,6 +23,7 @@ from rocketmq_aio.protocol.header import RequestHeader, queue_fields
 from rocketmq_aio.protocol.requests.groups import LockBatchMQ, UnlockBatchMQ
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.gather import gather_limited
+from rocketmq_aio.remoting.remoting_client import LATE_SECONDS
 
 logger = get_logger(__name__)
 
@@ -30,9 +31,6 @@ LEASE_SECONDS: Final = 30.0  # brokers keep a lock twice as long, which covers a
 RENEW_SECONDS: Final = 20.0
 LOOKS_PER_INTERVAL: Final = 20  # checks for due renewals and expired leases
 BROKER_LOCK_SECONDS: Final = 60.0  # after which brokers give a lock to others
-# How long a broker may still execute a request without a response: it is sent again by the system
-# after a cut, until that gives up the connection, or waits where the broker has not read it.
-LATE_SECONDS: Final = 30.0
 
 
 class Lease(NamedTuple):

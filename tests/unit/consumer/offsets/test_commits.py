@@ -12,7 +12,7 @@ from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache
-from rocketmq_aio.errors import CommitError, ConfigError, NotConnectedError
+from rocketmq_aio.errors import CommitError, ConfigError, NotConnectedError, RequestTimeoutError
 from rocketmq_aio.model.values import MessageQueue
 from tests.unit.consumer.offset_brokers import Brokers
 from tests.unit.consumer.parts import assigned_queue, queue
@@ -382,3 +382,21 @@ async def test_a_reset_while_a_position_is_stored_stays_due(
 
     await commits.commit_progress([assigned])
     assert store.kept == {queue(0): 2}
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+async def test_a_commit_that_an_earlier_one_may_undo_is_repeated(
+    automatic: bool, table: dict[MessageQueue, PolledQueue], events: list[ConsumerEvent]
+) -> None:
+    brokers = Brokers()
+    commits = ManualCommits(
+        RemoteOffsetStore(brokers, "billing"), table, automatic=automatic, on_event=events.append
+    )
+    brokers.errors = {queue(0): [RequestTimeoutError("127.0.0.1:10911", 15, 3.0)]}
+    with pytest.raises(CommitError):
+        await commits.commit({queue(0): 5})
+    await commits.commit({queue(0): 3})
+    brokers.kept[queue(0)] = 5  # executed late
+    await commits.commit_progress(table.values())
+
+    assert brokers.kept[queue(0)] == 3

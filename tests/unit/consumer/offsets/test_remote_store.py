@@ -12,6 +12,7 @@ from anyio.abc import TaskGroup
 from hypothesis import given, settings, strategies as st
 
 from rocketmq_aio.config.consumer import OffsetStore
+from rocketmq_aio.consumer.offsets import remote_store as remote_store_module
 from rocketmq_aio.consumer.offsets.remote_store import (
     MAX_OFFSET,
     SENDS_PER_BROKER,
@@ -26,6 +27,7 @@ from rocketmq_aio.errors import (
     RequestTimeoutError,
 )
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.remoting.remoting_client import LATE_SECONDS
 from tests.unit.consumer.offset_brokers import Brokers
 
 TIMEOUT = RequestTimeoutError("127.0.0.1:10911", 15, 3.0)
@@ -180,6 +182,29 @@ async def test_going_back_after_an_unanswered_commit_is_sent(
     await commit(store, {queue(0): 10})
 
     assert brokers.kept == {queue(0): 10}
+
+
+async def test_a_commit_is_repeated_while_the_broker_may_execute_an_earlier_one(
+    brokers: Brokers, store: RemoteOffsetStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers execute requests in any order, also after their timeout."""
+    now = 1000.0
+    monkeypatch.setattr(remote_store_module, "monotonic", lambda: now)
+    brokers.errors = {queue(0): [TIMEOUT]}
+    with pytest.raises(CommitError):
+        await commit(store, {queue(0): 20})
+    await commit(store, {queue(0): 10})
+    brokers.kept[queue(0)] = 20  # executed late
+    await store.persist([queue(0)])
+
+    assert brokers.kept == {queue(0): 10}
+    assert store.may_be_undone(queue(0))
+    now += LATE_SECONDS
+    await store.persist([queue(0)])
+    assert not store.may_be_undone(queue(0))
+    brokers.updates.clear()
+    await store.persist([queue(0)])
+    assert brokers.updates == []
 
 
 async def test_a_cancelled_commit_is_sent_again(brokers: Brokers, store: RemoteOffsetStore) -> None:

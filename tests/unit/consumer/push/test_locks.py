@@ -15,6 +15,7 @@ from rocketmq_aio.embedded.faults import HeldResponses
 from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.remoting.remoting_client import LATE_SECONDS
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lock_members import GROUP, INTERVAL, OFTEN, Member, give_away, joined
 from tests.unit.remoting.until import until
@@ -424,7 +425,7 @@ async def test_a_lock_is_requested_again_after_an_unlock_that_is_executed_late(
         await until(lambda: cluster.broker.locks.owner(GROUP, A0) is not None, "the lock")
         requests = len(cluster.broker.requests_of(LOCK))
         await cluster.broker.wait_for(LOCK, requests + 1)
-        member.clock.now += locks_module.LATE_SECONDS - INTERVAL
+        member.clock.now += LATE_SECONDS - INTERVAL
         await member.locks.acquire([A0])
         member.clock.now += INTERVAL
         await until(lambda: not member.locks._late_unlocks, "the last time for the unlock")
@@ -464,7 +465,7 @@ async def test_a_lock_that_is_executed_after_its_unlock_is_unlocked_again(
     await until(lambda: cluster.broker.locks.owner(GROUP, A0) is not None, "the lock")
     async with member.renewing():
         await until(lambda: cluster.broker.locks.owner(GROUP, A0) is None, "the unlock")
-        member.clock.now += locks_module.LATE_SECONDS
+        member.clock.now += LATE_SECONDS
         await until(lambda: not member.locks._not_unlocked, "the end")
 
 
