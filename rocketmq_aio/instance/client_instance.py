@@ -133,14 +133,26 @@ class MQClientInstance:
         spawn(self._keep_addresses, name="addresses")
 
     async def close(self) -> None:
-        """Close all connections; may be called twice, concurrently and before `start`."""
+        """Close all connections; may be called twice, concurrently and before `start`.
+
+        Close the clients that share it first; the calls of others raise from then on.
+        """
         self._closed = True
         if self._loop is None:
             return
         if self._loop is not asyncio.get_running_loop():
             raise other_loop_error("the client", self._loop, "close it there")
         self.remoting.close()
+        if self.failure is None:
+            self._fail_consumers(ClosedError("the client that it shares was closed"))
         await self.tasks.close()
+
+    def _fail_consumers(self, cause: BaseException) -> None:
+        """Fail those left: they would try again without an end, and callers wait for messages."""
+        consumers = list(self._consumers.values())
+        self._consumers.clear()
+        for consumer in consumers:
+            consumer.on_failed(cause)
 
     def after_fork(self) -> None:
         """In a forked child: every call of this copy raises."""

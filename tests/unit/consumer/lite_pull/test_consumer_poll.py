@@ -7,9 +7,11 @@ import asyncio
 import pytest
 from anyio import wait_all_tasks_blocked
 
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pull_loop.puller import Puller
 from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError, OffsetIllegalError
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import (
@@ -300,4 +302,20 @@ async def test_an_unexpected_error_ends_the_consumer(
             await consumer.ready()
         assert [event async for event in events] == []
         assert "background_task_failed" in caplog.text
+        await consumer.close()
+
+
+async def test_closing_a_shared_client_ends_polls(cluster: FakeCluster) -> None:
+    async with nothing_left():
+        async with MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client:
+            consumer = consumer_of(cluster, client=client)
+            await consumer.subscribe(TOPIC)
+            await consumer.start()
+            await consumer.ready(5)
+            polling = asyncio.create_task(consumer.poll(3600))
+            reading = asyncio.create_task(consumer.__anext__())
+            await wait_all_tasks_blocked()
+        for waiting in (polling, reading):
+            with pytest.raises(NotRunningError, match="was closed"):
+                await asyncio.wait_for(waiting, 15)
         await consumer.close()

@@ -437,3 +437,15 @@ async def test_a_message_that_cannot_be_sent_to_the_dlq_is_not_acknowledged(
         await consumer.retry(message)
 
     assert invisible(cluster) == 0
+
+
+async def test_closing_a_shared_client_ends_loops(cluster: FakeCluster) -> None:
+    async with MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client:
+        consumer = popper_of(cluster, client=client, wait_seconds=3600)
+        await consumer.subscribe(TOPIC)
+        await consumer.start()
+        reading = asyncio.ensure_future(anext(aiter(consumer)))
+        await cluster.broker.wait_for(RequestCode.POP_MESSAGE)
+    with pytest.raises(NotRunningError, match="was closed"):
+        await asyncio.wait_for(reading, 15)
+    await consumer.close()

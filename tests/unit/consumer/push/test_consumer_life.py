@@ -250,6 +250,16 @@ async def test_run_raises_the_failure_of_a_background_task(cluster: FakeCluster)
     assert isinstance(caught.value.__cause__, Bugs)
 
 
+async def test_run_raises_when_a_shared_client_is_closed(cluster: FakeCluster) -> None:
+    async with nothing_left(), MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client:
+        consumer = push_consumer(cluster, Notes(), client=client)
+        async with running(consumer) as task:
+            await client.close()
+
+    with pytest.raises(NotRunningError, match="was closed"):
+        task.result()
+
+
 async def test_after_a_failure_calls_raise_and_streams_end(cluster: FakeCluster) -> None:
     async with nothing_left(), pushing(cluster, Notes()) as consumer:
         stream = consumer.events()
