@@ -168,11 +168,11 @@ def message_of_a_poll_dropped(patch: Patch) -> None:
 def cancelled_handler_taken_for_success(patch: Patch) -> None:
     async def finish(
         _self: object, assigned: DispatchQueue, messages: list[MessageExt], *_: object
-    ) -> int:
+    ) -> tuple[int, int]:
         for message in messages:
             assigned.mark_done(message)
         assigned.finish(messages)
-        return len(messages)
+        return len(messages), 0
 
     patch.setattr(ConcurrentService, "finish", finish)
 
