@@ -1,4 +1,4 @@
-"""Message queries: by offset message id, by key, by producer id."""
+"""Message queries: by offset message id, by key, by tag, by producer id."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import binascii
 from collections.abc import AsyncGenerator, Callable, Iterable
 from datetime import datetime
 from ipaddress import ip_address
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 import anyio
 
@@ -22,6 +22,7 @@ from rocketmq_aio.errors import (
     CodecError,
     ConfigError,
     MessageNotFoundError,
+    NotSupportedError,
     UnreadableMessagesError,
 )
 from rocketmq_aio.model.address import parse_address
@@ -29,7 +30,7 @@ from rocketmq_aio.model.message import EPOCH, MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult
-from rocketmq_aio.protocol.codes import CLIENT_VERSION, ResponseCode
+from rocketmq_aio.protocol.codes import CLIENT_VERSION, V5_4_0, ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.record import decode_record, stored_message
 from rocketmq_aio.protocol.requests.admin import QueryMessage, ViewMessage
@@ -45,6 +46,8 @@ MAX_PORT: Final = 65535
 ID_BYTES: Final = (16, 28)  # IPv4 or IPv6 address, port, offset
 SIGNED_QUERY_VERSION: Final = 399  # see QueryMessage
 FOUND_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+INDEX_TYPES: Final = {"key": "K", "tag": "T", "message_id": "U"}
+TAGS_NOT_INDEXED: Final = "this needs a broker of 5.4 or newer: older ones do not index tags"
 READ_AT_ONCE: Final = 32  # messages of one pull
 DEFAULT_MAX_MESSAGES: Final = 64  # the default limit of brokers
 
@@ -109,8 +112,28 @@ class MessageAdmin:
         :raises UnreadableMessagesError: some cannot be decoded; ``messages`` has the others
         :raises AdminError: some brokers did not answer; ``done`` has the messages of the others
         """
-        header = _query(topic, key, begin, end, max_messages, by_id=False)
+        header = _query(topic, "key", key, begin, end, max_messages)
         return await self._query(header, lambda each: key in each.keys)
+
+    async def by_tag(
+        self,
+        topic: str,
+        tag: str,
+        *,
+        begin: datetime | None = None,
+        end: datetime | None = None,
+        max_messages: int = DEFAULT_MAX_MESSAGES,
+    ) -> list[MessageExt]:
+        """Return the newest messages of *topic* that have *tag*; `read` yields all of them.
+
+        :param max_messages: per broker; a broker has a limit of its own, 64 by default
+        :raises NotSupportedError: brokers older than 5.4 do not index tags; other errors are those
+            of `by_key`
+        """
+        if isinstance(tag, str) and "|" in tag:
+            raise ConfigError("tag", tag, "expected one tag")
+        header = _query(topic, "tag", tag, begin, end, max_messages)
+        return await self._query(header, lambda each: each.tags == tag)
 
     async def by_id(
         self,
@@ -125,7 +148,7 @@ class MessageAdmin:
         There are several if a send was retried, or for the id of a batch that is stored as one.
         Parameters and errors are those of `by_key`.
         """
-        header = _query(topic, message_id, begin, end, DEFAULT_MAX_MESSAGES, by_id=True)
+        header = _query(topic, "message_id", message_id, begin, end, DEFAULT_MAX_MESSAGES)
         return await self._query(header, lambda each: each.message_id == message_id)
 
     async def by_offset(self, queue: MessageQueue, offset: int) -> MessageExt:
@@ -203,7 +226,7 @@ class MessageAdmin:
         :raises AdminError: some brokers did not answer; ``done`` has the events of the others
         """
         self._servers.instance.remoting.share(trace_topic)
-        header = _query(trace_topic, message_id, begin, end, DEFAULT_MAX_MESSAGES, by_id=False)
+        header = _query(trace_topic, "key", message_id, begin, end, DEFAULT_MAX_MESSAGES)
 
         def events_of(stored: Iterable[MessageExt]) -> list[TraceEvent]:
             events = [event for each in stored for event in trace_events(each, message_id)]
@@ -292,6 +315,9 @@ class MessageAdmin:
             command = await self._servers.request(
                 address, header, accept=FOUND_OR_NOT, version=version
             )
+            if header.index_type == INDEX_TYPES["tag"] and command.version < V5_4_0:
+                code, reason = ResponseCode.REQUEST_CODE_NOT_SUPPORTED, TAGS_NOT_INDEXED
+                raise NotSupportedError(code, reason, address)
             matches: list[MessageExt] = []
             if command.code == ResponseCode.QUERY_NOT_FOUND:
                 return matches
@@ -381,15 +407,14 @@ def _not_found(address: str, offset: int) -> MessageNotFoundError:
 
 def _query(
     topic: str,
+    kind: Literal["key", "tag", "message_id"],
     key: str,
     begin: datetime | None,
     end: datetime | None,
     max_messages: int,
-    *,
-    by_id: bool,
 ) -> QueryMessage:
     if not isinstance(key, str) or not key.strip():
-        raise ConfigError("key", key, "expected a non-empty string")
+        raise ConfigError(kind, key, "expected a non-empty string")
     checked_count("max_messages", max_messages)
     return QueryMessage(
         topic=check_topic(topic),
@@ -397,8 +422,8 @@ def _query(
         max_num=max_messages,
         begin_timestamp=_millis("begin", begin, 0),
         end_timestamp=_millis("end", end, MAX_MILLIS),
-        index_type="U" if by_id else "K",
-        by_id=by_id,
+        index_type=INDEX_TYPES[kind],
+        by_id=kind == "message_id",
     )
 
 

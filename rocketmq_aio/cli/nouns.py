@@ -157,6 +157,12 @@ VERBS: Final = {
         missing="no message of topic {topic} has the key {key}: check --begin and --end",
         partial=True,
     ),
+    "message by-tag": Verb(
+        columns=_MESSAGES,
+        examples="rmq message by-tag orders paid --max-messages 5",
+        missing="no message of topic {topic} has the tag {tag}: check --begin and --end",
+        partial=True,
+    ),
     "message by-id": Verb(
         columns=_MESSAGES,
         missing="no message of topic {topic} has the id {message_id}: check --begin and --end",

@@ -88,6 +88,7 @@ TEXTS: Final = {  # of parameters that docstrings do not describe
     "subject": "Such as User:app.",
     "subject_part": "Only subjects that contain it.",
     "subjects": "Such as User:app; several; default: all.",
+    "tag": "The tag.",
     "target": "Name of the one to copy to.",
     "targets": "Names of brokers to copy to; repeatable.",
     "topic": "Name of the topic.",

@@ -171,6 +171,7 @@ LANGUAGE: Final = "PYTHON"
 CLIENT_VERSION: Final = 513
 V5_0_0: Final = 413
 V5_1_3: Final = 439  # supports batch acks
+V5_4_0: Final = 493  # indexes tags
 
 # flag bits of a frame's header
 RESPONSE_FLAG: Final = 1

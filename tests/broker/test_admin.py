@@ -40,7 +40,7 @@ from rocketmq_aio import (
 from rocketmq_aio.protocol.record import encode_batch_entry
 from rocketmq_aio.testing import Cluster
 from tests.broker.official_tool import OfficialTool
-from tests.broker.reading_groups import in_thread
+from tests.broker.reading_groups import in_thread, is_before
 from tests.unit.remoting.until import until_done
 
 T = TypeVar("T")
@@ -390,6 +390,26 @@ async def test_resetting_an_unknown_group_raises_where_brokers_check(
 
 
 # --- messages ------------------------------------------------------------------------------------
+
+
+async def test_messages_are_found_by_tag_since_5_4(
+    admin: AdminClient, namesrv: str, topic: str, rocketmq_version: str
+) -> None:
+    async with Producer("admin-test", namesrv=namesrv) as producer:
+        for number, tag in enumerate(("new", "paid", "new", "new")):
+            await producer.send(Message(topic, b"%d" % number, tags=tag, keys=["paid"]))
+    if is_before(rocketmq_version, "5.4"):
+        with pytest.raises(NotSupportedError, match=r"5\.4"):
+            await admin.messages.by_tag(topic, "new")
+        return
+
+    await eventually(lambda: admin.messages.by_tag(topic, "new"), 3)
+    newest = await admin.messages.by_tag(topic, "new", max_messages=1)
+    (paid,) = await admin.messages.by_tag(topic, "paid")
+
+    assert [each.body for each in newest] == [b"3"]
+    assert paid.body == b"1"
+    assert await admin.messages.by_tag(topic, "old") == []
 
 
 async def test_messages_are_found_by_offset_id_and_key(

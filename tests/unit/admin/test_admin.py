@@ -7,7 +7,7 @@ import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -19,17 +19,21 @@ from rocketmq_aio import (
     ClientConfig,
     CodecError,
     ConfigError,
+    Message,
     MessageNotFoundError,
     MessageQueue,
     NotConnectedError,
     NotRunningError,
     NotSupportedError,
     PermissionDeniedError,
+    Producer,
     RequestTimeoutError,
     RocketMQError,
 )
 from rocketmq_aio.admin.metadata import Metadata
+from rocketmq_aio.embedded import EmbeddedCluster
 from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.model.message import EPOCH, MessageExt
 from rocketmq_aio.protocol.bodies import queue_table
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.static_topics import is_logical
@@ -576,6 +580,40 @@ async def test_a_message_id_finds_a_broker_that_advertises_a_host_name(
     assert asked.ext_fields()["offset"] == "0"
 
 
+async def test_a_tag_finds_the_newest_messages_of_each_broker() -> None:
+    async with EmbeddedCluster(2, topics={TOPIC: 1}) as cluster:
+        async with Producer("shop", namesrv=cluster.namesrv) as producer:
+            for number in range(4):
+                for broker in cluster.brokers:
+                    queue = MessageQueue(TOPIC, broker.name, 0)
+                    tag = "odd" if number % 2 else "even"
+                    message = Message(TOPIC, b"%d" % number, tags=tag, keys=["even"])
+                    await producer.send(message, queue=queue)
+        async with AdminClient(namesrv=cluster.namesrv) as admin:
+            everything = await admin.messages.by_tag(TOPIC, "even")
+            newest = await admin.messages.by_tag(TOPIC, "odd", max_messages=1)
+            nothing = await admin.messages.by_tag(TOPIC, "even", end=EPOCH)
+
+    assert [each.body for each in everything] == [b"0", b"0", b"2", b"2"]
+    assert [each.body for each in newest] == [b"3", b"3"]
+    assert nothing == []
+
+
+async def test_a_broker_that_does_not_index_tags_is_an_error() -> None:
+    versions = ("5.5.0", "4.9.7")
+    async with EmbeddedCluster(2, broker_versions=versions, topics={TOPIC: 1}) as cluster:
+        async with Producer("shop", namesrv=cluster.namesrv) as producer:
+            queue = MessageQueue(TOPIC, "broker-a", 0)
+            await producer.send(Message(TOPIC, b"x", tags="paid", keys=["paid"]), queue=queue)
+        async with AdminClient(namesrv=cluster.namesrv) as admin:
+            with pytest.raises(AdminError) as caught:
+                await admin.messages.by_tag(TOPIC, "paid")
+
+    found = cast("list[MessageExt]", caught.value.done["broker-a"])
+    assert [each.body for each in found] == [b"x"]
+    assert isinstance(caught.value.failed["broker-b"], NotSupportedError)
+
+
 # --- arguments -----------------------------------------------------------------------------------
 
 
@@ -599,6 +637,8 @@ async def test_invalid_arguments_raise_before_any_request(
         admin.query_messages(TOPIC, ""),
         admin.query_messages(TOPIC, "key", begin=naive),
         admin.query_messages(TOPIC, "key", max_messages=0),
+        admin.messages.by_tag(TOPIC, ""),
+        admin.messages.by_tag(TOPIC, "a || b"),
         admin.metadata.restore({}),  # type: ignore[arg-type]
     ):
         with pytest.raises(ConfigError):

@@ -99,7 +99,7 @@ def test_the_commands_of_a_task_run_as_they_stand(
         "rmq group create billing",
         "rmq user create app",
         "rmq acl create-policy User:app Pub --resources Topic:orders",
-        "rmq produce orders in --key 42",
+        "rmq produce orders in --key 42 --tag paid",
         "rmq produce %DLQ%billing in --key 42",
         f"rmq context set new -n {os.environ['ROCKETMQ_NAMESRV']}",
     ):

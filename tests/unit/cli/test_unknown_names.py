@@ -99,6 +99,7 @@ def test_an_unknown_cluster_or_broker_is_an_error(rmq: Rmq, command: str) -> Non
         (f"message trace {ID}", f"there are no trace records of message {ID}"),
         (f"message by-id orders {ID}", f"no message of topic orders has the id {ID}"),
         ("message by-key orders 42", "no message of topic orders has the key 42"),
+        ("message by-tag orders 42", "no message of topic orders has the tag 42"),
         ("group producers shop", "no producer of group shop is connected"),
         ("broker statistics NAME x", "no broker has counted NAME of x"),
         ("namesrv value space name", "no name server has a value name in namespace space"),
