@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
-from rocketmq_aio.embedded.broker.pop import Delivery
+from rocketmq_aio.embedded.broker.pop import Hidden
 from rocketmq_aio.embedded.broker.store import StoredMessage, Topic
 from rocketmq_aio.errors import CodecError, shown
 from rocketmq_aio.protocol.record import stored_message
@@ -41,7 +41,7 @@ class BrokerData(msgspec.Struct):
     delayed: list[tuple[int, int]]
     timed: list[tuple[int, int]]
     half: list[tuple[int, int]]
-    popped: list[tuple[Delivery, int]] = []
+    popped: list[Hidden] = []
     mappings: dict[str, TopicMapping] = {}
 
 
@@ -145,7 +145,7 @@ def _data(broker: EmbeddedBroker) -> BrokerData:
         delayed=broker.delays.waiting.items(),
         timed=broker.timers.waiting.items(),
         half=broker.transactions.checks.items(),
-        popped=list(broker.pops.invisible.items()),
+        popped=list(broker.pops.invisible.values()),
         mappings=state.mappings,
     )
 

@@ -363,6 +363,23 @@ async def test_messages_of_retry_topics_v2_are_popped(
     await asyncio.to_thread(cluster.close)
 
 
+async def test_a_suspended_message_is_no_retry_since_5_5(
+    rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
+) -> None:
+    place = Place(rocketmq_cluster.namesrv, rocketmq_topic, rocketmq_group)
+    if rocketmq_cluster.version.startswith("4."):
+        await refused(place)
+        return
+    await place.send(numbers(1))
+    async with place.popping() as consumer:
+        [first] = await received(consumer, 1)
+        await consumer.retry(first, 1, suspend=True)
+        [again] = await received(consumer, 1)
+        await consumer.ack(again)
+
+    assert again.reconsume_times == is_before(rocketmq_cluster.version, "5.5")
+
+
 async def tried_again(place: Place, marker: str) -> None:
     await place.send(numbers(3))
     async with place.popping(invisible_seconds=1) as consumer:

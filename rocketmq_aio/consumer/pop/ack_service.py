@@ -125,25 +125,28 @@ class AckService:
             await anyio.sleep(pause)
         return lost
 
-    async def change(self, message: PoppedMessage, seconds: float) -> None:
+    async def change(
+        self, message: PoppedMessage, seconds: float, *, suspend: bool = False
+    ) -> None:
         """Make *message* invisible for *seconds* from now on, under a new receipt.
 
+        :param suspend: its redelivery does not count as a retry; older brokers count it
         :raises ReceiptError: the message is not held, or its receipt may be invalid
         """
         await _begin([message])
         try:
-            await self._change(message, seconds)
+            await self._change(message, seconds, suspend=suspend)
         finally:
             _end([message])
 
-    async def _change(self, message: PoppedMessage, seconds: float) -> None:
+    async def _change(self, message: PoppedMessage, seconds: float, *, suspend: bool) -> None:
         requested_at = boottime()
         _check_held(message)
         if reason := _invalid_reason(message, requested_at):
             raise ReceiptError(message.message_id, reason)
         message.invalid_reason = LOST_RESPONSE  # until the response arrives, also if cancelled
         try:
-            response = await self._client.change(message, seconds)
+            response = await self._client.change(message, seconds, suspend=suspend)
         except RocketMQError as error:
             if isinstance(error, WITHOUT_EFFECT):
                 message.invalid_reason = ""
@@ -158,26 +161,32 @@ class AckService:
         message: PoppedMessage,
         delay_seconds: float | None = None,
         on_dead_letter: Callable[[PoppedMessage], object] | None = None,
+        *,
+        suspend: bool = False,
     ) -> None:
         """Have *message* redelivered after *delay_seconds*, or send it to the DLQ.
 
         :param on_dead_letter: called when its retries are used up and it is in the DLQ
+        :param suspend: not a retry, see `change`
         """
         times = message.reconsume_times
-        if times >= self._max_reconsume_times:
+        if times >= self._max_reconsume_times and not suspend:
             await self.send_to_dlq(message, on_dead_letter)
             return
         if delay_seconds is None:
             delay_seconds = RETRY_SECONDS[min(times, len(RETRY_SECONDS) - 1)]
-        await self.change(message, delay_seconds)
+        await self.change(message, delay_seconds, suspend=suspend)
         message.ack_state = AckState.RETURNED
 
     async def give_back(self, messages: Iterable[PoppedMessage]) -> None:
-        """Have *messages* redelivered soon; after an error, after their invisible time."""
+        """Have *messages* redelivered soon, without counting it as a retry.
+
+        After an error they are redelivered after their invisible time, and it counts.
+        """
         brokers: defaultdict[str, list[PoppedMessage]] = defaultdict(list)
         for message in messages:
             brokers[message.receipt.broker_name].append(message)
-        change = partial(self.change, seconds=GIVE_BACK_SECONDS)
+        change = partial(self.change, seconds=GIVE_BACK_SECONDS, suspend=True)
 
         async def give_back_to(broker: str) -> None:
             failed = (await gather_limited(change, brokers[broker], GIVEN_BACK_AT_ONCE)).failures

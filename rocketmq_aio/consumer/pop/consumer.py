@@ -124,28 +124,37 @@ class PopConsumer(ClientBase, Generic[V]):
         self._check_running()
         await self._engine.ack(_several(messages))
 
-    async def change_invisible(self, message: PoppedMessage, seconds: float) -> None:
+    async def change_invisible(
+        self, message: PoppedMessage, seconds: float, *, suspend: bool = False
+    ) -> None:
         """Make *message* invisible to the group for *seconds* from now on.
 
+        :param suspend: a redelivery after that time does not count as a retry: brokers from 5.5
+            leave ``reconsume_times`` unchanged, except in order
         :raises ReceiptError: the invisible time is over, or the message is no longer held
         :raises RocketMQError: the broker did not change it; after `RequestTimeoutError`,
             `ConnectionLostError` and a cancellation it is unknown whether it did
         """
         self._check_running()
         seconds = checked_seconds("seconds", seconds, most=LONGEST_SECONDS)
-        await self._engine.change_invisible(_checked_message(message), seconds)
+        await self._engine.change_invisible(_checked_message(message), seconds, suspend=suspend)
 
-    async def retry(self, message: PoppedMessage, delay_seconds: float | None = None) -> None:
+    async def retry(
+        self, message: PoppedMessage, delay_seconds: float | None = None, *, suspend: bool = False
+    ) -> None:
         """Have *message* redelivered to the group after *delay_seconds*.
 
         By default the delay grows with every retry, from 10 s to 2 h.  After
         ``max_reconsume_times`` retries the message goes to the dead-letter queue of the group
         (topic ``%DLQ%<group>``).  Raises the errors of `change_invisible`.
+
+        :param suspend: postpone the message: it does not become a dead letter, and on brokers
+            from 5.5 the redelivery does not count as a retry, except in order
         """
         self._check_running()
         if delay_seconds is not None:
             checked_seconds("delay_seconds", delay_seconds, most=LONGEST_SECONDS)
-        await self._engine.retry(_checked_message(message), delay_seconds)
+        await self._engine.retry(_checked_message(message), delay_seconds, suspend=suspend)
 
     def events(self) -> AsyncIterator[ConsumerEvent]:
         """Return a stream of events from now on: failures, dead letters."""

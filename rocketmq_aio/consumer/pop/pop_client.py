@@ -231,10 +231,15 @@ class PopClient:
                 failed[message] = error
         return failed
 
-    async def change(self, message: PoppedMessage, seconds: float) -> ChangeInvisibleTimeResponse:
+    async def change(
+        self, message: PoppedMessage, seconds: float, *, suspend: bool
+    ) -> ChangeInvisibleTimeResponse:
         address = self._master(message.receipt.broker_name).address
-        millis = max(1, int(seconds * 1000))
-        header = ChangeInvisibleTime(**self._receipt_fields(message), invisible_time=millis)
+        header = ChangeInvisibleTime(
+            **self._receipt_fields(message),
+            invisible_time=max(1, int(seconds * 1000)),
+            suspend=True if suspend else None,
+        )
         command = await self._remoting.request_checked(address, header)
         return read_header(command, ChangeInvisibleTimeResponse)
 

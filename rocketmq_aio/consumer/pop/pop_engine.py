@@ -249,10 +249,14 @@ class PopEngine:
         finally:
             self._notify_if_orderly()
 
-    async def retry(self, message: PoppedMessage, delay_seconds: float | None) -> None:
+    async def retry(
+        self, message: PoppedMessage, delay_seconds: float | None, *, suspend: bool
+    ) -> None:
         """Have *message* redelivered; in order, also the messages behind it."""
         try:
-            await self._intake.service.retry(message, delay_seconds, self._intake.on_dead_letter)
+            await self._intake.service.retry(
+                message, delay_seconds, self._intake.on_dead_letter, suspend=suspend
+            )
         finally:
             behind: list[PoppedMessage] = []
             if self.config.orderly and message.ack_state is AckState.RETURNED:
@@ -260,8 +264,10 @@ class PopEngine:
             self._notify_if_orderly()
         await self._intake.service.give_back(behind)
 
-    async def change_invisible(self, message: PoppedMessage, seconds: float) -> None:
-        await self._intake.service.change(message, seconds)
+    async def change_invisible(
+        self, message: PoppedMessage, seconds: float, *, suspend: bool
+    ) -> None:
+        await self._intake.service.change(message, seconds, suspend=suspend)
 
     def _notify_if_orderly(self) -> None:
         if self.config.orderly:  # callers may take the messages behind it

@@ -67,6 +67,14 @@ class Delivery(NamedTuple):
     pop_time: int
 
 
+class Hidden(NamedTuple):
+    """A delivery until the end of its invisible time, in ms; *suspend*: then it is no retry."""
+
+    delivery: Delivery
+    end: int
+    suspend: bool = False
+
+
 class PeekMessage(GroupQueueRequest, frozen=True, kw_only=True):
     """Header of the request for messages that the group has not popped."""
 
@@ -102,17 +110,17 @@ class PopProcessor:
     A pop commits the offset that it reached, an ordered one that of its first message.
 
     :ivar retry_v2: use the names of retry topics of version 2
-    :ivar invisible: ends of the invisible times, in ms
+    :ivar invisible: deliveries that are not acknowledged
     """
 
     def __init__(self, state: BrokerState) -> None:
         self.retry_v2 = False
-        self.invisible: dict[Delivery, int] = {}
+        self.invisible: dict[Delivery, Hidden] = {}
         self._state = state
         self._orders: defaultdict[tuple[str, PopQueue], PopOrder] = defaultdict(PopOrder)
         self._held: Counter[tuple[type, str, str, int]] = Counter()  # by kind and queue
         self._revive_queues = count()
-        self._expiring = DelayQueue[tuple[Delivery, int]](state.clock, self._expire, self._expires)
+        self._expiring = DelayQueue[Hidden](state.clock, self._expire, self._expires)
         state.on_topic_deleted = self._forget
 
     # --- popping --------------------------------------------------------------------------------
@@ -264,7 +272,7 @@ class PopProcessor:
             if reached > begin:
                 state.commit(*key, reached)
             for stored in found:
-                self._hide(Delivery(group, queue, stored.offset, now), end)
+                self._hide(Hidden(Delivery(group, queue, stored.offset, now), end))
             return Popped(queue, begin, found, {}) if found else None
         if not found:
             return None
@@ -359,7 +367,8 @@ class PopProcessor:
             # An expired receipt is accepted: the message is delivered twice.
             self.invisible.pop(delivery, None)
             popped_at, invisible = max(now, receipt.pop_time + 1), header.invisible_time
-            self._hide(delivery._replace(pop_time=popped_at), end)
+            changed = delivery._replace(pop_time=popped_at)
+            self._hide(Hidden(changed, end, bool(header.suspend)))
         return ChangeInvisibleTimeResponse(
             pop_time=popped_at, invisible_time=invisible, revive_queue_id=receipt.revive_queue_id
         )
@@ -399,27 +408,26 @@ class PopProcessor:
 
     # --- redelivery -----------------------------------------------------------------------------
 
-    def restore(self, invisible: Iterable[tuple[Delivery, int]]) -> None:
+    def restore(self, invisible: Iterable[Hidden]) -> None:
         """Restore popped messages and the ends of their invisible times."""
-        for delivery, end in invisible:
-            self._hide(delivery, end)
+        for hidden in invisible:
+            self._hide(hidden)
 
-    def _hide(self, delivery: Delivery, end: int) -> None:
-        self.invisible[delivery] = end
-        self._expiring.add(end, (delivery, end))
+    def _hide(self, hidden: Hidden) -> None:
+        self.invisible[hidden.delivery] = hidden
+        self._expiring.add(hidden.end, hidden)
 
     def _wake_at(self, end: int, topic: str) -> None:
         clock = self._state.clock
         seconds = max(0, end - clock.now_ms() + 1) / 1000
         clock.call_later(seconds, lambda: self._state.store.arrivals.wake(topic))
 
-    def _expires(self, entry: tuple[Delivery, int]) -> bool:
+    def _expires(self, hidden: Hidden) -> bool:
         """Whether the delivery is not acknowledged, and its message not deleted."""
-        delivery, end = entry
-        if self.invisible.get(delivery) != end:
+        if self.invisible.get(hidden.delivery) != hidden:
             return False
-        if self._stored(delivery) is None:
-            del self.invisible[delivery]
+        if self._stored(hidden.delivery) is None:
+            del self.invisible[hidden.delivery]
             return False
         return True
 
@@ -427,9 +435,9 @@ class PopProcessor:
         log = self._state.store.queue(delivery.queue.topic, delivery.queue.queue_id)
         return None if log is None else log.get(delivery.offset)
 
-    def _expire(self, entry: tuple[Delivery, int]) -> None:
+    def _expire(self, hidden: Hidden) -> None:
         """Store a message in the retry topic: its invisible time is over."""
-        delivery, _ = entry
+        delivery = hidden.delivery
         del self.invisible[delivery]
         stored = self._stored(delivery)
         assert stored is not None, "checked by the delay queue"
@@ -439,7 +447,7 @@ class PopProcessor:
             topic = stored_topic(delivery.group, marker, topic)
         self._state.store.ensure_topic(topic, 1)
         properties = {FIRST_POP_TIME: str(delivery.pop_time)} | stored.properties
-        times = stored.reconsume_times + 1
+        times = stored.reconsume_times + (not hidden.suspend)
         again = stored.to_new(topic, 0, properties=properties, reconsume_times=times)
         self._state.store.append(again)
 

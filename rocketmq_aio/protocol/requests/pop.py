@@ -55,10 +55,14 @@ class AckMessage(GroupQueueRequest, frozen=True, kw_only=True):
 
 
 class ChangeInvisibleTime(AckMessage, frozen=True, kw_only=True):
-    """Keep a message invisible for *invisible_time* ms from now; else as `AckMessage`."""
+    """Keep a message invisible for *invisible_time* ms from now; else as `AckMessage`.
+
+    *suspend*: its redelivery does not count as a retry (from 5.5; others ignore it).
+    """
 
     code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
     invisible_time: int
+    suspend: bool | None = None
 
 
 class BatchAckMessage(RequestHeader, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from rocketmq_aio.embedded.codes import OtherCode
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.properties import find_property
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import BatchAckRequest
@@ -106,10 +107,13 @@ def ack_header(env: CaseEnv, receipt: Receipt, **changes: object) -> AckMessage:
     return AckMessage(**fields | changes)  # type: ignore[arg-type]
 
 
-async def change(client: RawClient, env: CaseEnv, receipt: Receipt, millis: int) -> Receipt:
+async def change(
+    client: RawClient, env: CaseEnv, receipt: Receipt, millis: int, *, suspend: bool | None = None
+) -> Receipt:
     ack = ack_header(env, receipt)
     fields = {name: getattr(ack, name) for name in ack.__struct_fields__}
-    answer = await client.ask(ChangeInvisibleTime(**fields, invisible_time=millis))
+    header = ChangeInvisibleTime(**fields, invisible_time=millis, suspend=suspend)
+    answer = await client.ask(header)
     assert answer.code == 0, answer
     return receipt.changed(read_header(answer, ChangeInvisibleTimeResponse))
 
@@ -342,17 +346,40 @@ async def a_message_that_comes_again_says_how_often_and_its_receipt(env: CaseEnv
     async with env.client() as client:
         await store(client, env, b"1")
         await popped(client, env, 1, invisible_time=SOON_MILLIS)
-        answers: list[Command] = []
-
-        async def comes() -> bool:
-            answers.append(await client.ask(pop_header(env)))
-            return answers[-1].code == 0
-
-        assert await eventually(comes, AGAIN_SECONDS)
-    [message], _ = decode_messages(answers[-1].body, MessageQueue(env.topic, "broker-a", 0))
+        message = await redelivered(client, env)
     written = find_property(message.raw_properties, b"POP_CK\x01") or ""
     assert (message.topic, message.reconsume_times) == (env.topic, 1)
     assert parse_receipt(written).marker == "1"
+
+
+async def redelivered(client: RawClient, env: CaseEnv) -> MessageExt:
+    """Return the message that comes again."""
+    answers: list[Command] = []
+
+    async def comes() -> bool:
+        answers.append(await client.ask(pop_header(env)))
+        return answers[-1].code == 0
+
+    assert await eventually(comes, AGAIN_SECONDS)
+    [message], _ = decode_messages(answers[-1].body, MessageQueue(env.topic, "broker-a", 0))
+    return message
+
+
+async def a_suspended_message_comes_again_without_a_retry(env: CaseEnv) -> None:
+    if await is_unknown(env):
+        return
+    async with env.client() as client:
+        await store(client, env, b"1")
+        [(_, receipt)] = await popped(client, env, 1)
+        await change(client, env, receipt, SOON_MILLIS, suspend=True)
+        message = await redelivered(client, env)
+        written = find_property(message.raw_properties, b"POP_CK\x01") or ""
+        await change(client, env, parse_receipt(written), SOON_MILLIS, suspend=False)
+        again = await redelivered(client, env)
+
+    assert (message.topic, message.reconsume_times) == (env.topic, 0)
+    assert parse_receipt(written).marker == "1"
+    assert again.reconsume_times == 1
 
 
 async def a_change_moves_the_time_under_a_new_receipt(env: CaseEnv) -> None:
@@ -556,6 +583,7 @@ CASES: tuple[Case, ...] = (
     too_much_or_the_unknown_is_refused,
     what_is_not_acknowledged_comes_again,
     a_message_that_comes_again_says_how_often_and_its_receipt,
+    a_suspended_message_comes_again_without_a_retry,
     a_change_moves_the_time_under_a_new_receipt,
     a_batch_of_nothing_is_refused,
     a_binary_header_cuts_the_code,

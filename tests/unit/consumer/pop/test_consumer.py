@@ -406,6 +406,34 @@ async def test_a_retried_message_is_redelivered(cluster: FakeCluster, *, second_
     assert invisible(cluster) == 0
 
 
+async def test_a_suspended_message_has_the_same_number_of_retries(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    async with popping(cluster, max_reconsume_times=1) as consumer:
+        for suspend, before in ((True, 0), (False, 0), (True, 1), (True, 1)):
+            [message] = await consumer.receive()
+            assert (message.body, message.reconsume_times) == (b"1", before)
+            await consumer.retry(message, 0.01, suspend=suspend)
+        [message] = await consumer.receive()
+        await consumer.change_invisible(message, 0.01, suspend=True)
+        [message] = await consumer.receive()
+        await consumer.ack(message)
+
+    assert message.reconsume_times == 1
+    assert invisible(cluster) == 0
+
+
+async def test_the_last_change_decides_whether_a_message_is_suspended(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    async with popping(cluster) as consumer:
+        [message] = await consumer.receive()
+        await consumer.change_invisible(message, 30, suspend=True)
+        await consumer.change_invisible(message, 0.01)
+        [message] = await consumer.receive()
+        await consumer.ack(message)
+
+    assert message.reconsume_times == 1
+
+
 async def test_the_delay_of_a_retry_grows(cluster: FakeCluster) -> None:
     put(cluster, "1")
     async with popping(cluster) as consumer:

@@ -74,8 +74,8 @@ async def test_closing_gives_back_messages_in_the_buffer(cluster: FakeCluster) -
             await consumer.ack(message)
             break
 
-    changes = cluster.broker.requests_of(CHANGE)
-    assert [each.ext_fields()["invisibleTime"] for each in changes] == ["1000"] * 3
+    changes = [each.ext_fields() for each in cluster.broker.requests_of(CHANGE)]
+    assert [(each["invisibleTime"], each["suspend"]) for each in changes] == [("1000", "true")] * 3
     assert cluster.broker.requests_of(RequestCode.BATCH_ACK_MESSAGE) == []
 
 

@@ -29,7 +29,9 @@ class Calls:
         self.requests: list[PoppedMessage] = []
         self.responses = asyncio.Event()
 
-    async def change(self, message: PoppedMessage, seconds: float) -> ChangeInvisibleTimeResponse:
+    async def change(
+        self, message: PoppedMessage, seconds: float, *, suspend: bool
+    ) -> ChangeInvisibleTimeResponse:
         self.requests.append(message)
         if message.receipt.broker_name == SILENT:
             await self.responses.wait()
