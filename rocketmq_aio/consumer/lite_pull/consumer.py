@@ -99,13 +99,17 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
             await self._engine.listen(topic, on_queues_changed)
 
     async def assign(
-        self, queues: Collection[MessageQueue], selector: str | MessageSelector = "*"
+        self,
+        queues: Collection[MessageQueue],
+        selector: str | MessageSelector | Mapping[str, str | MessageSelector] = "*",
     ) -> None:
         """Read exactly *queues*, also if other consumers do; replaces the last assignment.
 
         Called in `on_assigned` or `on_revoked`, it returns at once, and applies after the listener.
 
-        :raises ConfigError: no queue is given, or `subscribe` is in use
+        :param selector: that of all topics, as in `subscribe`; or those of some in a mapping, and
+            the others are read whole
+        :raises ConfigError: no queue is given, a selector is wrong, or `subscribe` is in use
         :raises SubscriptionError: a broker does not accept the SQL expression
         """
         self._check_usable()

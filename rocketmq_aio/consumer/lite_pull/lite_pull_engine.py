@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
@@ -22,7 +22,9 @@ from rocketmq_aio.consumer.rebalance.topic_queue_listener import TopicQueueListe
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo
-from rocketmq_aio.protocol.subscription import Subscription
+from rocketmq_aio.protocol.subscription import ALL, Subscription
+
+Selector: TypeAlias = str | MessageSelector
 
 EXCLUSIVE: Final = "subscribe() and assign() exclude each other in one consumer"
 
@@ -100,12 +102,12 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         await super().subscribe(topic, selector)
 
     async def assign(
-        self, queues: Collection[MessageQueue], selector: str | MessageSelector
+        self, queues: Collection[MessageQueue], selector: Selector | Mapping[str, Selector]
     ) -> None:
         self._check_mode("queues", queues, manual=True)
         chosen = _checked_queues(queues)
-        topics = {queue.topic for queue in chosen}
-        wanted = [self.context.new_subscription(topic, selector) for topic in topics]
+        selectors = _selectors({queue.topic for queue in chosen}, selector)
+        wanted = [self.context.new_subscription(*each) for each in selectors.items()]
         if not self._running:
             self._assign(chosen, wanted)
             return
@@ -188,3 +190,15 @@ def _checked_queues(queues: object) -> frozenset[MessageQueue]:
     if not chosen or not all(isinstance(each, MessageQueue) for each in chosen):
         raise ConfigError("queues", queues, "expected at least one MessageQueue")
     return chosen
+
+
+def _selectors(
+    topics: Collection[str], selector: Selector | Mapping[str, Selector]
+) -> dict[str, Selector]:
+    """Return the selector of each topic; *selector* is that of all, or a mapping by topic."""
+    if not isinstance(selector, Mapping):
+        return dict.fromkeys(topics, selector)
+    for topic in selector:
+        if topic not in topics:
+            raise ConfigError("selector", selector, f"topic {topic!r} has no queue in the list")
+    return {topic: selector.get(topic, ALL) for topic in topics}

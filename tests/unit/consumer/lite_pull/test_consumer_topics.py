@@ -271,6 +271,33 @@ async def test_an_assignment_may_change_the_expression(cluster: FakeCluster) -> 
         assert bodies(await polled(consumer, 3)) == ["1", "3", "5"]
 
 
+@pytest.mark.parametrize("before", [True, False])
+async def test_assigned_topics_may_have_different_expressions(
+    cluster: FakeCluster, before: bool
+) -> None:
+    cluster.create_topic("invoices", 1)
+    for tag in ("even", "odd"):
+        put(cluster, f"order {tag}", tag=tag)
+        put(cluster, f"invoice {tag}", topic="invoices", tag=tag)
+    queues = [queue(), MessageQueue("invoices", queue().broker_name, 0)]
+    consumer = consumer_of(cluster)
+    if before:
+        await consumer.assign(queues, {TOPIC: MessageSelector.by_tag("even")})
+    async with consumer:
+        if not before:
+            await consumer.assign(queues, {TOPIC: "even"})
+
+        assert sorted(bodies(await polled(consumer, 3))) == [
+            "invoice even",
+            "invoice odd",
+            "order even",
+        ]
+        with pytest.raises(ConfigError, match="topic 'orderz' has no queue"):
+            await consumer.assign(queues, {"orderz": "even"})
+        with pytest.raises(ConfigError, match="expected a tag expression"):
+            await consumer.assign(queues, {TOPIC: 5})  # type: ignore[dict-item]
+
+
 async def test_members_read_the_same_assigned_queues(cluster: FakeCluster) -> None:
     put(cluster, "a")
     async with consumer_of(cluster) as one, consumer_of(cluster) as other:
