@@ -379,12 +379,19 @@ def test_a_selector_has_expression_and_kind() -> None:
 
 def test_user_properties_are_those_that_another_message_may_have() -> None:
     received: MessageExt = received_message(
-        Message("orders", b"x", tags="new", keys="42", properties={"price": "12"}, sharding_key="c")
+        Message(
+            "orders",
+            b"x",
+            tags="new",
+            keys="42",
+            properties={"price": "12", "BUYER_ID": "7"},  # which brokers only store
+            sharding_key="c",
+        )
     )
     received.raw_properties += (
         b"__BORNHOST\x01h\x02blank\x01 \x02 \x01unnamed\x02TRACE_ON\x01true\x02"
     )
     forwarded = Message("archive", received.body, properties=received.user_properties)
 
-    assert received.user_properties == {"price": "12"}
-    assert forwarded.properties == {"price": "12", "WAIT": "true"}
+    assert received.user_properties == {"price": "12", "BUYER_ID": "7"}
+    assert forwarded.properties == {"price": "12", "BUYER_ID": "7", "WAIT": "true"}
