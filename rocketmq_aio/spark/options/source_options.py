@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 from rocketmq_aio.config.validation import SECRET_PARTS, settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import ExpressionType
-from rocketmq_aio.spark.offsets import LATEST, Offsets, Queue
+from rocketmq_aio.spark.offsets import LATEST, MAX_OFFSET, Offsets, Queue
 from rocketmq_aio.spark.options import values as values
 
 StartingWord: TypeAlias = Literal["earliest", "latest", "group"]
@@ -118,8 +118,8 @@ class ReadOptions:
     ending_timestamp: int | None = option(values.instant, kinds="B")
     ending_offsets_by_timestamp: Offsets = option(values.instants, {}, kinds="B")
     fail_on_data_loss: bool = option(values.flag, True)
-    max_offsets_per_trigger: int | None = option(values.count(1), kinds="S")
-    min_offsets_per_trigger: int | None = option(values.count(1), kinds="S")
+    max_offsets_per_trigger: int | None = option(values.count(1, MAX_OFFSET), kinds="S")
+    min_offsets_per_trigger: int | None = option(values.count(1, MAX_OFFSET), kinds="S")
     max_trigger_delay: float = option(values.duration, 900.0, kinds="S")
     min_partitions: int | None = option(values.count(1))
     max_records_per_partition: int | None = option(values.count(1))

@@ -23,6 +23,16 @@ def refused(given: dict[str, str], *, streaming: bool = True) -> str:
     return str(raised.value)
 
 
+def test_limits_of_a_trigger_may_be_any_number_of_offsets() -> None:
+    most = str(2**63 - 1)
+    read = read_options(
+        {**BASIC, "maxOffsetsPerTrigger": most, "minOffsetsPerTrigger": most}, streaming=True
+    )
+
+    assert read.max_offsets_per_trigger == read.min_offsets_per_trigger == 2**63 - 1
+    assert "from 1 to 9223372036854775807" in refused({"maxOffsetsPerTrigger": str(2**63)})
+
+
 def test_option_names_are_case_insensitive() -> None:
     read = read_options({"NAMESERVER": "a:1, b:2", "Topic": "x, y,x"}, streaming=False)
 
