@@ -27,8 +27,25 @@ from rocketmq_aio.errors import ConfigError
 
 A = TypeVar("A")
 HELP: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+class Text(click.types.StringParamType):
+    """A text; bytes of the shell that are not UTF-8 could neither be sent nor stored."""
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Return *value* as a text; click.BadParameter if it is not UTF-8."""
+        text = str(super().convert(value, param, ctx))
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{text!r} is not UTF-8.", param, ctx)
+        return text
+
+
 SIMPLE: Final[dict[Any, click.ParamType[Any]]] = {
-    str: click.STRING,
+    str: Text(),
     int: click.INT,
     float: click.FLOAT,
     bool: click.BOOL,

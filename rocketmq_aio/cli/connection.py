@@ -97,7 +97,7 @@ class ClientArguments:
             given["namespace"] = chosen.namespace
         if chosen.timeout is not None:
             given["request_timeout_seconds"] = chosen.timeout
-        if chosen.tls or chosen.tls_ca_file or chosen.tls_cert_file:
+        if chosen.tls or chosen.tls_ca_file or chosen.tls_cert_file or chosen.tls_key_file:
             given["tls"] = _tls(chosen)
         if account := _credentials(chosen, environ, may_prompt):
             given["credentials"] = account
@@ -178,6 +178,8 @@ def _credentials(
 
 
 def _tls(chosen: Context) -> ssl.SSLContext | bool:
+    if chosen.tls_key_file and not chosen.tls_cert_file:
+        raise ConfigError("tls_key_file", chosen.tls_key_file, "needs --tls-cert-file")
     if not chosen.tls_ca_file and not chosen.tls_cert_file:
         return True
     import ssl
