@@ -39,7 +39,10 @@ def trace_events(stored: MessageExt, message_id: str) -> Iterator[TraceEvent]:
 
 
 def _event(kind: str, values: Sequence[str], host: str) -> TraceEvent:
-    named = dict(zip(FIELDS[kind].split(), values, strict=False))
+    names = FIELDS[kind].split()
+    if kind == "Pub" and len(values) < len(names):  # of an old client
+        names.remove("offset_id")
+    named = dict(zip(names, values, strict=False))
     text = {name: "" if value == NOTHING else value for name, value in named.items()}
     success = text.get("success")
     return TraceEvent(

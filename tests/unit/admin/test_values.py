@@ -144,6 +144,18 @@ def test_numbers_of_a_trace_record_that_are_too_long_are_left_out() -> None:
     assert (event.cost_millis, event.time, event.group) == (None, None, "billing")
 
 
+@pytest.mark.parametrize("old", [False, True])
+def test_a_trace_record_may_lack_the_offset_id(*, old: bool) -> None:
+    offset_id = "" if old else "7F00000100002A9F0000000000000001\x01"
+    record = (
+        "Pub\x0117\x01region\x01shop\x01orders\x01ID1\x01paid\x01key\x01127.0.0.1:10911\x013\x012\x010"
+        f"\x01{offset_id}true\x02"
+    )
+    (event,) = trace_events(received_message(Message("traces", record.encode())), "ID1")
+
+    assert (event.success, event.cost_millis, event.tags) == (True, 2, "paid")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
