@@ -332,9 +332,9 @@ class MessageAdmin:
                 matches += [self._renamed(each) for each in inside if whole or wanted(each)]
             return matches
 
-        masters = await self._servers.masters_of(header.topic)
+        replicas = await self._servers.replicas_of(header.topic)
         action = f"looking for {header.key} in {header.topic}"
-        matches = (await self._servers.on_each(action, masters, query)).values()
+        matches = (await self._servers.on_each(action, replicas, query)).values()
         messages = [each for some in matches for each in some if each.topic == header.topic]
         messages.sort(key=lambda each: (each.store_time, each.queue, each.queue_offset))
         failed = [each for each in unreadable if wanted(each[0]) and each[0].topic == header.topic]

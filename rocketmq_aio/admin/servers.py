@@ -233,10 +233,19 @@ class Servers:
 
     async def masters_of(self, topic: str) -> Masters:
         """Return the masters that have *topic*; RouteNotFoundError if there is no such topic."""
+        return {each.broker_name: each.master for each in await self._brokers_of(topic)}
+
+    async def replicas_of(self, topic: str) -> Masters:
+        """Return what `masters_of` does, with a slave of each broker that has no master now."""
+        return {
+            each.broker_name: next(iter(each.addresses.values()), None)  # that of the least id
+            for each in await self._brokers_of(topic)
+        }
+
+    async def _brokers_of(self, topic: str) -> list[BrokerInfo]:
         self.check_running()
         routes = await self.instance.name_servers.routes(topic)
-        brokers = _merged(each for route in routes for each in route.broker_datas)
-        return {each.broker_name: each.master for each in brokers}
+        return _merged(each for route in routes for each in route.broker_datas)
 
     # --- names ----------------------------------------------------------------------------------
 

@@ -614,6 +614,21 @@ async def test_a_broker_that_does_not_index_tags_is_an_error() -> None:
     assert isinstance(caught.value.failed["broker-b"], NotSupportedError)
 
 
+async def test_messages_are_found_at_a_slave_while_the_master_is_down() -> None:
+    async with EmbeddedCluster(replicas=1, topics={TOPIC: 1}) as cluster:
+        async with Producer("shop", namesrv=cluster.namesrv) as producer:
+            sent = await producer.send(Message(TOPIC, b"x", keys=["42"], tags="paid"))
+        async with AdminClient(namesrv=cluster.namesrv) as admin:
+            cluster.broker.kill()
+            found = [
+                *await admin.messages.by_key(TOPIC, "42"),
+                *await admin.messages.by_tag(TOPIC, "paid"),
+                *await admin.messages.by_id(TOPIC, sent.message_id),
+            ]
+
+    assert [each.body for each in found] == [b"x"] * 3
+
+
 # --- arguments -----------------------------------------------------------------------------------
 
 
