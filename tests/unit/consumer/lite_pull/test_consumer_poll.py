@@ -315,7 +315,8 @@ async def test_closing_a_shared_client_ends_polls(cluster: FakeCluster) -> None:
             polling = asyncio.create_task(consumer.poll(3600))
             reading = asyncio.create_task(consumer.__anext__())
             await wait_all_tasks_blocked()
-        for waiting in (polling, reading):
+        await asyncio.wait({polling, reading}, timeout=15)
+        for ended in (polling, reading):
             with pytest.raises(NotRunningError, match="was closed"):
-                await asyncio.wait_for(waiting, 15)
+                ended.result()
         await consumer.close()
