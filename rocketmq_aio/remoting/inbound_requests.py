@@ -48,10 +48,10 @@ class InboundRequests:
         self._log_drops_at = 0.0
         self._failures = FailureLog(logger.warning, "broker_request_failed")
 
-    def start(self) -> None:
-        """Start the workers."""
+    def start(self, name: str = "broker-requests") -> None:
+        """Start the workers, tasks called *name*."""
         for number in range(WORKERS):
-            self._tasks.spawn(self._serve, name=f"broker-requests-{number}")
+            self._tasks.spawn(self._serve, name=f"{name}-{number}")
 
     def receive(self, connection: Connection, command: Command, size: int) -> None:
         """Queue a request of *size* bytes; never blocks."""

@@ -12,7 +12,7 @@ from rocketmq_aio.errors import ClosedError, NotConnectedError, RocketMQError
 from rocketmq_aio.hooks import RPCHook
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.address import has_port
-from rocketmq_aio.protocol.codes import CLIENT_VERSION, ONEWAY_FLAG, ResponseCode
+from rocketmq_aio.protocol.codes import CLIENT_VERSION, ONEWAY_FLAG, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.protocol.decoding import decoder_of
 from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
@@ -63,6 +63,9 @@ class RemotingClient:
         self._config = config
         self._tasks = tasks
         self.server = InboundRequests(config, tasks, on_request)
+        # Handlers of the application may take long, and may wait for what a broker sends, such as
+        # the reply to a request: other requests do not wait for them.
+        self._direct_consumptions = InboundRequests(config, tasks, on_request)
         self._on_connected = on_connected
         self._on_unreachable = on_unreachable
         self._advice = advice
@@ -90,6 +93,7 @@ class RemotingClient:
     def start(self) -> None:
         """Start to serve requests of brokers."""
         self.server.start()
+        self._direct_consumptions.start("direct-consumptions")
 
     def close(self) -> None:
         """Close every connection; unanswered requests fail."""
@@ -375,10 +379,14 @@ class RemotingClient:
             failure.__cause__ = cause
             attempt.set_exception(failure)
 
+    def _receive(self, connection: Connection, command: Command, size: int) -> None:
+        is_direct = command.code == RequestCode.CONSUME_MESSAGE_DIRECTLY
+        (self._direct_consumptions if is_direct else self.server).receive(connection, command, size)
+
     def _new_connection(self, address: str) -> Connection:
         return Connection(
             address,
-            on_request=self.server.receive,
+            on_request=self._receive,
             on_lost=self._lost,
             on_timeout=self._on_unreachable,
             on_go_away=self._resend,

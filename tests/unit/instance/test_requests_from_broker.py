@@ -36,6 +36,7 @@ from rocketmq_aio.protocol.requests.from_broker import (
     PushReplyMessage,
     ResetOffset,
 )
+from rocketmq_aio.remoting.inbound_requests import WORKERS
 from tests.fakes.broker import FakeBroker
 from tests.unit.remoting.clients import open_client
 from tests.unit.remoting.until import until
@@ -264,6 +265,23 @@ async def test_a_direct_consume_that_does_not_end_is_cancelled_and_reported(
         result = msgspec.json.decode(answer.body)
         assert result["consumeResult"] == "CR_THROW_EXCEPTION"
         assert "not done within 0.01 s" in result["remark"]
+
+
+async def test_handlers_of_direct_consumes_delay_no_other_request() -> None:
+    consumer = HandlingConsumer()
+    consumer.may_end.clear()
+    async with asking(consumer) as made:
+        direct = [
+            asyncio.ensure_future(made.broker.push(DIRECT, body=RECORD)) for _ in range(WORKERS + 1)
+        ]
+        await until(lambda: len(consumer.handled) >= WORKERS)
+        async with asyncio.timeout(2):
+            answer = await made.broker.push(GetConsumerStatus(topic="orders", group="billing"))
+        consumer.may_end.set()
+        answers = await asyncio.gather(*direct)
+
+    assert answer is not None
+    assert [each.code for each in (answer, *answers) if each is not None] == [0] * (WORKERS + 2)
 
 
 async def test_a_consumer_without_a_handler_rejects_direct_consumption() -> None:
