@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio import (
+    AdminClient,
     LitePullConfig,
     LitePullConsumer,
     Message,
@@ -45,7 +46,7 @@ async def backlog(replicated: Cluster, rocketmq_group: str) -> AsyncIterator[str
     await asyncio.to_thread(replicated.create_topic, topic, queues=QUEUES)
     async with Producer("feeding", namesrv=replicated.namesrv) as producer:
         for body in numbers(BACKLOG):
-            await producer.send(Message(topic, body.encode()))
+            await producer.send(Message(topic, body.encode(), keys=[body]))
     (broker,) = replicated.brokers
     (slave,) = broker.slaves
     await asyncio.to_thread(slave.wait_copied, topic)
@@ -114,6 +115,9 @@ async def test_a_backlog_is_read_from_the_slave_and_its_commits_reach_the_return
             await new.consumer.subscribe(backlog)
             await until(lambda: len(new.bodies) >= BACKLOG, "all messages", READ_SECONDS)
         assert await pulled(replicated, names["pull"], master, backlog) == sorted(numbers(BACKLOG))
+        async with AdminClient(namesrv=replicated.namesrv) as admin:
+            (found,) = await admin.messages.by_key(backlog, "0")
+        assert found.body == b"0"
         latest = LitePullConfig(start_from="latest")
         async with LitePullConsumer(
             names["late"], namesrv=replicated.namesrv, config=latest
