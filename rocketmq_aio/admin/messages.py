@@ -243,7 +243,8 @@ class MessageAdmin:
     ) -> DirectConsumption:
         """Make a connected member of *group* run its handler on a message once.
 
-        Nothing is committed.
+        Nothing is committed.  Brokers wait up to 10 s for the handler, and so does this call,
+        whatever ``request_timeout_seconds`` is.
 
         :raises ConfigError: the id is invalid
         :raises MessageNotFoundError: there is no message

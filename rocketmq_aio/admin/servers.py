@@ -42,6 +42,9 @@ SLOW: Final = frozenset(  # servers respond when it is done: brokers of a contai
         *(RequestCode.ADD_BROKER, RequestCode.REMOVE_BROKER, RequestCode.SWITCH_TIMER_ENGINE),
         *(RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON, RequestCode.POP_ROLLBACK),
         *(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC),
+        # Brokers wait for members: 10 s for a handler, 5 s for the offsets of each.
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
     }
 )
 BY_PROXY: Final = "a proxy supports no administration but `topic_route`"

@@ -27,6 +27,7 @@ from rocketmq_aio import (
     NotSupportedError,
     PermissionDeniedError,
     Producer,
+    PushConsumer,
     RequestTimeoutError,
     RocketMQError,
 )
@@ -102,6 +103,25 @@ async def test_requests_that_take_long_outlast_the_request_timeout(
 
     with pytest.raises(NotSupportedError):  # what the embedded broker responds
         await removal
+
+
+async def test_a_direct_consumption_outlasts_the_request_timeout() -> None:
+    async def handle(message: MessageExt) -> None:
+        await asyncio.sleep(0.8)
+
+    async with EmbeddedCluster(topics={TOPIC: 1}) as cluster:
+        config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=0.4)
+        async with (
+            Producer("shop", namesrv=cluster.namesrv) as producer,
+            PushConsumer(GROUP, on_message=handle, namesrv=cluster.namesrv) as consumer,
+            AdminClient(client=config) as admin,
+        ):
+            sent = await producer.send(Message(TOPIC, b"x"))
+            done = await admin.messages.consume_directly(
+                sent.offset_message_id, GROUP, consumer.client.client_id
+            )
+
+    assert done.outcome == "CR_SUCCESS"
 
 
 async def test_admin_error_has_the_outcome_of_each_server(
