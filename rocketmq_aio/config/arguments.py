@@ -178,8 +178,8 @@ _SIMPLE: Final[Mapping[object, _Kind]] = {
     bool: _Kind(lambda value: type(value) is bool, "True or False", "True or False"),
     int: _Kind(
         lambda value: _is_number(value, int) and 0 <= value <= MAX_LONG,
-        "a whole number from 0 on",
-        "whole numbers from 0 on",
+        "a whole number from 0 on and below 2**63",
+        "whole numbers from 0 on and below 2**63",
     ),
     float: _Kind(
         lambda value: _is_number(value, int | float) and value >= 0 and isfinite(value),

@@ -64,10 +64,13 @@ def _name_fault(kind: str, name: object, longest: int) -> str | None:
 
 
 def check_topic(topic: str, *, setting: str = "topic") -> str:
-    """Return *topic*; raise ConfigError if it is invalid."""
+    """Return *topic* as plain text; raise ConfigError if it is invalid.
+
+    A member of a string enum is formatted by its name.
+    """
     if (fault := topic_fault(topic)) is not None:
         raise ConfigError(setting, topic, fault)
-    return topic
+    return str.__str__(topic)
 
 
 def is_internal_topic(topic: str, servers: Container[str] = ()) -> bool:
@@ -81,13 +84,13 @@ def is_internal_topic(topic: str, servers: Container[str] = ()) -> bool:
 
 
 def check_group(group: str) -> str:
-    """Return *group*; raise ConfigError if it is invalid."""
+    """Return *group* as plain text, as `check_topic`; raise ConfigError if it is invalid."""
     fault = _name_fault("group", group, MAX_GROUP)
     if fault is None and group in DEFAULT_GROUPS:
         fault = "this name is reserved; choose one for your application"
     if fault is not None:
         raise ConfigError("group", group, fault)
-    return group
+    return str.__str__(group)
 
 
 def check_client_id_part(config: object, *names: str) -> None:

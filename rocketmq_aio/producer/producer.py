@@ -61,6 +61,7 @@ class Producer(ClientBase, Generic[V]):
         hooks: Iterable[AnySendHook] = (),
     ) -> None:
         super().__init__(group, namesrv=namesrv, client=client)
+        group = self._group
         if config is not None and not isinstance(config, ProducerConfig):
             raise ConfigError("config", config, "expected a ProducerConfig")
         self._config = config = config or ProducerConfig()

@@ -64,6 +64,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         on_revoked: AssignmentListener | None = None,
     ) -> None:
         super().__init__(group, namesrv=namesrv, client=client)
+        group = self._group
         if config is not None and not isinstance(config, LitePullConfig):
             raise ConfigError("config", config, "expected a LitePullConfig")
         context = ConsumerContext(
@@ -92,7 +93,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         :raises SubscriptionError: the broker does not accept the SQL expression
         """
         self._check_usable()
-        check_topic(topic)
+        topic = check_topic(topic)
         check_listener("on_queues_changed", on_queues_changed, "topic", "queues")
         await self._engine.subscribe(topic, selector)
         if on_queues_changed is not None:
@@ -118,7 +119,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
     async def listen_queues(self, topic: str, listener: TopicQueuesListener) -> None:
         """Call *listener* with (topic, queues) when the queues of *topic* change."""
         self._check_usable()
-        check_topic(topic)
+        topic = check_topic(topic)
         check_listener("listener", listener, "topic", "queues")
         await self._engine.listen(topic, listener)
 

@@ -49,6 +49,7 @@ class PopConsumer(ClientBase, Generic[V]):
         hooks: Iterable[AnyConsumeHook] = (),
     ) -> None:
         super().__init__(group, namesrv=namesrv, client=client)
+        group = self._group
         if config is not None and not isinstance(config, PopConfig):
             raise ConfigError("config", config, "expected a PopConfig")
         self._config = config or PopConfig()
@@ -68,7 +69,7 @@ class PopConsumer(ClientBase, Generic[V]):
             is a proxy (`start` raises it too)
         """
         self._check_usable()
-        check_topic(topic)
+        topic = check_topic(topic)
         await self._engine.subscribe(topic, selector)
 
     async def unsubscribe(self, topic: str) -> None:

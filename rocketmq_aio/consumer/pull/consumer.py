@@ -51,6 +51,7 @@ class PullConsumer(ClientBase):
         client: MQClientInstance | ClientConfig | None = None,
     ) -> None:
         super().__init__(group, namesrv=namesrv, client=client)
+        group = self._group
         self._store = RemoteOffsetStore(self._instance.broker, group)
         self._committing: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
         self._send_back = SendBack(self._instance, group, max_reconsume_times=MAX_RECONSUME_TIMES)

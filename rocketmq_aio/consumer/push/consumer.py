@@ -72,6 +72,7 @@ class PushConsumer(GroupMember[PushEngine]):
         on_event: Callable[[ConsumerEvent], object] | None = None,
     ) -> None:
         super().__init__(group, namesrv=namesrv, client=client)
+        group = self._group
         config = PushConfig() if config is None else config
         _check_modes(config, orderly=orderly, single=on_message is not None)
         listeners = checked_listeners(on_assigned, on_revoked)
@@ -101,7 +102,7 @@ class PushConsumer(GroupMember[PushEngine]):
         :raises SubscriptionError: the broker does not accept the SQL expression
         """
         self._check_usable()
-        check_topic(topic)
+        topic = check_topic(topic)
         await self._engine.subscribe(topic, selector)
 
     async def unsubscribe(self, topic: str) -> None:

@@ -86,6 +86,7 @@ class TransactionProducer(Producer[V]):
         checked_count("check_concurrency", check_concurrency, most=MAX_CONCURRENCY)
         topics = checked_several("topics", topics)
         super().__init__(group, namesrv=namesrv, client=client, config=config, hooks=hooks)
+        group = self._group
         self._log = TransactionLog()
         end_transaction = EndTransactionSender(self._instance, group, self._log, self._hooks)
         self._half_sender = HalfMessageSender(

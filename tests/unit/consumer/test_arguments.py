@@ -6,11 +6,15 @@ import inspect
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
+from enum import Enum
 from typing import Any, Final, TypeAlias
 
 import pytest
 
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import TOPIC, consuming, numbers, put, queue
@@ -117,3 +121,20 @@ async def test_invalid_arguments_are_refused_before_any_request(
         sent = {each.command.code for each in cluster.broker.requests} - BACKGROUND
 
     assert sent == set()
+
+
+async def test_topic_and_group_may_be_members_of_a_string_enum() -> None:
+    class Name(str, Enum):  # noqa: UP042 - its members format as "Name.ORDERS"
+        ORDERS = "orders"
+        BILLING = "billing"
+
+    async with (
+        EmbeddedCluster(topics={"orders": 1}) as cluster,
+        LitePullConsumer(Name.BILLING, namesrv=cluster.namesrv) as consumer,
+    ):
+        await consumer.subscribe(Name.ORDERS)
+        await consumer.ready()
+
+        assert consumer.assignment() == [MessageQueue("orders", "broker-a", 0)]
+        await consumer.commit({consumer.assignment()[0]: 0})
+        assert cluster.broker.committed("billing", "orders", 0) == 0

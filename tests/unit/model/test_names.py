@@ -1,5 +1,7 @@
 """Names of topics and groups: invalid and reserved names are rejected."""
 
+from enum import Enum
+
 import pytest
 
 from rocketmq_aio.errors import ConfigError
@@ -85,3 +87,10 @@ def test_reserved_groups_are_rejected(group: str) -> None:
 )
 def test_internal_topics_are_recognised_by_their_names(topic: str, internal: bool) -> None:
     assert is_internal_topic(topic, {"DefaultCluster"}) is internal
+
+
+def test_members_of_string_enums_become_plain_text() -> None:
+    class Name(str, Enum):  # noqa: UP042 - its members format as "Name.PAID"
+        PAID = "paid"
+
+    assert (type(check_topic(Name.PAID)), type(check_group(Name.PAID))) == (str, str)
