@@ -62,6 +62,7 @@ class StartPositions:
         self._start_from = config.start_from
         self._store = store
         self._first_seen: dict[str, frozenset[MessageQueue]] = {}  # queues start_from applies to
+        self._ends: dict[MessageQueue, int] = {}  # of them, when they were noted
         self._gone: dict[str, _Gone] = {}
         # Queues of topics that were created again: committed offsets may be older (brokers of
         # 4.9.7 keep those of a deleted topic).
@@ -86,6 +87,10 @@ class StartPositions:
         if 0 < known < len(queues):
             # Or the members of a new group start together: let the others note the topic.
             await anyio.sleep(NOTING_SECONDS)
+        if not known and self._start_from == "latest":
+            # What is sent from now on is read, however long the first assignment takes.
+            ends, _ = await gather_limited(self._broker.max_offset, queues, READS_AT_ONCE)
+            self._ends.update(ends)
         self._first_seen[topic] = frozenset(() if known else queues)
 
     def note_gone(self, topic: str) -> None:
@@ -120,8 +125,9 @@ class StartPositions:
         """Forget a topic that is unsubscribed."""
         self._first_seen.pop(topic, None)
         self._gone.pop(topic, None)
-        for queue in [each for each in self._doubted if each.topic == topic]:
-            del self._doubted[queue]
+        for queue in [each for each in (*self._doubted, *self._ends) if each.topic == topic]:
+            self._doubted.pop(queue, None)
+            self._ends.pop(queue, None)
 
     async def find(self, queue: MessageQueue) -> tuple[int, bool]:
         """Return the start offset, and whether it is new rather than committed.
@@ -139,7 +145,8 @@ class StartPositions:
         self._doubted.pop(queue, None)
         if stored is not None:
             return stored, False
-        offset = await self.offset_of(queue, start)
+        noted = self._ends.get(queue) if start == "latest" else None
+        offset = await self.offset_of(queue, start) if noted is None else noted
         logger.debug("start_position", queue=str(queue), start_from=str(start), offset=offset)
         return offset, True
 

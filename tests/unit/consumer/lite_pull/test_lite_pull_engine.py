@@ -51,6 +51,22 @@ async def test_a_new_group_skips_old_messages_and_misses_no_new_ones(cluster: Fa
         assert bodies(await polled(consumer, 1)) == ["new"]
 
 
+@pytest.mark.parametrize("running", [False, True])
+async def test_latest_begins_when_the_subscription_or_the_start_returns(
+    cluster: FakeCluster, running: bool
+) -> None:
+    put(cluster, *numbers(5))
+    consumer = consumer_of(cluster, start_from="latest")
+    if not running:
+        await consumer.subscribe(TOPIC)
+    async with consumer:
+        if running:
+            await consumer.subscribe(TOPIC)
+        put(cluster, "new")
+
+        assert bodies(await polled(consumer, 1)) == ["new"]
+
+
 async def test_routes_of_other_topics_cause_no_rebalance(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ class Ends:
         self.down: set[MessageQueue] = set()
         self.began_ms: int | None = None
         self.silent: set[MessageQueue] = set()  # the first message came much later
+        self.latest = 90
 
     async def get(self, topic: str) -> TopicRoute:
         route = self.known(topic)
@@ -55,7 +56,7 @@ class Ends:
         return self._of(queue, 10)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        return self._of(queue, 90)
+        return self._of(queue, self.latest)
 
     async def offset_for_time(self, queue: MessageQueue, millis: int) -> int:
         assert millis == int(NOON.timestamp() * 1000)
@@ -285,13 +286,26 @@ async def test_members_of_a_new_group_that_start_together_agree(ends: Ends, stor
 
 async def test_an_unknown_offset_is_an_error(ends: Ends, store: Store) -> None:
     positions = starts(ends, store, "latest")
+    ends.down = {queue(0)}
     await positions.note_topic("orders")
     store.down = {queue(0)}
     with pytest.raises(NotConnectedError):
         await positions.find(queue(0))
-    store.down, ends.down = set(), {queue(0)}
+    store.down = set()
     with pytest.raises(NotConnectedError):
         await positions.find(queue(0))
+    ends.down = set()
+    assert await positions.find(queue(0)) == (90, True)
+
+
+async def test_an_unsubscribed_topic_begins_anew_at_the_latest(ends: Ends, store: Store) -> None:
+    positions = starts(ends, store, "latest")
+    await positions.note_topic("orders")
+    ends.latest = 95
+    assert await positions.find(queue(0)) == (90, True)
+    positions.forget_topic("orders")
+    await positions.note_topic("orders")
+    assert await positions.find(queue(0)) == (95, True)
 
 
 async def test_an_unknown_group_state_is_an_error(ends: Ends, store: Store) -> None:
