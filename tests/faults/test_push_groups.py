@@ -118,7 +118,7 @@ async def test_member_that_dies_with_messages_in_flight_is_replaced(
     ):
         cluster.broker.locks.kept_seconds = 1.0
         sender = Sender(cluster, QUEUES)
-        victim = await group.join(briefly, client=proxied_config(proxy, cluster, 0.3))
+        victim = await group.join(briefly, client=proxied_config(proxy, cluster))
         await group.join(briefly)
         await group.at_rest()
         sender.send(10 * QUEUES)

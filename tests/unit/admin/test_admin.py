@@ -614,7 +614,7 @@ async def test_a_tag_finds_the_newest_messages_of_each_broker() -> None:
             newest = await admin.messages.by_tag(TOPIC, "odd", max_messages=1)
             nothing = await admin.messages.by_tag(TOPIC, "even", end=EPOCH)
 
-    assert [each.body for each in everything] == [b"0", b"0", b"2", b"2"]
+    assert sorted(each.body for each in everything) == [b"0", b"0", b"2", b"2"]
     assert [each.body for each in newest] == [b"3", b"3"]
     assert nothing == []
 
