@@ -19,10 +19,10 @@ def shorten_timeout(client: MQClientInstance) -> None:
     remoting._config = replace(remoting._config, request_timeout_seconds=QUICK)
 
 
-def proxied_config(proxy: FaultProxy, cluster: FakeCluster, timeout: float = 15.0) -> ClientConfig:
+def proxied_config(proxy: FaultProxy, cluster: FakeCluster) -> ClientConfig:
     return ClientConfig(
         namesrv=cluster.namesrv,
         address_mapper=proxy.map_address,
-        request_timeout_seconds=timeout,
-        connect_timeout_seconds=timeout,
+        request_timeout_seconds=15.0,
+        connect_timeout_seconds=15.0,
     )

@@ -229,7 +229,7 @@ async def test_repeated_connection_losses_lose_nothing(
         if message.reconsume_times == 0 and int(message.body) % 10 == 3:
             raise ValueError
 
-    await group.join(behave, client=proxied_config(proxy, cluster, 1.0), pull_batch_size=8)
+    await group.join(behave, client=proxied_config(proxy, cluster), pull_batch_size=8)
     for round_ in range(10):
         put(cluster, *numbers(40, first=40 * round_), queue_id=round_ % 2)
         await group.have(str(40 * round_))
