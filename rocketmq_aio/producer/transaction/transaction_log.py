@@ -11,13 +11,17 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from math import inf
+from time import monotonic
 from typing import Final, TypeAlias
 
 from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.transaction.half_message import HalfMessage
 
-# A broker that falls behind checks commits that it has confirmed, minutes later.
-MAX_DECISIONS: Final = 4_000_000  # beyond it the application's check answers for older ones
+# A broker that falls behind checks commits that it has confirmed, minutes later.  A broker that
+# does not discards a transaction after 15 checks: after 15 minutes (4.9) or 8 (5.x).  For older
+# decisions the application's check answers.
+KEPT_SECONDS: Final = 1800.0
+MAX_DECISIONS: Final = 4_000_000
 BLOCK: Final = 2048  # decisions that are packed at once
 OUTCOME_BITS: Final = 11  # of the number of an outcome in its block
 MAX_OUTCOME: Final = BLOCK - 1
@@ -35,6 +39,7 @@ class PackedDecisions:
     """Decisions in sorted numbers: the tail of the message id, then the number of the outcome."""
 
     def __init__(self, halves: Iterable[HalfMessage]) -> None:
+        self.packed_at = monotonic()
         outcomes: dict[Outcome, int] = {}
         numbers: defaultdict[str, list[int]] = defaultdict(list)
         self._committed_at = -inf  # the latest: an older commit counts as recorded later
@@ -84,7 +89,7 @@ class PackedDecisions:
 class Decisions:
     """The latest decisions of a producer, by message id.
 
-    :param most: at least so many are kept
+    :param most: at least so many are kept for `KEPT_SECONDS`
     """
 
     def __init__(self, most: int = MAX_DECISIONS) -> None:
@@ -100,6 +105,8 @@ class Decisions:
         before, self._before, self._latest = self._before, self._latest, {}
         self._latest.update((key, each) for key, each in before.items() if each.is_ending)
         self._packed.append(PackedDecisions(e for e in before.values() if not e.is_ending))
+        while self._packed[0].packed_at < monotonic() - KEPT_SECONDS:
+            self._packed.popleft()
 
     def find(self, message_id: str) -> HalfMessage | None:
         found = self._latest.get(message_id) or self._before.get(message_id)

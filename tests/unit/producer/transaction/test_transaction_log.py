@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from rocketmq_aio.model.values import TransactionState
+from rocketmq_aio.producer.transaction import transaction_log
 from rocketmq_aio.producer.transaction.half_message import HalfMessage
-from rocketmq_aio.producer.transaction.transaction_log import BLOCK, Decisions, TransactionLog
+from rocketmq_aio.producer.transaction.transaction_log import (
+    BLOCK,
+    KEPT_SECONDS,
+    Decisions,
+    TransactionLog,
+)
 from tests.unit.producer.transaction_env import make_halves
 
 COMMIT, ROLLBACK = TransactionState.COMMIT, TransactionState.ROLLBACK
@@ -71,6 +78,23 @@ def test_the_oldest_decisions_are_dropped() -> None:
     kept = [half for half in halves if decisions.find(half.message_id) is not None]
     assert kept == halves[-len(kept) :]
     assert 2 * BLOCK <= len(kept) <= 4 * BLOCK
+
+
+def test_decisions_are_dropped_half_an_hour_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(transaction_log, "monotonic", lambda: now)
+    decisions = Decisions()
+    old, young = decided(1), decided(2)
+    decisions.add(old)
+    add_others(decisions, 3 * BLOCK)
+    now = KEPT_SECONDS - 1
+    decisions.add(young)
+    add_others(decisions, 3 * BLOCK)
+    now = KEPT_SECONDS + 1
+    add_others(decisions, BLOCK)
+
+    assert decisions.find(old.message_id) is None
+    assert decisions.find(young.message_id) is not None
 
 
 def test_a_decision_keeps_what_its_request_changes_after_thousands_of_others() -> None:
