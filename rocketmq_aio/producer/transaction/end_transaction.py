@@ -201,17 +201,16 @@ class EndTransactionSender:
         broker = self._broker_name(location)
         if broker is not None and half.confirmed_by not in (None, broker):
             return True
-        if not self._is_confirmed(half, location.address):
+        address = location.address
+        may_respond = half.unanswered_by == broker and self._may_respond(half, address)
+        if may_respond and await self._probe(self._peer(address), half, location):
+            half.unanswered_over = 0  # a broker that responds to a later request has no earlier one
+        if not self._is_confirmed(half, address):
             return False
-        peer = self._peers.get(location.address)
-        if peer is None or peer.number != self._instance.connection_number(location.address):
-            number_of = self._instance.connection_number
-            self._peers = {a: p for a, p in self._peers.items() if number_of(a) == p.number}
-            peer = Peer(number_of(location.address), monotonic())
-            self._peers[location.address] = peer
+        peer = self._peer(address)
         if peer.rejects_unknown is None:
             await self._probe(peer, half, location)
-        return peer.rejects_unknown is True and self._is_confirmed(half, location.address)
+        return peer.rejects_unknown is True and self._is_confirmed(half, address)
 
     def may_be_committed(self, half: HalfMessage, check: PendingCheck) -> bool:
         """Whether a commit may have been executed that a later check would show to be missing.
@@ -226,9 +225,9 @@ class EndTransactionSender:
         if broker in (other, half.confirmed_by):
             if self._is_confirmed(half, address) and self._may_be_proxy(address):
                 return True
-            may_respond = broker == other and self._may_respond(half, address)
-            seconds = LATE_SECONDS if may_respond else RECORD_SECONDS
-            return check.received_at < half.committed_at + seconds
+            if broker == other and self._may_respond(half, address):
+                return True
+            return check.received_at < half.committed_at + RECORD_SECONDS
         if other is None:
             return False
         master = self._instance.routes.master(other)
@@ -243,9 +242,19 @@ class EndTransactionSender:
             )
 
     def _may_respond(self, half: HalfMessage, address: str) -> bool:
-        """Whether the connection of the unanswered commit is still open."""
+        """Whether the response to an unanswered commit may still come, over an open connection."""
+        if monotonic() >= half.committed_at + LATE_SECONDS:
+            return False
         is_current = half.unanswered_over == self._instance.connection_number(address)
         return is_current and self._instance.remoting.is_connected(address)
+
+    def _peer(self, address: str) -> Peer:
+        """Return what is known of the peer behind the current connection."""
+        peer, number_of = self._peers.get(address), self._instance.connection_number
+        if peer is None or peer.number != number_of(address):
+            self._peers = {a: p for a, p in self._peers.items() if number_of(a) == p.number}
+            peer = self._peers[address] = Peer(number_of(address), monotonic())
+        return peer
 
     def _is_confirmed(self, half: HalfMessage, address: str) -> bool:
         current = address, self._instance.connection_number(address)
@@ -258,8 +267,11 @@ class EndTransactionSender:
             return False
         return monotonic() < peer.probed_at + LATE_SECONDS
 
-    async def _probe(self, peer: Peer, half: HalfMessage, location: HalfMessageLocation) -> None:
-        """Find out whether *peer* rejects the rollback of a transaction that does not exist."""
+    async def _probe(self, peer: Peer, half: HalfMessage, location: HalfMessageLocation) -> bool:
+        """Find out whether *peer* rejects the rollback of a transaction that does not exist.
+
+        Returns whether it responded in time, and was not too busy.
+        """
 
         def on_response(response: Command) -> None:
             if response.code not in BUSY:
@@ -275,6 +287,8 @@ class EndTransactionSender:
                 location.address, header, timeout=PROBE_SECONDS, on_late=on_response
             )
             on_response(response)
+            return response.code not in BUSY
+        return False
 
     def _call_hooks(
         self,

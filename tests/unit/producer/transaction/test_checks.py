@@ -437,10 +437,19 @@ async def test_a_commit_without_a_response_is_repeated_when_the_broker_would_hav
     assert await env.run_check(3) == [COMMIT, UNKNOWN, COMMIT]
 
 
-async def commit_late(env: TransactionEnv) -> tuple[Transaction, HeldResponses]:
-    """Commit at a broker that has not executed it when the producer's timeout is over."""
+@pytest.fixture
+def quickly_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Responses count as in production; the broker has little time to show what it is."""
+    monkeypatch.setattr(end_transaction, "LATE_SECONDS", 60.0)
+    monkeypatch.setattr(end_transaction, "PROBE_SECONDS", 0.1)
+
+
+async def commit_late(
+    env: TransactionEnv, unanswered: int = 2
+) -> tuple[Transaction, HeldResponses]:
+    """Commit at a broker that executes *unanswered* requests too late."""
     async with env.producer.transaction(ORDER) as tx:
-        held = env.broker.faults.hold("end_transaction", executed=False, times=1)
+        held = env.broker.faults.hold("end_transaction", executed=False, times=unanswered)
     assert tx.result is not None
     assert isinstance(tx.result.error, RequestTimeoutError)
     return tx, held
@@ -453,26 +462,35 @@ def is_confirmed(env: TransactionEnv, tx: Transaction) -> bool:
 
 @pytest.mark.parametrize("others", [0, 10_000])
 async def test_a_commit_confirmed_after_the_timeout_is_not_repeated(
-    others: int, monkeypatch: pytest.MonkeyPatch
+    others: int, quickly_late: None
 ) -> None:
-    monkeypatch.setattr(end_transaction, "LATE_SECONDS", 60.0)
     async with open_transactions(config=ProducerConfig(send_timeout_seconds=0.3)) as env:
         tx, held = await commit_late(env)
         for half in make_halves(others):
             env.producer._log.decide(half, TransactionState.COMMIT)
-        assert await env.run_check(2) == [COMMIT, UNKNOWN]  # it may still be executed
+        assert await env.run_check(3) == [COMMIT, ROLLBACK, UNKNOWN]  # it may still be executed
         held.release()
         await until(lambda: is_confirmed(env, tx))
+        (peer,) = env.producer._checks._end_transaction._peers.values()
+        await until(lambda: peer.rejects_unknown)
 
         # The broker has made a copy for the first check.
-        assert (await env.run_check(4))[2:] == [ROLLBACK, ROLLBACK]
+        assert (await env.run_check(4))[3:] == [ROLLBACK]
         assert (len(env.visible), env.open) == (1, [])
 
 
-async def test_a_commit_refused_after_the_timeout_is_repeated_by_the_check(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_commit_without_a_response_is_repeated_if_the_broker_responds_to_a_later_request(
+    quickly_late: None,
 ) -> None:
-    monkeypatch.setattr(end_transaction, "LATE_SECONDS", 60.0)
+    async with open_transactions(config=ProducerConfig(send_timeout_seconds=0.3)) as env:
+        await commit_late(env, unanswered=1)
+
+        assert await env.run_check(3) == [COMMIT, ROLLBACK, COMMIT]
+
+
+async def test_a_commit_refused_after_the_timeout_is_repeated_by_the_check(
+    quickly_late: None,
+) -> None:
     gate = asyncio.Event()
 
     async def refuse(*_: object) -> Response:
@@ -493,24 +511,22 @@ async def test_a_commit_refused_after_the_timeout_is_repeated_by_the_check(
 
 
 async def test_a_commit_is_repeated_when_the_broker_does_not_respond_for_a_minute(
-    monkeypatch: pytest.MonkeyPatch,
+    quickly_late: None,
 ) -> None:
-    monkeypatch.setattr(end_transaction, "LATE_SECONDS", 60.0)
     async with open_transactions(config=ProducerConfig(send_timeout_seconds=0.3)) as env:
         tx, _ = await commit_late(env)
-        assert await env.run_check(2) == [COMMIT, UNKNOWN]
+        assert await env.run_check(3) == [COMMIT, ROLLBACK, UNKNOWN]
         half = env.producer._log.find(tx.message_id)
         assert half is not None
 
         half.committed_at -= 60.0
 
-        assert await env.run_check(3) == [COMMIT, UNKNOWN, COMMIT]
+        assert (await env.run_check(4))[3:] == [COMMIT]
 
 
 async def test_a_commit_is_repeated_at_once_when_the_connection_of_the_first_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
+    quickly_late: None,
 ) -> None:
-    monkeypatch.setattr(end_transaction, "LATE_SECONDS", 60.0)
     async with open_transactions(config=ProducerConfig(send_timeout_seconds=0.3)) as env:
         await commit_late(env)
         env.producer.client.remoting.drop(env.broker.address, "cut after the timeout")
