@@ -23,8 +23,8 @@ from rocketmq_aio.producer.transaction.half_message import HalfMessage
 KEPT_SECONDS: Final = 1800.0
 MAX_DECISIONS: Final = 4_000_000
 BLOCK: Final = 2048  # decisions that are packed at once
-OUTCOME_BITS: Final = 11  # of the number of an outcome in its block
-MAX_OUTCOME: Final = BLOCK - 1
+OUTCOME_BITS: Final = 16  # of the number of an outcome in its block
+MAX_OUTCOME: Final = (1 << OUTCOME_BITS) - 1
 TAIL_DIGITS: Final = 12  # of a message id: time and counter; the process determines the rest
 
 
@@ -94,14 +94,17 @@ class Decisions:
 
     def __init__(self, most: int = MAX_DECISIONS) -> None:
         self._latest: dict[str, HalfMessage] = {}
+        self._added = 0  # since the last block
         self._before: dict[str, HalfMessage] = {}  # the latest ones before those
         self._packed: deque[PackedDecisions] = deque(maxlen=-(-most // BLOCK))
 
     def add(self, half: HalfMessage) -> None:
         """Add *half*, which is the same object for as long as its decision is being sent."""
         self._latest[half.message_id] = half
-        if len(self._latest) < BLOCK:
+        self._added += 1  # not the length: thousands that are being sent may stay
+        if self._added < BLOCK:
             return
+        self._added = 0
         before, self._before, self._latest = self._before, self._latest, {}
         self._latest.update((key, each) for key, each in before.items() if each.is_ending)
         self._packed.append(PackedDecisions(e for e in before.values() if not e.is_ending))
@@ -155,6 +158,7 @@ class TransactionLog:
 
 def _tail(message_id: str) -> int | None:
     try:
-        return int(message_id[-TAIL_DIGITS:], 16)
+        number = int(message_id[-TAIL_DIGITS:], 16)
     except ValueError:
         return None
+    return number if number >= 0 else None  # "-" may precede the digits in ids of other clients

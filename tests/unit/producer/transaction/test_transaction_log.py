@@ -112,6 +112,19 @@ def test_a_decision_keeps_what_its_request_changes_after_thousands_of_others() -
     assert found.confirmed == half.confirmed
 
 
+def test_decisions_are_packed_in_blocks_however_many_are_being_sent() -> None:
+    decisions = Decisions()
+    halves = list(make_halves(3 * BLOCK))
+    for half in halves:
+        half.is_ending = True
+        decisions.add(half)
+    packed = len(decisions._packed)
+    add_others(decisions, BLOCK)
+
+    assert len(decisions._packed) == packed + 1
+    assert all(decisions.find(half.message_id) is half for half in halves)
+
+
 def test_the_last_decision_about_a_message_counts() -> None:
     decisions = Decisions()
     half = decided(1)
@@ -140,13 +153,13 @@ def test_an_older_commit_counts_as_recorded_no_earlier_than_it_was() -> None:
 
 def test_ids_of_other_clients_are_not_taken_for_others() -> None:
     decisions = Decisions()
-    odd = ["", "order 42", "é" * 32, "0" * 11, "0x" + "0" * 10]
+    odd = ["", "order 42", "é" * 32, "order-12345678901", "0" * 11, "0x" + "0" * 10]
     for name in odd:
         decisions.add(HalfMessage(name, "orders", state=COMMIT))
     add_others(decisions, 3 * BLOCK)
 
-    assert [decisions.find(name) for name in odd[:3]] == [None] * 3
-    for name in odd[3:]:
+    assert [decisions.find(name) for name in odd[:4]] == [None] * 4
+    for name in odd[4:]:
         found = decisions.find(name)
         assert found is None or found.message_id == name
 
