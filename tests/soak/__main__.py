@@ -19,7 +19,9 @@ from tests.soak.servers import BROKERS, ServerProcess, start_servers
 from tests.soak.trend import CONFIDENCE, Trend
 
 MAX_MIB_PER_HOUR: Final = 1.0
-WARM_UP: Final = 0.2  # of the whole time
+# Producers keep the decisions of transactions for half an hour.
+WARM_UP_MINUTES: Final = 35.0
+WARM_UP: Final = 0.5  # of the whole time, at most
 JUDGED_SECONDS: Final = 600.0  # growth is not judged in shorter runs: bounded tables fill first
 SAMPLE_SECONDS: Final = 1.0
 TABLES_EVERY: Final = 5  # samples
@@ -38,6 +40,7 @@ class Soak:
     def __init__(self, flows: list[Flow], seconds: float) -> None:
         self.flows = flows
         self.seconds = seconds
+        self._warm_up = min(WARM_UP_MINUTES * 60, seconds * WARM_UP)
         self.trends: dict[str, Trend] = {}
         self._samples = 0
         self.restarts = 0
@@ -118,7 +121,7 @@ class Soak:
         self._samples += 1
         for name, value in figures.items():
             if name not in self.trends:
-                self.trends[name] = Trend(self.seconds * WARM_UP, self.seconds)
+                self.trends[name] = Trend(self._warm_up, self.seconds)
             self.trends[name].add(passed, value)
 
     async def _restart(self, servers: ServerProcess, seconds: float) -> None:
