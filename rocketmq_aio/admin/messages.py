@@ -26,8 +26,9 @@ from rocketmq_aio.errors import (
     UnreadableMessagesError,
 )
 from rocketmq_aio.model.address import parse_address
-from rocketmq_aio.model.message import EPOCH, MessageExt
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import check_topic
+from rocketmq_aio.model.timestamps import EPOCH, millis_of
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult
 from rocketmq_aio.protocol.codes import CLIENT_VERSION, V5_4_0, ResponseCode
@@ -431,4 +432,4 @@ def _millis(setting: str, when: datetime | None, default: int) -> int:
         return default
     if not isinstance(when, datetime) or when.tzinfo is None:
         raise ConfigError(setting, when, "expected a datetime with a time zone")
-    return max(0, int(when.timestamp() * 1000))
+    return max(0, millis_of(when))

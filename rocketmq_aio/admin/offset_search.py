@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import timedelta
 from struct import Struct
 from typing import Final
 
@@ -17,8 +16,9 @@ from rocketmq_aio.errors import (
     SubscriptionError,
 )
 from rocketmq_aio.instance.time_search import TimeSearch
-from rocketmq_aio.model.message import EPOCH, MessageExt
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.properties import INNER_NUM
+from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION, ResponseCode
 from rocketmq_aio.protocol.header import queue_fields, read_header
@@ -28,7 +28,6 @@ from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
 TOOLS: Final = "TOOLS_CONSUMER"  # a group that exists on all brokers
 _SIZE: Final = Struct(">i")
 COUNT: Final = re.compile(r"[0-9]{1,9}")
-MILLISECOND: Final = timedelta(milliseconds=1)
 REFUSALS: Final = (AuthError, PermissionDeniedError, SubscriptionError)  # of reads as that group
 SUCCESS_OR_GAP: Final = (
     ResponseCode.SUCCESS,
@@ -118,7 +117,7 @@ def store_times(stored: MessageExt, delta: int) -> Iterator[tuple[int, int]]:
 
     :raises CodecError: the time or the number of messages is invalid
     """
-    first, millis = stored.queue_offset + delta, (stored.store_time - EPOCH) // MILLISECOND
+    first, millis = stored.queue_offset + delta, millis_of(stored.store_time)
     yield first, millis
     inner = stored.property(INNER_NUM) or "1"
     if not COUNT.fullmatch(inner):

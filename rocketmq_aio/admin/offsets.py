@@ -16,6 +16,7 @@ from rocketmq_aio.admin.servers import Servers, before_change, failure
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError
 from rocketmq_aio.model.names import RETRY_PREFIX, check_group, check_topic
+from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import Body, queue_key, read_reset_offsets
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
@@ -302,7 +303,7 @@ def _millis(to: Target) -> int | None:
     if isinstance(to, Mapping):
         return None
     if isinstance(to, datetime) and to.tzinfo is not None:
-        return max(0, int(to.timestamp() * 1000))
+        return max(0, millis_of(to))
     if to in ("earliest", "latest"):
         return BEGINNING if to == "earliest" else END
     reason = 'expected "earliest", "latest", a datetime with a time zone, or offsets by queue'

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
 from rocketmq_aio.config.arguments import checked_arguments
-from rocketmq_aio.model.message import EPOCH, MessageExt
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.timestamps import EPOCH, MILLISECOND
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import queue_key
 from rocketmq_aio.protocol.requests.admin import ConsumeStats
@@ -281,7 +282,7 @@ def describe_message(message: MessageExt) -> dict[str, Any]:
 
 def time_of(millis: int) -> datetime | None:
     """Return the time of *millis*; None if it is 0 or out of range."""
-    return EPOCH + timedelta(milliseconds=millis) if 0 < millis <= LAST_MILLIS else None
+    return EPOCH + millis * MILLISECOND if 0 < millis <= LAST_MILLIS else None
 
 
 def _text(body: bytes) -> str | None:

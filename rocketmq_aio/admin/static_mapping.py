@@ -47,7 +47,7 @@ class StaticMapping:
             raise CodecError("TopicMapping", 0, f"{self.total} queues, above {MAX_QUEUES}")
         self.histories: dict[int, History] = {}
         newest = max((each.epoch for each in mappings.values()), default=0)
-        self._epoch = max(newest + EPOCH_STEP, int(time.time() * 1000))
+        self._epoch = max(newest + EPOCH_STEP, time.time_ns() // 1_000_000)
         self._name = name
         self._configs = dict(found)
         ranks: dict[int, tuple[int, bool, bool]] = {}

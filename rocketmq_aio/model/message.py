@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from ipaddress import IPv6Address
 from struct import Struct
 from typing import Any, Final, Generic
@@ -35,9 +35,9 @@ from rocketmq_aio.model.properties import (
     take_properties,
     user_properties,
 )
+from rocketmq_aio.model.timestamps import EPOCH, MILLISECOND, millis_of
 from rocketmq_aio.model.values import MessageQueue
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_DELAY_LEVEL: Final = 0x7FFF_FFFF  # brokers use their last level for a larger one
 MAX_DELAY_SECONDS: Final = 10.0**12  # brokers allow far less; fits 64-bit milliseconds
 MAX_FLAG: Final = 0x7FFF_FFFF
@@ -237,7 +237,7 @@ def _delivery_time(topic: str, level: object, seconds: Any, at: object) -> tuple
         if not isinstance(at, datetime) or at.tzinfo is None:
             reason = f"deliver_at={at!r}: expected a datetime with a time zone"
             raise InvalidMessageError(topic, reason)
-        return TIMER_DELIVER_MS, str(max(0, (at - EPOCH) // timedelta(milliseconds=1)))
+        return TIMER_DELIVER_MS, str(max(0, millis_of(at)))
     if seconds is not None:
         number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if not number or not 0 <= seconds <= MAX_DELAY_SECONDS:
@@ -437,7 +437,7 @@ def decode_all(
 
 def _time(field: str, position: int, millis: int) -> datetime:
     try:
-        return EPOCH + timedelta(milliseconds=millis)
+        return EPOCH + millis * MILLISECOND
     except OverflowError as error:
         raise CodecError(field, position, f"{millis} ms: {error}") from error
 

@@ -15,6 +15,7 @@ from rocketmq_aio.errors import NotConnectedError, PermissionDeniedError, RouteN
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.gather import gather_limited
 
@@ -190,7 +191,7 @@ class StartPositions:
         """
         try:
             if isinstance(start, datetime):
-                return await self._broker.offset_for_time(queue, int(start.timestamp() * 1000))
+                return await self._broker.offset_for_time(queue, millis_of(start))
             if start == "latest":
                 return await self._broker.max_offset(queue)
             return await self._broker.min_offset(queue)

@@ -21,6 +21,7 @@ from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import check_topic
+from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 
@@ -154,7 +155,7 @@ class PullConsumer(ClientBase):
         if not isinstance(when, datetime) or when.tzinfo is None:
             raise ConfigError("when", when, "expected a datetime with a time zone")
         await self._learn_route(queue)
-        return await self._instance.broker.offset_for_time(queue, int(when.timestamp() * 1000))
+        return await self._instance.broker.offset_for_time(queue, millis_of(when))
 
     async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
         """Store a copy of *message* in the retry topic or the dead-letter queue of the group.

@@ -8,7 +8,7 @@ read.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
@@ -17,6 +17,7 @@ from rocketmq_aio.errors import CodecError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.time_search import TimeSearch
 from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -24,7 +25,6 @@ from rocketmq_aio.protocol.subscription import subscription
 from rocketmq_aio.remoting.response_errors import broker_error
 
 NOT_THERE: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
-MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class StoredAt(NamedTuple):
@@ -68,7 +68,7 @@ class LogCheck:
         differs = await self._differs(queue, address, last)
         if not differs:
             return None if differs is None else last.offset + 1
-        after = round((last.store_time + MILLISECOND).timestamp() * 1000)
+        after = millis_of(last.store_time) + 1
         return min(await self._first_since(queue, address, after), last.offset)
 
     async def _first_since(self, queue: MessageQueue, address: str, millis: int) -> int:
@@ -94,7 +94,7 @@ class LogCheck:
         """Return offsets and store times of the messages in a response."""
         messages, _ = self._instance.remoting.decode(command.body, queue)
         stored = [each for each in map(stored_at, messages) if each is not None]
-        return [(each.offset, round(each.store_time.timestamp() * 1000)) for each in stored]
+        return [(each.offset, millis_of(each.store_time)) for each in stored]
 
     async def _differs(self, queue: MessageQueue, address: str, last: StoredAt) -> bool | None:
         """Return whether *last* is not in the log; None: the log begins after it."""

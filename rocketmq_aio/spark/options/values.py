@@ -12,6 +12,7 @@ from rocketmq_aio.config.validation import bool_from
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.address import check_namesrv, is_url, parse_addresses
 from rocketmq_aio.model.names import check_group, check_namespace, check_topic
+from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import ExpressionType, MessageSelector
 from rocketmq_aio.protocol.subscription import subscription
 from rocketmq_aio.spark.offsets import EARLIEST, Offsets, Queue, flattened, items_of
@@ -166,7 +167,7 @@ def instant(option: str, value: str) -> int:
     if when.tzinfo is None:
         reason = "expected milliseconds since 1970, or a time with zone as 2026-01-31T08:00:00Z"
         raise ConfigError(option, value, reason)
-    return int(when.timestamp() * 1000)
+    return millis_of(when)
 
 
 def instants(option: str, value: str) -> Offsets:

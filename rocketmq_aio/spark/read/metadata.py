@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -24,8 +23,8 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.time_search import TimeSearch
-from rocketmq_aio.model.message import EPOCH, MessageExt
 from rocketmq_aio.model.names import is_internal_topic
+from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
@@ -51,7 +50,6 @@ K = TypeVar("K")
 MAX_CONCURRENT: Final = 16  # requests to one broker, and route requests
 NO_OFFSETS: Final[Mapping[Queue, int]] = MappingProxyType({})
 INCLUDES_INTERNAL: Final = "%"  # first character of patterns that match internal topics
-MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class StaleReplicaError(RocketMQError):
@@ -234,8 +232,8 @@ class Metadata:
         async def stored(key: Queue) -> int | None:
             try:
                 messages = (await self._pull(MessageQueue(*key), places[key], 1)).messages
-                first = messages[0] if messages else None
-                return _store_millis(first) if first and first.queue_offset == places[key] else None
+                found = bool(messages) and messages[0].queue_offset == places[key]
+                return millis_of(messages[0].store_time) if found else None
             except RETRYABLE:
                 raise
             except RocketMQError:
@@ -253,7 +251,7 @@ class Metadata:
         while offset < maximum:
             result = await self._pull(queue, offset, count)
             if result.messages:
-                return [(each.queue_offset, _store_millis(each)) for each in result.messages]
+                return [(each.queue_offset, millis_of(each.store_time)) for each in result.messages]
             if result.next_offset <= offset or result.status is PullStatus.OFFSET_RESET:
                 raise StaleReplicaError(queue, offset, maximum)
             offset = result.next_offset  # after a gap
@@ -346,10 +344,6 @@ def selects(options: ReadOptions, queue: Queue) -> bool:
 
 def _queue_key(queue: MessageQueue) -> Queue:
     return queue.topic, queue.broker_name, queue.queue_id
-
-
-def _store_millis(message: MessageExt) -> int:
-    return (message.store_time - EPOCH) // MILLISECOND
 
 
 async def listed_topics(instance: MQClientInstance, pattern: str) -> list[str]:

@@ -34,7 +34,8 @@ from rocketmq_aio import (
 from rocketmq_aio.admin.metadata import Metadata
 from rocketmq_aio.embedded import EmbeddedCluster
 from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.model.message import EPOCH, MessageExt
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.timestamps import EPOCH
 from rocketmq_aio.protocol.bodies import queue_table
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.static_topics import is_logical

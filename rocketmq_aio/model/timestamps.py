@@ -1,0 +1,17 @@
+"""Timestamps of brokers: milliseconds since 1970."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def millis_of(when: datetime) -> int:
+    """Return *when*, which has a time zone, in milliseconds since 1970, rounded down.
+
+    Exactly: ``when.timestamp() * 1000`` is a float, which can be less than the millisecond.
+    """
+    return (when - EPOCH) // MILLISECOND
