@@ -16,11 +16,11 @@ from rocketmq_aio.model.codec import Codec, V_co, decode_with
 from rocketmq_aio.model.errors import CodecError, InvalidMessageError, PayloadError
 from rocketmq_aio.model.names import UNSENDABLE_TOPICS, topic_fault
 from rocketmq_aio.model.properties import (
+    CHECKED,
     DELAY,
     KEYS,
     MAX_PRIORITY,
     PRIORITY,
-    RESERVED,
     SHARDING_KEY,
     TAGS,
     TIMER_DELAY_MS,
@@ -173,7 +173,7 @@ class Message:
 
 
 if core is not None:
-    core.accelerate_messages(Message, _checked_topics, RESERVED)
+    core.accelerate_messages(Message, _checked_topics, CHECKED)
 
 
 def _checked_topic(topic: object) -> str:

@@ -7,7 +7,7 @@ last duplicate wins.  Pairs without a value are dropped, as in Java.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NoReturn
+from typing import Final
 
 from rocketmq_aio.model.errors import InvalidMessageError
 
@@ -48,6 +48,8 @@ RESERVED: Final = frozenset(
     TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __SHARDINGKEY __BORNHOST
     BORN_TIMESTAMP DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID _SYS_MSG_PRIORITY_""".split()
 )
+# Names that `take_properties` checks further; the compiled core leaves messages with them to it.
+CHECKED: Final = RESERVED | {LMQ_NAMES}
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
@@ -75,8 +77,8 @@ def take_properties(topic: str, properties: Mapping[str, str], named: dict[str, 
     encoded, strip = "", str.strip  # raises TypeError for a value that is not a string
     try:
         for name, value in properties.items():
-            if name in RESERVED or not strip(name) or not strip(value):
-                _refuse_property(topic, name)
+            if name in CHECKED or not strip(name) or not strip(value):
+                _check_property(topic, name, value)
             named[name] = value
             # Not an f-string, which formats a member of a string enum by its name.
             encoded += name + NAME_END + value + PAIR_END
@@ -95,13 +97,17 @@ def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _refuse_property(topic: str, name: str) -> NoReturn:
+def _check_property(topic: str, name: str, value: str) -> None:
     if name in RESERVED:
         reason = "belongs to the system: use arguments such as keys= and tags=; to forward a "
         reason += "received message, give properties=received.user_properties"
         raise InvalidMessageError(topic, f"property name {name!r} {reason}")
-    reason = f"property {name!r} has a blank name or value; brokers drop those"
-    raise InvalidMessageError(topic, reason)
+    if not name.strip() or not value.strip():
+        reason = f"property {name!r} has a blank name or value; brokers drop those"
+        raise InvalidMessageError(topic, reason)
+    if "/" in value:  # only of light message queues: brokers make a folder of each name
+        reason = f"property {name!r}: the name of a light message queue holds no slash: {value!r}"
+        raise InvalidMessageError(topic, reason)
 
 
 def join_keys(topic: str, keys: object) -> str:

@@ -9,12 +9,15 @@ from typing import Final, TypeVar
 from zlib import crc32
 
 from rocketmq_aio.config.arguments import checked_arguments
+from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.model.codec import Codec
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.properties import UNIQ_KEY
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.record import CRC_MASK, MAGIC_V1
 
+MAX_INT: Final = 2**31 - 1
+MAX_LONG: Final = 2**63 - 1
 HOST: Final = socket.inet_aton("127.0.0.1")
 BROKER_NAME: Final = "broker-a"
 MESSAGE_ID: Final = "7F000001000018B4AAC20000000000{:02X}"
@@ -42,6 +45,9 @@ def received_message(
     :param message_id: default: one that depends on *queue_offset*
     :raises ConfigError: an argument is invalid
     """
+    checked_count("queue_id", queue_id, least=0, most=MAX_INT)
+    checked_count("queue_offset", queue_offset, least=0, most=MAX_LONG)
+    checked_count("reconsume_times", reconsume_times, least=0, most=MAX_INT)
     properties = sent.encoded_properties
     if UNIQ_KEY not in sent.properties:
         properties += f"{UNIQ_KEY}\x01{message_id or MESSAGE_ID.format(queue_offset % 256)}\x02"

@@ -3,6 +3,7 @@
 import pytest
 
 from rocketmq_aio.errors import InvalidMessageError
+from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.properties import (
     RESERVED,
     check_encoded,
@@ -121,6 +122,13 @@ def test_system_property_names_are_rejected(name: str) -> None:
         InvalidMessageError, match=f"'{name}' belongs to the system.*user_properties"
     ):
         take_properties("orders", {"mine": "1", name: "2"}, {})
+
+
+def test_names_of_light_message_queues_hold_no_slash() -> None:
+    Message("chat", b"1", properties={"INNER_MULTI_DISPATCH": "%LMQ%alice,%LMQ%bob", "a/b": "/"})
+
+    with pytest.raises(InvalidMessageError, match=r"INNER_MULTI_DISPATCH.*slash.*alice/bob"):
+        Message("chat", b"1", properties={"INNER_MULTI_DISPATCH": "%LMQ%alice/bob"})
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -67,3 +67,16 @@ def test_its_head_is_the_begin_of_a_record() -> None:
 def test_a_wrong_argument_is_named(setting: str, arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"^{setting}=.*expected"):
         received_message(**{"sent": SENT, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        *(("queue_id", 2**31), ("queue_id", -1)),
+        *(("queue_offset", 2**63), ("queue_offset", -1)),
+        *(("reconsume_times", 2**31), ("reconsume_times", -1)),
+    ],
+)
+def test_a_number_that_no_stored_message_has_is_an_error(setting: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=f"{setting}={value}"):
+        received_message(SENT, **{setting: cast(Any, value)})
