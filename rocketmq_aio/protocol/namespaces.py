@@ -43,7 +43,10 @@ from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.receipt import RETRY_JOINTS, stored_topic
 from rocketmq_aio.protocol.record import decode_messages
 
-NAME_FIELDS: Final = "topic", "consumerGroup", "producerGroup", "group", "originTopic", "groupName"
+NAME_FIELDS: Final = (
+    *("topic", "originTopic", "parentTopic"),
+    *("consumerGroup", "producerGroup", "group", "groupName"),
+)
 SEND_FIELDS: Final = ("a", "b", "c")  # group, topic and template topic of a send
 PROPERTIES_FIELD: Final = "i"
 SENDS: Final = frozenset(
@@ -75,6 +78,10 @@ JSON_BODIES: Final = frozenset(
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
         RequestCode.QUERY_CONSUME_TIME_SPAN,
+        RequestCode.GET_PARENT_TOPIC_INFO,
+        RequestCode.GET_LITE_TOPIC_INFO,
+        RequestCode.GET_LITE_CLIENT_INFO,
+        RequestCode.GET_LITE_GROUP_INFO,
     }
 )
 BODY_FIELDS: Final = frozenset({"topic", "consumerGroup", "groupName", "group", "c", "t"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from rocketmq_aio import (
@@ -108,3 +109,33 @@ async def test_cold_reads_are_limited_for_the_group_in_the_namespace(
 
     bodies = [cluster.broker.requests_of(code)[0].body for code in (limit, unlimit)]
     assert bodies == [f"shop%{GROUP}=1024\n".encode(), f"shop%{GROUP}".encode()]
+
+
+async def test_lite_topics_belong_to_the_topic_in_the_namespace(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    parent, group = f"shop%{TOPIC}", f"shop%{GROUP}"
+    answers = {
+        RequestCode.GET_PARENT_TOPIC_INFO: {"topic": parent, "groups": [group]},
+        RequestCode.GET_LITE_TOPIC_INFO: {
+            "parentTopic": parent,
+            "liteTopic": "one",
+            "subscriber": [{"clientId": "c", "group": group}],
+        },
+        RequestCode.GET_LITE_CLIENT_INFO: {"parentTopic": parent, "group": group},
+        RequestCode.GET_LITE_GROUP_INFO: {"parentTopic": parent, "group": group},
+    }
+    for code, body in answers.items():
+        cluster.faults.handle(code, Response(body=msgspec.json.encode(body)))
+
+    of_parent = (await admin.lite.parent(TOPIC))["broker-a"]
+    of_topic = (await admin.lite.topic(TOPIC, "one"))["broker-a"]
+    of_client = (await admin.lite.client(TOPIC, GROUP, "c"))["broker-a"]
+    of_group = (await admin.lite.group(TOPIC, GROUP))["broker-a"]
+
+    fields = [cluster.broker.requests_of(code)[0].ext_fields() for code in answers]
+    assert [each.get("parentTopic", each.get("topic")) for each in fields[:3]] == [parent] * 3
+    assert (of_parent.topic, of_parent.groups) == (TOPIC, (GROUP,))
+    assert (of_topic.parent_topic, of_topic.subscribers[0].group) == (TOPIC, GROUP)
+    assert (of_client.parent_topic, of_client.group) == (TOPIC, GROUP)
+    assert (of_group.parent_topic, of_group.group) == (TOPIC, GROUP)
