@@ -237,19 +237,18 @@ class BrokerAdmin:
     ) -> None:
         """Change settings of running brokers, in memory and in their configuration files.
 
-        :raises ConfigError: a name is invalid, or a value contains a line break
-        :raises AdminError: a broker does not have one of the settings; the others were changed
+        :raises ConfigError: a broker does not have one of the settings, or a value contains a line
+            break; nothing was changed
         :raises BrokerError: a setting cannot be changed while the broker runs
         """
         if not settings:
             raise ConfigError("settings", settings, "expected settings by name")
         body = write_properties(settings)
-        targets = await self._servers.targets(cluster, brokers, replicas=replicas)
-        await self._servers.send_each(
-            "changing settings", targets, operations.UPDATE_BROKER_CONFIG, body
-        )
         reading = self.config(cluster=cluster, brokers=brokers, replicas=replicas)
         await check_settings_known(settings, reading)
+        targets = await self._servers.targets(cluster, brokers, replicas=replicas)
+        header = operations.UPDATE_BROKER_CONFIG
+        await self._servers.send_each("changing settings", targets, header, body)
 
     # --- replication ----------------------------------------------------------------------------
 

@@ -51,14 +51,14 @@ class ControllerAdmin:
     async def update_config(self, addresses: Iterable[str], settings: Mapping[str, str]) -> None:
         """Change settings of running controllers.
 
-        :raises AdminError: they do not have one of the settings; the others were changed
+        :raises ConfigError: a controller does not have one of the settings; nothing was changed
         """
         if not settings:
             raise ConfigError("settings", settings, "expected settings by name")
         header, targets = operations.UPDATE_CONTROLLER_CONFIG, {a: a for a in addresses}
         body = write_properties(settings)
-        await self._servers.send_each("changing settings", targets, header, body)
         await check_settings_known(settings, self.config(targets))
+        await self._servers.send_each("changing settings", targets, header, body)
 
     async def in_sync_sets(self, address: str, brokers: Iterable[str]) -> dict[str, InSyncSet]:
         """Return master and replicas of *brokers*, by name.

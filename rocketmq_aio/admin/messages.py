@@ -22,6 +22,7 @@ from rocketmq_aio.errors import (
     CodecError,
     ConfigError,
     MessageNotFoundError,
+    NotConnectedError,
     NotSupportedError,
     UnreadableMessagesError,
 )
@@ -49,6 +50,10 @@ SIGNED_QUERY_VERSION: Final = 399  # see QueryMessage
 FOUND_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 INDEX_TYPES: Final = {"key": "K", "tag": "T", "message_id": "U"}
 TAGS_NOT_INDEXED: Final = "this needs a broker of 5.4 or newer: older ones do not index tags"
+NOT_LISTED: Final = (
+    "no name server lists a broker at this address: the broker of the message is down, or the id "
+    "is one of another cluster"
+)
 READ_AT_ONCE: Final = 32  # messages of one pull
 DEFAULT_MAX_MESSAGES: Final = 64  # the default limit of brokers
 
@@ -68,6 +73,7 @@ class MessageAdmin:
         The id contains the address of the broker to ask; ``address_mapper`` applies.
 
         :raises ConfigError: the id is invalid, or refers to a batch that is stored as one
+        :raises NotConnectedError: its broker is down, or not in the cluster
         :raises MessageNotFoundError: there is no message, or it has been deleted
         :raises CodecError: it cannot be decoded, for example without the extra ``compression``
         """
@@ -85,11 +91,7 @@ class MessageAdmin:
         are those of `by_offset_id`.
         """
         stored_at, offset = read_offset_id(offset_message_id)
-        broker = await self._broker_at(stored_at)
-        if broker is None:  # the id may come from anywhere: no request to an unknown host
-            reason = f"no broker of the cluster is at {stored_at}"
-            raise ConfigError("offset_message_id", offset_message_id, reason)
-        name, address = broker
+        name, address = await self._broker_at(stored_at)
         body = await self._view(address, offset)
         if not _begins_at(body, offset):
             raise _not_found(address, offset)
@@ -248,11 +250,12 @@ class MessageAdmin:
         whatever ``request_timeout_seconds`` is.
 
         :raises ConfigError: the id is invalid
+        :raises NotConnectedError: the broker of the message is down, or not in the cluster
         :raises MessageNotFoundError: there is no message
         :raises BrokerError: the member is not connected, or has no handler
         """
         message = await self.by_offset_id(offset_message_id)
-        address = (await self._broker_at(read_offset_id(offset_message_id)[0]) or ("", ""))[1]
+        _, address = await self._broker_at(read_offset_id(offset_message_id)[0])
         header = ConsumeMessageDirectly(
             consumer_group=group,
             client_id=client_id,
@@ -351,8 +354,11 @@ class MessageAdmin:
             namespace.received(message)
         return message
 
-    async def _broker_at(self, stored_at: str) -> tuple[str, str] | None:
-        """Return name and advertised address of the broker at *stored_at*, an IP and port."""
+    async def _broker_at(self, stored_at: str) -> tuple[str, str]:
+        """Return name and advertised address of the broker at *stored_at*, an IP and port.
+
+        An id may come from anywhere: hosts that no name server lists get no request.
+        """
         brokers = (await self._servers.cluster_info()).brokers
         advertised = [
             (broker.broker_name, address)
@@ -363,7 +369,7 @@ class MessageAdmin:
             for name, address in advertised:
                 if await self._is_at(address, stored_at):
                     return name, address
-        return None
+        raise NotConnectedError(stored_at, NOT_LISTED)
 
     async def _is_at(self, advertised: str, stored_at: str) -> bool:
         """Whether the address *advertised*, maybe a host name, is *stored_at*, an IP and port."""

@@ -49,14 +49,14 @@ class NameServerAdmin:
     async def update_config(self, settings: Mapping[str, str]) -> None:
         """Change settings of running name servers, in memory and in their files.
 
-        :raises AdminError: they do not have one of the settings; the others were changed
+        :raises ConfigError: a server does not have one of the settings; nothing was changed
         :raises BrokerError: a setting cannot be changed while the name server runs
         """
         if not settings:
             raise ConfigError("settings", settings, "expected settings by name")
         header, body = operations.UPDATE_NAME_SERVER_CONFIG, write_properties(settings)
-        await self._servers.on_name_servers("changing settings", header, body=body)
         await check_settings_known(settings, self.config())
+        await self._servers.on_name_servers("changing settings", header, body=body)
 
     async def values(self, namespace: str) -> dict[str, dict[str, str]]:
         """Return all values that are stored in *namespace*."""

@@ -305,22 +305,22 @@ def _known(name: str, address: str | None) -> str:
 async def check_settings_known(
     settings: Mapping[str, str], reading: Awaitable[Mapping[str, Mapping[str, str]]]
 ) -> None:
-    """Raise an error for *settings* that servers ignored: they store only those that they have.
+    """Raise ConfigError for one of *settings* that servers do not have, and would ignore.
 
     :param reading: returns the settings by server; an account may not be allowed to read them
     """
     try:
-        tables = await reading
+        tables = await before_change(reading)
     except (AuthError, PermissionDeniedError):
         return
-    ignored = {name: sorted(settings.keys() - table.keys()) for name, table in tables.items()}
-    reason = "it has no such setting, and ignored it; other settings were changed"
-    failed: dict[str, RocketMQError] = {
-        server: ConfigError("settings", names, reason) for server, names in ignored.items() if names
-    }
-    if failed:
-        done = {server: None for server, names in ignored.items() if not names}
-        raise AdminError("changing settings", done, failed)
+    from difflib import get_close_matches  # not needed by calls that succeed
+
+    for name in settings:
+        if lacking := [server for server, table in tables.items() if name not in table]:
+            near = get_close_matches(name, tables[lacking[0]], 1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            reason = f"not a setting of {', '.join(lacking)}: {hint}(config() returns all)"
+            raise ConfigError("settings", name, f"{reason}; nothing was changed")
 
 
 async def before_change(call: Awaitable[T]) -> T:

@@ -99,6 +99,7 @@ CONDITIONS: Final = {
 }
 # Methods that errors of `AdminClient` advise -> their commands.
 METHODS: Final = {
+    "config() returns all": "the command config shows all",
     "topics.update()": "rmq topic update",
     "groups.update()": "rmq group update",
     "messages.by_id()": "rmq message by-id",

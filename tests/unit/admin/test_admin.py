@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from enum import Enum
@@ -559,6 +560,26 @@ async def test_an_address_without_a_port_is_not_called_a_broker_without_a_master
             await refused
 
 
+async def test_an_unknown_setting_changes_nothing_and_the_error_has_a_similar_one(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    settings = {"deleteWhen": "05", "flushDiskTyp": "SYNC_FLUSH"}
+    reason = "flushDiskTyp': not a setting of broker-a, broker-b: did you mean flushDiskType?"
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        await admin.brokers.update_config(settings)
+
+    assert not any(each.requests_of(RequestCode.UPDATE_BROKER_CONFIG) for each in cluster.brokers)
+
+
+async def test_settings_are_changed_without_the_permission_to_read_them(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    on_all(cluster, RequestCode.GET_BROKER_CONFIG, Response(16, remark="not you"))
+    await admin.brokers.update_config({"deleteWhen": "05"})
+
+    assert {each.state.settings["deleteWhen"] for each in cluster.brokers} == {"05"}
+
+
 # --- messages -----------------------------------------------------------------------------------
 
 
@@ -568,12 +589,31 @@ async def test_a_message_id_that_names_a_stranger_opens_no_connection(
     async with FakeBroker() as stranger:
         stranger.faults.handle(RequestCode.VIEW_MESSAGE_BY_ID, Response(), times=None)
         crafted = f"7F000001{stranger.port:08X}{0:016X}"
-        with pytest.raises(ConfigError, match=f"no broker of the cluster is at {stranger.address}"):
-            await admin.view_message(crafted)
-        with pytest.raises(ConfigError, match="no broker of the cluster"):
-            await admin.view_messages(crafted)
+        for call in (admin.view_message, admin.view_messages):
+            with pytest.raises(NotConnectedError, match="the id is one of another cluster") as info:
+                await call(crafted)
+            assert info.value.address == stranger.address
 
         assert stranger.connects == []
+
+
+async def test_a_message_of_a_broker_that_is_down_is_unreachable() -> None:
+    async with (
+        EmbeddedCluster(brokers=2, topics={TOPIC: 1}) as cluster,
+        Producer(GROUP, namesrv=cluster.namesrv) as producer,
+        AdminClient(namesrv=cluster.namesrv) as admin,
+    ):
+        sent = await producer.send(Message(TOPIC, b"1"), queue=QUEUE)
+        assert sent.offset_message_id is not None
+        broker = cluster.broker
+        broker.kill()
+
+        for call in (
+            admin.messages.by_offset_id(sent.offset_message_id),
+            admin.messages.consume_directly(sent.offset_message_id, GROUP, "client"),
+        ):
+            with pytest.raises(NotConnectedError, match=f"^{broker.address}.* is down"):
+                await call
 
 
 async def test_a_message_id_finds_a_broker_that_advertises_a_host_name(
