@@ -54,11 +54,16 @@ DENIED_ACCOUNT: Final = re.compile(
     r"|Need admin permission for "
 )
 
+# ``enablePropertyFilter`` is off: also code 1 (4.9.7 and 5.5.0).
+NO_SQL: Final = "The broker does not support consumer to filter message by "
+
 
 def broker_error(command: Command, address: str) -> BrokerError:
     """Return the error for *command*, an unsuccessful response from *address*."""
     code, remark = command.code, command.remark or ""
     kind = _account_kind(code, remark) or KINDS.get(code, BrokerError)
+    if code == ResponseCode.SYSTEM_ERROR and remark.startswith(NO_SQL):
+        kind = SubscriptionError
     return kind(code, command.remark, address)
 
 

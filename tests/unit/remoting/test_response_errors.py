@@ -32,6 +32,7 @@ ACL_4 = "org.apache.rocketmq.acl.common.AclException: No accessKey is configured
         (1, "Authorization failed", BrokerError),
         (1, "AclException: No default permission for AclException", PermissionDeniedError),
         (1, "topic[AclException: signature] not exist", BrokerError),
+        (1, "The broker does not support consumer to filter message by SQL92", SubscriptionError),
         (2, "[REJECTREQUEST]system busy, start flow control for a while", BusyError),
         (3, "request type 9999 not supported", NotSupportedError),
         (13, "the message is illegal", BrokerError),
