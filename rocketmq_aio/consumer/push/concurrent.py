@@ -7,6 +7,7 @@ from typing import Final
 import anyio
 
 from rocketmq_aio.config.consumer import PushConfig
+from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import dead_lettered
 from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack, check_delay_level
@@ -73,7 +74,7 @@ class ConcurrentService(ConsumeService):
                 level = error.delay_level
             elif context is not None and error is None:
                 done, level = context.done(len(messages)), context.delay_level
-        except RocketMQError as misused:  # the handler has set invalid values
+        except APPLICATION_ERRORS as misused:  # its values are invalid, or cannot be read
             error = misused
         failed = len(messages) - done
         try:

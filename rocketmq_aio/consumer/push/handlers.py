@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from time import monotonic
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeGuard, cast
 
 from rocketmq_aio.config.consumer import MAX_CONCURRENCY
 from rocketmq_aio.config.validation import check_function, checked_seconds
@@ -64,6 +64,14 @@ class SuspendQueue(RetryRequest):
             checked_seconds("seconds", seconds, least=0)
         super().__init__(f"suspend the queue for {seconds} s")
         self.seconds = seconds
+
+
+def is_retry_request(result: object) -> TypeGuard[RetryRequest]:
+    """Whether a handler returned a request for a retry.
+
+    By type: `isinstance` reads an attribute of *result*, which may raise anything.
+    """
+    return issubclass(type(result), RetryRequest)
 
 
 class ConsumeTimeoutError(Exception):
@@ -181,7 +189,7 @@ def _calling_batch(handler: BatchHandler, threads: Executor | None) -> Call:
             result = await handler(given, context)  # type: ignore[misc]  # it is async
         else:
             result = await _in_thread(threads, handler, given, context)
-        if isinstance(result, RetryRequest):
+        if is_retry_request(result):
             return result
         return context if context.says_more else None
 
@@ -225,7 +233,7 @@ def hooked(call: Call, hooks: ConsumeHooks, group: str) -> Call:
             raise
         else:
             context.status = "ok"
-            if isinstance(result, RetryRequest):  # returned instead of raised
+            if is_retry_request(result):  # returned instead of raised
                 context.status, context.error = "failed", result
             return result
         finally:

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 import anyio
 
 from rocketmq_aio.config.consumer import PushConfig
+from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.config.validation import checked_seconds
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import dead_lettered
@@ -18,10 +19,11 @@ from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlight
 from rocketmq_aio.consumer.push.handlers import (
     BatchContext,
     RetryLater,
+    RetryRequest,
     SuspendQueue,
     UndecodableError,
 )
-from rocketmq_aio.errors import ConfigError, RocketMQError
+from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
@@ -89,24 +91,23 @@ class OrderlyService(ConsumeService):
         Dead letters are stored in a task of their own, and the queue waits for it: brokers that do
         not respond must not take workers from other queues.
         """
-        failed, pause, level = messages, self._config.suspend_seconds, 0
+        failed, pause = messages, self._config.suspend_seconds
         dead: list[DeadLetter] = []
-        if isinstance(error, SuspendQueue) and error.seconds is not None:
-            try:
-                pause = checked_seconds("seconds", error.seconds, least=0)
-            except ConfigError as misused:  # the handler has set an invalid value
-                error = misused
-        if isinstance(error, RetryLater):
-            level = error.delay_level
-        elif context is not None and error is None:
-            failed, error = self._apply_context(assigned, messages, context)
-            level = context.delay_level if error is None else 0
+        rolled_back = at_once = False
+        try:
+            if isinstance(error, RetryRequest):
+                pause, at_once = self._requested(error)
+            elif context is not None and error is None:
+                failed, rolled_back = self._apply_context(assigned, messages, context)
+                at_once = context.delay_level == DEAD_LETTER
+        except APPLICATION_ERRORS as misused:  # its values are invalid, or cannot be read
+            error = misused
         if isinstance(error, UndecodableError):
             dead, pause, tried = self._finish_undecodable(assigned, messages, error)
             counts = 0, tried
         else:
-            if context is None or not context.rolled_back:
-                dead = self._count_retries(assigned, failed, error, at_once=level == DEAD_LETTER)
+            if not rolled_back:
+                dead = self._count_retries(assigned, failed, error, at_once=at_once)
             done = max(0, len(messages) - sum(not message.done for message in failed))
             counts = done, len(messages) - done
         if dead:
@@ -117,6 +118,14 @@ class OrderlyService(ConsumeService):
         else:
             self._end_batch(assigned, messages, failed, pause)
         return counts
+
+    def _requested(self, request: RetryRequest) -> tuple[float, bool]:
+        """Return the pause before the next try, and whether there is none."""
+        seconds = request.seconds if isinstance(request, SuspendQueue) else None
+        if seconds is None:
+            seconds = self._config.suspend_seconds
+        at_once = isinstance(request, RetryLater) and request.delay_level == DEAD_LETTER
+        return checked_seconds("seconds", seconds, least=0), at_once
 
     def _end_batch(
         self,
@@ -138,20 +147,20 @@ class OrderlyService(ConsumeService):
 
     def _apply_context(
         self, assigned: DispatchQueue, messages: list[MessageExt], context: BatchContext
-    ) -> tuple[list[MessageExt], RocketMQError | None]:
-        """Commit or roll back as the handler requested; return the messages to retry."""
-        try:
-            done = context.done(len(messages))
-        except RocketMQError as misused:  # the handler has set invalid values
-            return messages, misused
+    ) -> tuple[list[MessageExt], bool]:
+        """Commit or roll back as the handler requested.
+
+        Returns the messages to retry, and whether these are rolled back.
+        """
+        done, commits = context.done(len(messages)), bool(context.auto_commit or context.committed)
         if context.rolled_back:
             again = [*assigned.uncommitted, *messages]
             assigned.uncommitted.clear()
-            return again, None
+            return again, True
         assigned.uncommitted += messages[:done]
-        if context.auto_commit or context.committed:
+        if commits:
             assigned.mark_uncommitted_done()
-        return messages[done:], None
+        return messages[done:], False
 
     async def _resume(self, in_flight: InFlight, seconds: float, resumed: asyncio.Event) -> None:
         with anyio.move_on_after(seconds):

@@ -19,7 +19,7 @@ from rocketmq_aio.consumer.push.handlers import (
     BatchContext,
     ConsumeTimeoutError,
     Handler,
-    RetryRequest,
+    is_retry_request,
 )
 from rocketmq_aio.core import core
 from rocketmq_aio.log import get_logger
@@ -273,9 +273,9 @@ class Workers:
         """
         if self._one is not None:
             assigned.active += 1  # as `take` does
-        if worker.expired or worker.cancelling() or isinstance(result, RetryRequest):
+        if worker.expired or worker.cancelling() or is_retry_request(result):
             error = await self._conclude(worker, result, error)
-        context = result if error is None and isinstance(result, BatchContext) else None
+        context = result if error is None and type(result) is BatchContext else None
         if error is None and context is None:
             assigned.complete(messages)
             return 0, 0
@@ -310,7 +310,7 @@ class Workers:
                     raise
         if expired:
             return ConsumeTimeoutError(f"the handler took longer than {self._timeout:g} s")
-        return result if isinstance(result, RetryRequest) else error  # returned instead of raised
+        return result if is_retry_request(result) else error  # returned instead of raised
 
     async def _watch(self) -> None:
         tick = min(LONGEST_WATCH_SECONDS, self._timeout / 4, self._stuck / 4)

@@ -14,7 +14,7 @@ from rocketmq_aio.consumer.common.redelivery import SendBack
 from rocketmq_aio.consumer.push.concurrent import ConcurrentService
 from rocketmq_aio.consumer.push.consume_service import ConsumeService
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlightTable
-from rocketmq_aio.consumer.push.handlers import Handler
+from rocketmq_aio.consumer.push.handlers import Handler, RetryLater, SuspendQueue
 from rocketmq_aio.consumer.push.orderly import OrderlyService
 from rocketmq_aio.consumer.push.workers import Workers
 from rocketmq_aio.errors import NotConnectedError
@@ -124,6 +124,18 @@ class WorkerEnv:
         """Wait until everything below *offset* may be committed."""
         assigned = self.queue(queue_id)
         await until(lambda: assigned.committable == offset, f"offset {offset}")
+
+
+class Broken(RetryLater, SuspendQueue):
+    """A request for a retry whose attributes cannot be read."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self)
+
+    def __getattribute__(self, name: str) -> object:
+        if name in ("delay_level", "seconds"):
+            raise LookupError(name)
+        return super().__getattribute__(name)
 
 
 async def forever(_: object = None) -> None:

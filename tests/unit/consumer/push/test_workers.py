@@ -12,6 +12,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from time import monotonic
 from traceback import extract_tb
+from typing import cast
 
 import pytest
 
@@ -21,7 +22,7 @@ from rocketmq_aio.consumer.push import workers as workers_module
 from rocketmq_aio.consumer.push.consume_service import TURN
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, SuspendQueue
 from rocketmq_aio.model.message import MessageExt
-from tests.unit.consumer.worker_env import FakeSendBack, Gate, WorkerEnv, forever
+from tests.unit.consumer.worker_env import Broken, FakeSendBack, Gate, WorkerEnv, forever
 from tests.unit.remoting.until import until
 
 pytestmark = pytest.mark.usefixtures("each_core")
@@ -729,6 +730,71 @@ async def test_expired_batch_is_not_done_whatever_its_context() -> None:
         await env.until_committable(2)
 
     assert sorted(env.send_back.sent) == [(0, 0), (1, 0)]
+
+
+class Unreadable:
+    """A value of which nothing can be read, like a proxy of an object that is gone."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise LookupError(name)
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+@pytest.mark.parametrize("returns", [False, True], ids=["raised", "returned"])
+async def test_a_retry_request_that_cannot_be_read_fails_its_message_only(
+    *, orderly: bool, returns: bool
+) -> None:
+    seen: list[int] = []
+
+    async def handle(message: MessageExt) -> object:
+        seen.append(message.queue_offset)
+        if seen == [0]:
+            if returns:
+                return Broken()
+            raise Broken
+        return None
+
+    async with WorkerEnv(handle, orderly=orderly) as env:
+        env.pull(0, 1)
+        await env.until_committable(2)
+
+    assert (seen, env.send_back.sent) == (([0, 0, 1], []) if orderly else ([0, 1], [(0, 0)]))
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+async def test_a_context_that_cannot_be_read_fails_its_batch_only(*, orderly: bool) -> None:
+    class Flag:
+        reads = 0
+
+        def __bool__(self) -> bool:
+            self.reads += 1
+            if self.reads > 1:  # a worker reads it after the call
+                raise LookupError
+            return True
+
+    seen: list[int] = []
+
+    async def handle(messages: list[MessageExt], context: BatchContext) -> None:
+        seen.append(messages[0].queue_offset)
+        if seen == [0]:
+            context.rolled_back = cast(bool, Flag())
+
+    async with WorkerEnv(on_batch=handle, orderly=orderly) as env:
+        env.pull(0)
+        await env.until_committable(1)
+
+    assert seen == ([0, 0] if orderly else [0])
+
+
+async def test_an_object_that_cannot_be_read_is_a_result_like_any_other() -> None:
+    async def handle(_: MessageExt) -> object:
+        return Unreadable()
+
+    async with WorkerEnv(handle) as env:
+        env.pull(0)
+        await env.until_committable(1)
+
+    assert env.send_back.sent == []
 
 
 async def test_idle_workers_keep_no_messages() -> None:
