@@ -103,9 +103,19 @@ class GroupEngine(Generic[Q]):
 
     def begin_pulling(self, assigned: Q) -> None:
         self._starts.note_assigned(assigned.queue)
-        # The previous owner learns of the change now, and commits first.
-        delay = TAKEOVER_DELAY_SECONDS if self.rebalancer.has_other_members else 0.0
+        delay = self._takeover_delay
         self._tasks.spawn(self._puller.run, assigned, delay, name=f"pull-{assigned.queue}")
+
+    @property
+    def _takeover_delay(self) -> float:
+        """The time in which the previous owner learns of the change, and commits."""
+        return TAKEOVER_DELAY_SECONDS if self.rebalancer.has_other_members else 0.0
+
+    async def rebalance(self) -> None:
+        """Return after a complete round, when the previous owners of queues have committed."""
+        self.rebalancer.expect_more()
+        await self.rebalancer.wait_until_complete()
+        await anyio.sleep(self._takeover_delay)
 
     async def admit(self, queues: tuple[MessageQueue, ...]) -> Collection[MessageQueue]:
         """Return the queues that may be assigned now."""

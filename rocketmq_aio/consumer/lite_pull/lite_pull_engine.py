@@ -11,7 +11,7 @@ from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners, TopicQueuesListener
 from rocketmq_aio.consumer.group.group_engine import GroupEngine
 from rocketmq_aio.consumer.group.running_info import running_info
-from rocketmq_aio.consumer.group.stall_recovery import CommitFence
+from rocketmq_aio.consumer.lite_pull.delivery_fence import DeliveryFence
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
@@ -42,7 +42,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         config = context.config
         self._manual: frozenset[MessageQueue] | None = None  # the queues of `assign`
         self.revoking = False  # closing, and the queues can still be committed
-        self._fence = None if self.is_broadcasting else CommitFence(self.store, self.table)
+        self._fence = None if self.is_broadcasting else self._make_fence()
         self.commits = self.manual_commits = ManualCommits(
             self.store,
             self.table,
@@ -51,13 +51,30 @@ class LitePullEngine(GroupEngine[PolledQueue]):
             on_event=self.publish,
         )
         self._cache = Cache()
-        self.ready = ReadyQueues(self._cache)
+        look = (lambda: None) if self._fence is None else self._fence.stalls.look
+        self.ready = ReadyQueues(self._cache, look)
         flow_control = CacheFlowControl(config, self._cache)
         self._puller = Puller(
             context, self, self._starts, flow_control, on_messages=self.ready.add, lite=True
         )
         self._assignments = Assignments(self, self.commits, listeners)
         self._watch = TopicQueueListeners(self.instance.routes, self._tasks)
+
+    def _make_fence(self) -> DeliveryFence:
+        return DeliveryFence(
+            self.store,
+            self.table,
+            self._tasks,
+            rejoin=self._rejoin,
+            on_messages=lambda assigned: self.ready.add(assigned),
+        )
+
+    async def _rejoin(self) -> bool:
+        """Return when the group has its members again, and whether it distributes the queues."""
+        if self._manual is not None:
+            return False
+        await self.rebalance()
+        return True
 
     def make_queue(self, queue: MessageQueue) -> PolledQueue:
         return PolledQueue(queue, self._cache, auto_commit=self.config.auto_commit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache
-from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED, QueueState
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 
@@ -17,8 +17,8 @@ class PolledQueue(QueueState):
     """
 
     __slots__ = (
-        *("_auto_commit", "_cache", "_explicit", "_processed"),
-        *("delivered", "is_ready", "taken_in_turn"),
+        *("_auto_commit", "_cache", "_explicit", "_furthest", "_processed"),
+        *("delivered", "is_ready", "taken_in_turn", "withheld"),
     )
 
     def __init__(self, queue: MessageQueue, cache: Cache, *, auto_commit: bool = True) -> None:
@@ -28,6 +28,8 @@ class PolledQueue(QueueState):
         self.delivered = UNKNOWN
         self._processed = UNKNOWN  # offsets below: the application has polled again
         self._explicit = UNKNOWN  # the last start, commit or reset; a seek back lowers it
+        self._furthest = UNKNOWN  # more was committed by others; `UNVERIFIED`: nobody knows
+        self.withheld = False  # after a stall; see `DeliveryFence`
         self.is_ready = False  # in the `ReadyQueues`
         self.taken_in_turn = 0
 
@@ -49,7 +51,27 @@ class PolledQueue(QueueState):
             self._processed = self._explicit = offset
         self.started.set()
 
+    def _note_committable(self) -> None:
+        """Note what may be committed by now: the position is about to be set."""
+        own = self.committable
+        self._furthest = UNVERIFIED if own == UNKNOWN else max(self._furthest, own)
+
+    def catch_up(self) -> bool:
+        """Go on at `min_commit_offset` if only another member can have got there.
+
+        Returns whether the position has changed.
+        """
+        others = self.min_commit_offset
+        if others == UNVERIFIED or self.commit_due or self.failure or not self.started.is_set():
+            return False
+        if self.dropped or others <= max(self._furthest, self.committable, self.delivered):
+            return False
+        self.move(others)
+        self.min_commit_offset = others
+        return True
+
     def restart(self, offset: int) -> int:
+        self._note_committable()
         dropped = self._clear()
         self.generation += 1
         self.failure = None
@@ -73,6 +95,7 @@ class PolledQueue(QueueState):
         return dropped
 
     def rescan(self, offset: int) -> None:
+        self._note_committable()
         super().rescan(offset)
         self.delivered = min(self.delivered, offset)
         self._processed = min(self._processed, offset)
@@ -95,6 +118,7 @@ class PolledQueue(QueueState):
 
     def mark_processed_at(self, offset: int) -> None:
         """Mark everything below *offset* as processed, as the application commits it."""
+        self._note_committable()
         self._processed = self._explicit = offset
         if self.drained is not None and not self.has_in_flight:
             self.drained.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
@@ -16,10 +17,14 @@ TURN: Final = 32  # messages that ``async for`` takes from a queue before it goe
 
 
 class ReadyQueues:
-    """Takes messages from the assigned queues in turn; only `wait` awaits."""
+    """Takes messages from the assigned queues in turn; only `wait` awaits.
 
-    def __init__(self, cache: Cache) -> None:
+    :param look: called before messages are taken: it may withhold queues
+    """
+
+    def __init__(self, cache: Cache, look: Callable[[], object] = lambda: None) -> None:
         self._cache = cache
+        self._look = look
         self._queues: deque[PolledQueue] = deque()
         self._delivered: list[PolledQueue] = []  # whose messages the application processes
         self._failed: list[PolledQueue] = []
@@ -34,7 +39,7 @@ class ReadyQueues:
             self._failed.append(assigned)
         if assigned.start_error is not None and not assigned.started.is_set():
             self._not_started = assigned
-        if assigned.process_queue.count and not assigned.is_ready and not assigned.paused:
+        if not assigned.is_ready and _has_messages(assigned):
             assigned.is_ready = True
             self._queues.append(assigned)
         self._waiters.wake_one()
@@ -59,6 +64,7 @@ class ReadyQueues:
 
     def take(self, limit: int) -> list[MessageExt]:
         """Deliver up to *limit* messages; a queue's turn is all it has cached."""
+        self._look()
         taken: list[MessageExt] = []
         queues = self._queues
         while queues and len(taken) < limit:
@@ -81,6 +87,8 @@ class ReadyQueues:
         queues = self._queues
         while queues:
             assigned = queues[0]
+            if not assigned.taken_in_turn:
+                self._look()
             if not _has_messages(assigned):
                 queues.popleft().is_ready = False
                 continue
@@ -122,4 +130,6 @@ class ReadyQueues:
 
 
 def _has_messages(assigned: PolledQueue) -> bool:
-    return bool(assigned.process_queue.count) and not assigned.paused and not assigned.dropped
+    if assigned.paused or assigned.dropped or assigned.withheld:
+        return False
+    return bool(assigned.process_queue.count)

@@ -15,6 +15,7 @@ from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
     committed,
+    consumer_of,
     consuming,
     numbers,
     polled,
@@ -172,7 +173,8 @@ def test_without_a_stall_every_offset_may_be_committed(env: FenceEnv) -> None:
 async def test_a_consumer_refreshes_the_floor_before_it_commits() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put(cluster, *numbers(10))
-        async with consuming(cluster, commit_interval_seconds=0.01) as consumer:
+        async with consumer_of(cluster, commit_interval_seconds=0.01) as consumer:
+            await consumer.assign([queue(0)])  # what others commit does not move the position
             fence = consumer._engine._fence
             assert fence is not None
             await polled(consumer, 2, max_messages=2)
