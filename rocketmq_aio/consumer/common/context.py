@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import time_ns
 from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
+
+import anyio
 
 from rocketmq_aio.consumer.common.events import ConsumerEvent, EventStreams
 from rocketmq_aio.consumer.common.hooks import FilterHooks
@@ -47,6 +50,8 @@ class ConsumerContext(Generic[C_co]):
         self.statistics = ConsumeStatistics()
         self.filters = filters or FilterHooks()
         self.subscriptions: dict[str, Subscription] = {}
+        # Weak: a lock lives while a call holds it or waits for it.
+        self._subscribing: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     def new_subscription(self, topic: str, selector: str | MessageSelector) -> Subscription:
         """Return a subscription that replaces the current one of *topic* at brokers.
@@ -57,6 +62,13 @@ class ConsumerContext(Generic[C_co]):
         """
         known, now = self.subscriptions.get(topic), time_ns() // 1_000_000
         return subscription(topic, selector, max(now, known.version + 1) if known else now)
+
+    def subscribing(self, topic: str) -> anyio.Lock:
+        """Return the lock to hold while a subscription of *topic* is made.
+
+        Otherwise an earlier call could replace a later one, or a refused one return to it.
+        """
+        return self._subscribing.setdefault(topic, anyio.Lock())
 
     def warn(self, name: str, event: ConsumerEvent, **fields: str) -> None:
         """Log a warning with *event*, and publish it."""

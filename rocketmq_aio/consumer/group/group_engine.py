@@ -218,34 +218,34 @@ class GroupEngine(Generic[Q]):
         if not self._running:
             self._subscriptions[topic] = wanted
             return
+        async with self.context.subscribing(topic):
+            await self._replace(self.context.new_subscription(topic, selector))
+
+    async def _replace(self, wanted: Subscription) -> None:
+        topic = wanted.topic
         await self._prepare(wanted)
         before = self._subscriptions.get(topic)
         self._choose(wanted)
         self.rebalancer.expect_more()
         try:
-            try:
-                check_accepted(await self.instance.heartbeats.send_all(self.group))
-            except BrokerError:  # kept, it would be in heartbeats, which brokers reject as a whole
-                await self._change(partial(self._undo, wanted, before))
-                raise
-        except asyncio.CancelledError:  # brokers might reject it later
-            self._tasks.spawn(self._withdraw, wanted, before, name=f"withdraw-{topic}")
+            check_accepted(await self.instance.heartbeats.send_all(self.group))
+        except (BrokerError, asyncio.CancelledError):
+            # Kept, it would be in heartbeats, which brokers reject as a whole, maybe later.
+            self._withdraw(wanted, before)
             raise
         self.rebalancer.wake()
         self.checks.wake()
 
-    async def _withdraw(self, cancelled: Subscription, before: Subscription | None) -> None:
-        """Undo a subscription that some brokers may have accepted."""
-        await self._undo(cancelled, before)
-        await self.instance.heartbeats.send_all(self.group)
-
-    async def _undo(self, refused: Subscription, before: Subscription | None) -> None:
+    def _withdraw(self, refused: Subscription, before: Subscription | None) -> None:
         """Return to *before*, unless a later call has replaced *refused*."""
         topic = refused.topic
+        if self._subscriptions.get(topic) is not refused:
+            return
         if before is None:
-            await self._assignments.change({topic}, partial(self._end, refused))
-        elif self._subscriptions.get(topic) is refused:
-            self._choose(before.after(refused))  # some brokers may have accepted that
+            self._end_delivery(topic)
+        else:  # newer than *refused*, which some brokers may have accepted
+            self._choose(before.after(refused))
+            self._tasks.spawn(self.instance.heartbeats.send_all, self.group, name=f"undo-{topic}")
 
     async def unsubscribe(self, topic: str, *, drain_seconds: float = 0.0) -> None:
         """Stop reading *topic*; messages in flight may finish within *drain_seconds*.
@@ -256,16 +256,20 @@ class GroupEngine(Generic[Q]):
         if not self._running or ended is None:
             self._forget(topic)
         elif self._may_wait_for_caller():
-            self._forget(topic)
-            for assigned in self._of_topic(topic):
-                assigned.drop()
-            self._tasks.spawn(self._leave_topic, topic, drain_seconds, name=f"leave-{topic}")
+            self._end_delivery(topic, drain_seconds)
         else:
             # Removed together with its queues: a cancelled call changes nothing.
             await self._assignments.change(
                 {topic}, partial(self._end, ended), drain_seconds=drain_seconds
             )
             await self.instance.heartbeats.send_all(self.group)
+
+    def _end_delivery(self, topic: str, drain_seconds: float = 0.0) -> None:
+        """Forget the subscription now, and revoke the queues in the background."""
+        self._forget(topic)
+        for assigned in self._of_topic(topic):
+            assigned.drop()
+        self._tasks.spawn(self._leave_topic, topic, drain_seconds, name=f"leave-{topic}")
 
     def _end(self, subscription: Subscription) -> Iterable[MessageQueue]:
         """Forget *subscription*, unless a later call has replaced it; return the queues to keep."""

@@ -112,6 +112,11 @@ class PopEngine:
         if not self.running:
             self.subscriptions[topic] = wanted
             return
+        async with self.context.subscribing(topic):
+            await self._replace(self.context.new_subscription(topic, selector))
+
+    async def _replace(self, wanted: Subscription) -> None:
+        topic = wanted.topic
         await self._prepare(wanted)
         before = self.subscriptions.get(topic)
         self.subscriptions[topic] = wanted

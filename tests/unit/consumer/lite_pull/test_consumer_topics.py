@@ -198,6 +198,52 @@ async def test_a_cancelled_subscription_is_not_kept(cluster: FakeCluster) -> Non
             assert {queue.topic for queue in consumer.assignment()} == {TOPIC}
 
 
+async def test_the_later_of_two_overlapping_subscriptions_wins(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with consuming(cluster) as consumer:
+        engine = consumer._engine
+        know_route, may_go_on = engine.know_route, asyncio.Event()
+
+        async def know_route_late(topic: str) -> None:
+            monkeypatch.setattr(engine, "know_route", know_route)
+            await may_go_on.wait()
+
+        monkeypatch.setattr(engine, "know_route", know_route_late)
+        calls = [asyncio.create_task(consumer.subscribe(TOPIC, each)) for each in ("a", "b")]
+        await asyncio.wait(calls, timeout=0.05)
+        may_go_on.set()
+        await asyncio.gather(*calls)
+
+        assert engine._subscriptions[TOPIC].expression == "b"
+        assert subscribed(cluster.broker) == {TOPIC: "b"}
+        assert cluster.broker.members.groups[GROUP].subscriptions[TOPIC].sub_string == "b"
+
+
+async def test_a_refused_subscription_does_not_return_to_one_that_was_cancelled(
+    cluster: FakeCluster,
+) -> None:
+    cluster.create_topic("invoices", 1)
+    async with consuming(cluster, "a") as consumer:
+        with cluster.faults.hold("heartbeat", times=1) as heartbeats:
+            first = asyncio.create_task(consumer.subscribe("invoices", "b"))
+            await heartbeats.wait()
+            second = asyncio.create_task(consumer.subscribe("invoices", "c"))
+            await asyncio.sleep(0)
+            refusal = Response(ResponseCode.NO_PERMISSION, remark="not allowed")
+            refused = cluster.faults.handle("heartbeat", refusal, times=None)
+            first.cancel()
+            await asyncio.wait([first])
+            heartbeats.release()
+            with pytest.raises(PermissionDeniedError):
+                await second
+            refused.remove()
+        await consumer.client.heartbeats.send_all()
+
+        assert subscribed(cluster.broker) == {TOPIC: "a"}
+        assert {queue.topic for queue in consumer.assignment()} == {TOPIC}
+
+
 async def test_unsubscribing_commits_and_revokes(cluster: FakeCluster) -> None:
     cluster.create_topic("invoices", 1)
     put(cluster, *numbers(4))

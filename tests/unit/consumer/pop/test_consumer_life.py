@@ -249,6 +249,27 @@ async def test_a_cancelled_subscription_is_withdrawn_from_the_brokers(cluster: F
         await until(lambda: set(members.groups[GROUP].subscriptions) == {TOPIC})
 
 
+async def test_the_later_of_two_overlapping_subscriptions_wins(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with popping(cluster) as consumer:
+        engine = consumer._engine
+        prepare, may_go_on = engine._prepare, asyncio.Event()
+
+        async def prepare_late(_: object) -> None:
+            monkeypatch.setattr(engine, "_prepare", prepare)
+            await may_go_on.wait()
+
+        monkeypatch.setattr(engine, "_prepare", prepare_late)
+        calls = [asyncio.create_task(consumer.subscribe(TOPIC, each)) for each in ("a", "b")]
+        await asyncio.wait(calls, timeout=0.05)
+        may_go_on.set()
+        await asyncio.gather(*calls)
+
+        assert engine.subscriptions[TOPIC].expression == "b"
+        assert cluster.broker.members.groups[GROUP].subscriptions[TOPIC].sub_string == "b"
+
+
 async def test_messages_popped_while_a_subscription_fails_are_redelivered(
     cluster: FakeCluster,
 ) -> None:
