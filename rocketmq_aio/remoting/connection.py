@@ -22,7 +22,7 @@ from rocketmq_aio.errors import (
     RequestTimeoutError,
 )
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.protocol.codes import RESPONSE_FLAG, ResponseCode
+from rocketmq_aio.protocol.codes import RESPONSE_FLAG, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command, decode_command
 from rocketmq_aio.protocol.frame import FrameDecoder
 from rocketmq_aio.remoting.waiters import WaiterQueue
@@ -37,6 +37,16 @@ STUCK_FRAME_SECONDS: Final = 4.0  # timeouts and the same incomplete frame
 ADMIT_AT_ONCE: Final = 64  # requests admitted between two writes: bounds the bytes copied at once
 EARLY_PARTS: Final = 24  # two per frame; fewer do not justify a write
 MAX_LATE: Final = 10_000  # responses that callers still expect after their timeout
+# Of a member with more queues than ``max_in_flight`` they would wait for long polls, and it would
+# lose its queues.  They are few: their callers limit them.
+UNLIMITED: Final = frozenset(
+    {
+        *(RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT),
+        *(RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET),
+        *(RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ),
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+    }
+)
 MAX_OPAQUE: Final = 0x7FFF_FFFF
 RETIRED: Final = "retired"  # why a connection ended that was unused
 
@@ -136,7 +146,8 @@ class Connection(asyncio.BufferedProtocol):
     ) -> Command:
         """Send a frame and return the response, whatever its code.
 
-        After GO_AWAY the request is sent once more, over another connection.
+        After GO_AWAY the request is sent once more, over another connection.  It waits while
+        ``max_in_flight`` are unanswered, unless it is one of `UNLIMITED`.
 
         :param on_late: called with a response that arrives after the timeout or a cancellation;
             must not block or raise
@@ -146,7 +157,9 @@ class Connection(asyncio.BufferedProtocol):
         """
         loop = self._loop
         deadline = loop.time() + timeout
-        if self._must_wait or len(self._pending) >= self._max_in_flight:
+        if (self._must_wait or len(self._pending) >= self._max_in_flight) and (
+            code not in UNLIMITED or self._writable is not None
+        ):
             await self._wait_for_room(code, deadline, timeout)
         if self.loss is not None:
             raise NotConnectedError(self.address, self.loss)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from rocketmq_aio.errors import ConnectionLostError, NotConnectedError
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.remoting.connection import ADMIT_AT_ONCE, WRITE_HIGH_BYTES
 from tests.unit.remoting.wire import Wire, outcome, settle
 
@@ -33,6 +34,37 @@ async def test_waiters_are_served_in_order_of_arrival() -> None:
         await asyncio.gather(*asked)
 
         assert [request.body for request in wire.written] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_requests_about_a_membership_do_not_wait_for_long_polls() -> None:
+    async with Wire(max_in_flight=1) as wire:
+        holder, waiting = wire.ask(b"poll"), wire.ask(b"poll")
+        await settle()
+        commit = wire.ask(b"commit", code=RequestCode.UPDATE_CONSUMER_OFFSET)
+        await settle()
+
+        assert [request.body for request in wire.written] == [b"poll", b"commit"]
+        wire.answer(wire.written[1])
+        await commit
+        assert wire.connection.in_flight == 1
+        wire.answer(wire.written[0])
+        await holder
+        await settle()
+        wire.answer(wire.written[2])
+        await waiting
+
+
+async def test_requests_about_a_membership_wait_for_a_peer_that_does_not_read() -> None:
+    async with Wire() as wire:
+        wire.connection.pause_writing()
+        commit = wire.ask(b"commit", code=RequestCode.UPDATE_CONSUMER_OFFSET)
+        await settle()
+        assert wire.written == []
+        wire.connection.resume_writing()
+        await settle()
+
+        wire.answer(wire.written[0])
+        await commit
 
 
 async def test_new_requests_do_not_overtake_waiters() -> None:
