@@ -6,7 +6,7 @@ import re
 from ipaddress import IPv6Address
 from typing import Final
 
-from rocketmq_aio.model.errors import ConfigError
+from rocketmq_aio.model.errors import ConfigError, shown
 
 MAX_PORT: Final = 65_535
 VIP_OFFSET: Final = 2
@@ -22,6 +22,9 @@ def parse_address(text: str, *, setting: str = "address") -> tuple[str, int]:
 
     :raises ConfigError: no port, a port outside 1..65535, or characters no host has
     """
+    scheme, of_url, _ = text.strip().partition("://")
+    if of_url:
+        raise ConfigError(setting, text, f"expected host:port, without {shown(scheme)}://")
     host, colon, port = text.strip().rpartition(":")
     if bracketed := host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -83,9 +83,17 @@ def take_properties(topic: str, properties: Mapping[str, str], named: dict[str, 
             # Not an f-string, which formats a member of a string enum by its name.
             encoded += name + NAME_END + value + PAIR_END
     except (TypeError, AttributeError):
-        reason = "properties are a mapping, their names and values strings"
-        raise InvalidMessageError(topic, reason) from None
+        raise InvalidMessageError(topic, _not_strings(properties)) from None
     return encoded
+
+
+def _not_strings(properties: object) -> str:
+    """Return what is wrong with *properties*, which are no mapping of strings to strings."""
+    if isinstance(properties, Mapping):
+        for name, value in properties.items():
+            if not (isinstance(name, str) and isinstance(value, str)):
+                return f"property {name!r}={value!r}: expected names and values that are strings"
+    return f"properties={properties!r}: expected a mapping of strings to strings"
 
 
 def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
@@ -119,7 +127,7 @@ def join_keys(topic: str, keys: object) -> str:
         given = list(keys)
     good = [key for key in given if isinstance(key, str) and key.strip()]
     if len(good) != len(given):
-        raise InvalidMessageError(topic, f"keys={keys!r}: expected a string or several")
+        raise InvalidMessageError(topic, f"keys={keys!r}: expected a string, or several strings")
     if any(" " in key for key in good):
         reason = f"keys={keys!r}: a key holds no space; give several keys as a list"
         raise InvalidMessageError(topic, reason)

@@ -12,6 +12,7 @@ from rocketmq_aio.protocol.bodies import SubscriptionData
 
 ALL: Final = "*"
 KINDS: Final = ("TAG", "SQL92")  # for other kinds brokers return all messages unfiltered
+EXAMPLE: Final = 'tags joined by ||, such as "new || paid"'
 SIGN_BIT: Final = 0x8000_0000
 
 
@@ -69,7 +70,7 @@ def subscription(topic: str, selector: str | MessageSelector | None, version: in
     elif selector is None or isinstance(selector, str):
         expression, kind = selector or ALL, "TAG"
     else:
-        raise ConfigError("selector", selector, "expected a tag expression or a MessageSelector")
+        raise ConfigError("selector", selector, f"expected {EXAMPLE}, or a MessageSelector")
     if not isinstance(expression, str) or kind not in KINDS:
         raise ConfigError("selector", selector, f"expected text of kind {' or '.join(KINDS)}")
     try:
@@ -81,6 +82,7 @@ def subscription(topic: str, selector: str | MessageSelector | None, version: in
     if expression.strip() in ("", ALL):
         return Subscription(topic, ALL, kind, frozenset(), version)
     tags = frozenset(tag.strip() for tag in expression.split("||")) - {""}
-    if not tags:
-        raise ConfigError("selector", expression, 'expected tags joined by ||, or "*"')
+    # A tag with a bar cannot be sent either: `new | paid` would match nothing.
+    if not tags or any("|" in tag for tag in tags):
+        raise ConfigError("selector", expression, f'expected {EXAMPLE}, or "*"')
     return Subscription(topic, expression, kind, tags, version)

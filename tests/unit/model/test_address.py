@@ -123,6 +123,12 @@ def test_a_list_with_an_invalid_address_is_rejected(text: str) -> None:
         parse_addresses(text)
 
 
+@pytest.mark.parametrize("scheme", ["tcp", "https", "rocketmq"])
+def test_an_error_about_a_scheme_names_it(scheme: str) -> None:
+    with pytest.raises(ConfigError, match=f"namesrv='{scheme}://.*without {scheme}://"):
+        parse_addresses(f"{scheme}://127.0.0.1:9876")
+
+
 def test_an_address_of_a_list_may_be_ipv6() -> None:
     assert parse_addresses("[::1]:9876;127.0.0.1:9876") == ("[::1]:9876", "127.0.0.1:9876")
 

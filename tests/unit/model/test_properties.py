@@ -105,6 +105,11 @@ def test_invalid_keys_are_rejected(keys: object) -> None:
         join_keys("orders", keys)
 
 
+def test_an_error_about_keys_asks_for_strings() -> None:
+    with pytest.raises(InvalidMessageError, match=r"keys=\[42\]: .*strings"):
+        join_keys("orders", [42])
+
+
 # --- checks -------------------------------------------------------------------------------------
 
 
@@ -138,6 +143,11 @@ def test_names_of_light_message_queues_hold_no_slash() -> None:
 def test_properties_must_map_strings_to_strings(properties: object) -> None:
     with pytest.raises(InvalidMessageError, match="strings"):
         take_properties("orders", properties, {})  # type: ignore[arg-type]
+
+
+def test_an_error_about_a_property_names_it_and_its_value() -> None:
+    with pytest.raises(InvalidMessageError, match="property 'price'=12:"):
+        take_properties("orders", {"country": "FR", "price": 12}, {})  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize("properties", [{"": "a"}, {" ": "a"}, {"a": ""}, {"a": "\t\n"}])

@@ -57,7 +57,6 @@ def test_the_default_expression_is_all_messages(selector: str | MessageSelector 
         ("paid || ", {"paid"}),
         ("|| paid", {"paid"}),
         ("已付", {"已付"}),
-        ("a|b", {"a|b"}),
         ("a b", {"a b"}),
     ],
 )
@@ -106,9 +105,18 @@ def test_an_expression_without_tags_is_rejected(expression: str) -> None:
         MessageSelector.by_sql("a = '\udfff'"),
     ],
 )
-def test_an_invalid_expression_is_rejected(selector: object) -> None:
+def test_an_invalid_selector_is_rejected(selector: object) -> None:
     with pytest.raises(ConfigError, match="selector"):
         subscription("orders", selector, 5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("expression", ["new | paid", "new|paid", "new ||| paid", "|"])
+def test_tags_of_an_expression_hold_no_bar(expression: str) -> None:
+    for selector in (expression, MessageSelector.by_tag(expression)):
+        with pytest.raises(ConfigError, match=r'selector=.* such as "new \|\| paid"') as caught:
+            subscription("orders", selector, 5)
+
+        assert caught.value.value == expression
 
 
 @pytest.mark.parametrize("expression", ["", "  ", None, 5])

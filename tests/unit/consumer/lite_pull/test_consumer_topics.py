@@ -340,7 +340,7 @@ async def test_assigned_topics_may_have_different_expressions(
         ]
         with pytest.raises(ConfigError, match="topic 'orderz' has no queue"):
             await consumer.assign(queues, {"orderz": "even"})
-        with pytest.raises(ConfigError, match="expected a tag expression"):
+        with pytest.raises(ConfigError, match="expected tags joined by"):
             await consumer.assign(queues, {TOPIC: 5})  # type: ignore[dict-item]
 
 
