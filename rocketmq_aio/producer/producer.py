@@ -81,7 +81,7 @@ class Producer(ClientBase, Generic[V]):
         self._selection = sender.selection
         self._is_hooked = bool(hook_calls)
         is_batching = config.auto_batch is not None
-        self._is_short = not is_batching and not self._is_hooked
+        self._is_short = not is_batching
         self._send_unhooked = self._batched_sends.send if is_batching else self._send_alone
         self._send_by_parts = self._send_hooked if self._is_hooked else self._send_unhooked
 
@@ -127,18 +127,24 @@ class Producer(ClientBase, Generic[V]):
         if not self._is_short or message.timed or (keyed and fixed):
             choice = QueueChoice(queue, selector, sharding_key) if keyed or fixed else NO_CHOICE
             return await self._send_by_parts(message, choice, seconds, deadline)
-        # As `Sender.send`, with coroutines and functions less.
+        # As `Sender.send` and `SendHooks.around`, with coroutines and functions less.
+        context, started = None, 0.0
+        if self._is_hooked:
+            context = self._hooks.context("send", message, queue)
+            self._hooks.before(context)
+            message, started = context.messages[0], monotonic()
         topic, size = message.topic, len(message.body)
         routing, in_flight = ANY_QUEUE, self._in_flight
-        order_key: OrderKey = topic, None
-        if keyed:
-            routing = self._selection.routing_by_key(message, sharding_key)
-            order_key = topic, routing.key
-            if not self._order.try_acquire(order_key):
-                await self._sender.wait_for_order(order_key, deadline)
-        elif fixed:
-            routing = self._selection.routing(message, QueueChoice(queue, selector))
+        order_key: OrderKey | None = None
         try:
+            if keyed:
+                routing = self._selection.routing_by_key(message, sharding_key)
+                key = topic, routing.key
+                if not self._order.try_acquire(key):
+                    await self._sender.wait_for_order(key, deadline)
+                order_key = key
+            elif fixed:
+                routing = self._selection.routing(message, QueueChoice(queue, selector))
             if not in_flight.try_acquire(size):
                 await self._sender.wait_for_room(size, deadline, topic)
             try:
@@ -158,12 +164,20 @@ class Producer(ClientBase, Generic[V]):
                     message, target, message_id, now_ms, self._config, routing.extra
                 )
                 request.fixed = routing.fixed
-                return await self._attempts.run(request, publish, deadline)
+                result = await self._attempts.run(request, publish, deadline)
             finally:
                 in_flight.release(size)
+        except BaseException as error:
+            if context is not None:
+                self._hooks.after(context, started, error)
+            raise
         finally:
-            if keyed:
+            if order_key is not None:
                 self._order.release(order_key)
+        if context is not None:
+            context.outcomes = (result,)
+            self._hooks.after(context, started)
+        return result
 
     def send_nowait(
         self, message: Message, *, queue: MessageQueue | None = None
