@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import anyio
 
 from rocketmq_aio.config.consumer import AllocateStrategy, ConsumerConfig
+from rocketmq_aio.consumer.checks.missing_group import MissingGroup
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
 from rocketmq_aio.consumer.rebalance.strategies.allocation import (
@@ -76,6 +77,7 @@ class Rebalancer:
         self._assignment = assignment
         self._topics = topics
         self._apply = apply
+        self._missing_group = MissingGroup(context)
         self._wake = asyncio.Event()
         self._complete = asyncio.Event()
         self._changes = 0  # of the subscribed topics
@@ -136,6 +138,7 @@ class Rebalancer:
         topics = list(self._topics())
         for topic in self.popped.keys() - topics:
             del self.popped[topic]
+        self._missing_group.retain(topics)
         await self._query_members(topics)
         if self._assignment is None:  # no requests: tasks would cost more than everything else
             shares = {topic: await self._known_share(topic) for topic in topics}
@@ -196,6 +199,10 @@ class Rebalancer:
         members: dict[str, list[str] | RocketMQError] = {**listed, **failures}
         self._members = {topic: members[address] for topic, address in asked.items()}
         self._asked = asked
+        for topic, address in asked.items():
+            if not isinstance(known := members[address], RocketMQError):
+                is_listed = self._instance.client_id in known
+                await self._missing_group.note(topic, address, is_listed=is_listed)
 
     async def _members_of(self, address: str) -> list[str]:
         """Return the members that a broker knows, empty if it may not know all yet."""
