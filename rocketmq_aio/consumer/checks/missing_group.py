@@ -68,8 +68,8 @@ class MissingGroup:
         except RocketMQError as error:
             logger.debug("group_not_checked", topic=queue.topic, reason=str(error))
             return
-        error = broker_error(command, address)
-        if isinstance(error, SubscriptionError) and queue.topic in self._unlisted:
+        rejection = broker_error(command, address)
+        if isinstance(rejection, SubscriptionError) and queue.topic in self._unlisted:
             self._unlisted[queue.topic] = REPORTED
-            event = PullFailed(queue=queue, reason=str(error))
+            event = PullFailed(queue=queue, reason=str(rejection))
             context.warn("pull_failed", event, queue=str(queue))
