@@ -140,6 +140,7 @@ class GroupEngine(Generic[Q]):
         # The former offset of a topic that was created again must not come back.
         created_again = self._starts.was_gone(assigned.queue.topic)
         if new and (self.config.start_from != "earliest" or created_again):
+            assigned.trust()
             assigned.commit_due = True
             self._tasks.spawn(self.commits.commit_progress, (assigned,), name="start-position")
 
@@ -148,6 +149,10 @@ class GroupEngine(Generic[Q]):
         self.commits.invalidate(assigned)  # a broker that lost messages may have lost commits, too
         assigned.commit_due = True
         await self.commits.commit_progress((assigned,))
+
+    def on_cut_off(self, assigned: Q) -> None:
+        """Commit no less than other members, who may have the queue by now."""
+        assigned.doubt()
 
     def on_recovered(self, assigned: Q) -> None:
         """Commit again: the queue is pulled after failures."""

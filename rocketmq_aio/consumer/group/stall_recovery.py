@@ -102,7 +102,7 @@ class CommitFence(Generic[Q]):
         """Note that other members may have the queues, and may have committed more."""
         self._count += 1
         for assigned in self._table.values():
-            assigned.min_commit_offset = UNVERIFIED
+            assigned.doubt()
 
     def _end_stall(self, seconds: float) -> None:
         self.invalidate()

@@ -10,7 +10,7 @@ from rocketmq_aio.config.validation import checked_queue
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.group.stall_recovery import CommitFence
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
-from rocketmq_aio.consumer.offsets.commits import Commits
+from rocketmq_aio.consumer.offsets.commits import Commits, Lost
 from rocketmq_aio.consumer.offsets.remote_store import check_offset
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN
 from rocketmq_aio.errors import CommitError, ConfigError
@@ -19,7 +19,6 @@ from rocketmq_aio.model.values import MessageQueue
 NOT_ASSIGNED: Final = "this consumer does not have the queue (any more)"
 
 Offsets = Mapping[MessageQueue, int] | Collection[MessageQueue] | None
-Lost = dict[MessageQueue, BaseException]
 
 
 class ManualCommits(Commits):

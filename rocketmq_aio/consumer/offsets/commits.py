@@ -11,12 +11,14 @@ import anyio
 from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
-from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED, QueueState
 from rocketmq_aio.errors import CommitError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue
 
 logger = get_logger(__name__)
+
+Lost = dict[MessageQueue, BaseException]
 
 
 class Commits:
@@ -25,7 +27,7 @@ class Commits:
     :param automatic: whether processed messages are committed; else only queues whose commit is
         due are
     :param may_commit: whether the progress of a queue may be committed now
-    :param refresh: called with the queues to commit, before `may_commit`; see `CommitFence`
+    :param refresh: reads what other members committed, and returns what failed; see `CommitFence`
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class Commits:
         *,
         automatic: bool = True,
         may_commit: Callable[[QueueState], bool] | None = None,
-        refresh: Callable[[Iterable[QueueState]], Awaitable[object]] | None = None,
+        refresh: Callable[[Iterable[QueueState]], Awaitable[Lost]] | None = None,
         on_event: Callable[[ConsumerEvent], None],
     ) -> None:
         self._store = store
@@ -64,9 +66,11 @@ class Commits:
         due = [each for each in queues if self._is_due(each)]
         if not due:
             return
-        if self._refresh is not None:
-            await self._refresh(due)
         _, lost = await self._persist(due)
+        unverified = [each for each in due if each.min_commit_offset == UNVERIFIED]
+        if self._refresh is not None and unverified:  # these last: their broker may not respond
+            lost |= await self._refresh(unverified)
+            lost |= (await self._persist(unverified))[1]
         if lost:
             reason = str(CommitError(lost))
             logger.warning("commit_failed", reason=reason)
@@ -88,15 +92,13 @@ class Commits:
             except RocketMQError as error:
                 logger.warning("offset_not_forgotten", queue=str(queue), reason=str(error))
 
-    async def _persist(
-        self, queues: Iterable[QueueState]
-    ) -> tuple[Collection[QueueState], dict[MessageQueue, BaseException]]:
+    async def _persist(self, queues: Iterable[QueueState]) -> tuple[Collection[QueueState], Lost]:
         """Store the offsets of *queues*; return those updated, and the errors by queue.
 
         A queue can be in both.  The store keeps failed offsets for the next attempt.
         """
         updated: dict[QueueState, int] = {}
-        lost: dict[MessageQueue, BaseException] = {}
+        lost: Lost = {}
         for assigned in queues:
             try:
                 offset = await self._update(assigned)
@@ -108,9 +110,14 @@ class Commits:
         if updated:
             lost |= await self._make_durable([each.queue for each in updated])
         for assigned, offset in updated.items():
-            if assigned.queue not in lost and assigned.committable == offset:
-                assigned.commit_due = self._may_be_undone(assigned.queue)
+            if assigned.queue not in lost:
+                self._note_stored(assigned, offset)
         return updated, lost
+
+    def _note_stored(self, assigned: QueueState, offset: int) -> None:
+        assigned.note_committed()
+        if assigned.committable == offset:
+            assigned.commit_due = self._may_be_undone(assigned.queue)
 
     async def _update(self, assigned: QueueState) -> int:
         """Update the store; return the offset, `UNKNOWN` when there is nothing to commit."""

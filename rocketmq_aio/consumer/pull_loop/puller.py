@@ -32,9 +32,11 @@ from rocketmq_aio.errors import (
     BrokerError,
     BusyError,
     CodecError,
+    ConnectionLostError,
     NotConnectedError,
     OffsetIllegalError,
     PermissionDeniedError,
+    RequestTimeoutError,
     RocketMQError,
     SubscriptionError,
     with_notes,
@@ -61,10 +63,12 @@ LONGEST_BUSY_SECONDS: Final = 0.5
 HEARTBEAT_SECONDS: Final = 1.0  # between heartbeats after failed pulls of any queue
 LONGEST_PAUSE_SECONDS: Final = 2.0
 START_PAUSE_SECONDS: Final = 1.0
+CUT_OFF_SECONDS: Final = 10.0  # without a response; brokers may have dropped this member
 # How much is pulled again if the log of a master may have other messages at offsets that were
 # filtered out: more than a replica lacks, but not all messages since the last one that matched.
 RESCANNED_OFFSETS: Final = 16_384
 LOG_DIFFERS: Final = "the log of the master differs from this offset on"
+NO_RESPONSE: Final = (NotConnectedError, ConnectionLostError, RequestTimeoutError)
 DENIED: Final = (AuthError, PermissionDeniedError)
 
 
@@ -81,6 +85,7 @@ class PullOwner(Protocol[Q_contra]):
     def on_pulled(self, assigned: Q_contra, messages: int, passed: int) -> None: ...
     def on_started(self, assigned: Q_contra, *, new: bool) -> None: ...
     async def on_corrected(self, assigned: Q_contra) -> None: ...
+    def on_cut_off(self, assigned: Q_contra) -> None: ...
     def on_recovered(self, assigned: Q_contra) -> None: ...
 
 
@@ -442,6 +447,12 @@ class Puller(Generic[Q]):
         if isinstance(error, BusyError):
             await anyio.sleep(busy.next_pause())
             return
+        now = asyncio.get_running_loop().time()
+        if isinstance(error, NO_RESPONSE) and backoff.failures:
+            if now - assigned.failing_since > CUT_OFF_SECONDS:
+                self._owner.on_cut_off(assigned)
+        else:
+            assigned.failing_since = now
         if not backoff.failures:
             logger.warning("pull_failed", queue=str(assigned.queue), reason=str(error))
             self._context.publish(PullFailed(queue=assigned.queue, reason=str(error)))

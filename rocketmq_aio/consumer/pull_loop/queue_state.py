@@ -15,7 +15,9 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID
 
 UNKNOWN: Final = -1
-UNVERIFIED: Final = 2**63  # a `min_commit_offset` that no queue reaches
+# Of `min_commit_offset`: one that no queue reaches, and one that was set here and is not committed.
+UNVERIFIED: Final = 2**63
+TRUSTED: Final = -2
 
 
 class QueueState:
@@ -28,6 +30,7 @@ class QueueState:
     __slots__ = (
         *("queue", "process_queue", "next_offset", "commit_due", "min_commit_offset", "generation"),
         *("dropped", "released", "paused", "drained", "failure", "start_error", "started"),
+        "failing_since",
         *("broker_id", "master", "connection", "bounds", "last_message", "filtered_from"),
         "replica_ended",
         *("pull_request", "scope", "wake"),
@@ -65,6 +68,7 @@ class QueueState:
         self.started = anyio.Event()
         self.start_error: RocketMQError | None = None  # why the start offset is unknown
         self.drained: anyio.Event | None = None  # set when no message is in flight
+        self.failing_since = 0.0  # by the event loop's clock, while pulls fail
         self.last_pull = 0.0  # both in monotonic seconds, for administrators
         self.last_consume = 0.0
 
@@ -137,8 +141,18 @@ class QueueState:
             self.master = ""
 
     def trust(self) -> None:
-        """Allow commits below those of other members: the position was set explicitly."""
-        self.min_commit_offset = UNKNOWN
+        """Allow a commit below those of other members: the position was set explicitly."""
+        self.min_commit_offset = TRUSTED
+
+    def doubt(self) -> None:
+        """Note that other members may have the queue, and may have committed more."""
+        if self.min_commit_offset != TRUSTED:
+            self.min_commit_offset = UNVERIFIED
+
+    def note_committed(self) -> None:
+        """Note that the position is committed; later ones are not set explicitly."""
+        if self.min_commit_offset == TRUSTED:
+            self.min_commit_offset = UNKNOWN
 
     def drop(self) -> None:
         """Stop pulling and delivering: the queue is revoked."""

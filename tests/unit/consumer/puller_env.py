@@ -160,6 +160,7 @@ class PullerEnv:
         self.warn = partial(ConsumerContext.warn, cast(ConsumerContext[ConsumerConfig], self))
         self.started: list[tuple[PolledQueue, bool]] = []
         self.corrected: list[int] = []
+        self.cut_off: list[PolledQueue] = []
         self.recovered: list[PolledQueue] = []
         self.puller = Puller(
             cast(ConsumerContext[ConsumerConfig], self),
@@ -179,6 +180,9 @@ class PullerEnv:
 
     async def on_corrected(self, assigned: PolledQueue) -> None:
         self.corrected.append(assigned.committable)
+
+    def on_cut_off(self, assigned: PolledQueue) -> None:
+        self.cut_off.append(assigned)
 
     def on_recovered(self, assigned: PolledQueue) -> None:
         self.recovered.append(assigned)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
 from rocketmq_aio.consumer.group.stall_recovery import STALL_SECONDS, CommitFence
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
@@ -35,6 +36,7 @@ class FenceEnv:
     def __init__(self) -> None:
         self.now = 0.0
         self.store = AppStore()
+        self.events: list[ConsumerEvent] = []
         self.queue = queue(0)
         self.assigned = assigned_queue(0, cached=10)
         self.assigned.take(HERE)
@@ -43,7 +45,7 @@ class FenceEnv:
         self.table: dict[MessageQueue, PolledQueue] = {self.queue: self.assigned}
         self.fence = CommitFence(self.store, self.table, clock=lambda: self.now)
         self.commits = ManualCommits(
-            self.store, self.table, automatic=True, fence=self.fence, on_event=lambda _: None
+            self.store, self.table, automatic=True, fence=self.fence, on_event=self.events.append
         )
 
     def stall(self, others: int | None = None) -> None:
@@ -56,6 +58,10 @@ class FenceEnv:
         """Commit progress; return the stored offset."""
         await self.commits.commit_progress(self.table.values())
         return self.store.kept.get(self.queue)
+
+    def add_queue(self, committable: int) -> MessageQueue:
+        other = self.table[queue(1)] = assigned_queue(1, begin=committable)
+        return other.queue
 
 
 @pytest.fixture
@@ -125,6 +131,45 @@ async def test_a_manual_commit_of_an_offset_ignores_the_floor(env: FenceEnv) -> 
 
     assert env.store.kept == {env.queue: 1}
     assert await env.commit_progress() == 1
+
+
+async def test_a_queue_that_was_cut_off_commits_no_less_than_others(env: FenceEnv) -> None:
+    other = env.add_queue(5)
+    env.assigned.doubt()
+    env.store.kept[env.queue] = THERE
+
+    assert await env.commit_progress() == THERE
+    assert env.store.kept[other] == 5
+    assert env.store.called("read") == [env.queue]
+
+
+async def test_other_queues_are_committed_before_the_offset_of_one_is_read(env: FenceEnv) -> None:
+    other = env.add_queue(5)
+    env.assigned.doubt()
+    env.store.fail["read"] = LOST
+    await env.commit_progress()
+
+    assert env.store.kept == {other: 5}
+    assert [each for each, _ in env.store.calls].index("persist") < len(env.store.calls) - 1
+    [failed] = env.events
+    assert isinstance(failed, CommitFailed)
+    assert failed.queues == (env.queue,)
+
+
+@pytest.mark.parametrize("by_stall", [False, True])
+async def test_a_seek_is_committed_though_others_may_have_had_the_queue_since(
+    env: FenceEnv, by_stall: bool
+) -> None:
+    env.assigned.move(1)
+    if by_stall:
+        env.stall(THERE)
+    else:
+        env.assigned.doubt()
+        env.store.kept[env.queue] = THERE
+    assert await env.commit_progress() == 1
+    env.stall(THERE)
+
+    assert await env.commit_progress() == THERE
 
 
 async def test_a_seek_resets_the_floor(env: FenceEnv) -> None:

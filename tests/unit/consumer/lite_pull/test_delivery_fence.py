@@ -125,6 +125,7 @@ async def test_one_message_at_a_time_is_withheld_as_well(env: FenceEnv) -> None:
 async def test_an_offset_committed_here_before_a_seek_skips_nothing(env: FenceEnv) -> None:
     env.assigned.mark_processed_at(THERE)
     env.assigned.seek(1)
+    env.assigned.note_committed()
     env.stall()
 
     assert await env.recover() == 1
@@ -134,6 +135,7 @@ async def test_a_position_set_before_the_committed_offset_was_read_stays(env: Fe
     env.assigned.drop()
     env.table[queue(0)] = env.assigned = PolledQueue(queue(0), env.cache)
     env.assigned.seek(1)
+    env.assigned.note_committed()
     env.stall()
 
     assert await env.recover() == 1

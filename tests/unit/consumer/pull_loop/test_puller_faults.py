@@ -210,6 +210,32 @@ async def test_a_failure_is_published_once_until_pulling_works_again(env: Puller
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("seconds", "outcome", "is_cut_off"),
+    [
+        (0.0, Close(), True),
+        (60.0, Close(), False),
+        (0.0, Response(ResponseCode.NO_PERMISSION), False),
+    ],
+    ids=["long", "short", "refused"],
+)
+async def test_the_owner_learns_of_a_queue_that_was_long_without_a_response(
+    env: PullerEnv,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    outcome: Close | Response,
+    is_cut_off: bool,
+) -> None:
+    monkeypatch.setattr(puller_module, "CUT_OFF_SECONDS", seconds)
+    env.respond(outcome, times=3)
+    env.put("a")
+    assigned = env.begin()
+    await env.polled(1)
+
+    assert set(env.cut_off) == ({assigned} if is_cut_off else set())
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_an_interrupt_between_failures_does_not_hide_the_recovery(env: PullerEnv) -> None:
     """A broker that was down may have lost commits, also if a seek came in between."""
     env.respond(Response(ResponseCode.SYSTEM_ERROR), times=None)
