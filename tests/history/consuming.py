@@ -183,7 +183,10 @@ def i16_only_what_is_wanted_is_delivered(history: History) -> Iterator[Finding]:
 
 
 def i19_polls_are_contiguous(history: History) -> Iterator[Finding]:
-    """Within an epoch messages are neither skipped nor repeated."""
+    """Within an epoch messages are neither skipped nor repeated.
+
+    After a stall a member skips those that another one has processed and committed.
+    """
     grouped: dict[tuple[str, MessageQueue, int], list[Delivered]] = defaultdict(list)
     kinds = {name: member.kind for name, member in history.members.items()}
     for each in history.deliveries:
@@ -196,10 +199,28 @@ def i19_polls_are_contiguous(history: History) -> Iterator[Finding]:
         begin = begins.get(epoch)
         expected = bisect_left(offsets, delivered[0].offset if begin is None else begin)
         for each in delivered:
-            if offsets[expected : expected + 1] != [each.offset]:
+            at = bisect_left(offsets, each.offset)
+            skipped = offsets[expected:at]
+            is_processed = skipped and skipped[-1] < _committed_by_others(history, each)
+            if offsets[at : at + 1] != [each.offset] or (at != expected and not is_processed):
                 what = f"{queue} epoch {epoch}: {each.offset} came out of turn"
                 yield Finding(what, (each,))
-            expected = bisect_left(offsets, each.offset) + 1
+            expected = at + 1
+
+
+def _committed_by_others(history: History, delivered: Delivered) -> int:
+    """Return the largest offset that others in the group had committed at a delivery."""
+    return max(
+        (
+            commit.offset
+            for commit in history.commits
+            if commit.group == delivered.group
+            and commit.queue == delivered.queue
+            and commit.consumer != delivered.consumer
+            and commit.at <= delivered.at
+        ),
+        default=0,
+    )
 
 
 def i38_pulls_are_complete(history: History) -> Iterator[Finding]:

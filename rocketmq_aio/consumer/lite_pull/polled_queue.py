@@ -62,7 +62,7 @@ class PolledQueue(QueueState):
         Returns whether the position has changed.
         """
         others = self.min_commit_offset
-        if others == UNVERIFIED or self.commit_due or self.failure or not self.started.is_set():
+        if others == UNVERIFIED or self.failure or not self.started.is_set():
             return False
         if self.dropped or others <= max(self._furthest, self.committable, self.delivered):
             return False

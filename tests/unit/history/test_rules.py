@@ -380,6 +380,16 @@ def test_a_producer_with_an_incomplete_route_keeps_its_queues() -> None:
     assert {violation.rule for violation in check(history, "I6")} == {"I6"}
 
 
+def test_messages_that_another_member_committed_may_be_skipped() -> None:
+    history = clean()
+    left_out(history)
+    history.commits.append(commit(2, 22, consumer="c2"))
+    assert len(check(history, "I19")) == 1  # after the next delivery
+    history.commits.append(commit(2, 15, consumer="c2"))
+
+    assert check(history, "I19") == []
+
+
 def test_redelivery_to_a_new_owner_is_allowed() -> None:
     history = clean()
     history.epochs = [

@@ -141,9 +141,15 @@ async def test_a_position_set_before_the_committed_offset_was_read_stays(env: Fe
     assert await env.recover() == 1
 
 
+async def test_a_commit_that_is_repeated_does_not_keep_the_position(env: FenceEnv) -> None:
+    env.assigned.commit_due = True  # the broker was unreachable
+    env.stall()
+
+    assert await env.recover() == THERE
+
+
 async def test_a_position_that_has_yet_to_be_committed_stays(env: FenceEnv) -> None:
     env.assigned.move(1)  # an administrator has reset it
-    env.assigned.commit_due = True
     env.stall()
 
     assert await env.recover() == 1
