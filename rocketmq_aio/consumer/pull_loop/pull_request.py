@@ -14,6 +14,7 @@ from rocketmq_aio.protocol.header import queue_fields
 from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.protocol.templates import PullTemplate
+from rocketmq_aio.remoting.connection import OnLate
 from rocketmq_aio.remoting.remoting_client import RemotingClient
 
 # Pulls never carry a commit: brokers process requests in any order, so it could overwrite a later
@@ -27,9 +28,10 @@ class PullRequest:
     :param lite: pull for a lite pull consumer or reader
     :param own_code: send LITE_PULL_MESSAGE instead of PULL_MESSAGE; brokers from 5.0 know it
     :param wait_seconds: how long the broker may hold the request at the end of the queue
+    :param on_late: called with a response that arrives after the pull was abandoned
     """
 
-    __slots__ = ("_header", "_template", "own_code", "subscription")
+    __slots__ = ("_header", "_on_late", "_template", "own_code", "subscription")
 
     def __init__(
         self,
@@ -42,7 +44,9 @@ class PullRequest:
         own_code: bool = False,
         wait_seconds: float = 0.0,
         max_bytes: int | None = None,
+        on_late: OnLate | None = None,
     ) -> None:
+        self._on_late = on_late
         self.subscription = subscription
         self.own_code = own_code
         flags = PULL_SUBSCRIPTION
@@ -72,9 +76,9 @@ class PullRequest:
         template = self._template
         if not remoting.takes_prepared:
             header = msgspec.structs.replace(self._header, queue_offset=offset)
-            return remoting.request(address, header, timeout=timeout)
+            return remoting.request(address, header, timeout=timeout, on_late=self._on_late)
 
         def frame(opaque: int) -> tuple[bytes, bytes]:
             return template.frame(opaque, offset), b""
 
-        return remoting.exchange(address, template.code, frame, timeout)
+        return remoting.exchange(address, template.code, frame, timeout, self._on_late)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
 import anyio
@@ -299,8 +300,26 @@ class Puller(Generic[Q]):
             lite=self._lite,
             own_code=own_code,
             wait_seconds=self._config.long_poll_seconds,
+            on_late=partial(self._note_late, assigned),
         )
         return request
+
+    def _note_late(self, assigned: Q, command: Command) -> None:
+        """Follow a reset in the response to an abandoned pull: the broker sends it only once."""
+        if command.code != ResponseCode.PULL_OFFSET_MOVED or not _is_reset(command.remark):
+            return
+        self._context.tasks.spawn(self._reset, assigned, command, name=f"reset-{assigned.queue}")
+
+    async def _reset(self, assigned: Q, command: Command) -> None:
+        try:
+            offset = read_response(command).next_begin_offset
+        except CodecError as error:
+            logger.warning("reset_unreadable", queue=str(assigned.queue), reason=str(error))
+            return
+        if not assigned.released:
+            reset = broker_error(command, assigned.queue.broker_name)
+            assigned.interrupt()
+            await self._correct(assigned, reset, assigned.next_offset, offset)
 
     def _nothing_found(self, assigned: Q, command: Command, address: str, offset: int) -> None:
         response = read_response(command)
@@ -383,7 +402,7 @@ class Puller(Generic[Q]):
     async def _moved(self, assigned: Q, command: Command, address: str, requested: int) -> None:
         """The offset does not exist: go on as the policy says, and publish an event."""
         corrected = read_response(command).next_begin_offset
-        reset = RESET_REMARK in (command.remark or "")
+        reset = _is_reset(command.remark)
         if not reset and assigned.broker_id != MASTER_ID:
             # A replica may lag behind the master: its end of the queue may be too early.
             assigned.broker_id = MASTER_ID
@@ -407,7 +426,7 @@ class Puller(Generic[Q]):
         self, assigned: Q, error: BrokerError, requested: int, corrected: int
     ) -> bool:
         """Go on at *corrected* or where the policy says; return False if the position changed."""
-        reset = RESET_REMARK in (error.remark or "")
+        reset = _is_reset(error.remark)
         policy = "broker" if reset else self._config.offset_illegal
         if policy == "error":
             self._hold(assigned, error, requested, corrected)
@@ -471,6 +490,10 @@ class Puller(Generic[Q]):
         if now - self._last_heartbeat >= HEARTBEAT_SECONDS:
             self._last_heartbeat = now
             await self._instance.heartbeats.send_all(self._context.group)
+
+
+def _is_reset(remark: str | None) -> bool:
+    return RESET_REMARK in (remark or "")
 
 
 def _was_filtered(assigned: QueueState, offset: int) -> bool:

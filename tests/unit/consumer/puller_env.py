@@ -93,12 +93,19 @@ class FakeInstance:
         assert group == "billing"
         self.beats += 1
 
-    async def request(self, address: str, header: RequestHeader, *, timeout: float) -> Command:
+    async def request(
+        self, address: str, header: RequestHeader, *, timeout: float, on_late: object = None
+    ) -> Command:
         self.addressed.append(address)
         return await self._ask(Command(header.code, 0, ext=to_ext_fields(header)), timeout)
 
     async def exchange(
-        self, address: str, code: int, frame: Callable[[int], tuple[bytes, bytes]], timeout: float
+        self,
+        address: str,
+        code: int,
+        frame: Callable[[int], tuple[bytes, bytes]],
+        timeout: float,
+        on_late: object = None,
     ) -> Command:
         command = read_frame(b"".join(frame(7)))
         assert command is not None

@@ -308,6 +308,21 @@ async def test_a_reset_at_the_broker_is_applied_committed_and_published(
         await committed(cluster, {0: 3})
 
 
+async def test_a_reset_in_the_response_to_an_abandoned_pull_is_applied() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster, *numbers(10))
+        async with consuming(cluster, auto_commit=False) as consumer:
+            with cluster.faults.hold(RequestCode.LITE_PULL_MESSAGE, executed=False) as pulls:
+                await pulls.wait()
+                await consumer.seek(queue(), 10)
+                await cluster.broker.wait_for(RequestCode.LITE_PULL_MESSAGE, 2)
+                cluster.broker.state.reset_offsets[GROUP, TOPIC, 0] = 3
+                pulls.release()
+
+            assert bodies(await polled(consumer, 7)) == numbers(7, 3)
+            await committed(cluster, {0: 3})
+
+
 async def test_a_broker_may_query_consumed_offsets(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     async with consuming(cluster) as consumer:
