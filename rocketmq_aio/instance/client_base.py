@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import Enum
 from threading import get_ident
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
 import anyio
 
@@ -21,7 +21,7 @@ from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import check_group
 from rocketmq_aio.remoting.background_tasks import in_background_task
-from rocketmq_aio.remoting.fork import FORKED, reset_after_fork
+from rocketmq_aio.remoting.fork import FORKED, copy_error, reset_after_fork
 
 logger = get_logger(__name__)
 
@@ -251,6 +251,9 @@ class ClientBase:
             await self._instance.routes.get(TEMPLATE_TOPIC)
         except RouteNotFoundError:
             logger.debug("no_template_topic", topic=TEMPLATE_TOPIC)
+
+    def __reduce__(self) -> NoReturn:
+        raise copy_error(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._group!r}>"

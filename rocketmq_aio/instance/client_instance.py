@@ -9,7 +9,7 @@ import socket
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from time import time_ns
-from typing import Final, Self, TypeVar
+from typing import Final, NoReturn, Self, TypeVar
 
 import anyio
 from msgspec.structs import replace
@@ -28,7 +28,7 @@ from rocketmq_aio.model.address import before_vip, parse_address, parse_addresse
 from rocketmq_aio.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
 from rocketmq_aio.protocol.requests.groups import UnregisterClient
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
-from rocketmq_aio.remoting.fork import FORKED, reset_after_fork
+from rocketmq_aio.remoting.fork import FORKED, copy_error, reset_after_fork
 from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.remoting.remoting_client import RemotingClient
 
@@ -367,6 +367,9 @@ class MQClientInstance:
             self.heartbeats.retain(in_use)
             for address in self._connection_numbers.keys() - in_use:
                 del self._connection_numbers[address]
+
+    def __reduce__(self) -> NoReturn:
+        raise copy_error("an MQClientInstance")
 
     def _fail(self, cause: BaseException) -> None:
         self.failure = cause

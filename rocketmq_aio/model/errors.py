@@ -14,8 +14,8 @@ def shown(text: str | None) -> str:
     return cleaned if len(text) <= REMARK_SHOWN else cleaned + "..."
 
 
-class RocketMQError(Exception):
-    """Base of all exceptions of this package; they can be copied and pickled."""
+class CopyableException(Exception):  # noqa: N818 - also of those that are no errors
+    """Base of exceptions that can be copied and pickled, whatever their constructors take."""
 
     def __reduce__(self) -> tuple[object, ...]:
         # The default calls the class with the message, which __init__ does not take.
@@ -23,12 +23,16 @@ class RocketMQError(Exception):
 
 
 def _restored(
-    kind: type[RocketMQError], args: tuple[object, ...], facts: dict[str, object]
-) -> RocketMQError:
+    kind: type[CopyableException], args: tuple[object, ...], facts: dict[str, object]
+) -> CopyableException:
     error = kind.__new__(kind)
     error.args = args  # explicitly: OSError.__new__ ignores them
     error.__dict__.update(facts)
     return error
+
+
+class RocketMQError(CopyableException):
+    """Base of all exceptions of this package; they can be copied and pickled."""
 
 
 class ConfigError(RocketMQError, ValueError):

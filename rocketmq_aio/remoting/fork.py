@@ -9,6 +9,11 @@ from weakref import WeakSet
 FORKED: Final = "was started before this process was forked; make and start a new one in the child"
 
 
+def copy_error(what: object) -> TypeError:
+    """Return the error for copying or pickling *what*, whose connections cannot be shared."""
+    return TypeError(f"{what} cannot be copied or pickled: make one in the process that uses it")
+
+
 class Started(Protocol):
     """An object that belongs to the process that started it."""
 

@@ -16,6 +16,7 @@ from rocketmq_aio.consumer.common.redelivery import check_delay_level
 from rocketmq_aio.errors import ConfigError, PayloadError
 from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.model.codec import Codec, V
+from rocketmq_aio.model.errors import CopyableException
 from rocketmq_aio.model.message import MessageExt, decode_all
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.threads import run_in_thread
@@ -31,7 +32,7 @@ Call: TypeAlias = Callable[[list[MessageExt]], Awaitable[object]]
 One: TypeAlias = Callable[[MessageExt], Awaitable[object]]
 
 
-class RetryRequest(Exception):  # noqa: N818 - not an error
+class RetryRequest(CopyableException):
     """Raised or returned by a handler to choose how a message is retried."""
 
 

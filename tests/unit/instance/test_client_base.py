@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
+import pickle
+from collections.abc import Callable
 
 import anyio
 import pytest
@@ -54,6 +57,16 @@ async def test_it_works_between_start_and_close_only() -> None:
             member.work()
         with pytest.raises(ClosedError):
             member.work()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+async def test_it_cannot_be_copied_or_pickled(copied: Callable[[object], object]) -> None:
+    async with FakeCluster() as cluster:
+        not_started = PlainClient(config_of(cluster))
+        async with PlainClient(config_of(cluster)) as member:
+            for client in (not_started, member, member.client):
+                with pytest.raises(TypeError, match="make one in the process that uses it"):
+                    copied(client)
 
 
 async def test_it_is_started_once() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import math
+import pickle
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -13,7 +15,13 @@ from typing import Any
 import pytest
 
 from rocketmq_aio.consumer.push.consume_service import reason_of
-from rocketmq_aio.consumer.push.handlers import BatchContext, Handler, RetryLater, SuspendQueue
+from rocketmq_aio.consumer.push.handlers import (
+    BatchContext,
+    Handler,
+    RetryLater,
+    RetryRequest,
+    SuspendQueue,
+)
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.parts import message, messages, offsets, queue
@@ -230,6 +238,23 @@ def test_invalid_suspend_times_are_rejected(seconds: Any) -> None:  # noqa: ANN4
         SuspendQueue(seconds)
 
     assert (caught.value.setting, caught.value.value) == ("seconds", seconds)
+
+
+class BankIsBusy(RetryLater):
+    def __init__(self, bank: str, seconds: int) -> None:
+        super().__init__(delay_level=3)
+        self.bank, self.seconds = bank, seconds
+
+
+@pytest.mark.parametrize("request_", [RetryLater(3), SuspendQueue(1.5), BankIsBusy("east", 9)])
+def test_a_retry_request_can_be_copied_and_pickled(request_: RetryRequest) -> None:
+    # As `ProcessPoolExecutor` does with what a function raises in its process.
+    for twin in (copy.copy(request_), pickle.loads(pickle.dumps(request_))):
+        assert (type(twin), str(twin), vars(twin)) == (
+            type(request_),
+            str(request_),
+            vars(request_),
+        )
 
 
 def test_nan_is_rejected_as_a_suspend_time() -> None:
