@@ -201,6 +201,8 @@ class BrokerAdmin:
         """Return *count* entries of a consume queue from *index* on.
 
         :param group: match the entries with the subscription of this connected group
+        :raises ConfigError: the topic is not on the broker, or there is no entry *index*
+        :raises BrokerError: there is no such queue, or it has never had a message
         """
         header = operations.GetConsumeQueue(
             topic=queue.topic,
@@ -214,7 +216,10 @@ class BrokerAdmin:
             raise ConfigError("queue", queue, f"the topic is on {sorted(masters)}")
         target = {queue.broker_name: masters[queue.broker_name]}
         action = f"reading the consume queue {queue}"
-        return (await self._servers.read_each(action, target, header, ConsumeQueue)).popitem()[1]
+        (response,) = (await self._servers.send_each(action, target, header)).values()
+        if not response.body:
+            raise ConfigError("index", index, response.remark or "there is no such entry")
+        return read_body(response.body, ConsumeQueue)
 
     # --- settings -------------------------------------------------------------------------------
 

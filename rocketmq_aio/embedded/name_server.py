@@ -9,13 +9,14 @@ from typing import Any, Final, Unpack
 
 import msgspec
 
+from rocketmq_aio.admin.server_results import read_properties
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
 from rocketmq_aio.embedded.broker.store import READ_WRITE, UNIT, UNIT_GROUP
 from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.handlers import answers, handlers_of, handles, reads
 from rocketmq_aio.embedded.loop_thread import from_any_thread
-from rocketmq_aio.embedded.responses import Handler, HandlerResult, Response
+from rocketmq_aio.embedded.responses import Handler, HandlerResult, Response, properties_body
 from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.bodies import BrokerData
@@ -33,6 +34,13 @@ from rocketmq_aio.protocol.requests.groups import GetRouteInfo
 from rocketmq_aio.protocol.requests.operations import ListKVConfig
 
 ORDER_CONFIGS: Final = "ORDER_TOPIC_CONFIG"
+RETURN_ORDER: Final = "orderMessageEnable"  # whether routes have the order configuration
+SETTINGS: Final = {  # with the defaults of real name servers
+    "clusterTest": "false",
+    RETURN_ORDER: "false",
+    "productEnvName": "center",
+    "returnOrderTopicConfigToBroker": "true",
+}
 ADDRESSES: Final = re.compile(rb'"brokerAddrs":{[^}]*}')
 BROKER_ID: Final = re.compile(rb'"(\d+)":')
 REGISTER_SECONDS: Final = 30.0  # between two registrations of a broker
@@ -72,6 +80,7 @@ class EmbeddedNameServer(EmbeddedServer):
         self.headless: set[str] = set()  # brokers with only a replica registered
         self.dialect = dialect
         self.configs: dict[str, dict[str, str]] = {}  # KV configuration by namespace
+        self.settings = dict(SETTINGS)
         self.wiped: set[str] = set()  # brokers without write permission in all routes
         self._handlers = handlers_of(self.version.major, self)
 
@@ -206,7 +215,13 @@ class EmbeddedNameServer(EmbeddedServer):
 
     @answers(RequestCode.GET_NAMESRV_CONFIG)
     def config(self) -> object:
-        return Response(body=f"listenPort={self.port}\norderMessageEnable=false\n".encode())
+        return Response(body=properties_body({**self.settings, "listenPort": str(self.port)}))
+
+    @reads(Command, RequestCode.UPDATE_NAMESRV_CONFIG)
+    def update_config(self, command: Command) -> None:
+        """Store settings; unknown names are ignored, as by real name servers."""
+        given = read_properties(command.body)
+        self.settings |= {name: value for name, value in given.items() if name in self.settings}
 
     @answers(RequestCode.DELETE_TOPIC_IN_NAMESRV)
     def forget_topic(self) -> None:
@@ -236,7 +251,8 @@ class EmbeddedNameServer(EmbeddedServer):
             "filterServerTable": {},
             "queueDatas": [self._queue_data(broker, topic) for broker in holders],
         }
-        if (order := self.configs.get(ORDER_CONFIGS, {}).get(topic)) is not None:
+        order = self.configs.get(ORDER_CONFIGS, {}).get(topic)
+        if order is not None and self.settings[RETURN_ORDER] == "true":
             route["orderTopicConf"] = order
         mappings = {each.name: each.static_topics.route_info(topic) for each in holders}
         if any(mappings.values()):

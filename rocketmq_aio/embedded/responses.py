@@ -58,3 +58,8 @@ Handler = Callable[[Command, "ServerConnection"], HandlerResult]
 async def resolve(outcome: HandlerResult) -> Outcome:
     """Return the outcome of a handler; await it if needed."""
     return await outcome if inspect.isawaitable(outcome) else outcome
+
+
+def properties_body(table: Mapping[str, str]) -> bytes:
+    """Return settings as servers send them, one per line."""
+    return "".join(f"{name}={value}\n" for name, value in sorted(table.items())).encode()

@@ -11,6 +11,7 @@ import pytest
 
 from rocketmq_aio import LitePullConfig, LitePullConsumer, Message, Producer
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from rocketmq_aio.protocol.subscription import java_hash
 from rocketmq_aio.testing.jars import fetch_jars
 from tests.broker.official_tool import OfficialTool, cells
 from tests.broker.reading_groups import in_thread
@@ -53,10 +54,15 @@ async def test_mqadmin_administers_topics_and_groups(rocketmq_version: str, tmp_
             "deleteSubGroup -c DefaultCluster -g billing",
             "deleteTopic -c DefaultCluster -t orders",
             "topicList -c",
+            "updateNamesrvConfig -k orderMessageEnable -v true",
+            "getNamesrvConfig",
+            "deleteExpiredCommitLog -c DefaultCluster",
+            f"exportConfigs -c DefaultCluster -f {tmp_path}/configs",
         )
 
         clusters, topic, route, topics, group, wiped, added, put, order, config, *rest = printed
-        updated, status, no_group, no_topic, left = rest
+        updated, status, no_group, no_topic, left, *rest = rest
+        changed, name_server, cleaned, exported = rest
         release = "V" + rocketmq_version.replace(".", "_")
         assert [line[1:5] for line in cells(clusters, "DefaultCluster")] == [
             [broker.name, "0", broker.address, release] for broker in cluster.brokers
@@ -77,6 +83,10 @@ async def test_mqadmin_administers_topics_and_groups(rocketmq_version: str, tmp_
         assert no_topic.count("success") == 2
         assert not re.search(r"\sorders\s", left)
         assert "billing" not in cluster.broker.state.groups
+        assert "success" in changed
+        assert re.search(r"orderMessageEnable\s+=  true", name_server)
+        assert "success" in cleaned
+        assert "success" in exported
 
 
 async def test_mqadmin_reads_messages_and_progress(rocketmq_version: str, tmp_path: Path) -> None:
@@ -108,10 +118,11 @@ async def test_mqadmin_reads_messages_and_progress(rocketmq_version: str, tmp_pa
             f"brokerConsumeStats -b {cluster.broker.address}",
             "resetOffsetByTime -g billing -t orders -s 0",
             "statsAll -t orders",
+            f"queryCq -t orders -q {sent.queue.queue_id} -i 0",
         )
 
     sends, status, by_id, by_key, by_unique, by_offset, messages, *rest = printed
-    connections, running, producers, progress, consumed, reset, stats = rest
+    connections, running, producers, progress, consumed, reset, stats, index = rest
     assert "SEND_OK" in sends
     assert sum(int(line[3]) for line in cells(status, "broker-a")) == 2
     for found in (by_id, by_unique, by_offset):
@@ -129,6 +140,7 @@ async def test_mqadmin_reads_messages_and_progress(rocketmq_version: str, tmp_pa
     assert len(cells(reset.partition("#offset")[2], "broker-a")) == 2
     assert "billing" in consumed
     assert "billing" in stats
+    assert f"tagsCode={java_hash('tagA')}" in index, index
 
 
 async def test_the_java_client_sends_and_consumes_messages_of_all_kinds(

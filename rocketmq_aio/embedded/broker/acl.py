@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import ip_address, ip_network
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from msgspec.structs import asdict, replace
 
-from rocketmq_aio.admin.server_results import PolicyEntry, SubjectPolicies, User
+from rocketmq_aio.admin.server_results import Policy, PolicyEntry, SubjectPolicies, User
 from rocketmq_aio.embedded.broker.state import ErrorResponse
 from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.connection import ServerConnection
@@ -24,10 +25,16 @@ from rocketmq_aio.protocol.requests import operations
 from rocketmq_aio.protocol.requests.admin import BY_ID
 from rocketmq_aio.remoting.acl import ACCESS_KEY, SIGNATURE, signature_of
 
+NO_ACCESS_CONTROL: Final = "An system error occurred, please try again later."  # of real brokers
 ACL_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 SUPER: Final = "Super"
 ENABLED: Final = "enable"
 ADMIN: Final = "Admin"  # instead of the kinds of resources: only administrators may
+UPDATE_FAILED: Final = 209
+DELETE_FAILED: Final = 210
+SHORT_KEY: Final = 6  # characters; keys of accounts are longer
+KINDS: Final = frozenset("Any Cluster Group Namespace Topic".split())
+ACTIONS: Final = frozenset("All Any Create Delete Get List Pub Sub Update".split())
 UNSIGNED_UP_TO: Final = 399  # client version whose queries do not sign `BY_ID` (5.x)
 AUTH_CODES: Final = [code for code in RequestCode if code.name.startswith("AUTH_")]
 
@@ -107,25 +114,31 @@ class Account:
             resource = f"{kind}:{name}"
             self.entries[resource] = PolicyEntry(resource=resource, actions=actions)
 
-    def decision(self, needed: Needed) -> str | None:
-        """Return the decision of the most specific entry; None: none matches."""
+    def decision(self, needed: Needed, client: str) -> str | None:
+        """Return the decision of the most specific entry; None: none matches.
+
+        :param client: the IP address of the request
+        """
         resource = f"{needed.kind}:{needed.name}"
         for pattern in sorted(self.entries, key=len, reverse=True):
             exact = pattern in (resource, "*")
             if exact or (pattern.endswith("*") and resource.startswith(pattern[:-1])):
                 entry = self.entries[pattern]
+                if entry.source_ips and not any(
+                    ip_address(client) in ip_network(each, strict=False)
+                    for each in entry.source_ips
+                ):
+                    continue
                 if not (needed.actions | {"All", "Any"}).isdisjoint(entry.actions):
                     return entry.decision
         return None
 
-    def policies(self) -> dict[str, object]:
-        """Return the policies as the JSON that brokers send."""
-        entries = [
-            {"resource": each.resource, "actions": each.actions, "decision": each.decision}
-            for each in self.entries.values()
-        ]
-        policy = {"policyType": "Custom", "entries": entries}
-        return {"subject": f"User:{self.user.username}", "policies": [policy]}
+    def policies(self, part: str = "") -> SubjectPolicies | None:
+        """Return the policies of resources that contain *part*; None: there are none."""
+        entries = tuple(each for each in self.entries.values() if part in each.resource)
+        policies = (Policy(entries=entries),)
+        subject = f"User:{self.user.username}"
+        return SubjectPolicies(subject=subject, policies=policies) if entries else None
 
 
 class NoAccessControl:
@@ -133,7 +146,7 @@ class NoAccessControl:
 
     @answers(*AUTH_CODES, version=5)
     def refuse(self) -> object:
-        raise ErrorResponse("An system error occurred, please try again later.")
+        raise ErrorResponse(f"{NO_ACCESS_CONTROL} (this embedded broker has no accounts)")
 
 
 class AccessControl:
@@ -163,7 +176,7 @@ class AccessControl:
             remark = f"Need admin permission for request code={command.code}"
             raise self._error(f"{remark}, but accessKey={account.user.username} is not")
         for needed in self._needed(command, kinds, actions):
-            decision = account.decision(needed)
+            decision = account.decision(needed, connection.client_address[0])
             if decision != "Allow":
                 raise self._denied(account, needed, decision, connection)
 
@@ -174,10 +187,21 @@ class AccessControl:
         """Create or change an account of a 4.9 broker."""
         before = self.accounts.get(header.access_key)
         secret = header.secret_key or (before.user.password if before else None)
+        if min(len(header.access_key), len(secret or "")) <= SHORT_KEY:
+            who = f"The accessKey={header.access_key} and its secretKey"
+            raise ErrorResponse(
+                f"{who} cannot be null and length should longer than 6", UPDATE_FAILED
+            )
         account = self._put(header.access_key, secret, admin=bool(header.admin))
         for kind, permissions in (("Topic", header.topic_perms), ("Group", header.group_perms)):
             pairs = [text.partition("=") for text in (permissions or "").split(",") if text]
             account.allow(kind, {name.strip(): rights for name, _, rights in pairs})
+
+    @reads(operations.DeleteAccount, version=4)
+    def delete_account(self, header: operations.DeleteAccount) -> None:
+        if self.accounts.pop(header.access_key, None) is None:
+            who = f"The accesskey[{header.access_key}] corresponding to accessConfig"
+            raise ErrorResponse(f"{who} has been deleted failed.", DELETE_FAILED)
 
     @reads(User, RequestCode.AUTH_CREATE_USER, version=5)
     def create_user(self, user: User) -> None:
@@ -213,8 +237,12 @@ class AccessControl:
         account = self._subject(body.subject, f"The subject of {body.subject} is not exist.")
         for policy in body.policies:
             for entry in policy.entries:
-                actions = tuple(each.capitalize() for each in entry.actions)
-                account.entries[entry.resource] = replace(entry, actions=actions)
+                named = [each.capitalize() for each in entry.actions]
+                actions = tuple(each for each in named if each in ACTIONS)  # ignores others
+                known = replace(entry, actions=actions, decision=entry.decision.capitalize())
+                if (fault := _fault(known)) is not None:
+                    raise self._error(fault)
+                account.entries[entry.resource] = known
 
     @reads(operations.DeletePolicies, version=5)
     def delete_policies(self, header: operations.DeletePolicies) -> None:
@@ -228,17 +256,14 @@ class AccessControl:
 
     @reads(operations.GetPolicies, version=5)
     def get_policies(self, header: operations.GetPolicies) -> object:
-        account = self._subject(header.subject)
-        return account.policies() if account.entries else None
+        return self._subject(header.subject).policies()
 
     @reads(operations.ListPolicies, version=5)
     def list_policies(self, header: operations.ListPolicies) -> object:
         part = header.subject_filter or ""
-        return [
-            account.policies()
-            for name, account in self.accounts.items()
-            if account.entries and part in f"User:{name}"
-        ]
+        chosen = [each for name, each in self.accounts.items() if part in f"User:{name}"]
+        found = [account.policies(header.resource_filter or "") for account in chosen]
+        return [policies for policies in found if policies is not None]
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -310,6 +335,22 @@ class AccessControl:
         if account is None:
             raise self._error(unknown)
         return account
+
+
+def _fault(entry: PolicyEntry) -> str | None:
+    """Return the remark to an entry with an invalid value; None: it is valid."""
+    kind = entry.resource.partition(":")[0].capitalize()
+    if entry.resource != "*" and kind not in KINDS:
+        return "The resource is null."
+    if not entry.actions:
+        return "The actions is empty."
+    if "Any" in entry.actions:
+        return "The actions can not be Any."
+    try:
+        [ip_network(each, strict=False) for each in entry.source_ips]
+    except ValueError:
+        return "The source ip is invalid."
+    return None if entry.decision in ("Allow", "Deny") else "The decision is null or illegal."
 
 
 def _by_code(rules: Rules) -> dict[int, tuple[str, str]]:

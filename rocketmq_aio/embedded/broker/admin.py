@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 import msgspec
 
+from rocketmq_aio.admin.server_results import HAClient, HASlave, HAStatus, read_properties
 from rocketmq_aio.embedded.broker.state import RATE_SECONDS, BrokerState
 from rocketmq_aio.embedded.handlers import answers, reads
-from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.embedded.responses import Response, properties_body
+from rocketmq_aio.protocol.codes import MASTER_ID, RequestCode
 from rocketmq_aio.protocol.command import Command
 
 # Settings with the defaults of real brokers.  These can be updated, without an effect:
@@ -19,18 +20,23 @@ KEPT_SETTINGS: Final = {
     "deleteWhen": "04",
     "diskMaxUsedSpaceRatio": "75",
     "fileReservedTime": "72",
+    "filterServerNums": "0",
     "flushDiskType": "ASYNC_FLUSH",
     "flushIntervalCommitLog": "500",
     "longPollingEnable": "true",
     "maxMessageSize": "4194304",
     "maxTransferBytesOnMessageInMemory": "262144",
     "maxTransferCountOnMessageInMemory": "32",
+    "messageDelayLevel": "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+    "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
     "notifyConsumerIdsChangedEnable": "true",
     "rejectTransactionMessage": "false",
     "slaveReadEnable": "false",
+    "traceOn": "true",
     "traceTopicEnable": "false",
     "transactionCheckMax": "15",
     "transactionTimeOut": "6000",
+    "useTLS": "false",
 }
 # These have one:
 AUTO_CREATE_TOPICS: Final = "autoCreateTopicEnable"
@@ -50,11 +56,29 @@ ALWAYS_0: Final = """dispatchBehindBytes msgPutTotalTodayMorning msgPutTotalYest
 SETTINGS_5: Final = {"recallMessageEnable": "false", "useServerSideResetOffset": "true"}
 
 
-class AdminProcessor:
-    """Reads and updates the configuration of a broker."""
+class Replica(Protocol):
+    """A broker that shares a state with its replicas.
 
-    def __init__(self, state: BrokerState) -> None:
+    :ivar copies: the broker and all its replicas
+    """
+
+    broker_id: int
+    port: int
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def is_running(self) -> bool: ...
+    @property
+    def copies(self) -> Sequence[Replica]: ...
+
+
+class AdminProcessor:
+    """Describes a broker; reads and updates its configuration."""
+
+    def __init__(self, state: BrokerState, broker: Replica) -> None:
         self._state = state
+        self._broker = broker
         self._started_ms = state.clock.now_ms()
         self._defaults = SETTINGS | SETTINGS_5 if state.version.is_5 else SETTINGS
 
@@ -65,22 +89,21 @@ class AdminProcessor:
             **self._defaults,
             "brokerName": state.name,
             "brokerClusterName": state.cluster,
-            "brokerId": "0",
+            "brokerId": str(self._broker.broker_id),
             "brokerIP1": state.store.host[0],
-            "listenPort": str(state.store.host[1]),
+            "brokerRole": "ASYNC_MASTER" if self._broker.broker_id == MASTER_ID else "SLAVE",
+            "listenPort": str(self._broker.port),
             AUTO_CREATE_TOPICS: str(state.auto_create_topics).lower(),
             AUTO_CREATE_GROUPS: str(state.auto_create_groups).lower(),
             **state.settings,
         }
-        text = "".join(f"{name}={value}\n" for name, value in sorted(table.items()))
         version = msgspec.json.encode(state.data_version()).decode()
-        return Response(ext={"version": version}, body=text.encode())
+        return Response(ext={"version": version}, body=properties_body(table))
 
     @reads(Command, RequestCode.UPDATE_BROKER_CONFIG)
     def update_config(self, command: Command) -> None:
         """Store settings; unknown names and impossible values are ignored, as by real brokers."""
-        for line in command.body.decode().splitlines():
-            name, _, value = (part.strip() for part in line.partition("="))
+        for name, value in read_properties(command.body).items():
             if name in self._defaults and (name != PERMISSION or value in PERMISSIONS):
                 self._state.settings[name] = value
         state = self._state
@@ -122,16 +145,28 @@ class AdminProcessor:
 
     @answers(RequestCode.GET_BROKER_HA_STATUS, version=5)
     def ha_status(self) -> object:
-        return {
-            "master": True,
-            "masterCommitLogMaxOffset": self._state.store.log_end,
-            "inSyncSlaveNums": 0,
-            "haConnectionInfo": [],
-        }
+        end, me = self._state.store.log_end, self._broker
+        others = [each for each in me.copies if each is not me and each.is_running]
+        if me.broker_id == MASTER_ID:
+            slaves = [HASlave(addr=e.address, slave_ack_offset=end, in_sync=True) for e in others]
+            return HAStatus(
+                master=True,
+                master_commit_log_max_offset=end,
+                in_sync_slave_nums=len(slaves),
+                slaves=tuple(slaves),
+            )
+        master = next((each.address for each in others if each.broker_id == MASTER_ID), "")
+        client = HAClient(
+            master_addr=master, max_offset=end, master_flush_offset=end, is_activated=bool(master)
+        )
+        return HAStatus(client=client)
 
-    @answers(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC)
+    @answers(
+        *(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC),
+        RequestCode.DELETE_EXPIRED_COMMITLOG,
+    )
     def nothing_to_clean(self) -> None:
-        """Respond like a broker without unused queues or topics."""
+        """Respond like a broker without unused queues or topics, or expired files."""
 
 
 def _joined(rate: Callable[[int], float]) -> str:

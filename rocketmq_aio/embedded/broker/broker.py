@@ -62,6 +62,7 @@ class EmbeddedBroker(EmbeddedServer):
     :ivar disk_full: reject writes as a broker with a full disk does
     :ivar replicas: made with this broker as their master; slaves, with the broker ids 1, 2 ...,
         until `promote`
+    :ivar copies: this broker, its master or its replicas, which share one state
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class EmbeddedBroker(EmbeddedServer):
         self.disk_full = False
         self.replicas: list[EmbeddedBroker] = []
         self._checks = count()  # of transactions
-        self._copies: list[EmbeddedBroker] = [self] if master is None else master._copies
+        self.copies: list[EmbeddedBroker] = [self] if master is None else master.copies
         if master is None:
             self.broker_id = MASTER_ID
             store = MessageStore(self.version, cluster, self.clock, max_bytes)
@@ -93,7 +94,7 @@ class EmbeddedBroker(EmbeddedServer):
             self.pops = PopProcessor(self.state)
         else:
             master.replicas.append(self)
-            self._copies.append(self)
+            self.copies.append(self)
             self.broker_id = len(master.replicas)
             self.state, self.acl = master.state, master.acl
             self.transactions, self.pops = master.transactions, master.pops
@@ -114,7 +115,7 @@ class EmbeddedBroker(EmbeddedServer):
         messages = (sends, backs, replies, self.timers, self.transactions, QueryProcessor(state))
         reads = (PullProcessor(state, members), self.pops, OffsetProcessor(state))
         topics = (TopicProcessor(state), GroupProcessor(state))
-        admin = (StatisticsProcessor(state, members), AdminProcessor(state))
+        admin = (StatisticsProcessor(state, members), AdminProcessor(state, self))
         forwarding = ForwardingProcessor(state, members, self._push_to)
         acl = self.acl if self.acl.enabled else NoAccessControl()
         return (*clients, *messages, *reads, *topics, *admin, forwarding, acl)
@@ -143,7 +144,7 @@ class EmbeddedBroker(EmbeddedServer):
 
     @property
     def _master(self) -> EmbeddedBroker:
-        return next(each for each in self._copies if each.is_master)
+        return next(each for each in self.copies if each.is_master)
 
     @property
     def topics(self) -> dict[str, Topic]:

@@ -6,17 +6,19 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from rocketmq_aio.admin.server_results import QueueTimeSpan, Statistics
+from rocketmq_aio.admin.server_results import ConsumeQueueEntry, QueueTimeSpan, Statistics
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
 from rocketmq_aio.embedded.broker.groups import OfGroup
 from rocketmq_aio.embedded.broker.state import WINDOWS, BrokerState, ErrorResponse
 from rocketmq_aio.embedded.broker.store import QueueLog, Topic
 from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.handlers import reads
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import MessageQueueBody, queue_table
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.requests import admin, operations
+from rocketmq_aio.protocol.subscription import java_hash
 
 TOPIC_STATS: Final = frozenset({"TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"})
 GROUP_STATS: Final = frozenset({"GROUP_GET_NUMS", "GROUP_GET_SIZE"})
@@ -109,6 +111,35 @@ class StatisticsProcessor:
             for number, log in enumerate(topic.queues[: topic.write_queues])
         ]
         return {"consumeTimeSpanSet": spans}
+
+    @reads(operations.GetConsumeQueue)
+    def consume_queue(self, header: operations.GetConsumeQueue) -> object:
+        topic, number = header.topic or "", header.queue_id or 0
+        log = self._state.store.queue(topic, number)
+        if log is None:
+            raise ErrorResponse(f"{number}@{topic} is not exist!")
+        first = (header.index or 0) - log.min_offset
+        entries = log.messages[first : first + (header.count or 0)] if first >= 0 else []
+        if not entries:
+            return Response(remark=f"Index {header.index} of {number}@{topic} is not exist!")
+        body: dict[str, Any] = {
+            "minQueueIndex": log.min_offset,
+            "maxQueueIndex": log.max_offset,
+            "queueData": [
+                ConsumeQueueEntry(
+                    physic_offset=each.log_offset,
+                    physic_size=len(each.record),
+                    tags_code=0 if each.tag is None else java_hash(each.tag),
+                )
+                for each in entries
+            ],
+        }
+        if (name := header.consumer_group) is not None:
+            group = self._clients.groups.get(name)
+            found = None if group is None else group.subscriptions.get(topic)
+            body["subscriptionData"] = found
+            body["filterData"] = "null" if found else f"{name}@{topic} is not online!"
+        return body
 
     @reads(operations.GetStatistics)
     def stats_data(self, header: operations.GetStatistics) -> object:

@@ -136,7 +136,7 @@ async def test_users_and_permissions_are_administered() -> None:
         unknown = await response(client, writer, RequestCode.GET_MAX_OFFSET, query)
 
     assert allowed.code == 0
-    assert json.loads(shown.body)["policies"][0]["entries"] == [entry]
+    assert json.loads(shown.body)["policies"][0]["entries"] == [entry | {"sourceIps": []}]
     assert denied.remark is not None
     assert denied.remark.endswith("Topic:orders from 127.0.0.1, no matched policies.")
     assert unknown.remark == "User:writer-1 is not found."
@@ -184,4 +184,6 @@ async def test_requests_about_users_need_access_control() -> None:
     async with EmbeddedBroker() as broker, RawClient(broker.address) as client:
         answer = await response(client, None, RequestCode.AUTH_LIST_USER)
 
-    assert (answer.code, answer.remark) == (1, "An system error occurred, please try again later.")
+    assert answer.code == 1
+    assert answer.remark is not None
+    assert answer.remark.startswith("An system error occurred, please try again later.")
