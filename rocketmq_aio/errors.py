@@ -243,7 +243,7 @@ class AdminError(RocketMQError):
         of: str = "servers",
         unchanged: bool = False,
     ) -> None:
-        causes = "; ".join(f"{shown(name)}: {shown(str(e))}" for name, e in failed.items())
+        causes = "; ".join(_named(shown(name), shown(str(e))) for name, e in failed.items())
         of_all = f"{len(failed)} of {len(done) + len(failed)} {of}"
         others = f"; done on {', '.join(map(shown, done))}" if done else ""
         if unchanged:
@@ -254,6 +254,11 @@ class AdminError(RocketMQError):
         self.failed = dict(failed)
         self.of = of
         self.unchanged = unchanged
+
+
+def _named(name: str, cause: str) -> str:
+    """Return *cause* with the name of its server, which may be the address that it begins with."""
+    return cause if cause.startswith(f"{name}: ") else f"{name}: {cause}"
 
 
 class UnreadableMessagesError(RocketMQError):

@@ -115,11 +115,12 @@ class AclAdmin:
         :raises AdminError: some failed; ``done`` and ``failed`` are by ``<name> to <target>``
         :raises ConfigError: the source has no such user
         """
-        users = {each.username: each for each in (await self.list_users(brokers=[source]))[source]}
+        found = await _of("source", self.list_users(brokers=[source]))
+        users = {each.username: each for each in found[source]}
         names = _chosen("usernames", users, usernames)
         to = list(targets)
-        existing = await before_change(self.list_users(brokers=to))
-        held = {target: {each.username for each in found} for target, found in existing.items()}
+        existing = await _of("targets", self.list_users(brokers=to))
+        held = {target: {each.username for each in some} for target, some in existing.items()}
 
         async def copy(name: str, target: str) -> None:
             change = operations.UpdateUser if name in held[target] else operations.CreateUser
@@ -232,11 +233,12 @@ class AclAdmin:
         :raises AdminError: some failed; ``done`` and ``failed`` are by ``<subject> to <target>``
         :raises ConfigError: the source has no policies of a subject
         """
-        held = {each.subject: each for each in (await self.list_policies(brokers=[source]))[source]}
+        found = await _of("source", self.list_policies(brokers=[source]))
+        held = {each.subject: each for each in found[source]}
         names = _chosen("subjects", held, subjects)
         to = list(targets)
-        existing = await before_change(self.list_policies(brokers=to))
-        have = {target: {each.subject for each in found} for target, found in existing.items()}
+        existing = await _of("targets", self.list_policies(brokers=to))
+        have = {target: {each.subject for each in some} for target, some in existing.items()}
 
         async def copy(name: str, target: str) -> None:
             is_known = name in have[target]
@@ -341,6 +343,14 @@ class AclAdmin:
             name: read_body(each.body, kind) if each.body else None
             for name, each in responses.items()
         }
+
+
+async def _of(setting: str, call: Awaitable[T]) -> T:
+    """Return what *call* reads of brokers before a change; its errors name *setting*."""
+    try:
+        return await before_change(call)
+    except ConfigError as error:
+        raise ConfigError(setting, error.value, error.reason) from error
 
 
 async def _copy_each(

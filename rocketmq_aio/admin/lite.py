@@ -14,6 +14,7 @@ from rocketmq_aio.admin.server_results import (
 )
 from rocketmq_aio.admin.servers import Servers
 from rocketmq_aio.config.arguments import checked_arguments
+from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests import operations
 
@@ -55,7 +56,10 @@ class LiteAdmin:
     ) -> dict[str, LiteClient]:
         """Return up to *count* lite topics that a connected client subscribes to."""
         header = operations.GetLiteClient(
-            parent_topic=parent, group=group, client_id=client_id, max_count=count
+            parent_topic=parent,
+            group=group,
+            client_id=client_id,
+            max_count=checked_count("count", count),
         )
         return await self._read(parent, header, LiteClient)
 
@@ -63,7 +67,9 @@ class LiteAdmin:
         self, parent: str, group: str, *, lite_topic: str | None = None, count: int = DEFAULT_COUNT
     ) -> dict[str, LiteGroup]:
         """Return the lag of a group in *lite_topic*, or the *count* lite topics with the most."""
-        header = operations.GetLiteGroup(group=group, lite_topic=lite_topic, top_k=count)
+        header = operations.GetLiteGroup(
+            group=group, lite_topic=lite_topic, top_k=checked_count("count", count)
+        )
         return await self._read(parent, header, LiteGroup)
 
     async def dispatch(self, parent: str, group: str, *, client_id: str | None = None) -> None:

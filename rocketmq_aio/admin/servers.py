@@ -21,7 +21,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.name_servers import AT_BROKERS
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
-from rocketmq_aio.model.address import has_port
+from rocketmq_aio.model.address import parse_address
 from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
 from rocketmq_aio.protocol.codes import CLIENT_VERSION, RequestCode
 from rocketmq_aio.protocol.command import Command
@@ -90,12 +90,10 @@ class Servers:
 
         One of `SLOW` has at least `SLOW_SECONDS`.
 
-        :raises ConfigError: *address* has no port
+        :raises ConfigError: *address* is no host and port
         """
         self.check_running()
-        if not has_port(address):  # else taken for the name of a broker without a master
-            reason = "expected host:port, for example 127.0.0.1:10911"
-            raise ConfigError("address", address, reason)
+        parse_address(address)  # without a port: else taken for a broker without a master
         usual = self.instance.config.request_timeout_seconds
         seconds = max(usual, SLOW_SECONDS) if header.code in SLOW else usual
         call = self.instance.remoting.request_checked(
@@ -318,8 +316,8 @@ async def check_settings_known(
     for name in settings:
         if lacking := [server for server, table in tables.items() if name not in table]:
             near = get_close_matches(name, tables[lacking[0]], 1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            reason = f"not a setting of {', '.join(lacking)}: {hint}(config() returns all)"
+            hint = f": did you mean {near[0]}?" if near else ""
+            reason = f"not a setting of {', '.join(lacking)}{hint} (config() returns all)"
             raise ConfigError("settings", name, f"{reason}; nothing was changed")
 
 

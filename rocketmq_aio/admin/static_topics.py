@@ -9,7 +9,7 @@ import anyio
 import msgspec
 
 from rocketmq_aio.admin.server_results import LogicalQueue
-from rocketmq_aio.admin.servers import Masters, Servers
+from rocketmq_aio.admin.servers import Masters, Servers, before_change
 from rocketmq_aio.admin.static_mapping import StaticMapping
 from rocketmq_aio.admin.topic_settings import MAX_QUEUES
 from rocketmq_aio.config.arguments import checked_arguments
@@ -68,7 +68,7 @@ class StaticTopicAdmin:
         checked_count("queues", queues, most=MAX_QUEUES)
         targets = await self._servers.masters(cluster, brokers)
         masters = await self._servers.masters()
-        mapping = await self._read(topic, masters)
+        mapping = await before_change(self._read(topic, masters))
         if queues < mapping.total:
             reason = f"static topic {topic} has {mapping.total}, and queues cannot be removed"
             raise ConfigError("queues", queues, reason)
@@ -91,7 +91,7 @@ class StaticTopicAdmin:
         """
         targets = await self._servers.masters(cluster, brokers)
         masters = await self._servers.masters()
-        mapping = await self._existing(topic, masters)
+        mapping = await before_change(self._existing(topic, masters))
         if ownerless := sorted(set(range(mapping.total)) - mapping.histories.keys()):
             reason = f"its queues {ownerless} have no owner: repeat `create` first"
             raise ConfigError("topic", topic, reason)

@@ -70,6 +70,9 @@ class ClientArguments:
     def merged(self, environ: Mapping[str, str]) -> Context:
         """Return the options, with those that are not given from the context."""
         names = set(Context.__struct_fields__) - {"namesrv"}
+        for name in ("name_server", "context", *sorted(names)):
+            if getattr(self, name) == "":  # such as a variable of the shell that is not set
+                raise ConfigError(name, "", "is empty: give a value, or leave the option out")
         given = {name: getattr(self, name) or None for name in names}
         if self.credentials_file is not None:
             given["credentials_file"] = str(self.credentials_file)

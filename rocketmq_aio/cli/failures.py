@@ -40,8 +40,9 @@ _SETTINGS: Final = {
     "--context": "context",
     "--access-key": "access_key",
     "--credentials-file": "accessKey secretKey securityToken credentials",
-    "--tls-ca-file": "tlsCaFile",
-    "--tls-cert-file": "tlsCertFile tlsKeyFile",
+    "--tls-ca-file": "tlsCaFile tls_ca_file",
+    "--tls-cert-file": "tlsCertFile tlsKeyFile tls_cert_file",
+    "--tls-key-file": "tls_key_file",
     "GROUP": "of_group",
     "--from": "startingOffsets startingTimestamp start",
     "--to": "endingOffsets endingTimestamp end",
@@ -120,7 +121,8 @@ def format_error(error: BaseException) -> str:
 def _describe(error: BaseException) -> str:
     if isinstance(error, ConfigError):
         given = "" if error.value is None else f" {shown(str(error.value))!r}"
-        return f"{OPTIONS.get(error.setting, error.setting)}{given}: {error.reason}"
+        reason = error.reason.removesuffix(" or None")  # an option that is not given
+        return f"{OPTIONS.get(error.setting, error.setting)}{given}: {reason}"
     if isinstance(error, click.exceptions.Exit | click.Abort):
         return "stopped"
     if (message := getattr(error, "format_message", None)) is not None:  # an error of click

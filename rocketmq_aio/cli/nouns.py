@@ -26,6 +26,7 @@ from rocketmq_aio.cli.parameters import SECRET, parameters
 from rocketmq_aio.cli.results import as_list, expand, is_empty, plain, show
 from rocketmq_aio.cli.running import ChangeArguments, run_async
 from rocketmq_aio.errors import AdminError, RouteNotFoundError, SubscriptionError
+from rocketmq_aio.model.values import MessageQueue
 
 
 class Verb(NamedTuple):
@@ -76,6 +77,7 @@ NOUNS: Final[dict[str, tuple[str, dict[str, str]]]] = {
 TRACE: Final = "trace"  # `rmq message trace`, also without its noun
 INTERNAL: Final = frozenset({"member_tables"})
 NOT_TEXT: Final = frozenset({"put"})  # takes objects that `config` returns
+RESULTS: Final = "rocketmq_aio.admin."  # modules of results
 TABLES: Final = "dict[str, dict[str, str]]"
 ROWS: Final = ("list[", "tuple[", TABLES)
 SAFE: Final = frozenset("create send export check".split())  # they overwrite nothing
@@ -266,6 +268,7 @@ def register(app: click.Group, noun: str, shown: str, method: Callable[..., Any]
     assert given is not None
     is_change = changes(noun, shown, method)
     returned = str(get_type_hints(method).get("return", ""))
+    is_rows = returned.startswith("dict[") and RESULTS in returned
     if returned.startswith(TABLES) and not verb.columns:
         verb = verb._replace(columns="server name value")
     is_list = _is_read(method) and returned.startswith(ROWS)
@@ -283,7 +286,7 @@ def register(app: click.Group, noun: str, shown: str, method: Callable[..., Any]
 
     def run(arguments: Any) -> int:  # noqa: ANN401 - a kind
         values = {each.name: each.read(arguments) for each in given}
-        call = _Call(arguments, noun, name, values, verb, names)
+        call = _Call(arguments, noun, name, values, verb, names, is_rows)
         return run_async(_call(call, is_change=is_change, is_read=is_read))
 
     run.__doc__ = _help(method)
@@ -301,6 +304,7 @@ class _Call(NamedTuple):
     """A call of a method.
 
     :ivar names: kinds of names by parameter
+    :ivar is_rows: the method returns results by server: the rows of all servers are shown
     """
 
     arguments: Any
@@ -309,11 +313,19 @@ class _Call(NamedTuple):
     values: Mapping[str, Any]
     verb: Verb
     names: Mapping[str, str]
+    is_rows: bool
 
     @property
     def given(self) -> dict[str, Any]:
         """Return the values without those that are not given."""
         return {name: each for name, each in self.values.items() if each is not None}
+
+    def name_of(self, topic: str) -> str:
+        """Return the name of the argument with *topic*, which may be the topic of a queue."""
+        for name, each in self.given.items():
+            if each == topic or (isinstance(each, MessageQueue) and each.topic == topic):
+                return name.upper()
+        return "TOPIC"
 
     def action(self) -> str:
         """Return the phrase of the confirmation."""
@@ -335,7 +347,8 @@ async def _call(call: _Call, *, is_change: bool, is_read: bool) -> int:
         if is_change and not await _is_confirmed(call, admin, part):
             return ExitCode.DONE
         result, failure = await _result(call, admin, part, is_read=is_read)
-    code = _print(call, plain(result))
+    shown = plain(result)
+    code = _print(call, [] if call.is_rows and isinstance(shown, Mapping) else shown)
     if failure is not None:
         raise failure
     return code
@@ -363,7 +376,7 @@ async def _result(
         result, failure = await _answer(part, call, is_read=is_read)
     except RouteNotFoundError as error:
         if is_read or "topic" in call.names:  # not of a topic that was just created
-            await check_known(admin, "topic", "TOPIC", error.topic)
+            await check_known(admin, "topic", call.name_of(error.topic), error.topic)
         raise
     except SubscriptionError:
         await call.check_names(admin)

@@ -131,7 +131,7 @@ class Parameter:
         names = f"--{self.name.replace('_', '-')}"
         if self.name in SECRET:
             names = f"{names}-file"
-        elif self.kind == bool | None:
+        elif self.kind == bool | None or (self.kind is bool and self.default is MISSING):
             names = f"{names}/--no-{names[2:]}"
         return option(self.help, names, default=self.default, **about)
 
@@ -345,12 +345,14 @@ def parse_queue(text: str | None) -> MessageQueue | None:
 def parse_pairs(texts: Sequence[str], setting: str = "pairs") -> dict[str, str | None] | None:
     """Return the names and values of ``NAME=VALUE`` texts; ``NAME=`` is None, which removes.
 
-    :raises ConfigError: a text has another form; it names *setting*
+    :raises ConfigError: a text has another form, or a name is given twice; it names *setting*
     """
     pairs: dict[str, str | None] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise ConfigError(setting, text, "expected NAME=VALUE")
+        if name in pairs:
+            raise ConfigError(setting, text, f"{name} is given twice")
         pairs[name] = value or None
     return pairs or None

@@ -25,7 +25,7 @@ def plain(value: object) -> Any:  # noqa: ANN401 - JSON values
     if isinstance(value, MessageExt):
         return describe_message(value)
     if isinstance(value, Mapping):
-        if value and all(map(_holds_results, value.values())):
+        if _holds_results(value):
             return [
                 {"server": str(key), **row} for key, each in value.items() for row in _rows(each)
             ]
@@ -58,9 +58,13 @@ def _is_collection(value: object) -> bool:
 
 
 def _holds_results(value: object) -> bool:
-    """Return whether *value* is a result, or a list or mapping of results, also nested or empty."""
+    """Return whether *value* is a result, or a list or mapping of results, also nested.
+
+    Lists may be empty, and mappings beside others that are not.
+    """
     if isinstance(value, Mapping):
-        return bool(value) and all(map(_holds_results, value.values()))
+        filled = [each for each in value.values() if each != {}]
+        return bool(filled) and all(map(_holds_results, filled))
     if isinstance(value, list | tuple):
         return all(isinstance(each, Result) for each in value)
     return isinstance(value, Result)

@@ -44,6 +44,9 @@ SOON = ("--timeout", "0.5")
         "topic update orders --perm R",
         "group create new",
         "group update billing",
+        "broker update-config deleteWhen=05",
+        "static-topic create new 2",
+        "static-topic remap orders",
     ],
 )
 def test_a_change_that_fails_before_it_begins_says_that_nothing_was_changed(

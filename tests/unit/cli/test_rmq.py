@@ -287,6 +287,52 @@ def test_bench_and_top_show_figures(rmq: Rmq) -> None:
     assert re.search(r"^orders +50 ", screen, re.MULTILINE)
 
 
+def test_results_of_servers_are_rows_whatever_they_have(rmq: Rmq, cluster: EmbeddedCluster) -> None:
+    none = json.loads(rmq("broker", "producers", "-o", "json"))
+    producers = {"till": [{"clientId": "c", "language": "JAVA", "version": 513}]}
+    code, body = RequestCode.GET_ALL_PRODUCER_INFO, json.dumps({"data": producers}).encode()
+    cluster.faults.handle(code, Response(body=body), times=None, broker="broker-a")
+    some = json.loads(rmq("broker", "producers", "-o", "json"))
+    for name in ("broker-a", "broker-b"):  # at first with results of the other one
+        cluster.faults.handle(
+            RequestCode.GET_BROKER_CONSUME_STATS, Response(body=b"{}"), times=None, broker=name
+        )
+        assert json.loads(rmq("broker", "consume-stats", "-o", "json")) == []
+
+    assert none == []
+    assert [(each["server"], each["name"], each["client_id"]) for each in some] == [
+        ("broker-a", "till", "c")
+    ]
+
+
+def test_a_required_flag_can_be_given_as_false(rmq: Rmq) -> None:
+    for option, value in (("--random", True), ("--no-random", False)):
+        said = rmq("broker", "set-read-ahead", option, "--dry-run", stderr=True)
+        assert said == f"dry run: would set read ahead {value}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("broker consume-queue nope/broker-a/0 0", "QUEUE 'nope': there is no such topic"),
+        ("lite parent nope", "TOPIC 'nope': there is no such topic"),
+        ("lite topic nope one", "PARENT 'nope': there is no such topic"),
+        ("lite group orders g --count 0", "--count '0': expected"),
+        ("lite client orders g c --count 0", "--count '0': expected"),
+        ("user copy nope --targets broker-b --yes", "SOURCE 'nope': the name server knows"),
+        ("acl copy-policies nope --targets broker-b --yes", "SOURCE 'nope': the name server knows"),
+        ("broker remove localhost:99999 c b 0 --yes", "the port must be a number"),
+        ("broker update-config deleteWhen=04 deleteWhen=05 --yes", "deleteWhen is given twice"),
+        ("broker update-config deletWhen=04 --yes", "did you mean deleteWhen? (the command config"),
+        ("broker config --brokers=", "expected a list of non-empty strings\n"),
+        ("broker config --namesrv=", "--namesrv '': is empty"),
+        ("broker config --access-key=", "--access-key '': is empty"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_argument(rmq: Rmq, command: str, said: str) -> None:
+    assert said in rmq(*command.split(), code=2, stderr=True)
+
+
 def test_many_topics_and_groups_are_listed_with_few_requests(
     rmq: Rmq, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

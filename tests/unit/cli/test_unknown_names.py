@@ -38,7 +38,6 @@ def billing(cluster: EmbeddedCluster) -> None:
         "offset time-spans billing orderss",
         "message by-id orderss X",
         "message by-key orderss X",
-        "broker consume-queue orderss/broker-a/0 0",
         "lag --topic orderss",
         "consume orderss --exit-at-end",
     ],
