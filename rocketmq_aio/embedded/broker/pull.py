@@ -53,11 +53,9 @@ class PullProcessor:
     def pull(self, header: PullMessage) -> object:
         self._state.check_consumer(header.consumer_group)
         log = self._log(header)
-        key = (header.consumer_group, header.topic, header.queue_id)
-        reset = self._state.reset_offsets.pop(key, None)
-        if reset is not None:
-            moved = ReadResult(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset)
+        if (moved := self._reset(header)) is not None:
             return self._response(header, log, moved)
+        key = (header.consumer_group, header.topic, header.queue_id)
         matches = self._filter(header)
         result = read(log, header.queue_offset, header.max_msg_nums, matches)
         if header.sys_flag & PULL_COMMIT:
@@ -83,12 +81,24 @@ class PullProcessor:
                 break
             if result.next_offset == log.max_offset:
                 await arrivals.wait((key,), left)
-                log = self._log(header)  # the topic may have been deleted, and exist again
+                # Checked again: the topic may have been deleted, and exist again.
+                self._state.check_consumer(header.consumer_group)
+                log = self._log(header)
+                if (moved := self._reset(header)) is not None:
+                    return self._response(header, log, moved)
             result = read(log, result.next_offset, header.max_msg_nums, matches)
         if result.code == ResponseCode.PULL_NOT_FOUND and result.next_offset > header.queue_offset:
             code = ResponseCode.PULL_RETRY_IMMEDIATELY
             result = result._replace(code=code, remark="NO_MATCHED_MESSAGE")
         return self._response(header, log, result)
+
+    def _reset(self, header: PullMessage) -> ReadResult | None:
+        """Return a result with the offset that an administrator set, if that is new."""
+        key = (header.consumer_group, header.topic, header.queue_id)
+        offset = self._state.reset_offsets.pop(key, None)
+        if offset is None:
+            return None
+        return ReadResult(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", offset)
 
     def _response(self, header: PullMessage, log: QueueLog, result: ReadResult) -> Response:
         key = (header.consumer_group, header.topic, header.queue_id)

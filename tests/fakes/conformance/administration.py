@@ -9,12 +9,15 @@ from rocketmq_aio.embedded.broker.admin import KEPT_SETTINGS
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.pull import PullMessageResponse
 from tests.fakes.conformance.case_env import (
     QUEUES,
     Case,
     CaseEnv,
     eventually,
     everything,
+    is_unanswered,
     pull,
     pull_header,
     send,
@@ -250,6 +253,34 @@ async def a_group_is_created_changed_and_deleted(env: CaseEnv) -> None:
     assert env.group not in left
 
 
+async def a_held_pull_is_refused_when_the_group_may_not_consume_any_more(env: CaseEnv) -> None:
+    async with env.client() as consumer, env.client() as client:
+        await put_group(client, env.group)
+        held = consumer.send(pull_header(env, 0))
+        assert await is_unanswered(consumer, held)
+        await put_group(client, env.group, ',"consumeEnable":false')
+        await send(client, env, b"body")
+        refused = await consumer.answer(held)
+
+    assert (refused.code, refused.remark) == (16, f"subscription group no permission, {env.group}")
+
+
+async def a_held_pull_ends_at_the_reset_offset_from_5_on(env: CaseEnv) -> None:
+    async with env.client() as consumer, env.client() as client:
+        await put_group(client, env.group)
+        await send(client, env, b"one")
+        await everything(client, env, 1)
+        await commit_all(client, env, 1)
+        held = consumer.send(pull_header(env, 1))
+        assert await is_unanswered(consumer, held)
+        await reset_offset(client, env)
+        await send(client, env, b"two")
+        answer = await consumer.answer(held)
+
+    assert (answer.code, answer.remark) == ((21, "OFFSET_RESET") if env.is_5 else (0, "FOUND"))
+    assert read_header(answer, PullMessageResponse).next_begin_offset == (0 if env.is_5 else 2)
+
+
 async def clients_that_are_not_connected_are_errors(env: CaseEnv) -> None:
     async with env.client() as client:
         producers = await ask(
@@ -272,9 +303,7 @@ async def an_offset_reset_moves_offline_groups_from_5_on(env: CaseEnv) -> None:
         for body in (b"one", b"two"):
             await send(client, env, body)
         await everything(client, env, 2)
-        for number in range(QUEUES):
-            header = update(env, 2 if number == 0 else 0)
-            await client.ask(type(header)(**{**fields(header), "queue_id": number}))
+        await commit_all(client, env, 2)
         answer = await reset_offset(client, env)
         reached = await offset(client, query(env))
         await client.ask(update(env, 2))
@@ -289,6 +318,13 @@ async def an_offset_reset_moves_offline_groups_from_5_on(env: CaseEnv) -> None:
     else:
         assert answer.code == 206
         assert (reached, kept, moved.next_begin_offset, later) == (2, 2, 2, 1)
+
+
+async def commit_all(client: RawClient, env: CaseEnv, first: int) -> None:
+    """Commit the offset *first* in queue 0, and 0 in the others."""
+    for number in range(QUEUES):
+        header = update(env, first if number == 0 else 0)
+        await client.ask(type(header)(**{**fields(header), "queue_id": number}))
 
 
 def fields(header: Any) -> dict[str, Any]:  # noqa: ANN401 - any header
@@ -368,6 +404,8 @@ CASES: tuple[Case, ...] = (
     statistics_of_unknown_names_are_errors,
     consume_rates_are_those_of_the_last_minute,
     a_group_is_created_changed_and_deleted,
+    a_held_pull_is_refused_when_the_group_may_not_consume_any_more,
+    a_held_pull_ends_at_the_reset_offset_from_5_on,
     clients_that_are_not_connected_are_errors,
     an_offset_reset_moves_offline_groups_from_5_on,
     an_offset_reset_is_sent_to_members_before_5,
