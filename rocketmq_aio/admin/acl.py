@@ -28,6 +28,7 @@ UserType = Literal["Super", "Normal"]
 Decision = Literal["Allow", "Deny"]
 PolicyType = Literal["Custom", "Default"]
 
+SUBJECT_KIND: Final = "User:"  # the only one of brokers
 NO_SUBJECT: Final = "The subject is not exist"  # remark of brokers, with a code of refusals
 
 
@@ -151,7 +152,7 @@ class AclAdmin:
         :raises BrokerError: a value is invalid, or the user does not exist
         """
         info = _policies(subject, resources, actions, decision, source_ips, policy_type)
-        header = operations.CreatePolicies(subject=subject)
+        header = operations.CreatePolicies(subject=_checked_subject(subject))
         await self._send(f"creating policies of {subject}", header, info, cluster, brokers)
 
     async def update_policy(
@@ -171,7 +172,7 @@ class AclAdmin:
         :raises BrokerError: the subject has no policies
         """
         info = _policies(subject, resources, actions, decision, source_ips, policy_type)
-        header = operations.UpdatePolicies(subject=subject)
+        header = operations.UpdatePolicies(subject=_checked_subject(subject))
         await self._send(f"changing policies of {subject}", header, info, cluster, brokers)
 
     async def delete_policy(
@@ -185,7 +186,7 @@ class AclAdmin:
     ) -> None:
         """Delete the entry of *resource*, or all policies of a subject."""
         header = operations.DeletePolicies(
-            subject=subject, policy_type=policy_type, resource=resource
+            subject=_checked_subject(subject), policy_type=policy_type, resource=resource
         )
         await self._send(f"deleting policies of {subject}", header, None, cluster, brokers)
 
@@ -193,7 +194,7 @@ class AclAdmin:
         self, subject: str, *, cluster: str | None = None, brokers: Brokers = None
     ) -> dict[str, SubjectPolicies]:
         """Return the policies of a subject, from brokers that have some."""
-        header = operations.GetPolicies(subject=subject)
+        header = operations.GetPolicies(subject=_checked_subject(subject))
 
         async def read(_: str, address: str) -> SubjectPolicies | None:
             try:
@@ -364,6 +365,13 @@ async def _copy_each(
     done, failed = await gather_limited(lambda each: copy(*copies[each]), copies, 1)
     if failed:
         raise failure(action, done, failed, of="copies")
+
+
+def _checked_subject(subject: str) -> str:
+    """Return *subject*; brokers respond to one of another kind that their system failed."""
+    if not subject.startswith(SUBJECT_KIND) or subject == SUBJECT_KIND:
+        raise ConfigError("subject", subject, "expected User:NAME")
+    return subject
 
 
 def _policies(

@@ -56,7 +56,7 @@ RULES_5: Final[Rules] = {
     ("Group", "Get"): """GET_CONSUMER_CONNECTION_LIST GET_CONSUMER_RUNNING_INFO
         QUERY_TOPICS_BY_CONSUMER GET_SUBSCRIPTIONGROUP_CONFIG""",
     ("Group Topic", "Get"): """GET_CONSUME_STATS INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-        QUERY_CONSUME_TIME_SPAN QUERY_SUBSCRIPTION_BY_CONSUMER""",
+        QUERY_CONSUME_TIME_SPAN QUERY_SUBSCRIPTION_BY_CONSUMER QUERY_CONSUME_QUEUE""",
     ("Topic", "Create"): "UPDATE_AND_CREATE_TOPIC",
     ("Topic", "Delete"): "DELETE_TOPIC_IN_BROKER",
     ("Group", "Delete"): "DELETE_SUBSCRIPTIONGROUP",
@@ -73,7 +73,7 @@ RULES_4: Final[Rules] = {
     ("Group Topic", "Sub"): "PULL_MESSAGE UPDATE_CONSUMER_OFFSET",
     (ADMIN, ""): """UPDATE_AND_CREATE_TOPIC DELETE_TOPIC_IN_BROKER UPDATE_BROKER_CONFIG
         UPDATE_AND_CREATE_SUBSCRIPTIONGROUP DELETE_SUBSCRIPTIONGROUP
-        UPDATE_AND_CREATE_ACL_CONFIG""",
+        UPDATE_AND_CREATE_ACL_CONFIG DELETE_ACL_CONFIG""",
 }
 
 
@@ -331,7 +331,8 @@ class AccessControl:
         return ErrorResponse(ACL_EXCEPTION + (of_4 or of_5))
 
     def _subject(self, subject: str | None, unknown: str = "The subject is not exist.") -> Account:
-        account = self.accounts.get((subject or "").removeprefix("User:"))
+        kind, _, name = (subject or "").partition(":")
+        account = self.accounts.get(name) if kind == "User" else None
         if account is None:
             raise self._error(unknown)
         return account

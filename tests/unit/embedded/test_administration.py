@@ -26,6 +26,7 @@ TOPIC: Final = "orders"
 QUEUE: Final = MessageQueue(TOPIC, "broker-a", 0)
 ADMIN: Final = Account(access_key="administrator", secret_key="admin-secret", admin=True)
 APP: Final = Account(access_key="application", secret_key="app-secret")
+OTHER: Final = Account(access_key="other-application", secret_key="app-secret")
 SUBJECT: Final = "User:application"
 
 
@@ -172,11 +173,35 @@ async def test_invalid_policies_are_rejected(
         assert await admin.acl.policies(SUBJECT) == {}
 
 
+async def test_a_subject_is_a_user(guarded: EmbeddedCluster) -> None:
+    async with client_of(guarded, ADMIN) as admin:
+        for subject in ("application", "User:", "Group:application"):
+            for call in (
+                admin.acl.create_policy(subject, ["Topic:orders"], ["Pub"]),
+                admin.acl.update_policy(subject, ["Topic:orders"], ["Pub"]),
+                admin.acl.delete_policy(subject),
+                admin.acl.policies(subject),
+            ):
+                with pytest.raises(ConfigError, match=f"subject='{subject}': expected User:NAME"):
+                    await call
+
+
+async def test_the_index_of_a_queue_needs_the_permission_to_get_its_topic(
+    guarded: EmbeddedCluster,
+) -> None:
+    async with client_of(guarded, APP) as app:
+        with pytest.raises(PermissionDeniedError, match="Topic:orders"):
+            await app.brokers.consume_queue(QUEUE, 0)
+
+
 async def test_accounts_of_4_9_are_created_and_deleted() -> None:
     async with (
-        EmbeddedCluster(version="4.9.7", accounts=[ADMIN]) as cluster,
+        EmbeddedCluster(version="4.9.7", accounts=[ADMIN, OTHER]) as cluster,
         client_of(cluster, ADMIN) as admin,
+        client_of(cluster, OTHER) as other,
     ):
+        with pytest.raises(PermissionDeniedError):
+            await other.acl.delete_account(ADMIN.access_key)
         with pytest.raises(BrokerError, match="length should longer than 6"):
             await admin.acl.put_account("app", "secret")
         await admin.acl.put_account(APP.access_key, APP.secret_key)
