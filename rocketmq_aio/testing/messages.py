@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 import time
 from struct import Struct
-from typing import Final, TypeVar
+from typing import Final
 from zlib import crc32
 
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
-from rocketmq_aio.model.codec import Codec
+from rocketmq_aio.model.codec import Codec, V
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.properties import UNIQ_KEY
 from rocketmq_aio.model.values import MessageQueue
@@ -24,8 +24,6 @@ MESSAGE_ID: Final = "7F000001000018B4AAC20000000000{:02X}"
 
 # The fixed fields of a stored message; protocol/README.md, "Stored message".
 _HEAD: Final = Struct(">iiIiiqqiq4siq4siiqi")
-
-V = TypeVar("V")
 
 
 @checked_arguments

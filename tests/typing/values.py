@@ -31,6 +31,7 @@ from rocketmq_aio import (
     TransactionProducer,
     TransactionState,
 )
+from rocketmq_aio.testing import received_message
 
 
 class Order(msgspec.Struct):
@@ -160,6 +161,13 @@ def check(message: MessageExt[Order]) -> TransactionState:
 
 TransactionProducer("g", check=check, config=ProducerConfig(codec=JSONCodec(Order)))
 TransactionProducer("g", check=check)
+
+
+# --- received messages in tests of an application ------------------------------------------------
+
+received = received_message(Message("orders", b"{}"))  # needs no annotation
+assert_type(received, MessageExt[Any])
+assert_type(received_message(Message("orders", b"{}"), codec=JSONCodec(Order)).value, Order)
 
 
 # --- listeners -----------------------------------------------------------------------------------
