@@ -433,9 +433,13 @@ def _of_the_others(
 
     The results in *error* are parts of the answers in the form of brokers.
     """
-    if not error.done or "brokers" not in inspect.signature(method).parameters:
+    # With replicas, names are "<broker>:<id>"; a broker answered if all of it did.
+    failed = {name.partition(":")[0] for name in error.failed}
+    done = dict.fromkeys(name.partition(":")[0] for name in error.done)
+    brokers = [name for name in done if name not in failed]
+    if not brokers or "brokers" not in inspect.signature(method).parameters:
         return {}
-    return {**given, "cluster": None, "brokers": list(error.done)}
+    return {**given, "cluster": None, "brokers": brokers}
 
 
 def _silent(shown: object) -> Mapping[str, str]:

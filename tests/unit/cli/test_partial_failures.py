@@ -173,6 +173,23 @@ async def test_the_members_that_answer_are_shown(
     assert "too busy" in silent.err
 
 
+def test_replicas_of_the_brokers_that_answer_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with EmbeddedCluster(2, replicas=1) as replicated:
+        monkeypatch.setenv("ROCKETMQ_NAMESRV", replicated.namesrv)
+        replicated.brokers[1].freeze()
+        code = run(["broker", "config", "--replicas", "--match", "brokerId", "-o", "json", *SOON])
+        ended = capfd.readouterr()
+
+    assert code == 1, ended
+    assert [(each["server"], each["value"]) for each in json.loads(ended.out)] == [
+        ("broker-a", "0"),
+        ("broker-a:1", "1"),
+    ]
+    assert "reading settings failed on 1 of 4 servers: broker-b:" in ended.err
+
+
 def test_an_error_of_all_servers_says_so(rmq: Rmq, cluster: EmbeddedCluster) -> None:
     cluster.faults.refuse(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, 1, "no space", times=None
