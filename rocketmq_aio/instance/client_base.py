@@ -15,7 +15,12 @@ import anyio
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError, RouteNotFoundError
-from rocketmq_aio.instance.client_instance import MAKE_ANOTHER, MQClientInstance, other_loop_error
+from rocketmq_aio.instance.client_instance import (
+    MAKE_ANOTHER,
+    MQClientInstance,
+    loop_for,
+    other_loop_error,
+)
 from rocketmq_aio.instance.hook_runner import LifecycleHook, bind_hooks
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
@@ -84,14 +89,14 @@ class ClientBase:
 
         :raises NameServerUnavailableError: no name server answered
         :raises ConfigError: no name server is configured, or the group is taken in the instance
-        :raises NotRunningError: it was started before
+        :raises NotRunningError: it was started before, or no asyncio event loop is running
         """
         if self._state is State.CLOSED:
             raise ClosedError(f"{self!r} is closed; make a new one")
         if self._state is not State.NEW:
             raise NotRunningError(f"{self!r} is started once, and it is {self._state.value}")
+        self._home = loop_for(repr(self))
         self._state = State.STARTING
-        self._home = asyncio.get_running_loop()
         reset_after_fork(self)
         self._start_ended = self._home.create_future()
         try:

@@ -113,7 +113,7 @@ class MQClientInstance:
         """
         if self._loop is not None or self._closed:
             raise NotRunningError("a client is started once; make a new one")
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop_for("the client")
         self._client_id = self._make_client_id()
         reset_after_fork(self)
         self.started_ms = time_ns() // 1_000_000
@@ -376,6 +376,18 @@ class MQClientInstance:
         self.remoting.close()
         for client in self._clients():
             client.on_failed(cause)
+
+
+def loop_for(what: str) -> asyncio.AbstractEventLoop:
+    """Return the running event loop, in which *what* is started.
+
+    :raises NotRunningError: there is none
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        reason = "needs an asyncio event loop, such as that of asyncio.run(); trio has none"
+        raise NotRunningError(f"{what} {reason}") from None
 
 
 def other_loop_error(what: str, loop: asyncio.AbstractEventLoop, way_out: str) -> NotRunningError:

@@ -69,6 +69,22 @@ async def test_it_cannot_be_copied_or_pickled(copied: Callable[[object], object]
                     copied(client)
 
 
+def test_it_needs_asyncio_and_can_be_started_there_after_the_error() -> None:
+    async def use() -> None:
+        async with FakeCluster() as cluster:
+            member = PlainClient(config_of(cluster))
+            await asyncio.to_thread(start_without_asyncio, member)
+            await asyncio.to_thread(start_without_asyncio, member.client)
+            async with member:
+                member.work()
+
+    def start_without_asyncio(client: PlainClient | MQClientInstance) -> None:
+        with pytest.raises(NotRunningError, match=r"needs an asyncio event loop.*trio"):
+            client.start().send(None)  # as trio does
+
+    asyncio.run(use())
+
+
 async def test_it_is_started_once() -> None:
     async with FakeCluster() as cluster, PlainClient(config_of(cluster)) as member:
         with pytest.raises(NotRunningError, match="started once"):
