@@ -11,7 +11,12 @@ import anyio
 
 from rocketmq_aio.config.consumer import ConsumerConfig, OffsetStore
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
-from rocketmq_aio.errors import NotConnectedError, PermissionDeniedError, RouteNotFoundError
+from rocketmq_aio.errors import (
+    NotConnectedError,
+    NotSupportedError,
+    PermissionDeniedError,
+    RouteNotFoundError,
+)
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX
@@ -180,8 +185,8 @@ class StartPositions:
                 return True
             for error in failures.values():
                 raise error
-        except PermissionDeniedError:  # an account that may pull need not be allowed to query
-            return True
+        except (PermissionDeniedError, NotSupportedError):
+            return True  # an account that may pull need not be allowed to query, and a proxy cannot
         return False
 
     async def offset_of(self, queue: MessageQueue, start: str | datetime) -> int:

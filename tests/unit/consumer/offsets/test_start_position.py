@@ -14,6 +14,7 @@ from rocketmq_aio.consumer.offsets import start_position as start_position_modul
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
 from rocketmq_aio.errors import (
     NotConnectedError,
+    NotSupportedError,
     PermissionDeniedError,
     RocketMQError,
     RouteNotFoundError,
@@ -249,13 +250,18 @@ async def test_an_offset_committed_since_its_topic_was_created_again_counts(
     assert await positions.find(queue(0)) == (40, False)
 
 
-async def test_an_offset_counts_if_the_age_of_its_topic_may_not_be_queried(
-    ends: Ends, store: Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error",
+    [PermissionDeniedError(16, "no permission"), NotSupportedError(3, "as proxies say")],
+    ids=["account", "proxy"],
+)
+async def test_an_offset_counts_if_the_age_of_its_topic_cannot_be_queried(
+    ends: Ends, store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    async def denied(*_: object) -> int:
-        raise PermissionDeniedError(16, "no permission")
+    async def refused(*_: object) -> int:
+        raise error
 
-    monkeypatch.setattr(ends, "earliest_store_time", denied)
+    monkeypatch.setattr(ends, "earliest_store_time", refused)
     store.kept[queue(0)] = 40
     positions = starts(ends, store, "latest")
     positions.note_gone("orders")
