@@ -25,7 +25,7 @@ WARM_UP: Final = 0.5  # of the whole time, at most
 JUDGED_SECONDS: Final = 600.0  # growth is not judged in shorter runs: bounded tables fill first
 SAMPLE_SECONDS: Final = 1.0
 TABLES_EVERY: Final = 5  # samples
-DRAIN_SECONDS: Final = 90.0
+DRAIN_SECONDS: Final = 90.0  # without a message that was missing
 END_SECONDS: Final = 5.0  # for transports to close
 MEMORY: Final = "RSS MiB"
 # Judged by slope, or not at all.
@@ -85,7 +85,10 @@ class Soak:
 
     def report(self) -> str:
         """Return the results as text."""
-        lines = [f"{self.sent_seconds:.0f} s, {self.restarts} restarts of brokers"]
+        lines = [
+            f"{self.sent_seconds:.0f} s, {self.restarts} restarts of brokers; "
+            f"{self.backlog} messages came, or not, in {self.drain_seconds:.0f} s afterwards"
+        ]
         for flow in self.flows:
             book = flow.ledger
             lines.append(
@@ -134,15 +137,19 @@ class Soak:
             await asyncio.to_thread(servers.restart, broker)
 
     async def _drain(self) -> None:
-        """Stop sending, and wait until all messages were received."""
+        """Stop sending, and wait until all messages were received, or none comes any more."""
         for flow in self.flows:
             flow.sending = False
         loop = asyncio.get_running_loop()
-        until = loop.time() + DRAIN_SECONDS
-        while loop.time() < until:
+        started = loop.time()
+        self.backlog = least = sum(flow.ledger.missing for flow in self.flows)
+        until = started + DRAIN_SECONDS
+        while least and loop.time() < until:
             await asyncio.sleep(1.0)
-            if not any(flow.ledger.missing for flow in self.flows):
-                return
+            missing = sum(flow.ledger.missing for flow in self.flows)
+            if missing < least:
+                least, until = missing, loop.time() + DRAIN_SECONDS
+        self.drain_seconds = loop.time() - started
 
     async def _check_left_behind(self, before: dict[str, float]) -> None:
         loop = asyncio.get_running_loop()
