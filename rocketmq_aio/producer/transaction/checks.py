@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -30,6 +31,7 @@ from rocketmq_aio.remoting.threads import run_in_thread
 
 logger = get_logger(__name__)
 
+MAX_RUNNING: Final = 256  # checks; most of them wait for brokers to confirm the reply
 MAX_WAITING: Final = 2000  # checks beyond it are dropped: the broker repeats them
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024  # of their bodies; the same
 CHECK_SECONDS: Final = 60.0  # a longer check results in UNKNOWN
@@ -40,7 +42,7 @@ CheckFunction: TypeAlias = Callable[[MessageExt[V]], Awaitable[TransactionState]
 
 
 class TransactionChecks:
-    """Replies to checks, up to *concurrency* concurrently.
+    """Replies to checks, with up to *concurrency* concurrent calls of the application.
 
     The application is not called for transactions that were decided here.  A check function that
     fails, times out or returns anything but a `TransactionState` results in UNKNOWN: the broker
@@ -62,6 +64,7 @@ class TransactionChecks:
         self._log = log
         self._end_transaction = end_transaction
         self._concurrency = concurrency
+        self._calls = asyncio.Semaphore(concurrency)
         self._latest: dict[str, PendingCheck] = {}  # by message id: waiting and running ones
         self._held_bytes = 0
         self._waiting: deque[str] = deque()
@@ -92,7 +95,7 @@ class TransactionChecks:
         if known:
             return  # repeated by the broker: the reply goes to the new location
         self._waiting.append(message_id)
-        if self._workers < self._concurrency:
+        if self._workers < MAX_RUNNING:
             self._workers += 1
             self._instance.tasks.spawn(self._work, name="transaction-checks")
 
@@ -122,7 +125,10 @@ class TransactionChecks:
         try:
             half = self._log.find(message_id)
             if half is None:
-                state = await self._call_check(self._latest[message_id].message)
+                async with self._calls:
+                    if self._closed:
+                        return
+                    state = await self._call_check(self._latest[message_id].message)
                 check = self._latest[message_id]  # maybe a repeated one, with a new location
                 topic = check.message.topic
                 half = HalfMessage(message_id, topic, check.transaction_id, check.location)

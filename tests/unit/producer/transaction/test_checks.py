@@ -660,6 +660,26 @@ async def test_check_concurrency_limits_concurrent_checks() -> None:
         assert (most, env.flags()) == (3, [COMMIT] * 10)
 
 
+async def test_a_reply_that_a_broker_does_not_confirm_delays_no_other_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transaction_checks, "REPLY_SECONDS", 60.0)
+    asked: list[bytes] = []
+
+    async def check(message: MessageExt) -> TransactionState:
+        asked.append(message.body)
+        return TransactionState.COMMIT
+
+    async with open_transactions(check=check, check_concurrency=1) as env:
+        await leave_open(env, 3)
+        held = env.broker.faults.hold(END, executed=False, times=3)
+        await env.broker.check_transactions()
+
+        await held.wait(3)
+        assert len(asked) == 3
+        held.release()
+
+
 async def test_a_repeated_check_gets_the_state_of_the_running_one() -> None:
     gate = asyncio.Event()
     asked: list[MessageExt] = []
