@@ -20,7 +20,6 @@ KEPT_SETTINGS: Final = {
     "deleteWhen": "04",
     "diskMaxUsedSpaceRatio": "75",
     "fileReservedTime": "72",
-    "filterServerNums": "0",
     "flushDiskType": "ASYNC_FLUSH",
     "flushIntervalCommitLog": "500",
     "longPollingEnable": "true",
@@ -53,6 +52,7 @@ ALWAYS_0: Final = """dispatchBehindBytes msgPutTotalTodayMorning msgPutTotalYest
     msgGetTotalTodayMorning msgGetTotalYesterdayMorning sendThreadPoolQueueSize
     sendThreadPoolQueueHeadWaitTimeMills pullThreadPoolQueueSize
     pullThreadPoolQueueHeadWaitTimeMills pageCacheLockTimeMills""".split()
+SETTINGS_4: Final = {"filterServerNums": "0"}
 SETTINGS_5: Final = {"recallMessageEnable": "false", "useServerSideResetOffset": "true"}
 
 
@@ -80,7 +80,7 @@ class AdminProcessor:
         self._state = state
         self._broker = broker
         self._started_ms = state.clock.now_ms()
-        self._defaults = SETTINGS | SETTINGS_5 if state.version.is_5 else SETTINGS
+        self._defaults = SETTINGS | (SETTINGS_5 if state.version.is_5 else SETTINGS_4)
 
     @answers(RequestCode.GET_BROKER_CONFIG)
     def config(self) -> object:
