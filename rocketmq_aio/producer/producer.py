@@ -83,7 +83,6 @@ class Producer(ClientBase, Generic[V]):
         is_batching = config.auto_batch is not None
         self._is_short = not is_batching
         self._send_unhooked = self._batched_sends.send if is_batching else self._send_alone
-        self._send_by_parts = self._send_hooked if self._is_hooked else self._send_unhooked
 
     # --- sending --------------------------------------------------------------------------------
 
@@ -126,7 +125,12 @@ class Producer(ClientBase, Generic[V]):
         keyed = sharding_key is not None or message.sharding_key is not None
         if not self._is_short or message.timed or (keyed and fixed):
             choice = QueueChoice(queue, selector, sharding_key) if keyed or fixed else NO_CHOICE
-            return await self._send_by_parts(message, choice, seconds, deadline)
+            if not self._is_hooked:
+                return await self._send_unhooked(message, choice, seconds, deadline)
+            hooked = self._hooks.context("send", message, queue)
+            return await self._hooks.around(
+                hooked, lambda: self._send_unhooked(hooked.message, choice, seconds, deadline)
+            )
         # As `Sender.send` and `SendHooks.around`, with coroutines and functions less.
         context, started = None, 0.0
         if self._is_hooked:
@@ -440,23 +444,6 @@ class Producer(ClientBase, Generic[V]):
             self._attempts.close()
             self._sender.faults.forget(set())
             await self._instance.unregister_producer(self)
-
-    async def _send_hooked(
-        self, message: Message, choice: QueueChoice, seconds: float, deadline: float
-    ) -> SendResult:
-        # As `SendHooks.around`, with a coroutine and a function less.
-        hooks = self._hooks
-        context = hooks.context("send", message, choice.queue)
-        hooks.before(context)
-        started = monotonic()
-        try:
-            result = await self._send_unhooked(context.messages[0], choice, seconds, deadline)
-        except BaseException as error:
-            hooks.after(context, started, error)
-            raise
-        context.outcomes = (result,)
-        hooks.after(context, started)
-        return result
 
     def _send_alone(
         self, message: Message, choice: QueueChoice, _seconds: float, deadline: float
