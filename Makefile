@@ -14,16 +14,14 @@ CHAOS_SEED ?= 1
 BACKEND ?= embedded
 BIN := .venv/bin
 READY := .venv/.ready
-# Parallel test processes; each has its own servers, about 1 GB.  Where servers are JVMs, up to
-# three failed tests are repeated alone.
+# Parallel test processes; each has its own servers, about 1 GB.
 PARALLEL ?= 3
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/pytest -n $(PARALLEL) $(BY_FILE)
-JVM_PYTEST := tools/run_tests.sh -n $(PARALLEL) $(BY_FILE)
 # Tests without servers of their own mostly wait.
 UNIT_PYTEST := $(BIN)/pytest -n 4 $(BY_FILE)
 # A Spark session uses two processors, and fails if its Python processes take 10 s to start.
-SPARK_PYTEST := tools/run_tests.sh -n 2 $(BY_FILE)
+SPARK_PYTEST := $(BIN)/pytest -n 2 $(BY_FILE)
 # Read, stream and write; the other Spark tests, and what is rejected before a request, do not
 # depend on the version.
 SPARK_ON_4 := $(addprefix tests/spark/test_,read.py stream.py write.py) -k "not rejected"
@@ -76,25 +74,25 @@ test-faults: $(READY)
 # those that need a real broker, run on it with EMBEDDED_TESTS="tests/broker examples/billing".
 test-embedded: $(READY)
 	set -e; for version in $(VERSIONS); do \
-	  $(JVM_PYTEST) $(EMBEDDED_TESTS) --rocketmq-backend embedded --rocketmq-version $$version; \
+	  $(PYTEST) $(EMBEDDED_TESTS) --rocketmq-backend embedded --rocketmq-version $$version; \
 	done
 
 # On 5.x with the essential topologies, whose servers mostly wait for each other.
 test-broker: $(READY)
 	failed=; for version in $(VERSIONS); do \
 	  case $$version in 4.*) topologies=;; *) topologies=tests/topologies;; esac; \
-	  $(JVM_PYTEST) tests/broker examples/billing $$topologies -m "essential or not topologies" $(addprefix --ignore=,$(ONLY_EMBEDDED)) --rocketmq-version $$version || failed="$$failed $$version"; \
+	  $(PYTEST) tests/broker examples/billing $$topologies -m "essential or not topologies" $(addprefix --ignore=,$(ONLY_EMBEDDED)) --rocketmq-version $$version || failed="$$failed $$version"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
 # The clients on versions that `make test` does not use; every version runs even if one fails.
 test-versions: $(READY)
 	failed=; for version in $(OTHER_VERSIONS); do \
-	  $(JVM_PYTEST) $(CLIENT_TESTS) --rocketmq-backend jvm --rocketmq-version $$version || failed="$$failed $$version"; \
+	  $(PYTEST) $(CLIENT_TESTS) --rocketmq-backend jvm --rocketmq-version $$version || failed="$$failed $$version"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
 # Replicas, rolling upgrades, several name servers, proxies; the clusters are large.
 test-topologies: $(READY)
-	$(JVM_PYTEST) tests/topologies $(TOPOLOGY_OPTIONS) --rocketmq-backend jvm --rocketmq-version 5.5.0
+	$(PYTEST) tests/topologies $(TOPOLOGY_OPTIONS) --rocketmq-backend jvm --rocketmq-version 5.5.0
 
 # One failover, one rolling upgrade, one backlog that is read from a slave.
 test-essential-topologies:
@@ -117,7 +115,7 @@ test-spark: $(READY)
 test-containers: $(READY)
 	ROCKETMQ_VERSIONS="$(VERSIONS)" tools/container_engine.sh sh -c 'set -e; \
 	  for version in $(VERSIONS); do \
-	    tools/run_tests.sh tests/containers --rocketmq-version $$version; \
+	    $(BIN)/pytest tests/containers --rocketmq-version $$version; \
 	  done'
 
 check: check-format check-mypy check-pyright check-layers check-docs
