@@ -6,11 +6,13 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final
 
 from rocketmq_aio.embedded.loop_thread import LoopThread, from_any_thread
+from rocketmq_aio.embedded.notifier import wake
 
 COMPACT_AT: Final = 64  # cancelled timers that may stay in the heap, at least
 
@@ -63,19 +65,15 @@ class Clock:
         timer = Timer(self, self.monotonic() + seconds, callback)
         heappush(self._timers, (timer.due, next(self._numbers), timer))
         if self._timers[0][2] is timer:
-            self._arm()
+            self.start()
         return timer
 
-    async def wait(self, seconds: float) -> None:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def wake() -> None:
-            if not done.done():
-                done.set_result(None)
-
-        timer = self.call_later(seconds, wake)
+    async def wait(self, seconds: float, waiter: asyncio.Future[None] | None = None) -> None:
+        """Wait *seconds* of this clock, or until *waiter* is done."""
+        waiter = waiter or asyncio.get_running_loop().create_future()
+        timer = self.call_later(seconds, partial(wake, waiter))
         try:
-            await done
+            await waiter
         finally:
             timer.cancel()
 
@@ -87,19 +85,14 @@ class Clock:
         """
         if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
             raise ValueError(f"seconds={seconds!r}: expected a number from 0 on")
-        target = self.monotonic() + seconds
-        try:
-            while self._timers and self._timers[0][0] <= target:
-                due = self._timers[0][0]
-                self._ahead += max(0.0, due - self.monotonic())
-                self._run_first()
-            self._ahead += max(0.0, target - self.monotonic())
-        finally:  # a callback that raises does not stop the clock
-            self._arm()
+        self._run_until(self.monotonic() + seconds)
 
     def start(self) -> None:
         """Run timers in the running event loop, also those from before `stop`."""
-        self._arm()
+        self.stop()
+        if self._timers:
+            seconds = max(0.0, self._timers[0][0] - self.monotonic())
+            self._wakeup = asyncio.get_running_loop().call_later(seconds, self._run_due)
 
     def stop(self) -> None:
         """Run no timers until `start`."""
@@ -108,27 +101,22 @@ class Clock:
             self._wakeup = None
 
     def _run_due(self) -> None:
-        self._wakeup = None
-        now = self.monotonic()
+        self._run_until(self.monotonic())
+
+    def _run_until(self, target: float) -> None:
+        """Run the timers that are due at *target*, each at its time."""
         try:
-            while self._timers and self._timers[0][0] <= now:
-                self._run_first()
+            while self._timers and self._timers[0][0] <= target:
+                due, _, timer = heappop(self._timers)
+                self._ahead += max(0.0, due - self.monotonic())
+                callback, timer.callback = timer.callback, None
+                if callback is None:
+                    self._cancelled_timers -= 1
+                else:
+                    callback()
+            self._ahead += max(0.0, target - self.monotonic())
         finally:  # a callback that raises does not stop the clock
-            self._arm()
-
-    def _run_first(self) -> None:
-        _, _, timer = heappop(self._timers)
-        callback, timer.callback = timer.callback, None
-        if callback is None:
-            self._cancelled_timers -= 1
-        else:
-            callback()
-
-    def _arm(self) -> None:
-        self.stop()
-        if self._timers:
-            seconds = max(0.0, self._timers[0][0] - self.monotonic())
-            self._wakeup = asyncio.get_running_loop().call_later(seconds, self._run_due)
+            self.start()
 
     def _cancelled(self) -> None:
         self._cancelled_timers += 1

@@ -9,6 +9,12 @@ from typing import Final
 WAIT_SECONDS: Final = 15.0  # ample for a busy machine; only failing tests wait that long
 
 
+def wake(waiter: asyncio.Future[None]) -> None:
+    """Finish *waiter*, unless it is done or cancelled."""
+    if not waiter.done():
+        waiter.set_result(None)
+
+
 class Notifier:
     """Wakes waiters by `notify`; each waits for its own predicate."""
 
@@ -17,8 +23,7 @@ class Notifier:
 
     def notify(self) -> None:
         for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            wake(waiter)
 
     async def until(
         self, predicate: Callable[[], bool], what: str = "a change", seconds: float = WAIT_SECONDS
@@ -30,14 +35,11 @@ class Notifier:
         try:
             async with asyncio.timeout(seconds):
                 while not predicate():
-                    await self._notified()
+                    waiter = asyncio.get_running_loop().create_future()
+                    self._waiters.add(waiter)
+                    try:
+                        await waiter
+                    finally:
+                        self._waiters.discard(waiter)
         except TimeoutError:
             raise TimeoutError(f"waited {seconds:g} s for {what}") from None
-
-    async def _notified(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
-        try:
-            await waiter
-        finally:
-            self._waiters.discard(waiter)

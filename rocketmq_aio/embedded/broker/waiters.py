@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Hashable, Iterable
 
 from rocketmq_aio.embedded.clock import Clock
+from rocketmq_aio.embedded.notifier import wake
 
 
 class Waiters:
@@ -22,7 +23,7 @@ class Waiters:
         """Wake all waiters of *keys*."""
         for key in keys:
             for waiter in self.waiting.get(key, ()):
-                _finish(waiter)
+                wake(waiter)
 
     async def wait(self, keys: Iterable[Hashable], seconds: float) -> None:
         """Wait until one of *keys* is woken, at most *seconds*."""
@@ -30,18 +31,11 @@ class Waiters:
         keys = tuple(keys)
         for key in keys:
             self.waiting.setdefault(key, set()).add(waiter)
-        timer = self._clock.call_later(seconds, lambda: _finish(waiter))
         try:
-            await waiter
+            await self._clock.wait(seconds, waiter)
         finally:
-            timer.cancel()
             for key in keys:
                 waiting = self.waiting[key]
                 waiting.discard(waiter)
                 if not waiting:
                     del self.waiting[key]
-
-
-def _finish(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
