@@ -73,13 +73,10 @@ class LoopThread:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the event loop of the thread and return its result."""
-        if self._loop is None or self.forked:
-            coroutine.close()
-            raise RuntimeError("the cluster does not run in this process")
-        call = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        call = self._started(coroutine)
         try:
             while not wait([call], CALL_SECONDS).done:
-                self._check_responsive(self._loop)
+                self._check_responsive()
             return call.result()
         except BaseException:  # e.g. an interrupt: the coroutine must not run on alone
             call.cancel()
@@ -87,15 +84,19 @@ class LoopThread:
 
     async def awaited(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the event loop of the thread; the caller's loop runs meanwhile."""
+        return await asyncio.wrap_future(self._started(coroutine))
+
+    def _started(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         if self._loop is None or self.forked:
             coroutine.close()
             raise RuntimeError("the cluster does not run in this process")
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    def _check_responsive(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check_responsive(self) -> None:
         """Raise TimeoutError if the thread hangs; a call may take as long as it needs."""
         turned = threading.Event()
-        loop.call_soon_threadsafe(turned.set)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(turned.set)
         if not turned.wait(CALL_SECONDS):
             raise TimeoutError(f"the cluster's thread does not respond for {CALL_SECONDS:g} s")
 
