@@ -62,7 +62,7 @@ class ServerConnection(asyncio.Protocol):
         self._peer = peer
         self._decoder = FrameDecoder(self._frame, max_frame_bytes=MAX_FRAME_BYTES)
         self._decode = TemplateDecoder().decode
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.Transport
         self._loop = asyncio.get_running_loop()
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
@@ -107,13 +107,6 @@ class ServerConnection(asyncio.Protocol):
         elif self._flushing is None:
             self._flushing = self._loop.call_soon(self._flush)
 
-    def pause_reading(self) -> None:
-        """Stop reading, so that the socket buffers fill."""
-        self._set_paused("requested", paused=True)
-
-    def resume_reading(self) -> None:
-        self._set_paused("requested", paused=False)
-
     def freeze(self) -> None:
         """Read and write nothing until `unfreeze`."""
         self._set_paused(FROZEN, paused=True)
@@ -126,20 +119,20 @@ class ServerConnection(asyncio.Protocol):
         """Close gracefully: written data is still delivered."""
         self._flush()
         self.is_open = False
-        self._transport_().close()
+        self._transport.close()
 
     def reset(self) -> None:
         """Close immediately: the client sees a reset."""
         self.is_open = False
-        abort_with_reset(self._transport_())
+        abort_with_reset(self._transport)
 
     def abort(self) -> None:
         self.is_open = False
-        self._transport_().abort()
+        self._transport.abort()
 
     def after_fork(self) -> None:
         """Replace the descriptor of the copy in a forked child: the parent's stays."""
-        detach(self._transport_().get_extra_info("socket"))
+        detach(self._transport.get_extra_info("socket"))
 
     def _frame(self, encoding: int, header: bytes, body: bytes) -> None:
         if self.is_open:  # the handler of an earlier frame may have closed it
@@ -154,10 +147,10 @@ class ServerConnection(asyncio.Protocol):
         if self._unsent and self.is_open and FROZEN not in self._paused:
             if self.now is not None:
                 self.active_at = self.now()
-            transport, data = self._transport_(), b"".join(self._unsent)
+            data = b"".join(self._unsent)
             self._drop_unsent()
-            transport.write(data)
-            unsent = transport.get_write_buffer_size()
+            self._transport.write(data)
+            unsent = self._transport.get_write_buffer_size()
         else:
             unsent = self._unsent_bytes
         if unsent > MAX_UNSENT_BYTES:
@@ -170,12 +163,8 @@ class ServerConnection(asyncio.Protocol):
     def _set_paused(self, reason: str, *, paused: bool) -> None:
         (self._paused.add if paused else self._paused.discard)(reason)
         if self.is_open:
-            transport = self._transport_()
+            transport = self._transport
             (transport.pause_reading if self._paused else transport.resume_reading)()
-
-    def _transport_(self) -> asyncio.Transport:
-        assert self._transport is not None, "used before it was connected"
-        return self._transport
 
 
 class _Language(msgspec.Struct):

@@ -6,14 +6,13 @@ import asyncio
 import inspect
 import ssl
 from collections import deque
-from collections.abc import Awaitable
 from functools import partial
 from itertools import count
 from typing import Final, NamedTuple, Self, TypedDict, Unpack
 
 from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.connection import ServerConnection, detach
-from rocketmq_aio.embedded.faults import CONNECT, Faults
+from rocketmq_aio.embedded.faults import CONNECT, Fault, Faults
 from rocketmq_aio.embedded.loop_thread import LoopThread, awaited_or_blocking, from_any_thread
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
 from rocketmq_aio.embedded.responses import (
@@ -313,19 +312,14 @@ class EmbeddedServer:
             connection.freeze()
         elif self.faults.active:
             request = Command(CONNECT, 0)
-            fault = self.faults.take(self, request)
-            if fault is not None:
-                outcome = fault.respond(self, request, connection)
-                assert not inspect.isawaitable(outcome)
-                assert not isinstance(outcome, Response)
-                self._act(connection, outcome)
+            if (fault := self.faults.take(self, request)) is not None:
+                self._run(connection, JSON_HEADER, request, fault)
         self.changed.notify()
 
     def _close_when_idle(self, connection: ServerConnection, seconds: float) -> None:
         left = connection.active_at + seconds - self.clock.monotonic()
         if left > 0:
-            again = partial(self._close_when_idle, connection, seconds)
-            self.clock.call_later(left, again)
+            self.clock.call_later(left, partial(self._close_when_idle, connection, seconds))
         elif connection.is_open:
             connection.close()
 
@@ -336,17 +330,7 @@ class EmbeddedServer:
                 response.set_result(command)
             return
         fault = self.faults.take(self, command) if self.faults.active else None
-        try:
-            if fault is None:
-                outcome = self.process(command, connection)
-            else:
-                outcome = fault.respond(self, command, connection)
-        except Exception as error:  # noqa: BLE001 - a defect must not end the server
-            outcome = self._failed(error, command, scripted=fault is not None)
-        if not isinstance(outcome, Response) and inspect.isawaitable(outcome):
-            self._respond_later(connection, encoding, command, outcome, scripted=fault is not None)
-        else:
-            self._respond(connection, encoding, command, outcome)
+        self._run(connection, encoding, command, fault)
 
     def closed(self, connection: ServerConnection) -> None:
         del self.connections[connection.number]
@@ -361,7 +345,7 @@ class EmbeddedServer:
         """Return the outcome of a request without faults."""
         try:
             return await resolve(self.process(command, connection))
-        except Exception as error:  # noqa: BLE001 - as in `received`
+        except Exception as error:  # noqa: BLE001 - as in `_run`
             return self._failed(error, command, scripted=False)
 
     def frame(self, command: Command, response: Response, encoding: int = JSON_HEADER) -> bytes:
@@ -374,28 +358,21 @@ class EmbeddedServer:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _failed(self, error: Exception, command: Command, *, scripted: bool) -> Outcome:
-        """Return the outcome of a request whose handler raised.
-
-        :param scripted: by the handler of a fault
-        """
-        if isinstance(error, Close | ErrorResponse | CodecError):
-            return self.error_outcome(error)
-        if scripted:
-            self.errors.append(error)
-            return Close()
-        logger.error("request_failed", server=self.name, code=command.code, exc_info=error)
-        return Response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
-
-    def _respond_later(
-        self,
-        connection: ServerConnection,
-        encoding: int,
-        command: Command,
-        outcome: Awaitable[Outcome],
-        *,
-        scripted: bool,
+    def _run(
+        self, connection: ServerConnection, encoding: int, command: Command, fault: Fault | None
     ) -> None:
+        """Respond to *command* as *fault* does, or without one."""
+        scripted = fault is not None
+        try:
+            if fault is None:
+                outcome = self.process(command, connection)
+            else:
+                outcome = fault.respond(self, command, connection)
+        except Exception as error:  # noqa: BLE001 - a defect must not end the server
+            outcome = self._failed(error, command, scripted=scripted)
+        if isinstance(outcome, Response) or not inspect.isawaitable(outcome):
+            self._respond(connection, encoding, command, outcome)
+            return
         # The task is that of the outcome itself: a coroutine around it, cancelled before it
         # starts, would never await the outcome.
         task = asyncio.ensure_future(outcome)
@@ -410,23 +387,32 @@ class EmbeddedServer:
             except asyncio.CancelledError:  # not by this server, whose connection is open
                 failure = RuntimeError("the handler was cancelled")
                 result = self._failed(failure, command, scripted=scripted)
-            except Exception as error:  # noqa: BLE001 - as in `received`
+            except Exception as error:  # noqa: BLE001 - as above
                 result = self._failed(error, command, scripted=scripted)
             self._respond(connection, encoding, command, result)
 
         task.add_done_callback(respond)
 
+    def _failed(self, error: Exception, command: Command, *, scripted: bool) -> Outcome:
+        """Return the outcome of a request whose handler raised.
+
+        :param scripted: by the handler of a fault
+        """
+        if isinstance(error, Close | ErrorResponse | CodecError):
+            return self.error_outcome(error)
+        if scripted:
+            self.errors.append(error)
+            return Close()
+        logger.error("request_failed", server=self.name, code=command.code, exc_info=error)
+        return Response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+
     def _respond(
         self, connection: ServerConnection, encoding: int, command: Command, outcome: Outcome
     ) -> None:
-        if not isinstance(outcome, Response):
-            self._act(connection, outcome)
-        elif not command.is_oneway and connection.is_open:
-            connection.write(self.frame(command, outcome, encoding))
-
-    @staticmethod
-    def _act(connection: ServerConnection, outcome: Raw | Close | None) -> None:
-        if isinstance(outcome, Raw):
+        if isinstance(outcome, Response):
+            if not command.is_oneway and connection.is_open:
+                connection.write(self.frame(command, outcome, encoding))
+        elif isinstance(outcome, Raw):
             connection.write(outcome.data)
             if outcome.close:
                 connection.close()

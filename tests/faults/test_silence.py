@@ -110,7 +110,7 @@ async def test_a_server_that_does_not_read_blocks_callers_with_bounded_memory() 
     async with line() as made:
         await made.ask()
         for stalled in made.broker.connections.values():
-            stalled.pause_reading()
+            stalled.freeze()
         made.proxy.stall()
 
         async def send() -> str:

@@ -165,7 +165,7 @@ async def test_unsent_bytes_of_a_client_that_does_not_read_are_bounded(
         await loop.sock_sendall(client, frame * 500)  # 100 MB of responses
 
         assert await eventually(is_paused)
-        assert connection._transport_().get_write_buffer_size() <= BOUND
+        assert connection._transport.get_write_buffer_size() <= BOUND
         assert await responds(cluster)
     await cluster.broker.wait_for_connections(0)
 

@@ -50,11 +50,11 @@ async def test_a_stalled_connection_reads_nothing_until_it_resumes() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         await broker.wait_for_connections(1)
         (connection,) = broker.connections.values()
-        connection.pause_reading()
+        connection.freeze()
         opaque = client.send(MAX_OFFSET)
         with pytest.raises(TimeoutError):
             await broker.wait_for(CODE, seconds=0.05)
-        connection.resume_reading()
+        connection.unfreeze()
 
         assert (await client.answer(opaque)).code == 0
 
