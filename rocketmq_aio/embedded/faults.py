@@ -14,7 +14,7 @@ from rocketmq_aio.config.arguments import checked_argument, checked_arguments
 from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.loop_thread import LoopThread, from_any_thread, waits_for_clients
-from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
+from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier, wake
 from rocketmq_aio.embedded.responses import Close, Handler, HandlerResult, Outcome, Raw, Response
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -30,6 +30,7 @@ RequestKind = Literal[
 ]  # fmt: skip
 Requests = RequestKind | int | Iterable[RequestKind | int] | None
 Respond = Callable[["FaultyServer", Command, "ServerConnection"], HandlerResult]
+Change = Callable[["FaultyServer", Command, Response], Outcome]
 
 
 class FaultyServer(Protocol):
@@ -37,13 +38,9 @@ class FaultyServer(Protocol):
 
     name: str
 
-    async def execute(self, command: Command, connection: ServerConnection) -> Outcome:
-        """Return the outcome of a request without faults."""
-        ...
+    async def execute(self, command: Command, connection: ServerConnection) -> Outcome: ...
 
-    def frame(self, command: Command, response: Response) -> bytes:
-        """Return the frame of *response* to *command*."""
-        ...
+    def frame(self, command: Command, response: Response) -> bytes: ...
 
 
 KINDS: Final[dict[str, frozenset[int]]] = {
@@ -108,8 +105,7 @@ class Fault:
         self.times = where.get("times", 1)
         self.respond = respond
         self._codes = codes
-        self._topic = where.get("topic")
-        self._group = where.get("group")
+        self._topic, self._group = where.get("topic"), where.get("group")
         self._broker = where.get("broker")
         self._faults = faults
         self._changed = Notifier()
@@ -188,8 +184,7 @@ class HeldResponses(Fault):
         held = list(self._held)
         for released in [held[index] for index in indexes or range(len(held))]:
             self._held.pop(released, None)
-            if not released.done():
-                released.set_result(None)
+            wake(released)
 
     async def _released(self, command: Command) -> None:
         released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -247,17 +242,11 @@ class Faults:
         """Respond with another code; the request is not executed, unless *executed* is set."""
         if not isinstance(code, int):
             raise TypeError(f"code={code!r}: expected a response code")
-        response = Response(code, remark=remark)
-
-        async def respond(
-            server: FaultyServer, command: Command, connection: ServerConnection
-        ) -> Outcome:
-            outcome = await server.execute(command, connection)
-            if not isinstance(outcome, Response):
-                return outcome
-            return replace(outcome, code=code, remark=remark)
-
-        return self._add(requests, respond if executed else lambda _s, _c, _n: response, where)
+        if not executed:
+            return self.handle(requests, Response(code, remark=remark), **where)
+        return self._change(
+            requests, lambda _s, _c, response: replace(response, code=code, remark=remark), where
+        )
 
     def delay(self, requests: Requests, seconds: float, **where: Unpack[LossySelection]) -> Fault:
         """Respond *seconds* later; with ``executed=False`` also execute later."""
@@ -309,7 +298,11 @@ class Faults:
         self, requests: Requests, opaque: int = UNKNOWN_OPAQUE, **where: Unpack[Selection]
     ) -> Fault:
         """Respond with the opaque of another request, or of none."""
-        return self._spoil(requests, Raw, where, opaque=opaque)
+
+        def change(server: FaultyServer, command: Command, response: Response) -> Outcome:
+            return Raw(server.frame(Command(command.code, opaque), response))
+
+        return self._change(requests, change, where)
 
     def handle(
         self, requests: Requests, handler: Handler | Outcome, **where: Unpack[Selection]
@@ -322,7 +315,7 @@ class Faults:
         checked_argument("handler", handler, Callable[..., object] | Outcome)
         if callable(handler):
             return self._add(requests, lambda _s, *request: handler(*request), where)
-        return self._add(requests, lambda _s, _c, _n: handler, where)
+        return self._add(requests, lambda *_: handler, where)
 
     def connect(
         self,
@@ -341,8 +334,7 @@ class Faults:
     def clear(self) -> None:
         """Remove all faults, and release all held responses."""
         for released in self.held:
-            if not released.done():
-                released.set_result(None)
+            wake(released)
         self._limited.clear()
         self._kept.clear()
         self.active = False
@@ -377,24 +369,22 @@ class Faults:
         return fault
 
     def _spoil(
-        self,
-        requests: Requests,
-        spoil: Callable[[bytes], Outcome],
-        where: Selection,
-        *,
-        opaque: int | None = None,
+        self, requests: Requests, spoil: Callable[[bytes], Outcome], where: Selection
     ) -> Fault:
-        """Add a fault that replaces the frame of the response, which is for *opaque*."""
+        """Add a fault that replaces the frame of the response."""
+        return self._change(
+            requests, lambda server, *response: spoil(server.frame(*response)), where
+        )
+
+    def _change(self, requests: Requests, change: Change, where: Selection) -> Fault:
+        """Add a fault that replaces the response."""
         executed = _executed(where)
 
         async def respond(
             server: FaultyServer, command: Command, connection: ServerConnection
         ) -> Outcome:
             outcome = await server.execute(command, connection) if executed else Response()
-            if not isinstance(outcome, Response):
-                return outcome
-            to = command if opaque is None else Command(command.code, opaque)
-            return spoil(server.frame(to, outcome))
+            return change(server, command, outcome) if isinstance(outcome, Response) else outcome
 
         return self._add(requests, respond, where)
 
