@@ -7,11 +7,7 @@ from typing import Final
 
 import pyspark
 from pyspark.errors import PySparkException
-from pyspark.sql import (
-    Column,
-    DataFrame,
-    functions as F,  # noqa: N812 - the usual name in Spark programs
-)
+from pyspark.sql import Column, DataFrame, functions as F
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError

@@ -10,11 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from pyspark.sql import (
-    DataFrame,
-    SparkSession,
-    functions as F,  # noqa: N812 - the usual name in Spark programs
-)
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import RouteNotFoundError

@@ -11,11 +11,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import (
-    DataFrame,
-    SparkSession,
-    functions as F,  # noqa: N812 - the usual name in Spark programs
-)
+from pyspark.sql import DataFrame, SparkSession, functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType

@@ -10,10 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Final
 
-from pyspark.sql import (
-    SparkSession,
-    functions as F,  # noqa: N812 - the usual name in Spark programs
-)
+from pyspark.sql import SparkSession, functions as F
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError, RocketMQError

@@ -7,11 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from pyspark.sql import (
-    DataFrame,
-    Window,
-    functions as F,  # noqa: N812 - the usual name in Spark programs
-)
+from pyspark.sql import DataFrame, Window, functions as F
 
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.result import PullStatus

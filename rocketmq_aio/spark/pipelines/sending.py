@@ -7,12 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import (
-    Column,
-    DataFrame,
-    Observation,
-    functions as F,  # noqa: N812 - the usual name in Spark programs
-)
+from pyspark.sql import Column, DataFrame, Observation, functions as F
 
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.errors import RouteNotFoundError

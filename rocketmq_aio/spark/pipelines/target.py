@@ -6,12 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Final
 
-from pyspark.sql import (
-    Column,
-    DataFrame,
-    SparkSession,
-    functions as F,  # noqa: N812 - the usual name in Spark programs
-)
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 from pyspark.sql.types import StringType, StructType
 
 from rocketmq_aio.config.validation import settings
