@@ -31,50 +31,22 @@ from rocketmq_aio.model.properties import (
     UNIQ_KEY,
 )
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.codes import BORN_IPV6, STORE_IPV6
+from rocketmq_aio.protocol.record import IPV4_HEAD
 from rocketmq_aio.spark.arrow import Column, pc
 from rocketmq_aio.spark.arrow.properties import PropertyColumns, property_columns
-
-Batch = Any  # an Arrow record batch
 
 MAX_ROWS: Final = 10_000  # of a record batch
 ROW_BYTES: Final = 8  # estimate for a column other than body and properties
 FIRST_MILLIS: Final = -62_135_596_800_000  # of the calendar: year 1
 LAST_MILLIS: Final = 253_402_300_799_999  # year 9999
-INNER_KIND: Final = MapType(StringType(), StringType())
-
-COLUMNS: Final[dict[str, DataType]] = {
-    "topic": StringType(),
-    "flag": IntegerType(),
-    "body": BinaryType(),
-    "properties": INNER_KIND,
-    "brokerName": StringType(),
-    "queueId": IntegerType(),
-    "queueOffset": LongType(),
-    "bornTimestamp": TimestampType(),
-    "storeTimestamp": TimestampType(),
-    "msgId": StringType(),
-    "keys": StringType(),
-    "tags": StringType(),
-    "sysFlag": IntegerType(),
-    "reconsumeTimes": IntegerType(),
-    "bornHost": StringType(),
-    "storeHost": StringType(),
-    "priority": IntegerType(),
-}
+TEXT_MAP: Final = MapType(StringType(), StringType())
 PROPERTY_COLUMNS: Final = frozenset({"properties", "msgId", "keys", "tags", "priority"})
-SCHEMA: Final = StructType([StructField(name, kind) for name, kind in COLUMNS.items()])
 
 # Fixed fields of a record with IPv4 hosts; IPv6 hosts are removed from other records.
-HEAD: Final = 88
-FLAG_AT: Final = 16
-SYS_FLAG_AT: Final = 36
-BORN_AT: Final = 40
-BORN_HOST_AT: Final = 48
-STORED_AT: Final = 56
-STORE_HOST_AT: Final = 64
+FLAG_AT, SYS_FLAG_AT, BORN_AT, BORN_HOST_AT, STORED_AT, STORE_HOST_AT = 16, 36, 40, 48, 56, 64
 RECONSUME_AT: Final = 72
 IPV6_MORE: Final = 12  # additional bytes of an IPv6 host
-BORN_IPV6, STORE_IPV6 = 0x10, 0x20
 
 
 def check_schema(schema: StructType) -> None:
@@ -156,16 +128,13 @@ class ColumnBuilder:
             for each in messages:
                 each.raw_properties = b""
 
-    def take(self) -> Iterator[Batch]:
+    def take(self) -> Iterator[Column]:
         """Return the collected messages in batches of up to `MAX_ROWS` and reset."""
         rows = _Rows(self._messages, self._runs)
         self._messages, self._runs, self.size = [], [], 0
-        return self._batches(rows)
-
-    def _batches(self, rows: _Rows) -> Iterator[Batch]:
         if not len(rows):
             return
-        made = [_BUILDERS[field.name](rows, field.type) for field in self._schema]
+        made = [_COLUMNS[field.name][1](rows, field.type) for field in self._schema]
         batch = pa.RecordBatch.from_arrays(made, schema=self._schema)
         for first in range(0, len(batch), MAX_ROWS):
             yield batch.slice(first, MAX_ROWS)
@@ -188,9 +157,9 @@ class _Rows:
     @cached_property
     def ipv6_rows(self) -> list[int]:
         """The numbers of the rows with an IPv6 host."""
-        if len(self._heads) == HEAD * len(self):
+        if len(self._heads) == IPV4_HEAD * len(self):
             return []
-        return [row for row, each in enumerate(self.messages) if len(each.head) != HEAD]
+        return [row for row, each in enumerate(self.messages) if len(each.head) != IPV4_HEAD]
 
     @cached_property
     def _heads(self) -> bytes:
@@ -198,23 +167,24 @@ class _Rows:
 
     @cached_property
     def heads(self) -> bytes:
-        """The fixed fields of all rows, `HEAD` bytes each; IPv6 hosts are truncated."""
+        """The fixed fields of all rows, `IPV4_HEAD` bytes each; IPv6 hosts are truncated."""
         if not self.ipv6_rows:
             return self._heads
         return b"".join([_ipv4_head(each) for each in self.messages])
 
-    def field(self, at: int, size: int) -> Any:  # noqa: ANN401 - pyarrow has no types
-        """Return the big-endian numbers at byte *at* as a little-endian buffer."""
+    def numbers(self, at: int, kind: Column) -> Column:
+        """Return the big-endian numbers of type *kind* at byte *at*."""
+        size = kind.bit_width // 8
         buffer, heads = bytearray(size * len(self)), self.heads
-        for place in range(size):
-            buffer[size - 1 - place :: size] = heads[at + place :: HEAD]
-        return pa.py_buffer(buffer)
+        for place in range(size):  # to little-endian
+            buffer[size - 1 - place :: size] = heads[at + place :: IPV4_HEAD]
+        return pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(buffer)])
 
     def hosts(self, at: int) -> Column:
         """Return the texts of the IPv4 hosts at byte *at*; few are distinct."""
         buffer, heads = bytearray(8 * len(self)), self.heads
         for place in range(8):
-            buffer[place::8] = heads[at + place :: HEAD]
+            buffer[place::8] = heads[at + place :: IPV4_HEAD]
         if buffer == buffer[:8] * len(self):
             return pa.repeat(pa.scalar(_host(bytes(buffer[:8])), pa.string()), len(self))
         raw = pa.Array.from_buffers(pa.binary(8), len(self), [None, pa.py_buffer(buffer)])
@@ -246,16 +216,13 @@ Builder = Callable[[_Rows, Any], Column]
 
 
 def _number(at: int) -> Builder:
-    def make(rows: _Rows, kind: Any) -> Column:  # noqa: ANN401
-        return pa.Array.from_buffers(kind, len(rows), [None, rows.field(at, 4)])
-
-    return make
+    return lambda rows, kind: rows.numbers(at, kind)
 
 
 def _time(at: int) -> Builder:
     def make(rows: _Rows, kind: Any) -> Column:  # noqa: ANN401
-        millis = pa.Array.from_buffers(pa.int64(), len(rows), [None, rows.field(at, 8)])
-        return pc.multiply(_clear_out_of_calendar(millis), 1000).cast(kind)
+        millis = _clear_out_of_calendar(rows.numbers(at, pa.int64()))
+        return pc.multiply(millis, 1000).cast(kind)
 
     return make
 
@@ -311,22 +278,28 @@ def _replace(column: Column, rows: list[int], texts: list[str]) -> Column:
     return pc.replace_with_mask(column, pa.array(chosen), pa.array(texts, pa.string()))
 
 
-_BUILDERS: Final[dict[str, Builder]] = {
-    "topic": _of_queue(lambda queue: queue.topic),
-    "flag": _number(FLAG_AT),
-    "body": lambda rows, kind: pa.array([each.body for each in rows.messages], kind),
-    "properties": lambda rows, kind: rows.properties.as_maps(kind),
-    "brokerName": _of_queue(lambda queue: queue.broker_name),
-    "queueId": _of_queue(lambda queue: queue.queue_id),
-    "queueOffset": lambda rows, kind: pa.array([m.queue_offset for m in rows.messages], kind),
-    "bornTimestamp": _time(BORN_AT),
-    "storeTimestamp": _time(STORED_AT),
-    "msgId": _message_ids,
-    "keys": _property(KEYS),
-    "tags": _property(TAGS),
-    "sysFlag": _number(SYS_FLAG_AT),
-    "reconsumeTimes": _number(RECONSUME_AT),
-    "bornHost": _text(BORN_HOST_AT, lambda message: message.born_host),
-    "storeHost": _text(STORE_HOST_AT, lambda message: message.store_host),
-    "priority": _priorities,
+# By name: Spark's type, and the function that builds the Arrow array
+_COLUMNS: Final[dict[str, tuple[DataType, Builder]]] = {
+    "topic": (StringType(), _of_queue(lambda queue: queue.topic)),
+    "flag": (IntegerType(), _number(FLAG_AT)),
+    "body": (BinaryType(), lambda rows, kind: pa.array([m.body for m in rows.messages], kind)),
+    "properties": (TEXT_MAP, lambda rows, kind: rows.properties.as_maps(kind)),
+    "brokerName": (StringType(), _of_queue(lambda queue: queue.broker_name)),
+    "queueId": (IntegerType(), _of_queue(lambda queue: queue.queue_id)),
+    "queueOffset": (
+        LongType(),
+        lambda rows, kind: pa.array([m.queue_offset for m in rows.messages], kind),
+    ),
+    "bornTimestamp": (TimestampType(), _time(BORN_AT)),
+    "storeTimestamp": (TimestampType(), _time(STORED_AT)),
+    "msgId": (StringType(), _message_ids),
+    "keys": (StringType(), _property(KEYS)),
+    "tags": (StringType(), _property(TAGS)),
+    "sysFlag": (IntegerType(), _number(SYS_FLAG_AT)),
+    "reconsumeTimes": (IntegerType(), _number(RECONSUME_AT)),
+    "bornHost": (StringType(), _text(BORN_HOST_AT, lambda message: message.born_host)),
+    "storeHost": (StringType(), _text(STORE_HOST_AT, lambda message: message.store_host)),
+    "priority": (IntegerType(), _priorities),
 }
+COLUMNS: Final = {name: kind for name, (kind, _) in _COLUMNS.items()}
+SCHEMA: Final = StructType([StructField(name, kind) for name, kind in COLUMNS.items()])

@@ -10,13 +10,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from rocketmq_aio.spark.arrow.columns import (
-    MAX_ROWS,
-    Batch,
-    ColumnBuilder,
-    arrow_schema,
-    check_schema,
-)
+from rocketmq_aio.spark.arrow import Column
+from rocketmq_aio.spark.arrow.columns import MAX_ROWS, ColumnBuilder, arrow_schema, check_schema
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.planning import QueuePartition, plan
@@ -48,7 +43,7 @@ class RocketMQBatchReader(DataSourceReader):
 
 def read(
     ranges: Sequence[Range], options: ReadOptions, schema: StructType
-) -> Generator[Batch, None, None]:
+) -> Generator[Column, None, None]:
     """Yield the messages of *ranges* in order, those of each range in offset order.
 
     :raises DataLossError: messages are lost and ``failOnDataLoss`` is true

@@ -13,11 +13,10 @@ from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.record import decode_messages
-from rocketmq_aio.spark.arrow import columns
+from rocketmq_aio.spark.arrow import Column, columns
 from rocketmq_aio.spark.arrow.columns import (
     COLUMNS,
     SCHEMA,
-    Batch,
     ColumnBuilder,
     arrow_schema,
     check_schema,
@@ -37,7 +36,7 @@ def decoded(*stored: Stored) -> list[MessageExt]:
     return messages
 
 
-def built(messages: list[MessageExt], schema: pa.Schema = WHOLE) -> Batch:
+def built(messages: list[MessageExt], schema: pa.Schema = WHOLE) -> Column:
     builder = ColumnBuilder(schema)
     builder.add(messages)
     [batch] = builder.take()
