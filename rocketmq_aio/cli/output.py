@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import re
 import sys
@@ -133,41 +134,25 @@ def show_result(value: object, kind: Format, columns: Sequence[str] = ()) -> Non
     print_line(RENDERERS[kind](value, columns).rstrip("\n"))
 
 
-def _render_json(value: object, _: Sequence[str]) -> str:
-    return json_line(value)
-
-
-def _render_yaml(value: object, _: Sequence[str]) -> str:
-    return "\n".join(_yaml_lines(value))
-
-
 def _render_csv(value: object, columns: Sequence[str]) -> str:
     names, rows = as_rows(value, columns)
-    out: list[str] = []
-    writer = csv.writer(_Lines(out), lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([["" if cell is None else _text(cell) for cell in row] for row in rows])
-    return "".join(out)
+    return csv_lines([names, *rows])
 
 
-def _render_table(value: object, columns: Sequence[str]) -> str:
-    names, rows = as_rows(value, columns)
-    return format_table(names, rows)
+def csv_lines(rows: Iterable[Sequence[object]]) -> str:
+    """Return *rows* as lines of CSV; None is an empty cell."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows(["" if cell is None else _text(cell) for cell in row] for row in rows)
+    return out.getvalue()
 
 
 RENDERERS: Final[dict[Format, Callable[[object, Sequence[str]], str]]] = {
-    Format.JSON: _render_json,
-    Format.YAML: _render_yaml,
+    Format.JSON: lambda value, _: json_line(value),
+    Format.YAML: lambda value, _: "\n".join(_yaml_lines(value)),
     Format.CSV: _render_csv,
-    Format.TABLE: _render_table,
+    Format.TABLE: lambda value, columns: format_table(*as_rows(value, columns)),
 }
-
-
-class _Lines:
-    """A file for `csv.writer`."""
-
-    def __init__(self, out: list[str]) -> None:
-        self.write = out.append
 
 
 def as_rows(value: object, columns: Sequence[str]) -> tuple[Sequence[str], list[Sequence[Any]]]:
@@ -269,7 +254,12 @@ def _yaml_lines(value: object) -> Iterator[str]:
     """Yield *value* in blocks of YAML 1.2."""
     if isinstance(value, Mapping) and value:
         for name, each in value.items():
-            yield from _yaml_entry(f"{_yaml_scalar(str(name))}:", each)
+            key, (first, *others) = f"{_yaml_scalar(str(name))}:", _yaml_lines(each)
+            if isinstance(each, Mapping | list | tuple) and each:
+                yield key
+                yield from (f"  {line}" for line in (first, *others))
+            else:
+                yield f"{key} {first}"
     elif isinstance(value, list | tuple) and value:
         for each in value:
             first, *others = _yaml_lines(each)
@@ -279,23 +269,10 @@ def _yaml_lines(value: object) -> Iterator[str]:
         yield _yaml_scalar(value)
 
 
-def _yaml_entry(name: str, value: object) -> Iterator[str]:
-    if isinstance(value, Mapping | list | tuple) and value:
-        yield name
-        yield from (f"  {line}" for line in _yaml_lines(value))
-    else:
-        yield f"{name} {_yaml_scalar(value)}"
-
-
 def _yaml_scalar(value: object) -> str:
     if not isinstance(value, str):
         return json_line(value)
-    if (
-        PLAIN_YAML.fullmatch(value)
-        and value.isascii()
-        and value.lower() not in YAML_WORDS
-        and value[0] != "%"
-    ):
+    if PLAIN_YAML.fullmatch(value) and value.lower() not in YAML_WORDS:
         return value
     quoted = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{printable(quoted)}"'
@@ -328,19 +305,11 @@ def progress(*, wanted: bool) -> Iterator[Report]:
     if not wanted or not (sys.stderr.isatty() or "FORCE_COLOR" in os.environ):
         yield lambda *_: None
         return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    from rich import progress as rich
 
-    stderr = console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn())
-    shown = (*columns, MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*shown, console=stderr, redirect_stdout=False) as bars:
+    columns = (rich.SpinnerColumn(), rich.TextColumn("{task.description}"), rich.BarColumn())
+    shown = (*columns, rich.MofNCompleteColumn(), rich.TimeElapsedColumn())
+    with rich.Progress(*shown, console=console(stderr=True), redirect_stdout=False) as bars:
         tasks: dict[str, TaskID] = {}
         due: dict[str, float] = {}
 

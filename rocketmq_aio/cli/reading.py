@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import csv
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
@@ -15,6 +14,7 @@ from rocketmq_aio.admin.results import describe_message
 from rocketmq_aio.cli.output import (
     Format,
     as_rows,
+    csv_lines,
     format_cell,
     print_line,
     printable,
@@ -101,7 +101,10 @@ async def read_topic(
         while (message := await found.get()) is not None:
             yield message
         reading.result()
-        await _check_all_read(reader.client, topic, brokers, queue_id)
+        with suppress(RouteNotFoundError):  # dropped after all of it was read
+            listed = await listed_queues(reader.client, topic)
+            chosen = {q: name for q, name in listed.items() if queue_id in (None, q.queue_id)}
+            check_complete(topic, chosen, brokers)
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     finally:
@@ -118,15 +121,6 @@ async def listed_queues(client: MQClientInstance, topic: str) -> dict[MessageQue
     """
     routes = [read_route(topic, each) for each in await client.name_servers.routes(topic)]
     return {queue: each.broker_of(queue) for each in routes for queue in each.subscribe_queues}
-
-
-async def _check_all_read(
-    client: MQClientInstance, topic: str, read: Mapping[MessageQueue, str], queue_id: int | None
-) -> None:
-    with suppress(RouteNotFoundError):  # dropped after all of it was read
-        listed = await listed_queues(client, topic)
-        chosen = {q: name for q, name in listed.items() if queue_id in (None, q.queue_id)}
-        check_complete(topic, chosen, read)
 
 
 def check_complete(
@@ -158,38 +152,25 @@ async def _stored(
 
     :raises NotConnectedError: name servers do not list the topic any more
     """
+    wait = 0.0 if exit_at_end else POLL_SECONDS
     try:
         offset = await _first(reader, queue, start)
         end = await reader.max_offset(queue) if exit_at_end else None
-        async with aclosing(_messages(reader, queue, (offset, end), selector)) as messages:
-            async for message in messages:
-                yield message
+        while end is None or offset < end:
+            result = await reader.pull(queue, offset, 32, selector, wait_seconds=wait)
+            for message in result.messages:
+                if end is None or message.queue_offset < end:
+                    yield message
+            offset = result.next_offset
+            if end is not None and offset < end and result.status is PullStatus.NO_NEW:
+                # A replica that lags behind, or a new master that lacks the end.
+                if (now := await reader.max_offset(queue)) < end:
+                    lost = f"{queue} ends at {now} now, and ended at {end}: the messages are gone"
+                    raise RocketMQError(lost)
+                await asyncio.sleep(LAGGING_SECONDS)
     except RouteNotFoundError as error:  # not "there is no such topic": it was listed before
         reason = f"no name server lists {queue.topic} now"
         raise NotConnectedError(queue.broker_name, reason) from error
-
-
-async def _messages(
-    reader: PullConsumer,
-    queue: MessageQueue,
-    offsets: tuple[int, int | None],
-    selector: str | MessageSelector,
-) -> AsyncGenerator[MessageExt, None]:
-    """Yield the messages of *queue* between *offsets*; endless without the second one."""
-    offset, end = offsets
-    wait = POLL_SECONDS if end is None else 0.0
-    while end is None or offset < end:
-        result = await reader.pull(queue, offset, 32, selector, wait_seconds=wait)
-        for message in result.messages:
-            if end is None or message.queue_offset < end:
-                yield message
-        offset = result.next_offset
-        if end is not None and offset < end and result.status is PullStatus.NO_NEW:
-            # A replica that lags behind, or a new master that lacks the end.
-            if (now := await reader.max_offset(queue)) < end:
-                lost = f"{queue} ends at {now} now, and ended at {end}: the messages are gone"
-                raise RocketMQError(lost)
-            await asyncio.sleep(LAGGING_SECONDS)
 
 
 def _wake(found: asyncio.Queue[MessageExt | None], reading: asyncio.Future[None]) -> None:
@@ -219,7 +200,7 @@ def printer(kind: Format, *, bodies: bool) -> Callable[[MessageExt], None]:
     if bodies:
         return _print_body
     if kind is Format.CSV:
-        csv.writer(sys.stdout, lineterminator="\n").writerow(COLUMNS)
+        sys.stdout.write(csv_lines([COLUMNS]))
     return PRINTERS[kind]
 
 
@@ -237,9 +218,7 @@ def _print_text(message: MessageExt) -> None:
 
 def _print_csv(message: MessageExt) -> None:
     _, rows = as_rows([describe(message)], COLUMNS)
-    cells = [",".join(each) if isinstance(each, list) else each for each in rows[0]]
-    csv.writer(sys.stdout, lineterminator="\n").writerow(cells)
-    sys.stdout.flush()
+    print_line(csv_lines(rows).removesuffix("\n"))
 
 
 def _print_yaml(message: MessageExt) -> None:
