@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
 from math import isfinite
@@ -26,6 +26,7 @@ from rocketmq_aio.cli.streams import drop_output
 from rocketmq_aio.errors import ConfigError
 
 A = TypeVar("A")
+F = TypeVar("F", bound=Callable[[Any], int | Coroutine[Any, Any, int]])
 HELP: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
@@ -153,18 +154,16 @@ def argument(
     return field(default=default, metadata=about)
 
 
-def command(
-    app: click.Group, name: str, kind: type[A], examples: str = ""
-) -> Callable[[Callable[[A], int]], Callable[[A], int]]:
+def command(app: click.Group, name: str, kind: type[Any], examples: str = "") -> Callable[[F], F]:
     """Register a function that takes a *kind* as the command *name* of *app*.
 
-    The fields of *kind*, a class made by `options`, are the options.  The function returns the
-    exit code.  The help shows *examples*, one per line.
+    The fields of *kind*, a class made by `options`, are the options.  The function, which may be
+    a coroutine function, returns the exit code.  The help shows *examples*, one per line.
     """
 
-    def register(function: Callable[[A], int]) -> Callable[[A], int]:
+    def register(function: F) -> F:
         hints = get_type_hints(kind)
-        own: tuple[Field[Any], ...] = fields(kind)  # type: ignore[arg-type]
+        own: tuple[Field[Any], ...] = fields(kind)
         defaults = {each.name: each.default for each in own}
 
         def call(**given: Any) -> int:  # noqa: ANN401 - the fields of kind
@@ -172,7 +171,12 @@ def command(
                 name: _value(each, hints[name], defaults[name]) for name, each in given.items()
             }
             try:
-                return function(kind(**values))
+                result = function(kind(**values))
+                if isinstance(result, int):
+                    return result
+                from rocketmq_aio.cli.running import run_async  # a slow import
+
+                return run_async(result)
             except ConfigError as error:
                 if (name := shown.get(error.setting)) is None:
                     raise

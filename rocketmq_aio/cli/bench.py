@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_topics
+from rocketmq_aio.cli.confirm import ChangeArguments
 from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.output import FormatArguments, ProgressArguments, progress, show_result
-from rocketmq_aio.cli.running import ChangeArguments, run_async
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.result import PullStatus
@@ -39,17 +39,15 @@ class BenchArguments(ChangeArguments, ProgressArguments, FormatArguments, Client
 
 
 @command(app, "bench", BenchArguments, "rmq bench bench-topic --count 100000 --yes")
-def _bench(arguments: BenchArguments) -> int:
+async def _bench(arguments: BenchArguments) -> int:
     """Send messages to a topic, read them back, and show rates and latencies.
 
     The messages stay in the topic, and every group that reads it gets them. The exit code is 1
     if messages are missing. Nothing is committed.
     """
     action = f"send {arguments.count} messages of {arguments.size} bytes to {arguments.topic}"
-    return run_async(_measure(arguments)) if arguments.confirm(action) else 0
-
-
-async def _measure(arguments: BenchArguments) -> int:
+    if not arguments.confirm(action):
+        return ExitCode.DONE
     with progress(wanted=not arguments.quiet) as report:
         result = await _figures(arguments, report)
     show_result(result, arguments.output)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rocketmq_aio.cli.arguments import option, options
 from rocketmq_aio.cli.contexts import Context, complete_contexts, find_context
 from rocketmq_aio.cli.output import print_note
-from rocketmq_aio.cli.streams import prompting
+from rocketmq_aio.cli.stop_flag import interruptible
 from rocketmq_aio.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _credentials(
     if environ.get("ROCKETMQ_ACCESS_KEY", chosen.access_key) != chosen.access_key:
         secret, token = None, None  # of another account
     if not secret and may_prompt and sys.stdin.isatty():
-        with prompting():
+        with interruptible():
             secret = getpass.getpass(f"Secret key of {chosen.access_key}: ")
     if not secret:
         raise ConfigError("access_key", chosen.access_key, NO_SECRET)

@@ -9,6 +9,7 @@ import msgspec
 
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import SHELLS, script
+from rocketmq_aio.cli.confirm import ChangeArguments
 from rocketmq_aio.cli.contexts import (
     Context,
     complete_contexts,
@@ -17,7 +18,6 @@ from rocketmq_aio.cli.contexts import (
     save_contexts,
 )
 from rocketmq_aio.cli.output import FormatArguments, print_line, print_note, show_result
-from rocketmq_aio.cli.running import ChangeArguments
 from rocketmq_aio.errors import ConfigError
 
 app = Group("context", "Profiles of connections.")

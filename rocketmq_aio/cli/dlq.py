@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import re
 import sys
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups
+from rocketmq_aio.cli.confirm import ChangeArguments
 from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
 from rocketmq_aio.cli.names import check_known
 from rocketmq_aio.cli.output import (
@@ -23,13 +24,11 @@ from rocketmq_aio.cli.output import (
     show_result,
 )
 from rocketmq_aio.cli.reading import check_brokers, describe, parse_start, printer, read_topic
-from rocketmq_aio.cli.running import ChangeArguments, run_async
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX, popped_topic_pattern
 from rocketmq_aio.model.properties import RETRY_TOPIC
-from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.remoting.gather import gather_limited
 
@@ -84,12 +83,8 @@ class ExportArguments(ProgressArguments, GroupArguments):
 
 
 @command(app, "list", ListArguments, "rmq dlq list")
-def _list(arguments: ListArguments) -> int:
+async def _list(arguments: ListArguments) -> int:
     """List the groups with dead letters, and how many are stored."""
-    return run_async(_counts(arguments))
-
-
-async def _counts(arguments: ListArguments) -> int:
     async with arguments.admin() as admin:
         before = await _brokers(admin)
         names = [n for n in await admin.topics.list(internal=True) if n.startswith(DLQ_PREFIX)]
@@ -117,20 +112,16 @@ async def _brokers(admin: AdminClient) -> set[str]:
 
 
 @command(app, "show", ShowArguments, "rmq dlq show billing\nrmq dlq show billing --key 42 -o json")
-def _show(arguments: ShowArguments) -> int:
+async def _show(arguments: ShowArguments) -> int:
     """Print dead letters."""
-
-    async def work() -> int:
-        show = printer(arguments.output, bodies=arguments.bodies)
-        async with (
-            PullConsumer(READER_GROUP, client=arguments.config()) as reader,
-            aclosing(_letters(reader, arguments)) as letters,
-        ):
-            async for letter in letters:
-                show(letter)
-        return 0
-
-    return run_async(work())
+    show = printer(arguments.output, bodies=arguments.bodies)
+    async with (
+        PullConsumer(READER_GROUP, client=arguments.config()) as reader,
+        aclosing(_letters(reader, arguments)) as letters,
+    ):
+        async for letter in letters:
+            show(letter)
+    return 0
 
 
 async def _letters(
@@ -154,8 +145,9 @@ async def _letters(
         raise ConfigError("GROUP", arguments.group, reason)
     queues = route.subscribe_queues
     messages = read_topic(reader, topic, queues, start=start, exit_at_end=True)
-    left, read = arguments.count, 0
-    total = 0 if report is None else await _stored(reader, queues, arguments.start)
+    left, read, total = arguments.count, 0, 0
+    if report is not None and start == "beginning":  # otherwise not all stored ones are read
+        total = sum([await reader.max_offset(q) - await reader.min_offset(q) for q in queues])
     async with aclosing(messages):
         async for letter in messages:
             read += 1
@@ -167,29 +159,18 @@ async def _letters(
                     return
 
 
-async def _stored(reader: PullConsumer, queues: Iterable[MessageQueue], start: str) -> int:
-    """Return how many letters are stored, 0 if not all of them are read."""
-    if start != "beginning":
-        return 0
-    return sum([await reader.max_offset(q) - await reader.min_offset(q) for q in queues])
-
-
 @command(
     app,
     "resend",
     ResendArguments,
     "rmq dlq resend billing --dry-run\nrmq dlq resend billing --key 42 --yes",
 )
-def _resend(arguments: ResendArguments) -> int:
+async def _resend(arguments: ResendArguments) -> int:
     """Send dead letters to their original topics; all groups that read these get them.
 
     The letters stay stored. A copy names its letter in the property COPIED_ID. Run
     rmq pipeline dlq --resend to skip those that were sent before.
     """
-    return run_async(_resend_all(arguments))
-
-
-async def _resend_all(arguments: ResendArguments) -> int:
     is_wanted = arguments.confirm(f"resend dead letters of group {arguments.group}")
     config, sent = arguments.config(), 0
     try:
@@ -238,12 +219,8 @@ def original_topic(letter: MessageExt) -> str | None:
 
 
 @command(app, "export", ExportArguments, "rmq dlq export billing --file letters.jsonl")
-def _export(arguments: ExportArguments) -> int:
+async def _export(arguments: ExportArguments) -> int:
     """Write dead letters as JSON lines, bodies in base64: `rmq produce --json` sends them."""
-    return run_async(_export_all(arguments))
-
-
-async def _export_all(arguments: ExportArguments) -> int:
     count = 0
     try:
         out: Any = nullcontext(sys.stdout) if arguments.file is None else arguments.file.open("x")
@@ -256,9 +233,8 @@ async def _export_all(arguments: ExportArguments) -> int:
             aclosing(_letters(reader, arguments, report)) as letters,
         ):
             async for letter in letters:
-                described = describe(letter)
-                described |= {"body": None, "body_base64": base64.b64encode(letter.body).decode()}
-                file.write(json_line(described) + "\n")
+                body = {"body": None, "body_base64": base64.b64encode(letter.body).decode()}
+                file.write(json_line(describe(letter) | body) + "\n")
                 count += 1
     print_note(f"{count} dead letters of {arguments.group} written")
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -15,7 +15,6 @@ from rocketmq_aio.cli.arguments import Group, command, options
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.failures import ExitCode, format_error
 from rocketmq_aio.cli.output import FormatArguments, show_result
-from rocketmq_aio.cli.running import run_async
 from rocketmq_aio.errors import AuthError, NotConnectedError, PermissionDeniedError, RocketMQError
 
 if TYPE_CHECKING:
@@ -43,11 +42,11 @@ class Report:
     def add(self, check: str, detail: object, *, ok: bool = True) -> None:
         self.rows.append({"ok": ok, "check": check, "detail": str(detail)})
 
-    async def attempt(self, check: str, call: Callable[[], Awaitable[str]]) -> bool:
+    async def attempt(self, check: str, call: Awaitable[str]) -> bool:
         """Add what *call* returns, with its duration, or its error; return whether it worked."""
         start = time.monotonic()
         try:
-            text = await call()
+            text = await call
         except RocketMQError as error:
             self.add(check, format_error(error), ok=False)
             return False
@@ -56,15 +55,11 @@ class Report:
 
 
 @command(app, "doctor", DoctorArguments, "rmq doctor\nrmq doctor --context prod -o json")
-def _doctor(arguments: DoctorArguments) -> int:
+async def _doctor(arguments: DoctorArguments) -> int:
     """Check versions, settings, name servers, brokers, slaves, controllers, clocks, permissions.
 
     It changes nothing. The exit code is 1 if a check failed.
     """
-    return run_async(_check(arguments))
-
-
-async def _check(arguments: DoctorArguments) -> int:
     report, config = Report(), arguments.config()
     _add_versions(report)
     _add_settings(report, config)
@@ -72,8 +67,8 @@ async def _check(arguments: DoctorArguments) -> int:
         try:
             async with arguments.admin() as admin:
                 await _check_brokers(report, admin)
-                await report.attempt("read topics", lambda: _count(admin.topics.list()))
-                await report.attempt("read groups", lambda: _count(admin.groups.list()))
+                await report.attempt("read topics", _count(admin.topics.list()))
+                await report.attempt("read groups", _count(admin.groups.list()))
         except RocketMQError as error:  # name servers fail now, or differ
             report.add("cluster", format_error(error), ok=False)
     show_result(report.rows, arguments.output, COLUMNS)
@@ -97,20 +92,20 @@ def _add_settings(report: Report, config: ClientConfig) -> None:
 
 
 async def _check_name_servers(report: Report, config: ClientConfig) -> bool:
-    from rocketmq_aio.admin.client import AdminClient
-
-    addresses = (config.namesrv or "").split(";")
-    if (config.namesrv or "").startswith("http"):
-        addresses = [config.namesrv or ""]
+    namesrv = config.namesrv or ""
+    addresses = [namesrv] if namesrv.startswith("http") else namesrv.split(";")
     worked = False
     for address in filter(None, (each.strip() for each in addresses)):
-
-        async def ask(own: ClientConfig = replace(config, namesrv=address)) -> str:  # noqa: B008
-            async with AdminClient(client=own) as client:
-                return f"{len((await client.brokers.cluster()).brokers)} brokers registered"
-
-        worked = await report.attempt(f"name server {address}", ask) or worked
+        asking = _registered(replace(config, namesrv=address))
+        worked = await report.attempt(f"name server {address}", asking) or worked
     return worked
+
+
+async def _registered(config: ClientConfig) -> str:
+    from rocketmq_aio.admin.client import AdminClient
+
+    async with AdminClient(client=config) as client:
+        return f"{len((await client.brokers.cluster()).brokers)} brokers registered"
 
 
 async def _check_brokers(report: Report, admin: AdminClient) -> None:
@@ -119,18 +114,11 @@ async def _check_brokers(report: Report, admin: AdminClient) -> None:
     for broker in (await admin.brokers.cluster()).brokers:
         for number, address in {0: broker.master, **broker.addresses}.items():
             name = f"{broker.broker_name}:{number}" if number else broker.broker_name
-
-            async def ask(name: str = name, address: str | None = address) -> str:
-                return await _runtime(report, admin, name, address)
-
-            if await report.attempt(f"broker {name}", ask) and not number:
+            asking = _runtime(report, admin, name, address)
+            if await report.attempt(f"broker {name}", asking) and not number:
                 controllers |= await _controllers(report, admin, name)
     for address in sorted(controllers):
-
-        async def ask_controller(address: str = address) -> str:
-            return await _leader(admin, address)
-
-        await report.attempt(f"controller {address}", ask_controller)
+        await report.attempt(f"controller {address}", _leader(admin, address))
 
 
 async def _runtime(report: Report, admin: AdminClient, name: str, address: str | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from rich.live import Live
@@ -13,7 +13,7 @@ from rocketmq_aio.cli.arguments import argument, option, options
 from rocketmq_aio.cli.connection import ConnectionArguments
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.output import OutputArguments, console, make_table, print_note, show_json
-from rocketmq_aio.cli.stop_flag import StopFlag, stop_flag
+from rocketmq_aio.cli.stop_flag import stop_flag
 
 if TYPE_CHECKING:
     from rocketmq_aio.spark.pipelines.group_lag import LagSettings, LagSummary
@@ -54,7 +54,9 @@ def show_lag(arguments: LagArguments) -> int:
     return ExitCode.DONE
 
 
-def _summaries(settings: LagSettings, seconds: float, stop: StopFlag) -> Iterator[LagSummary]:
+def _summaries(
+    settings: LagSettings, seconds: float, stop: Callable[[], bool]
+) -> Iterator[LagSummary]:
     from rocketmq_aio.spark.pipelines import lag
 
     while not stop():

@@ -9,10 +9,10 @@ import msgspec
 
 from rocketmq_aio.admin.metadata import Metadata
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
+from rocketmq_aio.cli.confirm import ChangeArguments
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.output import print_line, print_note
 from rocketmq_aio.cli.parameters import parse_pairs
-from rocketmq_aio.cli.running import ChangeArguments, run_async
 from rocketmq_aio.errors import ConfigError
 
 app = Group("metadata", "Topics and groups with their settings.")
@@ -36,12 +36,8 @@ class RestoreArguments(ChangeArguments, ClientArguments):
 
 
 @command(app, "export", ExportArguments, "rmq metadata export --file cluster.json")
-def _export(arguments: ExportArguments) -> int:
+async def _export(arguments: ExportArguments) -> int:
     """Write all topics and groups as JSON, each with its settings on each broker."""
-    return run_async(_write(arguments))
-
-
-async def _write(arguments: ExportArguments) -> int:
     async with arguments.admin() as admin:
         metadata = await admin.metadata.export(cluster=arguments.cluster)
     text = msgspec.json.format(msgspec.json.encode(metadata.to_dict())).decode()
@@ -64,15 +60,11 @@ async def _write(arguments: ExportArguments) -> int:
     "rmq metadata restore cluster.json --dry-run\n"
     "rmq metadata restore cluster.json --brokers broker-a=broker-x --yes",
 )
-def _restore(arguments: RestoreArguments) -> int:
+async def _restore(arguments: RestoreArguments) -> int:
     """Create or change all topics and groups of a file, each on its broker.
 
     Others stay as they are. A broker gets all its topics in one request, and all its groups.
     """
-    return run_async(_put(arguments))
-
-
-async def _put(arguments: RestoreArguments) -> int:
     try:
         values = msgspec.json.decode(arguments.file.read_bytes(), type=dict)
     except OSError as error:

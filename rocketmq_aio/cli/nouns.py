@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import make_dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, get_type_hints
@@ -18,13 +18,13 @@ import click
 
 from rocketmq_aio.admin.client import AdminClient
 from rocketmq_aio.cli.arguments import Group, command, option, options
+from rocketmq_aio.cli.confirm import ChangeArguments
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.names import NotFoundError, check_known
 from rocketmq_aio.cli.output import FormatArguments, print_error, print_note
 from rocketmq_aio.cli.parameters import SECRET, parameters
 from rocketmq_aio.cli.results import as_list, expand, is_empty, plain, show
-from rocketmq_aio.cli.running import ChangeArguments, run_async
 from rocketmq_aio.errors import AdminError, RouteNotFoundError, SubscriptionError
 from rocketmq_aio.model.values import MessageQueue
 
@@ -284,10 +284,10 @@ def register(app: click.Group, noun: str, shown: str, method: Callable[..., Any]
     names.pop(NEW.get(f"{noun} {shown}", ""), None)
     is_read = _is_read(method)
 
-    def run(arguments: Any) -> int:  # noqa: ANN401 - a kind
+    def run(arguments: Any) -> Coroutine[Any, Any, int]:  # noqa: ANN401 - a kind
         values = {each.name: each.read(arguments) for each in given}
         call = _Call(arguments, noun, name, values, verb, names, is_rows)
-        return run_async(_call(call, is_change=is_change, is_read=is_read))
+        return _call(call, is_change=is_change, is_read=is_read)
 
     run.__doc__ = _help(method)
     command(app, shown, kind, verb.examples)(run)

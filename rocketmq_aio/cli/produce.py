@@ -17,7 +17,6 @@ from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.input import InputError, Line, check_files, read_lines, read_whole
 from rocketmq_aio.cli.output import Output, ProgressArguments, json_line, print_note, progress
 from rocketmq_aio.cli.parameters import parse_pairs
-from rocketmq_aio.cli.running import run_async
 from rocketmq_aio.errors import ConfigError, InvalidMessageError
 from rocketmq_aio.model.message import MAX_DELAY_LEVEL, Message
 from rocketmq_aio.model.names import check_topic
@@ -161,7 +160,7 @@ def _body(given: Fields) -> bytes:
 
 
 @command(app, "produce", ProduceArguments, EXAMPLES)
-def _produce(arguments: ProduceArguments) -> int:
+async def _produce(arguments: ProduceArguments) -> int:
     """Send the lines of files or of standard input as messages; empty lines are skipped.
 
     Up to 256 sends run at once. The first failure, or a line that is no message, ends the command:
@@ -169,10 +168,6 @@ def _produce(arguments: ProduceArguments) -> int:
     """
     arguments.check()
     check_files(arguments.files or ())
-    return run_async(_send_all(arguments))
-
-
-async def _send_all(arguments: ProduceArguments) -> int:
     async with Producer(arguments.group, client=arguments.config()) as producer:
         is_quiet = arguments.quiet or arguments.verbose or not arguments.files
         sending = _Sending(arguments, producer)

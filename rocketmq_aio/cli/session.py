@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocketmq_aio.cli.arguments import option, options
 from rocketmq_aio.cli.connection import SECRETS
+from rocketmq_aio.cli.stop_flag import interruptible
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.signals import stop_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,7 +107,7 @@ def session(arguments: SparkArguments, name: str) -> Iterator[SparkSession]:
     # Otherwise Spark uses the first python3 of the PATH, which may lack this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     started_here = not _has_session()
-    with stop_signals(_raise_interrupt):  # nothing to finish yet
+    with interruptible():  # nothing to finish yet
         if started_here:
             _start_jvm(arguments.master, name, configuration)
         builder = SparkSession.Builder().appName(f"rmq pipeline {name}")
@@ -124,10 +124,6 @@ def session(arguments: SparkArguments, name: str) -> Iterator[SparkSession]:
     else:
         if started_here:
             spark.stop()
-
-
-def _raise_interrupt() -> None:
-    raise KeyboardInterrupt
 
 
 def _has_session() -> bool:

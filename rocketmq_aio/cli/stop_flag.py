@@ -1,34 +1,34 @@
-"""Stop flag of a command: the first SIGINT or SIGTERM sets it, the second one ends the command."""
+"""Stop signals of commands: as a flag, or as KeyboardInterrupt."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from rocketmq_aio.cli.output import print_note
 from rocketmq_aio.signals import stop_signals
 
 
-class StopFlag:
-    """Whether a signal was received; call it to check."""
+@contextmanager
+def stop_flag() -> Iterator[Callable[[], bool]]:
+    """Yield what returns whether SIGINT or SIGTERM was received; a second one interrupts."""
+    is_set = False
 
-    def __init__(self) -> None:
-        self._set = False
-
-    def __call__(self) -> bool:
-        return self._set
-
-    def set(self) -> None:
-        """Handle a signal; raise KeyboardInterrupt if it is not the first."""
-        if self._set:
+    def set_flag() -> None:
+        nonlocal is_set
+        if is_set:
             raise KeyboardInterrupt
-        self._set = True
+        is_set = True
         print_note("stopping; a second signal stops immediately")
 
+    with stop_signals(set_flag):
+        yield lambda: is_set
 
-@contextmanager
-def stop_flag() -> Iterator[StopFlag]:
-    """Yield a flag that signals set during the block; then restore the earlier handlers."""
-    stop = StopFlag()
-    with stop_signals(stop.set):
-        yield stop
+
+def interruptible() -> AbstractContextManager[None]:
+    """Raise KeyboardInterrupt on the first signal, as in prompts, which block the event loop."""
+    return stop_signals(_interrupt)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt

@@ -1,10 +1,9 @@
-"""Standard streams: closed ones, those that nobody reads, and prompts."""
+"""Standard streams: closed ones, and those that nobody reads."""
 
 from __future__ import annotations
 
 import os
 import sys
-from contextlib import AbstractContextManager
 
 
 def open_closed_streams() -> None:
@@ -27,14 +26,3 @@ def drop_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
-
-
-def prompting() -> AbstractContextManager[None]:
-    """Let the first signal end a prompt, which holds up the event loop of the command."""
-    from rocketmq_aio.signals import stop_signals
-
-    return stop_signals(_interrupt)
-
-
-def _interrupt() -> None:
-    raise KeyboardInterrupt

@@ -1,0 +1,39 @@
+"""Confirmation of commands that destroy something."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+import click
+
+from rocketmq_aio.cli.arguments import option, options
+from rocketmq_aio.cli.output import print_note
+from rocketmq_aio.cli.stop_flag import interruptible
+from rocketmq_aio.errors import ConfigError
+
+NOT_CONFIRMED: Final = "is needed, because nobody can be asked: standard input is no terminal"
+
+
+@options
+class ChangeArguments:
+    """Options of commands that destroy something."""
+
+    yes: bool = option("Do not ask.", "--yes", "-y", default=False)
+    dry_run: bool = option("Show what would be done, and change nothing.", default=False)
+
+    def confirm(self, action: str) -> bool:
+        """Return whether *action*, a phrase such as "delete topic x", is to be done.
+
+        :raises ConfigError: nobody can be asked
+        :raises click.Abort: the user declined
+        """
+        if self.dry_run:
+            print_note(f"dry run: would {action}")
+            return False
+        if self.yes:
+            return True
+        if not sys.stdin.isatty():
+            raise ConfigError("--yes", None, f"{NOT_CONFIRMED} (to {action})")
+        with interruptible():
+            return click.confirm(f"{action[0].upper()}{action[1:]}?", abort=True, err=True)
