@@ -46,16 +46,6 @@ WIRE_NAMES: Final = {
 }
 COUNTS: Final = frozenset({"retry_queues", "max_retries", "consume_timeout_minutes"})
 SINCE_5: Final = frozenset({"orderly", "consume_timeout_minutes", "attributes"})
-NEW_GROUP: Final = {  # fields that all releases support
-    "consumeEnable": True,
-    "consumeFromMinEnable": True,
-    "consumeBroadcastEnable": True,
-    "retryQueueNums": 1,
-    "retryMaxTimes": 16,
-    "brokerId": 0,
-    "whichBrokerWhenConsumeSlowly": 1,
-    "notifyConsumerIdsChangedEnable": True,
-}
 
 
 def check_settings(settings: GroupSettings) -> None:
@@ -65,8 +55,6 @@ def check_settings(settings: GroupSettings) -> None:
             raise ConfigError(name, value, "a group has no such setting")
         if name in COUNTS:
             checked_count(name, value, least=0, most=MAX_INT)
-        elif name != "attributes" and not isinstance(value, bool):
-            raise ConfigError(name, value, "expected True or False")
 
 
 def changed_body(body: Mapping[str, Any], settings: GroupSettings) -> dict[str, Any]:
@@ -80,8 +68,11 @@ def changed_body(body: Mapping[str, Any], settings: GroupSettings) -> dict[str, 
 
 
 def new_body(group: str, settings: GroupSettings) -> dict[str, Any]:
-    """Return the JSON body of a new group."""
-    return changed_body({"groupName": group, **NEW_GROUP}, settings)
+    """Return the JSON body of a new group, with the fields that all releases support."""
+    body = msgspec.to_builtins(SubscriptionGroupBody(group_name=group))
+    newer = {WIRE_NAMES[name] for name in SINCE_5}
+    known = {name: value for name, value in body.items() if name not in newer}
+    return changed_body(known, settings)
 
 
 def config_of(broker_name: str, group: str, body: Mapping[str, Any]) -> GroupConfig:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Any, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -24,6 +24,8 @@ from rocketmq_aio.protocol.requests.admin import (
     SubscriptionGroupTable,
     TopicConfigTable,
 )
+
+C = TypeVar("C", TopicConfig, GroupConfig)
 
 
 class Metadata(Result, frozen=True):
@@ -89,15 +91,12 @@ class MetadataAdmin:
         :raises ConfigError: there is no such broker, or a name is invalid; nothing was changed
         :raises AdminError: ``done`` and ``failed`` have names such as ``topics on broker-a``
         """
-        if not isinstance(metadata, Metadata):
-            raise ConfigError("metadata", metadata, "expected Metadata, as of Metadata.from_dict")
-        names = brokers or {}
 
-        def moved(name: str) -> str:
-            return names.get(name, name)
+        def moved(config: C) -> C:
+            name = config.broker_name
+            return replace(config, broker_name=(brokers or {}).get(name, name))
 
-        topics = [replace(each, broker_name=moved(each.broker_name)) for each in metadata.topics]
-        groups = [replace(each, broker_name=moved(each.broker_name)) for each in metadata.groups]
+        topics, groups = [*map(moved, metadata.topics)], [*map(moved, metadata.groups)]
         for topic in topics:
             check_topic(topic.topic)
         for group in groups:
@@ -105,34 +104,25 @@ class MetadataAdmin:
         needed = {each.broker_name for each in topics} | {each.broker_name for each in groups}
         if needed:
             await self._servers.masters(brokers=needed)
-        outcomes = _Outcomes()
-        await outcomes.add("topics", topics, self._topics.put(topics))
-        await outcomes.add("groups", groups, self._groups.put(groups))
-        if outcomes.failed:
-            raise AdminError("restoring metadata", outcomes.done, outcomes.failed, of="parts")
+        outcomes = {
+            **await _outcomes("topics", topics, self._topics.put(topics)),
+            **await _outcomes("groups", groups, self._groups.put(groups)),
+        }
+        if failed := {part: error for part, error in outcomes.items() if error is not None}:
+            done = {part: None for part in outcomes if part not in failed}
+            raise AdminError("restoring metadata", done, failed, of="parts")
 
 
-class _Outcomes:
-    """What was stored, and what was not, by kind and broker."""
-
-    def __init__(self) -> None:
-        self.done: dict[str, object] = {}
-        self.failed: dict[str, RocketMQError] = {}
-
-    async def add(
-        self, kind: str, configs: Sequence[TopicConfig | GroupConfig], storing: Awaitable[None]
-    ) -> None:
-        """Add the outcome of *storing*, which stores *configs*."""
-        brokers = dict.fromkeys(each.broker_name for each in configs)
-        failed: Mapping[str, RocketMQError] = {}
-        try:
-            await storing
-        except AdminError as error:
-            failed = error.failed
-        except RocketMQError as error:
-            failed = dict.fromkeys(brokers, error)
-        for name in brokers:
-            if name in failed:
-                self.failed[f"{kind} on {name}"] = failed[name]
-            else:
-                self.done[f"{kind} on {name}"] = None
+async def _outcomes(
+    kind: str, configs: Iterable[TopicConfig | GroupConfig], storing: Awaitable[None]
+) -> dict[str, RocketMQError | None]:
+    """Return the error of *storing* for each broker of *configs*, None where it succeeded."""
+    brokers = dict.fromkeys(each.broker_name for each in configs)
+    failed: Mapping[str, RocketMQError] = {}
+    try:
+        await storing
+    except AdminError as error:
+        failed = error.failed
+    except RocketMQError as error:
+        failed = dict.fromkeys(brokers, error)
+    return {f"{kind} on {name}": failed.get(name) for name in brokers}

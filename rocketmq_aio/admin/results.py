@@ -17,6 +17,11 @@ from rocketmq_aio.protocol.requests.admin import ConsumeStats
 
 LAST_MILLIS: Final = 253_402_300_799_999  # the end of the year 9999
 PERMISSIONS: Final = (("R", 4), ("W", 2), ("X", 1))  # X: a template for topics that sends create
+DESCRIBED: Final = (  # of a message
+    *("message_id", "offset_message_id", "topic", "queue", "queue_offset", "commit_log_offset"),
+    *("tags", "keys", "born_time", "store_time", "born_host", "store_host", "reconsume_times"),
+    "properties",
+)
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,36 +265,17 @@ class BrokerRuntime(Result, frozen=True):
 @checked_arguments
 def describe_message(message: MessageExt) -> dict[str, Any]:
     """Return *message* as JSON values; ``body`` is None if it is not UTF-8."""
-    return {
-        "message_id": message.message_id,
-        "offset_message_id": message.offset_message_id,
-        "topic": message.topic,
-        "queue": _plain(message.queue),
-        "queue_offset": message.queue_offset,
-        "commit_log_offset": message.commit_log_offset,
-        "tags": message.tags,
-        "keys": list(message.keys),
-        "born_time": message.born_time.isoformat(),
-        "store_time": message.store_time.isoformat(),
-        "born_host": message.born_host,
-        "store_host": message.store_host,
-        "reconsume_times": message.reconsume_times,
-        "properties": dict(message.properties),
-        "body_bytes": len(message.body),
-        "body": _text(message.body),
-    }
+    try:
+        text = message.body.decode()
+    except UnicodeDecodeError:
+        text = None
+    described = {name: _plain(getattr(message, name)) for name in DESCRIBED}
+    return {**described, "body_bytes": len(message.body), "body": text}
 
 
 def time_of(millis: int) -> datetime | None:
     """Return the time of *millis*; None if it is 0 or out of range."""
     return EPOCH + millis * MILLISECOND if 0 < millis <= LAST_MILLIS else None
-
-
-def _text(body: bytes) -> str | None:
-    try:
-        return body.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def _plain(value: object) -> object:

@@ -26,6 +26,7 @@ FIELDS: Final = {
     ),
     "Recall": "time region group topic message_id success",
 }
+TEXTS: Final = ("message_id", "group", "topic", "store_host", "keys", "tags", "request_id", "state")
 
 
 def trace_events(stored: MessageExt, message_id: str) -> Iterator[TraceEvent]:
@@ -47,19 +48,12 @@ def _event(kind: str, values: Sequence[str], host: str) -> TraceEvent:
     success = text.get("success")
     return TraceEvent(
         kind=kind,
-        message_id=text.get("message_id", ""),
         time=time_of(_number(text.get("time")) or 0),
-        group=text.get("group", ""),
-        topic=text.get("topic", ""),
         success=None if success is None else success == "true",
         cost_millis=_number(text.get("cost")),
         client_host=host,
-        store_host=text.get("store_host", ""),
-        keys=text.get("keys", ""),
-        tags=text.get("tags", ""),
         retries=_number(text.get("retries")),
-        request_id=text.get("request_id", ""),
-        state=text.get("state", ""),
+        **{name: text.get(name, "") for name in TEXTS},
     )
 
 
