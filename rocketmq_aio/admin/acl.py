@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Literal, TypeVar
 
-import msgspec
-
 from rocketmq_aio.admin.server_results import (
     AccountVersion,
     Policy,
@@ -14,16 +12,14 @@ from rocketmq_aio.admin.server_results import (
     SubjectPolicies,
     User,
 )
-from rocketmq_aio.admin.servers import Servers, before_change, failure
+from rocketmq_aio.admin.servers import Brokers, Servers, before_change, failure
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.errors import BrokerError, ConfigError
-from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.header import RequestHeader, read_header
+from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests import operations
 from rocketmq_aio.remoting.gather import gather_limited
 
 T = TypeVar("T")
-Brokers = Iterable[str] | None
 UserType = Literal["Super", "Normal"]
 Decision = Literal["Allow", "Deny"]
 PolicyType = Literal["Custom", "Default"]
@@ -61,7 +57,7 @@ class AclAdmin:
         """
         user = User(username=username, password=password, user_type=user_type)
         header = operations.CreateUser(username=username)
-        await self._send(f"creating user {username}", header, user, cluster, brokers)
+        await self._servers.send_to(f"creating user {username}", header, cluster, brokers, user)
 
     async def update_user(
         self,
@@ -79,31 +75,31 @@ class AclAdmin:
             raise ConfigError("password", None, "expected a new password, type or state")
         user = User(username=username, password=password, user_type=user_type, user_status=status)
         header = operations.UpdateUser(username=username)
-        await self._send(f"changing user {username}", header, user, cluster, brokers)
+        await self._servers.send_to(f"changing user {username}", header, cluster, brokers, user)
 
     async def delete_user(
         self, username: str, *, cluster: str | None = None, brokers: Brokers = None
     ) -> None:
         """Delete a user; its policies stay."""
         header = operations.DeleteUser(username=username)
-        await self._send(f"deleting user {username}", header, None, cluster, brokers)
+        await self._servers.send_to(f"deleting user {username}", header, cluster, brokers)
 
     async def user(
         self, username: str, *, cluster: str | None = None, brokers: Brokers = None
     ) -> dict[str, User]:
         """Return a user, from brokers that have it."""
-        header, kind = operations.GetUser(username=username), User
-        found = await self._read(f"reading user {username}", header, kind, cluster, brokers)
-        return {name: each for name, each in found.items() if each is not None}
+        masters = await self._servers.masters(cluster, brokers)
+        header, action = operations.GetUser(username=username), f"reading user {username}"
+        return await self._servers.read_stored(action, masters, header, User)
 
     async def list_users(
         self, part: str = "", *, cluster: str | None = None, brokers: Brokers = None
     ) -> dict[str, tuple[User, ...]]:
         """Return the users whose names contain *part*."""
-        header = operations.ListUsers(filter=part or None)
-        kind = tuple[User, ...]
-        found = await self._read("listing users", header, kind, cluster, brokers)
-        return {name: each or () for name, each in found.items()}
+        header, kind = operations.ListUsers(filter=part or None), tuple[User, ...]
+        masters = await self._servers.masters(cluster, brokers)
+        found = await self._servers.read_stored("listing users", masters, header, kind)
+        return {name: found.get(name, ()) for name in masters}
 
     async def copy_users(
         self, source: str, targets: Iterable[str], usernames: Iterable[str] | None = None
@@ -126,7 +122,7 @@ class AclAdmin:
         async def copy(name: str, target: str) -> None:
             change = operations.UpdateUser if name in held[target] else operations.CreateUser
             action, header = f"copying user {name}", change(username=name)
-            await self._send(action, header, users[name], None, [target])
+            await self._servers.send_to(action, header, None, [target], users[name])
 
         await _copy_each("copying users", names, to, copy)
         return names
@@ -153,7 +149,8 @@ class AclAdmin:
         """
         info = _policies(subject, resources, actions, decision, source_ips, policy_type)
         header = operations.CreatePolicies(subject=_checked_subject(subject))
-        await self._send(f"creating policies of {subject}", header, info, cluster, brokers)
+        action = f"creating policies of {subject}"
+        await self._servers.send_to(action, header, cluster, brokers, info)
 
     async def update_policy(
         self,
@@ -173,7 +170,8 @@ class AclAdmin:
         """
         info = _policies(subject, resources, actions, decision, source_ips, policy_type)
         header = operations.UpdatePolicies(subject=_checked_subject(subject))
-        await self._send(f"changing policies of {subject}", header, info, cluster, brokers)
+        action = f"changing policies of {subject}"
+        await self._servers.send_to(action, header, cluster, brokers, info)
 
     async def delete_policy(
         self,
@@ -188,26 +186,16 @@ class AclAdmin:
         header = operations.DeletePolicies(
             subject=_checked_subject(subject), policy_type=policy_type, resource=resource
         )
-        await self._send(f"deleting policies of {subject}", header, None, cluster, brokers)
+        await self._servers.send_to(f"deleting policies of {subject}", header, cluster, brokers)
 
     async def policies(
         self, subject: str, *, cluster: str | None = None, brokers: Brokers = None
     ) -> dict[str, SubjectPolicies]:
         """Return the policies of a subject, from brokers that have some."""
         header = operations.GetPolicies(subject=_checked_subject(subject))
-
-        async def read(_: str, address: str) -> SubjectPolicies | None:
-            try:
-                body = (await self._servers.request(address, header)).body
-            except BrokerError as error:  # the user does not exist there
-                if (error.remark or "").startswith(NO_SUBJECT):
-                    return None
-                raise
-            return read_body(body, SubjectPolicies) if body else None
-
-        masters = await self._servers.masters(cluster, brokers)
-        found = await self._servers.on_each(f"reading policies of {subject}", masters, read)
-        return {name: each for name, each in found.items() if each is not None}
+        masters, kind = await self._servers.masters(cluster, brokers), SubjectPolicies
+        action = f"reading policies of {subject}"
+        return await self._servers.read_stored(action, masters, header, kind, _has_no_subject)
 
     async def list_policies(
         self,
@@ -221,9 +209,9 @@ class AclAdmin:
         header = operations.ListPolicies(
             subject_filter=subject_part or None, resource_filter=resource_part or None
         )
-        kind = tuple[SubjectPolicies, ...]
-        found = await self._read("listing policies", header, kind, cluster, brokers)
-        return {name: each or () for name, each in found.items()}
+        masters, kind = await self._servers.masters(cluster, brokers), tuple[SubjectPolicies, ...]
+        found = await self._servers.read_stored("listing policies", masters, header, kind)
+        return {name: found.get(name, ()) for name in masters}
 
     async def copy_policies(
         self, source: str, targets: Iterable[str], subjects: Iterable[str] | None = None
@@ -245,7 +233,7 @@ class AclAdmin:
             is_known = name in have[target]
             change = operations.UpdatePolicies if is_known else operations.CreatePolicies
             action, header = f"copying policies of {name}", change(subject=name)
-            await self._send(action, header, held[name], None, [target])
+            await self._servers.send_to(action, header, None, [target], held[name])
 
         await _copy_each("copying policies", names, to, copy)
         return names
@@ -283,14 +271,14 @@ class AclAdmin:
             topic_perms=_permissions(topics),
             group_perms=_permissions(groups),
         )
-        await self._send(f"storing account {access_key}", header, None, cluster, brokers)
+        await self._servers.send_to(f"storing account {access_key}", header, cluster, brokers)
 
     async def delete_account(
         self, access_key: str, *, cluster: str | None = None, brokers: Brokers = None
     ) -> None:
         """Delete an account of ACL 1.0."""
         header = operations.DeleteAccount(access_key=access_key)
-        await self._send(f"deleting account {access_key}", header, None, cluster, brokers)
+        await self._servers.send_to(f"deleting account {access_key}", header, cluster, brokers)
 
     async def put_open_addresses(
         self,
@@ -307,7 +295,7 @@ class AclAdmin:
         header = operations.PutWhiteAddresses(
             global_white_addrs=",".join(addresses), acl_file_full_path=file
         )
-        await self._send("storing open addresses", header, None, cluster, brokers)
+        await self._servers.send_to("storing open addresses", header, cluster, brokers)
 
     async def account_versions(
         self, *, cluster: str | None = None, brokers: Brokers = None
@@ -315,35 +303,8 @@ class AclAdmin:
         """Return the version of the accounts of each broker (ACL 1.0)."""
         masters = await self._servers.masters(cluster, brokers)
         header, action = operations.GET_ACCOUNT_VERSION, "reading the version of accounts"
-        responses = await self._servers.send_each(action, masters, header)
+        responses = await self._servers.request_each(action, masters, header)
         return {name: read_header(each, AccountVersion) for name, each in responses.items()}
-
-    async def _send(
-        self,
-        action: str,
-        header: RequestHeader,
-        body: User | SubjectPolicies | None,
-        cluster: str | None,
-        brokers: Brokers,
-    ) -> None:
-        masters = await self._servers.masters(cluster, brokers)
-        data = b"" if body is None else msgspec.json.encode(body)
-        await self._servers.send_each(action, masters, header, data)
-
-    async def _read(
-        self,
-        action: str,
-        header: RequestHeader,
-        kind: type[T],
-        cluster: str | None,
-        brokers: Brokers,
-    ) -> dict[str, T | None]:
-        masters = await self._servers.masters(cluster, brokers)
-        responses = await self._servers.send_each(action, masters, header)
-        return {
-            name: read_body(each.body, kind) if each.body else None
-            for name, each in responses.items()
-        }
 
 
 async def _of(setting: str, call: Awaitable[T]) -> T:
@@ -383,13 +344,16 @@ def _policies(
     policy_type: PolicyType,
 ) -> SubjectPolicies:
     allowed, ips = tuple(actions), tuple(source_ips)
-    entries = tuple(
+    entries = [
         PolicyEntry(resource=each, actions=allowed, source_ips=ips, decision=decision)
         for each in resources
-    )
-    return SubjectPolicies(
-        subject=subject, policies=(Policy(policy_type=policy_type, entries=entries),)
-    )
+    ]
+    policy = Policy(policy_type=policy_type, entries=tuple(entries))
+    return SubjectPolicies(subject=subject, policies=(policy,))
+
+
+def _has_no_subject(error: BrokerError) -> bool:
+    return (error.remark or "").startswith(NO_SUBJECT)
 
 
 def _permissions(permissions: Mapping[str, str] | None) -> str | None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import isfinite
 from time import monotonic, time_ns
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 from uuid import uuid4
 
 import msgspec
 from msgspec.structs import replace
 
-from rocketmq_aio.admin.results import BrokerRuntime, ClusterInfo, GroupProgress, progress_of
+from rocketmq_aio.admin.results import (
+    BrokerInfo,
+    BrokerRuntime,
+    ClusterInfo,
+    GroupProgress,
+    progress_of,
+)
 from rocketmq_aio.admin.server_results import (
     BrokerOverview,
     BrokerStatistics,
@@ -22,24 +28,20 @@ from rocketmq_aio.admin.server_results import (
     ProducerInfo,
     RocksDBCheck,
     SendTest,
-    read_properties,
     write_properties,
 )
-from rocketmq_aio.admin.servers import AT_ONCE, Servers, check_settings_known
+from rocketmq_aio.admin.servers import AT_ONCE, Brokers, Servers
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import BrokerError, ConfigError, shown
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests import operations
 from rocketmq_aio.protocol.requests.admin import ConsumeStats, GetBrokerRuntime, KVTable
 from rocketmq_aio.protocol.requests.send import SendMessage
 from rocketmq_aio.remoting.gather import gather_limited
 
-T = TypeVar("T")
-Brokers = Iterable[str] | None
 RocksDBConfig = Literal["topics", "subscriptionGroups", "consumerOffsets"]
 TimerEngine = Literal["ROCKSDB_TIMELINE", "FILE_TIME_WHEEL"]
 
@@ -108,16 +110,12 @@ class BrokerAdmin:
         addresses = [address for each in known for address in each.addresses.values()]
 
         async def read(address: str) -> dict[str, str]:
-            command = await self._servers.request(address, GetBrokerRuntime())
-            return read_body(command.body, KVTable).table
+            return (await self._servers.read(address, GetBrokerRuntime(), KVTable)).table
 
         tables, failed = await gather_limited(read, addresses, AT_ONCE)
+        problems = {address: shown(str(error)) for address, error in failed.items()}
         return tuple(
-            _overview(
-                *(each.cluster, each.broker_name, number, address),
-                table=tables.get(address, {}),
-                problem=shown(str(failed[address])) if address in failed else None,
-            )
+            _overview(each, number, tables.get(address, {}), problems.get(address))
             for each in known
             for number, address in each.addresses.items()
         )
@@ -132,7 +130,8 @@ class BrokerAdmin:
         :param order: only groups whose topics have an order configuration
         """
         header = operations.GetBrokerConsumeStats(is_order=order)
-        lists = await self._read("reading progress", header, _ConsumeStatsList, cluster, brokers)
+        action, kind = "reading progress", _ConsumeStatsList
+        lists = await self._servers.read_from(action, header, kind, cluster, brokers)
         return {
             name: {
                 group: self._renamed(progress_of(group, tables))
@@ -164,18 +163,10 @@ class BrokerAdmin:
             key = "@".join(map(self._servers.outer, key.split("@")))
         header = operations.GetStatistics(stats_name=name, stats_key=key)
 
-        async def read(_: str, address: str) -> BrokerStatistics | None:
-            try:
-                body = (await self._servers.request(address, header)).body
-            except BrokerError as error:
-                if error.code == ResponseCode.SYSTEM_ERROR and NO_STATISTICS in str(error.remark):
-                    return None
-                raise
-            return read_body(body, BrokerStatistics)
-
         masters = await self._servers.masters(cluster, brokers)
-        found = await self._servers.on_each(f"reading statistic {name}", masters, read)
-        return {name: each for name, each in found.items() if each is not None}
+        return await self._servers.read_stored(
+            f"reading statistic {name}", masters, header, BrokerStatistics, _has_no_statistic
+        )
 
     async def producers(
         self, *, cluster: str | None = None, brokers: Brokers = None
@@ -184,8 +175,8 @@ class BrokerAdmin:
 
         With a namespace of version 1, of the groups in it.
         """
-        action = "listing producers"
-        found = await self._read(action, operations.GET_PRODUCERS, _Producers, cluster, brokers)
+        action, header = "listing producers", operations.GET_PRODUCERS
+        found = await self._servers.read_from(action, header, _Producers, cluster, brokers)
         return {
             name: {
                 group: producers
@@ -216,7 +207,7 @@ class BrokerAdmin:
             raise ConfigError("queue", queue, f"the topic is on {sorted(masters)}")
         target = {queue.broker_name: masters[queue.broker_name]}
         action = f"reading the consume queue {queue}"
-        (response,) = (await self._servers.send_each(action, target, header)).values()
+        (response,) = (await self._servers.request_each(action, target, header)).values()
         if not response.body:
             raise ConfigError("index", index, response.remark or "there is no such entry")
         return read_body(response.body, ConsumeQueue)
@@ -228,9 +219,7 @@ class BrokerAdmin:
     ) -> dict[str, dict[str, str]]:
         """Return the settings of brokers."""
         targets = await self._servers.targets(cluster, brokers, replicas=replicas)
-        header, action = operations.GET_BROKER_CONFIG, "reading settings"
-        responses = await self._servers.send_each(action, targets, header)
-        return {name: read_properties(each.body) for name, each in responses.items()}
+        return await self._servers.read_settings(targets, operations.GET_BROKER_CONFIG)
 
     async def update_config(
         self,
@@ -246,14 +235,14 @@ class BrokerAdmin:
             break; nothing was changed
         :raises BrokerError: a setting cannot be changed while the broker runs
         """
-        if not settings:
-            raise ConfigError("settings", settings, "expected settings by name")
         body = write_properties(settings)
-        reading = self.config(cluster=cluster, brokers=brokers, replicas=replicas)
-        await check_settings_known(settings, reading)
-        targets = await self._servers.targets(cluster, brokers, replicas=replicas)
-        header = operations.UPDATE_BROKER_CONFIG
-        await self._servers.send_each("changing settings", targets, header, body)
+        await self._servers.change_settings(
+            await self._servers.targets(cluster, brokers, replicas=replicas),
+            settings,
+            body,
+            read=operations.GET_BROKER_CONFIG,
+            change=operations.UPDATE_BROKER_CONFIG,
+        )
 
     # --- replication ----------------------------------------------------------------------------
 
@@ -288,26 +277,29 @@ class BrokerAdmin:
         self, *, cluster: str | None = None, brokers: Brokers = None
     ) -> None:
         """Delete consume queues without any message left; their offsets begin at 0 again."""
-        await self._send("cleaning queues", operations.CLEAN_EXPIRED_QUEUES, b"", cluster, brokers)
+        header = operations.CLEAN_EXPIRED_QUEUES
+        await self._servers.send_to("cleaning queues", header, cluster, brokers)
 
     async def clean_unused_topics(
         self, *, cluster: str | None = None, brokers: Brokers = None
     ) -> None:
         """Delete consume queues of topics that the broker does not have any more."""
-        await self._send("cleaning topics", operations.CLEAN_UNUSED_TOPICS, b"", cluster, brokers)
+        header = operations.CLEAN_UNUSED_TOPICS
+        await self._servers.send_to("cleaning topics", header, cluster, brokers)
 
     async def delete_expired_logs(
         self, *, cluster: str | None = None, brokers: Brokers = None
     ) -> None:
         """Delete commit log files that are older than ``fileReservedTime`` now."""
-        await self._send("deleting logs", operations.DELETE_EXPIRED_LOGS, b"", cluster, brokers)
+        header = operations.DELETE_EXPIRED_LOGS
+        await self._servers.send_to("deleting logs", header, cluster, brokers)
 
     async def set_read_ahead(
         self, *, random: bool, cluster: str | None = None, brokers: Brokers = None
     ) -> None:
         """Read commit log files *random*, without reading ahead, or as by default (5.1.2)."""
         header = operations.SetReadAhead(mode="1" if random else "0")
-        await self._send("setting the read-ahead", header, b"", cluster, brokers)
+        await self._servers.send_to("setting the read-ahead", header, cluster, brokers)
 
     async def switch_timer_engine(
         self, engine: TimerEngine, *, cluster: str | None = None, brokers: Brokers = None
@@ -316,17 +308,15 @@ class BrokerAdmin:
 
         :raises BrokerError: the broker was started without the engine (``timerRocksDBEnable``)
         """
-        if engine not in ENGINES:
-            raise ConfigError("engine", engine, f"expected one of {list(ENGINES)}")
         header = operations.SwitchTimerEngine(engine=ENGINES[engine])
-        await self._send("switching the timer engine", header, b"", cluster, brokers)
+        await self._servers.send_to("switching the timer engine", header, cluster, brokers)
 
     async def cold_data(
         self, *, cluster: str | None = None, brokers: Brokers = None
     ) -> dict[str, dict[str, Any]]:
         """Return the limits and rates of groups that read from disk (5.1.2)."""
-        header = operations.GET_COLD_DATA
-        return await self._read("reading cold data", header, dict[str, Any], cluster, brokers)
+        header, kind = operations.GET_COLD_DATA, dict[str, Any]
+        return await self._servers.read_from("reading cold data", header, kind, cluster, brokers)
 
     async def limit_cold_data(
         self,
@@ -340,7 +330,7 @@ class BrokerAdmin:
         outer = self._servers.outer(group)
         body = write_properties({outer: str(checked_count("bytes_per_second", bytes_per_second))})
         header = operations.LIMIT_COLD_DATA
-        await self._send(f"limiting group {group}", header, body, cluster, brokers)
+        await self._servers.send_to(f"limiting group {group}", header, cluster, brokers, body)
 
     async def unlimit_cold_data(
         self, group: str, *, cluster: str | None = None, brokers: Brokers = None
@@ -348,7 +338,7 @@ class BrokerAdmin:
         """Remove the limit of a group (5.1.2)."""
         header, action = operations.UNLIMIT_COLD_DATA, f"removing the limit of group {group}"
         body = self._servers.outer(group).encode()
-        await self._send(action, header, body, cluster, brokers)
+        await self._servers.send_to(action, header, cluster, brokers, body)
 
     async def check_rocksdb_queues(
         self,
@@ -363,21 +353,23 @@ class BrokerAdmin:
         Newer brokers compare in the background: they return status 2, and log the result.
         """
         header = operations.CheckRocksDBQueues(topic=topic, check_store_time=since_millis)
-        return await self._read("comparing queues", header, RocksDBCheck, cluster, brokers)
+        action, kind = "comparing queues", RocksDBCheck
+        return await self._servers.read_from(action, header, kind, cluster, brokers)
 
     async def export_rocksdb_config(
         self, *kinds: RocksDBConfig, cluster: str | None = None, brokers: Brokers = None
     ) -> None:
         """Make brokers write their settings in RocksDB to JSON files on their machines (5.3.2)."""
         header = operations.ExportRocksDBConfig(config_type=";".join(kinds))
-        await self._send("exporting settings", header, b"", cluster, brokers)
+        await self._servers.send_to("exporting settings", header, cluster, brokers)
 
     async def roll_back_pops(self, *, cluster: str | None = None, brokers: Brokers = None) -> None:
         """Move records of popped messages from RocksDB to the file store (5.3.2).
 
         Needed before ``popConsumerKVServiceEnable`` is switched off.
         """
-        await self._send("moving pop records", operations.ROLL_BACK_POPS, b"", cluster, brokers)
+        header = operations.ROLL_BACK_POPS
+        await self._servers.send_to("moving pop records", header, cluster, brokers)
 
     async def send_test(
         self,
@@ -421,58 +413,37 @@ class BrokerAdmin:
         )
         await self._servers.request(container, header)
 
-    async def _send(
-        self, action: str, header: RequestHeader, body: bytes, cluster: str | None, brokers: Brokers
-    ) -> None:
-        masters = await self._servers.masters(cluster, brokers)
-        await self._servers.send_each(action, masters, header, body)
-
-    async def _read(
-        self,
-        action: str,
-        header: RequestHeader,
-        kind: type[T],
-        cluster: str | None,
-        brokers: Brokers,
-    ) -> dict[str, T]:
-        masters = await self._servers.masters(cluster, brokers)
-        return await self._servers.read_each(action, masters, header, kind)
-
 
 def _overview(
-    cluster: str,
-    broker_name: str,
-    broker_id: int,
-    address: str,
-    *,
-    table: Mapping[str, str],
-    problem: str | None,
+    broker: BrokerInfo, broker_id: int, table: Mapping[str, str], problem: str | None
 ) -> BrokerOverview:
-    rates = {name: _first(table.get(name, "")) for name in ("putTps", "getTransferredTps")}
-    today = _first(table.get("msgPutTotalTodayNow", "")) - _first(
-        table.get("msgPutTotalTodayMorning", "")
-    )
     return BrokerOverview(
-        cluster=cluster,
-        broker_name=broker_name,
+        cluster=broker.cluster,
+        broker_name=broker.broker_name,
         broker_id=broker_id,
-        address=address,
+        address=broker.addresses[broker_id],
         version=table.get("brokerVersionDesc", ""),
-        put_tps=rates["putTps"],
-        get_tps=rates["getTransferredTps"],
-        messages_today=int(today),
-        disk_ratio=_first(table.get("commitLogDiskRatio", "")),
+        put_tps=_first(table, "putTps"),
+        get_tps=_first(table, "getTransferredTps"),
+        messages_today=int(
+            _first(table, "msgPutTotalTodayNow") - _first(table, "msgPutTotalTodayMorning")
+        ),
+        disk_ratio=_first(table, "commitLogDiskRatio"),
         problem=problem,
     )
 
 
-def _first(text: str) -> float:
-    """Return the first number in *text*, which has the rates of several intervals."""
+def _first(table: Mapping[str, str], name: str) -> float:
+    """Return the first number of a statistic, which has the rates of several intervals."""
     try:
-        number = float(text.split()[0])
-    except (IndexError, ValueError):
+        number = float(table[name].split()[0])
+    except (KeyError, IndexError, ValueError):
         return 0.0
     return number if isfinite(number) else 0.0
+
+
+def _has_no_statistic(error: BrokerError) -> bool:
+    return error.code == ResponseCode.SYSTEM_ERROR and NO_STATISTICS in str(error.remark)
 
 
 def _test_message(broker_name: str) -> SendMessage:

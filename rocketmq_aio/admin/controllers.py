@@ -11,13 +11,11 @@ from rocketmq_aio.admin.server_results import (
     ControllerMetadata,
     ElectedMaster,
     InSyncSet,
-    read_properties,
     write_properties,
 )
-from rocketmq_aio.admin.servers import Servers, check_settings_known
+from rocketmq_aio.admin.servers import Servers
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.errors import ConfigError, NotConnectedError
-from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests import operations
 
@@ -44,21 +42,21 @@ class ControllerAdmin:
 
     async def config(self, addresses: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the settings of each controller."""
-        header, targets = operations.GET_CONTROLLER_CONFIG, {a: a for a in addresses}
-        responses = await self._servers.send_each("reading settings", targets, header)
-        return {address: read_properties(each.body) for address, each in responses.items()}
+        targets = {address: address for address in addresses}
+        return await self._servers.read_settings(targets, operations.GET_CONTROLLER_CONFIG)
 
     async def update_config(self, addresses: Iterable[str], settings: Mapping[str, str]) -> None:
         """Change settings of running controllers.
 
         :raises ConfigError: a controller does not have one of the settings; nothing was changed
         """
-        if not settings:
-            raise ConfigError("settings", settings, "expected settings by name")
-        header, targets = operations.UPDATE_CONTROLLER_CONFIG, {a: a for a in addresses}
-        body = write_properties(settings)
-        await check_settings_known(settings, self.config(targets))
-        await self._servers.send_each("changing settings", targets, header, body)
+        await self._servers.change_settings(
+            {address: address for address in addresses},
+            settings,
+            write_properties(settings),
+            read=operations.GET_CONTROLLER_CONFIG,
+            change=operations.UPDATE_CONTROLLER_CONFIG,
+        )
 
     async def in_sync_sets(self, address: str, brokers: Iterable[str]) -> dict[str, InSyncSet]:
         """Return master and replicas of *brokers*, by name.
@@ -66,9 +64,9 @@ class ControllerAdmin:
         :raises ConfigError: the controller does not know one of them
         """
         header, names = operations.GetInSyncSets(invoke_time=_now()), list(brokers)
-        body = msgspec.json.encode(names)
-        command = await self._servers.request(await self._leader(address), header, body)
-        found = read_body(command.body, _InSyncSets).replicas_info_table
+        leader, body = await self._leader(address), msgspec.json.encode(names)
+        table = await self._servers.read(leader, header, _InSyncSets, body)
+        found = table.replicas_info_table
         if missing := sorted({*names} - found.keys()):
             reason = f"the controller does not know {missing}; it knows {sorted(found)} of these"
             raise ConfigError("brokers", names, reason)

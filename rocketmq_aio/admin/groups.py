@@ -28,7 +28,16 @@ from rocketmq_aio.admin.results import (
     progress_of,
 )
 from rocketmq_aio.admin.server_results import MemberStatus
-from rocketmq_aio.admin.servers import AT_ONCE, Held, Masters, Servers, before_change, bodies
+from rocketmq_aio.admin.servers import (
+    AT_ONCE,
+    Brokers,
+    Held,
+    Masters,
+    Servers,
+    before_change,
+    bodies,
+    not_supported,
+)
 from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
@@ -107,7 +116,7 @@ class GroupAdmin:
         group: str,
         *,
         cluster: str | None = None,
-        brokers: Iterable[str] | None = None,
+        brokers: Brokers = None,
         **settings: Unpack[GroupSettings],
     ) -> builtins.list[GroupConfig]:
         """Create a consumer group on all masters, on those of *cluster*, or on *brokers*.
@@ -123,9 +132,8 @@ class GroupAdmin:
         held = await before_change(self._held(check_group(group), masters))
         for config in _configs(group, held):
             if differs(config, settings):
-                raise ConfigError(
-                    "group", group, f"a broker has it as {config}; use groups.update()"
-                )
+                reason = f"a broker has it as {config}; use groups.update()"
+                raise ConfigError("group", group, reason)
 
         async def make(name: str, _: str) -> None:
             await self._put(held[name], new_body(group, settings), settings)
@@ -139,7 +147,7 @@ class GroupAdmin:
         group: str,
         *,
         cluster: str | None = None,
-        brokers: Iterable[str] | None = None,
+        brokers: Brokers = None,
         **settings: Unpack[GroupSettings],
     ) -> builtins.list[GroupConfig]:
         """Change the given *settings* of a group on every broker that has it.
@@ -180,12 +188,7 @@ class GroupAdmin:
         """
         clean = not keep_offsets
         header = DeleteGroup(group_name=check_group(group), remove_offset=clean, clean_offset=clean)
-
-        async def delete(_: str, address: str) -> None:
-            await self._servers.request(address, header)
-
-        masters = await self._servers.masters(cluster)
-        await self._servers.on_each(f"deleting group {group}", masters, delete)
+        await self._servers.send_to(f"deleting group {group}", header, cluster, None)
         if delete_topics:
             for prefix in (RETRY_PREFIX, DLQ_PREFIX):
                 await self._topics.delete(prefix + group, cluster=cluster)
@@ -197,10 +200,8 @@ class GroupAdmin:
 
         :param internal: include the groups of brokers and tools
         """
-        masters = await self._servers.masters(cluster)
-        tables = await self._servers.read_each(
-            "listing groups", masters, GetAllGroups(), SubscriptionGroupTable
-        )
+        header, kind = GetAllGroups(), SubscriptionGroupTable
+        tables = await self._servers.read_from("listing groups", header, kind, cluster, None)
         names = self._servers.inner_names(t.subscription_group_table for t in tables.values())
         return sorted(name for name in names if internal or not _is_internal(name))
 
@@ -220,7 +221,7 @@ class GroupAdmin:
         subscriptions = {each.topic: each for each in listed}
         return GroupConnections(
             group=group,
-            members=_members({name: each.connection_set for name, each in tables.items()}),
+            members=_members(tables),
             subscriptions=tuple(
                 SubscriptionInfo(topic=topic, expression=each.sub_string, kind=each.expression_type)
                 for topic, each in sorted(subscriptions.items())
@@ -232,21 +233,11 @@ class GroupAdmin:
 
     async def producers(self, group: str) -> builtins.list[ClientConnection]:
         """Return the connected producers of a group."""
-
-        async def producers(_: str, address: str) -> list[ConnectionBody]:
-            try:
-                command = await self._servers.request(
-                    address, GetProducerConnections(producer_group=group)
-                )
-            except BrokerError as error:
-                remark = error.remark or ""
-                if error.code == ResponseCode.SYSTEM_ERROR and remark.startswith(NO_PRODUCERS):
-                    return []
-                raise
-            return read_body(command.body, ProducerConnections).connection_set
-
-        masters, action = await self._servers.masters(), f"listing producers of group {group}"
-        return list(_members(await self._servers.on_each(action, masters, producers)))
+        masters, kind = await self._servers.masters(), ProducerConnections
+        header = GetProducerConnections(producer_group=group)
+        action, is_absent = f"listing producers of group {group}", _has_no_producers
+        tables = await self._servers.read_stored(action, masters, header, kind, is_absent)
+        return list(_members(tables))
 
     async def progress(
         self, group: str, topic: str | None = None, *, owners: bool = False
@@ -320,8 +311,7 @@ class GroupAdmin:
             for each in chosen[name]:
                 settings = settings_of(each, old=command.version < V5_0_0)
                 outer = self._servers.outer(each.group)
-                held = Held(None, address, command.version)
-                _check_release(held, settings)
+                _check_release(address, command.version, settings)
                 raw = table.get(outer)
                 known = new_body(outer, {}) if raw is None else read_body(bytes(raw), dict)
                 bodies.append({**changed_body(known, settings), "groupName": outer})
@@ -345,8 +335,6 @@ class GroupAdmin:
             read all queues
         :raises NotSupportedError: the brokers are older
         """
-        if mode not in ("pop", "pull"):
-            raise ConfigError("mode", mode, 'expected "pop" or "pull"')
         body = {
             "topic": check_topic(topic),
             "consumerGroup": check_group(group),
@@ -366,11 +354,7 @@ class GroupAdmin:
         :raises ConfigError: there is no such member
         :raises AdminError: some members did not answer; ``done`` has the others
         """
-        masters = await self._servers.masters()
-        tables = await self.member_tables(check_group(group), masters)
-        places = {
-            c.client_id: masters[n] for n, each in tables.items() for c in each.connection_set
-        }
+        places = await self._places(check_group(group))
         if client_id is not None:
             if client_id not in places:
                 raise ConfigError("client_id", client_id, f"the members are {sorted(places)}")
@@ -407,20 +391,27 @@ class GroupAdmin:
         tables = await self._servers.on_each(f"listing members of group {group}", masters, members)
         return {name: each for name, each in tables.items() if each is not None}
 
+    async def _places(self, group: str) -> dict[str, str]:
+        """Return the address of a broker of each member, by client id."""
+        masters = await self._servers.masters()
+        tables = (await self.member_tables(group, masters)).items()
+        return {
+            member.client_id: masters[name] or ""
+            for name, each in tables
+            for member in each.connection_set
+        }
+
     async def _readers(self, group: str) -> tuple[dict[MessageQueue, str], dict[str, str]]:
         """Return the reader of each queue, and the members that failed to report."""
-        masters = await self._servers.masters()
-        tables = await self.member_tables(group, masters)
-        brokers = {c.client_id: name for name, each in tables.items() for c in each.connection_set}
+        places = await self._places(group)
 
         async def assigned(client_id: str) -> builtins.list[MessageQueue]:
-            address = masters[brokers[client_id]]
-            assert address is not None
             header = GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
-            info = await self._servers.instance.broker.read(address, header, _AssignedQueues)
+            read = self._servers.instance.broker.read
+            info = await read(places[client_id], header, _AssignedQueues)
             return [queue_key(key) for key in info.mq_table]
 
-        queues, failed = await gather_limited(assigned, brokers, AT_ONCE)
+        queues, failed = await gather_limited(assigned, places, AT_ONCE)
         readers = {queue: client_id for client_id, some in queues.items() for queue in some}
         return readers, {client_id: shown(str(error)) for client_id, error in failed.items()}
 
@@ -435,29 +426,29 @@ class GroupAdmin:
         return await self._servers.on_each(f"looking up group {group}", masters, look_up)
 
     async def _put(self, held: HeldGroup, body: dict[str, Any], settings: GroupSettings) -> None:
-        _check_release(held, settings)
+        _check_release(held.address, held.version, settings)
         await self._servers.request(held.address, CreateGroup(), msgspec.json.encode(body))
 
 
-def _check_release(held: HeldGroup, settings: GroupSettings) -> None:
-    if held.version < V5_0_0 and (newer := sorted(SINCE_5 & settings.keys())):
-        reason = f"{', '.join(newer)}: groups have this from 5.0 on"
-        code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        raise NotSupportedError(code, reason, held.address)
+def _check_release(address: str, version: int, settings: GroupSettings) -> None:
+    if version < V5_0_0 and (newer := sorted(SINCE_5 & settings.keys())):
+        raise not_supported(address, f"{', '.join(newer)}: groups have this from 5.0 on")
 
 
 def _configs(group: str, held: Mapping[str, HeldGroup]) -> list[GroupConfig]:
     return [config_of(name, group, body) for name, body in sorted(bodies(held).items())]
 
 
-def _members(tables: Mapping[str, Iterable[ConnectionBody]]) -> tuple[ClientConnection, ...]:
+def _members(
+    tables: Mapping[str, ConsumerConnections | ProducerConnections],
+) -> tuple[ClientConnection, ...]:
     """Return each client once, with all its brokers."""
     clients: dict[str, ConnectionBody] = {}
-    brokers: dict[str, list[str]] = {}
-    for name, connections in tables.items():
-        for each in connections:
+    brokers = defaultdict(list)
+    for name, table in tables.items():
+        for each in table.connection_set:
             clients.setdefault(each.client_id, each)
-            brokers.setdefault(each.client_id, []).append(name)
+            brokers[each.client_id].append(name)
     return tuple(
         ClientConnection(
             client_id=client_id,
@@ -468,6 +459,11 @@ def _members(tables: Mapping[str, Iterable[ConnectionBody]]) -> tuple[ClientConn
         )
         for client_id, each in sorted(clients.items())
     )
+
+
+def _has_no_producers(error: BrokerError) -> bool:
+    remark = error.remark or ""
+    return error.code == ResponseCode.SYSTEM_ERROR and remark.startswith(NO_PRODUCERS)
 
 
 def _is_internal(name: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TypeVar
 
 from rocketmq_aio.admin.server_results import (
@@ -12,14 +11,13 @@ from rocketmq_aio.admin.server_results import (
     LiteParent,
     LiteTopic,
 )
-from rocketmq_aio.admin.servers import Servers
+from rocketmq_aio.admin.servers import Brokers, Servers
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests import operations
 
 T = TypeVar("T")
-Brokers = Iterable[str] | None
 DEFAULT_COUNT = 20
 
 
@@ -38,9 +36,8 @@ class LiteAdmin:
         self, *, cluster: str | None = None, brokers: Brokers = None
     ) -> dict[str, LiteBroker]:
         """Return the numbers of lite topics and subscriptions of each broker."""
-        masters = await self._servers.masters(cluster, brokers)
-        header, action = operations.GET_LITE_BROKER, "reading lite topics"
-        return await self._servers.read_each(action, masters, header, LiteBroker)
+        header, kind = operations.GET_LITE_BROKER, LiteBroker
+        return await self._servers.read_from("reading lite topics", header, kind, cluster, brokers)
 
     async def parent(self, topic: str) -> dict[str, LiteParent]:
         """Return time to live, groups and number of lite topics of *topic*."""

@@ -12,7 +12,7 @@ import anyio
 
 from rocketmq_aio.admin.offset_search import OffsetSearch, records
 from rocketmq_aio.admin.server_results import DirectConsumption, TraceEvent
-from rocketmq_aio.admin.servers import Servers
+from rocketmq_aio.admin.servers import FOUND_OR_NOT, Servers, not_supported
 from rocketmq_aio.admin.trace_events import trace_events
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
@@ -23,7 +23,6 @@ from rocketmq_aio.errors import (
     ConfigError,
     MessageNotFoundError,
     NotConnectedError,
-    NotSupportedError,
     UnreadableMessagesError,
 )
 from rocketmq_aio.model.address import parse_address
@@ -33,7 +32,6 @@ from rocketmq_aio.model.timestamps import EPOCH, millis_of
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult
 from rocketmq_aio.protocol.codes import CLIENT_VERSION, V5_4_0, ResponseCode
-from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.record import decode_record, stored_message
 from rocketmq_aio.protocol.requests.admin import QueryMessage, ViewMessage
 from rocketmq_aio.protocol.requests.from_broker import ConsumeMessageDirectly
@@ -42,12 +40,10 @@ from rocketmq_aio.remoting.response_errors import is_about_account
 
 Wanted = Callable[[MessageExt], bool]
 
-MAX_MILLIS: Final = 2**63 - 1
-MAX_OFFSET: Final = 2**63 - 1
+MAX_LONG: Final = 2**63 - 1
 MAX_PORT: Final = 65535
 ID_BYTES: Final = (16, 28)  # IPv4 or IPv6 address, port, offset
 SIGNED_QUERY_VERSION: Final = 399  # see QueryMessage
-FOUND_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 INDEX_TYPES: Final = {"key": "K", "tag": "T", "message_id": "U"}
 TAGS_NOT_INDEXED: Final = "this needs a broker of 5.4 or newer: older ones do not index tags"
 NOT_LISTED: Final = (
@@ -263,8 +259,7 @@ class MessageAdmin:
             broker_name=message.queue.broker_name,
             topic=message.topic,
         )
-        command = await self._servers.request(address, header)
-        result = read_body(command.body, ConsumeDirectlyResult)
+        result = await self._servers.read(address, header, ConsumeDirectlyResult)
         return DirectConsumption(
             outcome=result.consume_result.value,
             seconds=result.spent_time_mills / 1000,
@@ -321,8 +316,7 @@ class MessageAdmin:
                 address, header, accept=FOUND_OR_NOT, version=version
             )
             if header.index_type == INDEX_TYPES["tag"] and command.version < V5_4_0:
-                code, reason = ResponseCode.REQUEST_CODE_NOT_SUPPORTED, TAGS_NOT_INDEXED
-                raise NotSupportedError(code, reason, address)
+                raise not_supported(address, TAGS_NOT_INDEXED)
             matches: list[MessageExt] = []
             if command.code == ResponseCode.QUERY_NOT_FOUND:
                 return matches
@@ -360,15 +354,11 @@ class MessageAdmin:
         An id may come from anywhere: hosts that no name server lists get no request.
         """
         brokers = (await self._servers.cluster_info()).brokers
-        advertised = [
-            (broker.broker_name, address)
-            for broker in brokers
-            for address in broker.addresses.values()
-        ]
         with anyio.move_on_after(self._servers.instance.config.request_timeout_seconds):
-            for name, address in advertised:
-                if await self._is_at(address, stored_at):
-                    return name, address
+            for broker in brokers:
+                for address in broker.addresses.values():
+                    if await self._is_at(address, stored_at):
+                        return broker.broker_name, address
         raise NotConnectedError(stored_at, NOT_LISTED)
 
     async def _is_at(self, advertised: str, stored_at: str) -> bool:
@@ -394,7 +384,7 @@ def read_offset_id(text: str) -> tuple[str, int]:
         raise ConfigError("offset_message_id", text, reason)
     host = ip_address(data[:-12])
     port, offset = int.from_bytes(data[-12:-8], "big"), int.from_bytes(data[-8:], "big")
-    if not 0 < port <= MAX_PORT or offset > MAX_OFFSET:
+    if not 0 < port <= MAX_PORT or offset > MAX_LONG:
         reason = "not the id of a broker; messages.by_id() finds the message_id of a producer"
         raise ConfigError("offset_message_id", text, reason)
     shown = f"[{host}]" if host.version == 6 else str(host)
@@ -427,7 +417,7 @@ def _query(
         key=key,
         max_num=max_messages,
         begin_timestamp=_millis("begin", begin, 0),
-        end_timestamp=_millis("end", end, MAX_MILLIS),
+        end_timestamp=_millis("end", end, MAX_LONG),
         index_type=INDEX_TYPES[kind],
         by_id=kind == "message_id",
     )
@@ -436,6 +426,6 @@ def _query(
 def _millis(setting: str, when: datetime | None, default: int) -> int:
     if when is None:
         return default
-    if not isinstance(when, datetime) or when.tzinfo is None:
+    if when.tzinfo is None:
         raise ConfigError(setting, when, "expected a datetime with a time zone")
     return max(0, millis_of(when))

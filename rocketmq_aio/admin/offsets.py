@@ -12,9 +12,9 @@ from rocketmq_aio.admin.groups import ONLINE_OR_NOT, GroupAdmin
 from rocketmq_aio.admin.offset_search import OffsetSearch
 from rocketmq_aio.admin.results import OffsetReset
 from rocketmq_aio.admin.server_results import QueueTimeSpan
-from rocketmq_aio.admin.servers import Servers, before_change, failure
+from rocketmq_aio.admin.servers import Servers, before_change, failure, not_supported
 from rocketmq_aio.config.arguments import checked_arguments
-from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError
+from rocketmq_aio.errors import BrokerError, ConfigError
 from rocketmq_aio.model.names import RETRY_PREFIX, check_group, check_topic
 from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageQueue
@@ -186,10 +186,14 @@ class OffsetAdmin:
     async def _move(self, move: _Move) -> list[OffsetReset]:
         query = self._servers.instance.broker.query_offset
         before = await _each_queue(move.offsets, lambda queue: query(move.group, queue))
-        online, version = await self._is_online(move)
-        if any(map(is_logical, move.offsets)):
-            moved, how = await self._move_logical(move, online=online), "committed"
-        elif version >= V5_0_0:
+        header = GetConsumerConnectionList(consumer_group=move.group)
+        command = await self._servers.request(move.address, header, accept=ONLINE_OR_NOT)
+        online = command.code == ResponseCode.SUCCESS
+        is_static = any(map(is_logical, move.offsets))
+        if is_static and online:  # brokers reset only physical queues, which members do not know
+            reason = "brokers cannot move a connected group in a static topic: stop its members"
+            raise not_supported(move.address, reason)
+        if command.version >= V5_0_0 and not is_static:
             moved, how = await self._move_at_broker(move)
         elif online:
             moved, how = await self._move_members(move), "members"
@@ -199,12 +203,6 @@ class OffsetAdmin:
             OffsetReset(queue=queue, before=before.get(queue), offset=offset, how=how)
             for queue, offset in moved.items()
         ]
-
-    async def _is_online(self, move: _Move) -> tuple[bool, int]:
-        """Return whether members are connected, and the version of the broker."""
-        header = GetConsumerConnectionList(consumer_group=move.group)
-        command = await self._servers.request(move.address, header, accept=ONLINE_OR_NOT)
-        return command.code == ResponseCode.SUCCESS, command.version
 
     async def _move_at_broker(self, move: _Move) -> tuple[dict[MessageQueue, int], str]:
         """Store the offsets in a 5.x broker, one queue at a time.
@@ -238,20 +236,11 @@ class OffsetAdmin:
             return await self._move_members(move), how
         return move.offsets, how
 
-    async def _move_logical(self, move: _Move, *, online: bool) -> dict[MessageQueue, int]:
-        """Commit: brokers reset only physical queues, which members do not know."""
-        if online:
-            code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            reason = "brokers cannot move a connected group in a static topic: stop its members"
-            raise NotSupportedError(code, reason, move.address)
-        return await self._commit(move)
-
     async def _move_members(self, move: _Move) -> dict[MessageQueue, int]:
         """Reset by time through the connected members."""
         if move.millis is None:
-            code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             reason = "this broker moves a connected group by time only: stop its members first"
-            raise NotSupportedError(code, reason, move.address)
+            raise not_supported(move.address, reason)
         header = InvokeResetOffset(
             group=move.group, topic=move.topic, timestamp=move.millis, is_force=True
         )

@@ -289,17 +289,6 @@ class Replica(ServerResult, frozen=True):
     alive: bool | None = None
 
 
-class InSyncSet(ServerResult, frozen=True):
-    """The master of a broker and its replicas."""
-
-    master_broker_id: int | None = None
-    master_address: str | None = None
-    master_epoch: int | None = None
-    sync_state_set_epoch: int | None = None
-    in_sync: tuple[Replica, ...] = msgspec.field(name="inSyncReplicas", default=())
-    not_in_sync: tuple[Replica, ...] = msgspec.field(name="notInSyncReplicas", default=())
-
-
 class ElectedMaster(ServerResult, frozen=True):
     """The result of an election."""
 
@@ -307,6 +296,13 @@ class ElectedMaster(ServerResult, frozen=True):
     master_address: str | None = None
     master_epoch: int | None = None
     sync_state_set_epoch: int | None = None
+
+
+class InSyncSet(ElectedMaster, frozen=True):
+    """The master of a broker and its replicas."""
+
+    in_sync: tuple[Replica, ...] = msgspec.field(name="inSyncReplicas", default=())
+    not_in_sync: tuple[Replica, ...] = msgspec.field(name="notInSyncReplicas", default=())
 
 
 # --- access control ---------------------------------------------------------------------------
@@ -320,7 +316,7 @@ class User(ServerResult, frozen=True):
     """
 
     username: str
-    password: str | None = msgspec.field(default=None)
+    password: str | None = None
     user_type: str | None = None
     user_status: str | None = None
 
@@ -469,8 +465,10 @@ def read_properties(body: bytes) -> dict[str, str]:
 def write_properties(settings: Mapping[str, str]) -> bytes:
     """Return *settings* as text, one per line, as servers read it.
 
-    :raises ConfigError: a name or value would change other settings
+    :raises ConfigError: there are none, or a name or value would change other settings
     """
+    if not settings:
+        raise ConfigError("settings", settings, "expected settings by name")
     for name, value in settings.items():
         if not SETTING_NAME.fullmatch(name) or LINE_END.search(str(value)):
             reason = "expected names of settings, and values on one line that end without backslash"

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
+import anyio
+import msgspec
 from msgspec.structs import replace
 
-from rocketmq_aio.admin.results import BrokerInfo, ClusterInfo
+from rocketmq_aio.admin.results import BrokerInfo, ClusterInfo, Result
+from rocketmq_aio.admin.server_results import read_properties
 from rocketmq_aio.errors import (
     AdminError,
     AuthError,
@@ -17,13 +20,14 @@ from rocketmq_aio.errors import (
     NotSupportedError,
     PermissionDeniedError,
     RocketMQError,
+    RouteNotFoundError,
 )
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.name_servers import AT_BROKERS
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.model.address import parse_address
 from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
-from rocketmq_aio.protocol.codes import CLIENT_VERSION, RequestCode
+from rocketmq_aio.protocol.codes import CLIENT_VERSION, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
@@ -36,6 +40,7 @@ from rocketmq_aio.remoting.remoting_client import SUCCESS
 T = TypeVar("T")
 
 AT_ONCE: Final = 16  # concurrent requests
+POLL_SECONDS: Final = 0.05
 SLOW_SECONDS: Final = 60.0
 SLOW: Final = frozenset(  # servers respond when it is done: brokers of a container stop in 13 s
     {
@@ -48,7 +53,10 @@ SLOW: Final = frozenset(  # servers respond when it is done: brokers of a contai
     }
 )
 BY_PROXY: Final = "a proxy supports no administration but `topic_route`"
+FOUND_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+TOPIC_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
 
+Brokers = Iterable[str] | None
 Masters = Mapping[str, str | None]  # address by broker name; None: no master now
 
 
@@ -108,6 +116,12 @@ class Servers:
             remark = f"this needs a {kind} of {since} or newer ({said})"
             raise NotSupportedError(error.code, remark, error.address) from error
 
+    async def read(
+        self, address: str, header: RequestHeader, kind: type[T], body: bytes = b""
+    ) -> T:
+        """Send a request; return the JSON body of the response as *kind*."""
+        return read_body((await self.request(address, header, body)).body, kind)
+
     async def on_any_name_server(self, header: RequestHeader) -> list[Command]:
         """Return the responses of the name servers that respond; one is enough."""
         self.check_running()
@@ -127,6 +141,21 @@ class Servers:
         """Return the current route of *topic*; RouteNotFoundError if there is no such topic."""
         self.check_running()
         return await self.instance.name_servers.route(topic)
+
+    async def wait_for_route(
+        self, topic: str, seconds: float, is_complete: Callable[[TopicRouteData], bool]
+    ) -> bool:
+        """Return whether the route of *topic*, empty until there is one, gets complete in time."""
+        with anyio.move_on_after(seconds):
+            while True:
+                try:
+                    route = await self.route(topic)
+                except RouteNotFoundError:
+                    route = TopicRouteData()
+                if is_complete(route):
+                    return True
+                await anyio.sleep(POLL_SECONDS)
+        return False
 
     # --- many servers ---------------------------------------------------------------------------
 
@@ -158,40 +187,112 @@ class Servers:
         """Send *header* to each of *targets*; return the JSON bodies of the responses by name."""
 
         async def read(_: str, address: str) -> T:
-            return read_body((await self.request(address, header)).body, kind)
+            return await self.read(address, header, kind)
 
         return await self.on_each(action, targets, read)
 
-    async def send_each(
+    async def read_from(
+        self,
+        action: str,
+        header: RequestHeader,
+        kind: type[T],
+        cluster: str | None,
+        brokers: Brokers,
+    ) -> dict[str, T]:
+        """Do what `read_each` does with the masters that `masters` returns."""
+        return await self.read_each(action, await self.masters(cluster, brokers), header, kind)
+
+    async def read_stored(
         self,
         action: str,
         targets: Masters,
         header: RequestHeader,
-        body: bytes = b"",
-        *,
-        accept: Container[int] = SUCCESS,
+        kind: type[T],
+        is_absent: Callable[[BrokerError], bool] = lambda _: False,
+    ) -> dict[str, T]:
+        """Do what `read_each` does, without servers that do not have what is read.
+
+        They send a response without a body, or an error that *is_absent* knows.
+        """
+
+        async def read(_: str, address: str) -> T | None:
+            try:
+                body = (await self.request(address, header)).body
+            except BrokerError as error:
+                if is_absent(error):
+                    return None
+                raise
+            return read_body(body, kind) if body else None
+
+        found = await self.on_each(action, targets, read)
+        return {name: each for name, each in found.items() if each is not None}
+
+    async def request_each(
+        self, action: str, targets: Masters, header: RequestHeader, accept: Container[int] = SUCCESS
     ) -> dict[str, Command]:
-        """Send *header* and *body* to each of *targets*; return the responses by name."""
+        """Send *header* to each of *targets*; return the responses by name."""
 
         async def send(_: str, address: str) -> Command:
-            return await self.request(address, header, body, accept=accept)
+            return await self.request(address, header, accept=accept)
 
         return await self.on_each(action, targets, send)
 
-    async def on_name_servers(
-        self, action: str, *headers: RequestHeader, body: bytes = b""
-    ) -> dict[str, Command]:
-        """Send *headers* to all name servers, which do not replicate to each other.
+    async def send_each(
+        self, action: str, targets: Masters, header: RequestHeader, body: bytes = b""
+    ) -> None:
+        """Send *header* and *body*, a change without a result, to each of *targets*."""
 
-        :return: the responses to the last one by address
+        async def send(_: str, address: str) -> None:
+            await self.request(address, header, body)
+
+        await self.on_each(action, targets, send)
+
+    async def send_to(
+        self,
+        action: str,
+        header: RequestHeader,
+        cluster: str | None,
+        brokers: Brokers,
+        body: bytes | Result = b"",
+    ) -> None:
+        """Do what `send_each` does with the masters that `masters` returns."""
+        masters = await self.masters(cluster, brokers)
+        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        await self.send_each(action, masters, header, data)
+
+    async def read_settings(
+        self, targets: Masters, header: RequestHeader
+    ) -> dict[str, dict[str, str]]:
+        """Return the settings of each of *targets*, which *header* requests."""
+        responses = await self.request_each("reading settings", targets, header)
+        return {name: read_properties(each.body) for name, each in responses.items()}
+
+    async def change_settings(
+        self,
+        targets: Masters,
+        settings: Mapping[str, str],
+        body: bytes,
+        *,
+        read: RequestHeader,
+        change: RequestHeader,
+    ) -> None:
+        """Change *settings*, encoded in *body*, of each of *targets*.
+
+        :raises ConfigError: a server does not have one of them, and would ignore it
         """
-        targets = {each: each for each in self.instance.name_servers.addresses}
-        responses: dict[str, Command] = {}
-        for header in headers:
-            responses = await self.send_each(action, targets, header, body)
-        return responses
+        try:
+            tables = await before_change(self.read_settings(targets, read))
+            _check_known(settings, tables)
+        except (AuthError, PermissionDeniedError):  # the account may not read them
+            pass
+        await self.send_each("changing settings", targets, change, body)
 
     # --- which servers --------------------------------------------------------------------------
+
+    @property
+    def name_servers(self) -> Masters:
+        """All name servers by address; they do not replicate to each other."""
+        return {each: each for each in self.instance.name_servers.addresses}
 
     async def cluster_info(self) -> ClusterInfo:
         # A restarted name server may lack some of the brokers.
@@ -199,9 +300,7 @@ class Servers:
         tables = [read_body(each.body, ClusterInfoBody).broker_addr_table for each in responses]
         return ClusterInfo(brokers=tuple(_merged(b for table in tables for b in table.values())))
 
-    async def masters(
-        self, cluster: str | None = None, brokers: Iterable[str] | None = None
-    ) -> Masters:
+    async def masters(self, cluster: str | None = None, brokers: Brokers = None) -> Masters:
         """Return the masters of *cluster*, those named by *brokers*, or all.
 
         :raises ConfigError: there is no such cluster, or no such broker
@@ -218,9 +317,7 @@ class Servers:
         masters = {each.broker_name: each.master for each in chosen}
         return masters if brokers is None else _named(masters, brokers)
 
-    async def targets(
-        self, cluster: str | None, brokers: Iterable[str] | None, *, replicas: bool
-    ) -> Masters:
+    async def targets(self, cluster: str | None, brokers: Brokers, *, replicas: bool) -> Masters:
         """Return the masters as `masters` does, and their *replicas* as ``<name>:<id>``."""
         masters = await self.masters(cluster, brokers)
         if not replicas:
@@ -300,21 +397,12 @@ def _known(name: str, address: str | None) -> str:
     return address
 
 
-async def check_settings_known(
-    settings: Mapping[str, str], reading: Awaitable[Mapping[str, Mapping[str, str]]]
-) -> None:
-    """Raise ConfigError for one of *settings* that servers do not have, and would ignore.
-
-    :param reading: returns the settings by server; an account may not be allowed to read them
-    """
-    try:
-        tables = await before_change(reading)
-    except (AuthError, PermissionDeniedError):
-        return
-    from difflib import get_close_matches  # not needed by calls that succeed
-
+def _check_known(settings: Mapping[str, str], tables: Mapping[str, Mapping[str, str]]) -> None:
+    """Raise ConfigError for one of *settings* that is not in one of *tables*, by server."""
     for name in settings:
         if lacking := [server for server, table in tables.items() if name not in table]:
+            from difflib import get_close_matches  # imported only for an error: it is slow
+
             near = get_close_matches(name, tables[lacking[0]], 1)
             hint = f": did you mean {near[0]}?" if near else ""
             reason = f"not a setting of {', '.join(lacking)}{hint} (config() returns all)"
@@ -329,6 +417,11 @@ async def before_change(call: Awaitable[T]) -> T:
         raise AdminError(
             error.action, error.done, error.failed, of=error.of, unchanged=True
         ) from error
+
+
+def not_supported(address: str, reason: str) -> NotSupportedError:
+    """Return the error for a broker that does not support a request."""
+    return NotSupportedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, reason, address)
 
 
 def failure(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Final
 
-import anyio
 import msgspec
 
 from rocketmq_aio.admin.server_results import LogicalQueue
-from rocketmq_aio.admin.servers import Masters, Servers, before_change
+from rocketmq_aio.admin.servers import TOPIC_OR_NOT, Brokers, Masters, Servers, before_change
 from rocketmq_aio.admin.static_mapping import StaticMapping
 from rocketmq_aio.admin.topic_settings import MAX_QUEUES
 from rocketmq_aio.config.arguments import checked_arguments
@@ -17,7 +16,7 @@ from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.model.names import check_topic
-from rocketmq_aio.protocol.bodies import queue_key
+from rocketmq_aio.protocol.bodies import TopicRouteData, queue_key
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import GetTopicConfig, GetTopicStats, TopicStatsTable
@@ -25,7 +24,6 @@ from rocketmq_aio.protocol.requests.operations import CreateStaticTopic, MappedT
 from rocketmq_aio.protocol.static_topics import logical_queues
 
 ROUTE_SECONDS: Final = 60.0  # brokers tell the name servers at once, or when they register again
-POLL_SECONDS: Final = 0.1
 
 
 @checked_arguments
@@ -48,12 +46,7 @@ class StaticTopicAdmin:
         return (await self._existing(topic, await self._servers.masters())).queues()
 
     async def create(
-        self,
-        topic: str,
-        queues: int,
-        *,
-        cluster: str | None = None,
-        brokers: Iterable[str] | None = None,
+        self, topic: str, queues: int, *, cluster: str | None = None, brokers: Brokers = None
     ) -> list[LogicalQueue]:
         """Create a static topic, or add queues to it.
 
@@ -74,11 +67,17 @@ class StaticTopicAdmin:
             raise ConfigError("queues", queues, reason)
         mapping.grow(queues, targets)
         await self._store(topic, mapping, masters, masters)
-        await self._wait_for_route(topic, mapping)
+        owners = {each.queue_id: each.broker_name for each in mapping.queues()}
+
+        def is_complete(route: TopicRouteData) -> bool:
+            return owners == {q.queue_id: name for q, name in logical_queues(topic, route).items()}
+
+        if not await self._servers.wait_for_route(topic, ROUTE_SECONDS, is_complete):
+            raise RouteNotFoundError(topic, "it was created, but no name server lists its queues")
         return mapping.queues()
 
     async def remap(
-        self, topic: str, *, cluster: str | None = None, brokers: Iterable[str] | None = None
+        self, topic: str, *, cluster: str | None = None, brokers: Brokers = None
     ) -> list[LogicalQueue]:
         """Move the queues of a static topic to all masters, those of *cluster*, or *brokers*.
 
@@ -106,10 +105,9 @@ class StaticTopicAdmin:
         return mapping.queues()
 
     async def _read(self, topic: str, masters: Masters) -> StaticMapping:
-        accept = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
         header = GetTopicConfig(topic=check_topic(topic), with_mapping=True)
         action = f"reading static topic {topic}"
-        responses = await self._servers.send_each(action, masters, header, accept=accept)
+        responses = await self._servers.request_each(action, masters, header, TOPIC_OR_NOT)
         found = {
             name: read_body(each.body, MappedTopicBody)
             for name, each in responses.items()
@@ -156,21 +154,3 @@ class StaticTopicAdmin:
             for name, table in tables.items()
             for key, each in table.offset_table.items()
         }
-
-    async def _wait_for_route(self, topic: str, mapping: StaticMapping) -> None:
-        wanted = {each.queue_id: each.broker_name for each in mapping.queues()}
-        with anyio.move_on_after(ROUTE_SECONDS):
-            while True:
-                if await self._routed(topic) == wanted:
-                    return
-                await anyio.sleep(POLL_SECONDS)
-        raise RouteNotFoundError(topic, "it was created, but no name server lists its queues")
-
-    async def _routed(self, topic: str) -> dict[int, str]:
-        """Return the owners of the logical queues in the route."""
-        try:
-            data = await self._servers.route(topic)
-        except RouteNotFoundError:
-            return {}
-        owners = logical_queues(topic, data).items()
-        return {queue.queue_id: owner for queue, owner in owners}

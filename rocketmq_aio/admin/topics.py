@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Final, Unpack
 
-import anyio
 import msgspec
 
 from rocketmq_aio.admin.results import (
@@ -15,17 +15,22 @@ from rocketmq_aio.admin.results import (
     TopicConfig,
     TopicRouteInfo,
     TopicStats,
+    perm_bits,
     perm_text,
     time_of,
 )
 from rocketmq_aio.admin.servers import (
     AT_ONCE,
+    FOUND_OR_NOT,
+    TOPIC_OR_NOT,
+    Brokers,
     Held,
     Masters,
     Servers,
     before_change,
     bodies,
     broker_info,
+    not_supported,
 )
 from rocketmq_aio.admin.topic_settings import (
     TopicSettings,
@@ -47,7 +52,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.names import check_topic, is_internal_topic
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.bodies import queue_key
+from rocketmq_aio.protocol.bodies import TopicRouteData, queue_key
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header
@@ -75,9 +80,7 @@ from rocketmq_aio.protocol.requests.operations import PUT_TOPICS
 from rocketmq_aio.remoting.gather import gather_limited
 
 ROUTE_SECONDS: Final = 10.0  # brokers usually register a new topic at once
-POLL_SECONDS: Final = 0.05
 ORDER_CONF: Final = "ORDER_TOPIC_CONFIG"
-
 
 HeldTopic = Held[TopicConfigBody]
 
@@ -94,7 +97,7 @@ class TopicAdmin:
         topic: str,
         *,
         cluster: str | None = None,
-        brokers: Iterable[str] | None = None,
+        brokers: Brokers = None,
         **settings: Unpack[TopicSettings],
     ) -> builtins.list[TopicConfig]:
         """Create a topic on all masters, on those of *cluster*, or on *brokers*.
@@ -119,7 +122,7 @@ class TopicAdmin:
         if wanted.get("order"):
             configs = {name: new_topic(topic, name, wanted) for name in masters}
             await self._put_order(f"creating topic {topic}", configs, True)
-        await self._wait_for_route(topic, set(masters))
+        await self._wait_for_route(topic, masters)
         return _configs(topic, await self._held(topic, masters))
 
     async def update(
@@ -127,7 +130,7 @@ class TopicAdmin:
         topic: str,
         *,
         cluster: str | None = None,
-        brokers: Iterable[str] | None = None,
+        brokers: Brokers = None,
         **settings: Unpack[TopicSettings],
     ) -> builtins.list[TopicConfig]:
         """Change the given *settings* of a topic on every broker that has it.
@@ -167,19 +170,16 @@ class TopicAdmin:
         :raises AdminError: some servers failed; ``failed`` has the causes.  If one of them is a
             broker, name servers were not changed
         """
-        check_topic(topic)
-
-        async def delete(_: str, address: str) -> None:
-            await self._servers.request(address, DeleteTopicInBroker(topic=topic))
-
+        header = DeleteTopicInBroker(topic=check_topic(topic))
         masters = await self._servers.masters(cluster)
-        await self._servers.on_each(f"deleting topic {topic}", masters, delete)
+        await self._servers.send_each(f"deleting topic {topic}", masters, header)
         key = self._servers.outer(topic)
         counts = await self._order(key)
         others = {name: count for name, count in counts.items() if name not in masters}
         forget = DeleteTopicInNameServer(topic=topic, cluster_name=cluster)
         action = f"deleting topic {topic} in name servers"
-        await self._servers.on_name_servers(action, forget, _order_request(key, others))
+        for request in (forget, _order_request(key, others)):
+            await self._servers.send_each(action, self._servers.name_servers, request)
 
     async def list(
         self, *, cluster: str | None = None, internal: bool = False
@@ -229,12 +229,8 @@ class TopicAdmin:
     async def stats(self, topic: str) -> TopicStats:
         """Return the first and last offsets of the queues of a topic."""
         masters = await self._servers.masters_of(check_topic(topic))
-        tables = await self._servers.read_each(
-            f"reading offsets of topic {topic}",
-            masters,
-            GetTopicStats(topic=topic),
-            TopicStatsTable,
-        )
+        header, action = GetTopicStats(topic=topic), f"reading offsets of topic {topic}"
+        tables = await self._servers.read_each(action, masters, header, TopicStatsTable)
         queues = [
             QueueStats(
                 queue=queue_key(key),
@@ -304,11 +300,10 @@ class TopicAdmin:
         """Store the order configuration at all name servers; without *queues*, delete it."""
         for name, count in queues.items():
             checked_count(name, count)
-        request = _order_request(
-            self._servers.outer(check_topic(topic)), {name: str(n) for name, n in queues.items()}
-        )
+        key = self._servers.outer(check_topic(topic))
+        request = _order_request(key, {name: str(count) for name, count in queues.items()})
         action = f"storing the order configuration of topic {topic}"
-        await self._servers.on_name_servers(action, request)
+        await self._servers.send_each(action, self._servers.name_servers, request)
 
     async def allocate(
         self, topic: str, client_ids: Iterable[str]
@@ -319,11 +314,10 @@ class TopicAdmin:
             raise ConfigError("client_ids", clients, "expected at least one")
         queues = sorted((await self._servers.instance.routes.fetch(topic)).subscribe_queues)
         size, more = divmod(len(queues), len(clients))
-        ends = [size * (at + 1) + min(at + 1, more) for at in range(len(clients))]
-        starts = [0, *ends]
+        ends = [size * at + min(at, more) for at in range(len(clients) + 1)]
         return {
             client: queues[start:end]
-            for client, start, end in zip(clients, starts, ends, strict=False)
+            for client, (start, end) in zip(clients, pairwise(ends), strict=True)
         }
 
     async def _changes(
@@ -335,11 +329,10 @@ class TopicAdmin:
         (5.5.0).  It rejects attributes that cannot be changed, such as ``queue.type``, also if
         they are equal.
         """
-        command = await self._servers.request(address, GetAllTopicConfig())
-        table = read_body(command.body, TopicConfigTable).topic_config_table
+        table = await self._servers.read(address, GetAllTopicConfig(), TopicConfigTable)
         changes = []
         for config in configs:
-            body = table.get(self._servers.outer(config.topic))
+            body = table.topic_config_table.get(self._servers.outer(config.topic))
             held = None if body is None else config_of(broker_name, config.topic, body)
             if config != held:
                 known = {} if held is None else held.attributes
@@ -347,45 +340,37 @@ class TopicAdmin:
                 changes.append(msgspec.structs.replace(config, attributes=new))
         return changes
 
-    def _listed(self, config: TopicConfig) -> dict[str, object]:
+    def _listed(self, config: TopicConfig) -> TopicConfigBody:
         """Return the JSON body of *config*, with signs at its attributes."""
-        request = to_request(config, {}, 0)
-        return {
-            "topicName": self._servers.outer(config.topic),
-            "readQueueNums": request.read_queue_nums,
-            "writeQueueNums": request.write_queue_nums,
-            "perm": request.perm,
-            "topicFilterType": request.topic_filter_type,
-            "topicSysFlag": 0,
-            "order": request.order,
-            "attributes": {f"+{name}": text for name, text in config.attributes.items()},
-        }
+        return TopicConfigBody(
+            topic_name=self._servers.outer(config.topic),
+            read_queue_nums=config.read_queues,
+            write_queue_nums=config.write_queues,
+            perm=perm_bits(config.perm),
+            order=config.order,
+            attributes={f"+{name}": text for name, text in config.attributes.items()},
+        )
 
     async def _held(self, topic: str, masters: Masters) -> dict[str, HeldTopic]:
+        header = GetTopicConfig(topic=topic)
+
         async def look_up(_: str, address: str) -> HeldTopic:
-            return await self._held_at(address, topic)
+            try:
+                command = await self._servers.request(address, header, accept=TOPIC_OR_NOT)
+            except NotSupportedError:  # older than 5.0
+                command = await self._servers.request(address, GetAllTopicConfig())
+                table = read_body(command.body, TopicConfigTable).topic_config_table
+                return Held(table.get(self._servers.outer(topic)), address, command.version)
+            exists = command.code == ResponseCode.SUCCESS
+            body = read_body(command.body, TopicConfigBody) if exists else None
+            return Held(body, address, command.version)
 
         return await self._servers.on_each(f"looking up topic {topic}", masters, look_up)
-
-    async def _held_at(self, address: str, topic: str) -> HeldTopic:
-        accept = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
-        try:
-            command = await self._servers.request(
-                address, GetTopicConfig(topic=topic), accept=accept
-            )
-        except NotSupportedError:  # older than 5.0
-            command = await self._servers.request(address, GetAllTopicConfig())
-            table = read_body(command.body, TopicConfigTable).topic_config_table
-            return Held(table.get(self._servers.outer(topic)), address, command.version)
-        exists = command.code == ResponseCode.SUCCESS
-        body = read_body(command.body, TopicConfigBody) if exists else None
-        return Held(body, address, command.version)
 
     async def _put(self, held: HeldTopic, config: TopicConfig, wanted: TopicSettings) -> None:
         attributes: Mapping[str, str | None] = wanted.get("attributes", {})
         if attributes and held.version < V5_0_0:
-            reason = "attributes of topics need a broker of 5.0 or newer"
-            raise NotSupportedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, reason, held.address)
+            raise not_supported(held.address, "attributes of topics need a broker of 5.0 or newer")
         sys_flag = held.body.topic_sys_flag if held.body is not None else 0
         await self._servers.request(held.address, to_request(config, attributes, sys_flag))
 
@@ -407,7 +392,8 @@ class TopicAdmin:
                 if order or (known and order is None):
                     counts[each.broker_name] = str(each.write_queues)
             if counts != before:
-                await self._servers.on_name_servers(action, _order_request(key, counts))
+                request = _order_request(key, counts)
+                await self._servers.send_each(action, self._servers.name_servers, request)
         except AdminError as error:
             raise AdminError(action, {**configs, **error.done}, error.failed) from error
         except RocketMQError as error:
@@ -420,38 +406,29 @@ class TopicAdmin:
         A name server that was down during a change lacks it: the entries of all that respond count.
         """
         header = GetKVConfig(namespace=ORDER_CONF, key=key)
-        accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 
         async def read(address: str) -> str:
-            command = await self._servers.request(address, header, accept=accept)
+            command = await self._servers.request(address, header, accept=FOUND_OR_NOT)
             return read_header(command, GetKVConfigResponse).value or ""
 
         addresses = self._servers.instance.name_servers.addresses
         done, failed = await gather_limited(read, addresses, AT_ONCE)
         if not done:
             raise failed[addresses[0]]
-        parts = [
-            part.rpartition(":") for each in reversed(done.values()) for part in each.split(";")
-        ]
+        parts = (each.rpartition(":") for each in ";".join(reversed(done.values())).split(";"))
         return {name: count for name, _, count in parts if name}
 
-    async def _wait_for_route(self, topic: str, brokers: set[str]) -> None:
-        missing = brokers
-        with anyio.move_on_after(ROUTE_SECONDS):
-            while missing:
-                missing = brokers - await self._routed(topic)
-                if missing:
-                    await anyio.sleep(POLL_SECONDS)
-        if missing:
+    async def _wait_for_route(self, topic: str, brokers: Iterable[str]) -> None:
+        missing = set(brokers)
+
+        def is_complete(route: TopicRouteData) -> bool:
+            nonlocal missing
+            missing = {*brokers} - {each.broker_name for each in route.queue_datas}
+            return not missing
+
+        if not await self._servers.wait_for_route(topic, ROUTE_SECONDS, is_complete):
             reason = f"it was created, but the name server does not list it on {sorted(missing)}"
             raise RouteNotFoundError(topic, reason)
-
-    async def _routed(self, topic: str) -> set[str]:
-        """Return the brokers in the route of *topic*."""
-        try:
-            return {each.broker_name for each in (await self._servers.route(topic)).queue_datas}
-        except RouteNotFoundError:
-            return set()
 
 
 def _configs(topic: str, held: Mapping[str, HeldTopic]) -> list[TopicConfig]:
