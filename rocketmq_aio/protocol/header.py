@@ -32,6 +32,16 @@ class RequestHeader(Header, frozen=True, kw_only=True):
     unsigned: ClassVar[tuple[str, ...]] = ()  # fields that are not signed
 
 
+def bare_request(number: int, module: str) -> type[RequestHeader]:
+    """Return the header of request *number* of *module*; it has no fields."""
+
+    class BareRequest(RequestHeader, frozen=True, kw_only=True):
+        __module__ = module
+        code = number
+
+    return BareRequest
+
+
 class TopicRequest(RequestHeader, frozen=True, kw_only=True):
     """Base of the requests about one topic."""
 

@@ -31,7 +31,6 @@ MAX_INNER: Final = 32_767  # messages of an inner batch: the broker counts them 
 
 # size, magic, queue offset, sysFlag, body length of a record whose hosts are IPv4
 _PLAIN: Final = Struct(">ii12xq8xi44xi")
-_BODY_LENGTH: Final = Struct(">i")
 _OFFSET: Final = Struct(">q")
 _INT: Final = Struct(">i")
 _SHORT: Final = Struct(">H")
@@ -291,7 +290,7 @@ def _bounds(data: bytes, at: int) -> tuple[int, int, int, int]:
     if not SHORTEST <= size <= len(data) - at:
         raise CodecError("message size", at, f"{size} of {len(data) - at} bytes left")
     body_at = at + IPV4_HEAD + 12 * bool(sys_flag & BORN_IPV6) + 12 * bool(sys_flag & STORE_IPV6)
-    (body_length,) = _BODY_LENGTH.unpack_from(data, body_at - 4)
+    (body_length,) = _INT.unpack_from(data, body_at - 4)
     body_end = body_at + body_length
     topic_at = body_end + (1 if magic == MAGIC_V1 else 2)
     if body_length < 0 or topic_at > at + size:

@@ -8,11 +8,21 @@ import msgspec
 
 from rocketmq_aio.protocol.bodies import Body, BrokerData
 from rocketmq_aio.protocol.codes import RequestCode
-from rocketmq_aio.protocol.header import Header, RequestHeader, TopicRequest
+from rocketmq_aio.protocol.header import Header, RequestHeader, TopicRequest, bare_request
 from rocketmq_aio.protocol.requests.from_broker import ResetOffset
 from rocketmq_aio.protocol.requests.groups import ConnectionBody
 
 BY_ID: Final = "_UNIQUE_KEY_QUERY"
+
+GetAllTopicConfig: Final = bare_request(RequestCode.GET_ALL_TOPIC_CONFIG, __name__)
+# To a name server.
+GetAllTopics: Final = bare_request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, __name__)
+# Create or update a consumer group on one broker; the body has the settings.
+CreateGroup: Final = bare_request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, __name__)
+GetAllGroups: Final = bare_request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, __name__)
+# To a name server: list all brokers.
+GetClusterInfo: Final = bare_request(RequestCode.GET_BROKER_CLUSTER_INFO, __name__)
+GetBrokerRuntime: Final = bare_request(RequestCode.GET_BROKER_RUNTIME_INFO, __name__)
 
 # --- topics -----------------------------------------------------------------------------------
 
@@ -54,18 +64,6 @@ class GetTopicConfig(TopicRequest, frozen=True, kw_only=True):
     with_mapping: bool | None = msgspec.field(name="lo", default=None)
 
 
-class GetAllTopicConfig(RequestHeader, frozen=True, kw_only=True):
-    """Get the settings of all topics of a broker."""
-
-    code = RequestCode.GET_ALL_TOPIC_CONFIG
-
-
-class AllTopicConfigResponse(Header, frozen=True, kw_only=True):
-    """Brokers from 5.4 return the number of topics."""
-
-    total_topic_num: int | None = None
-
-
 class TopicConfigBody(Body, frozen=True):
     """Settings of a topic on one broker."""
 
@@ -83,12 +81,6 @@ class TopicConfigTable(Body, frozen=True):
     """Response to GetAllTopicConfig."""
 
     topic_config_table: dict[str, TopicConfigBody] = msgspec.field(default_factory=dict)
-
-
-class GetAllTopics(RequestHeader, frozen=True, kw_only=True):
-    """To a name server: list all topics."""
-
-    code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
 
 
 class GetTopicsOfCluster(RequestHeader, frozen=True, kw_only=True):
@@ -158,12 +150,6 @@ class DeleteKVConfig(RequestHeader, frozen=True, kw_only=True):
 # --- groups -----------------------------------------------------------------------------------
 
 
-class CreateGroup(RequestHeader, frozen=True, kw_only=True):
-    """Create or update a consumer group on one broker; the body has the settings."""
-
-    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-
-
 class DeleteGroup(RequestHeader, frozen=True, kw_only=True):
     """Delete a consumer group on one broker; response 0 if it does not exist."""
 
@@ -171,18 +157,6 @@ class DeleteGroup(RequestHeader, frozen=True, kw_only=True):
     group_name: str
     remove_offset: bool | None = None  # 4.9
     clean_offset: bool | None = None  # 5.x
-
-
-class GetAllGroups(RequestHeader, frozen=True, kw_only=True):
-    """Get the settings of all consumer groups of a broker."""
-
-    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-
-
-class AllGroupsResponse(Header, frozen=True, kw_only=True):
-    """Brokers from 5.4 return the number of groups."""
-
-    total_group_num: int | None = None
 
 
 class SubscriptionGroupBody(Body, frozen=True):
@@ -266,23 +240,11 @@ class InvokeResetOffset(ResetOffset, frozen=True, kw_only=True):
 # --- brokers ----------------------------------------------------------------------------------
 
 
-class GetClusterInfo(RequestHeader, frozen=True, kw_only=True):
-    """To a name server: list all brokers."""
-
-    code = RequestCode.GET_BROKER_CLUSTER_INFO
-
-
 class ClusterInfoBody(Body, frozen=True):
     """Brokers by name, and names of brokers by cluster."""
 
     broker_addr_table: dict[str, BrokerData] = msgspec.field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
-
-
-class GetBrokerRuntime(RequestHeader, frozen=True, kw_only=True):
-    """Get the runtime information of a broker."""
-
-    code = RequestCode.GET_BROKER_RUNTIME_INFO
 
 
 class KVTable(Body, frozen=True):
@@ -319,10 +281,3 @@ class QueryMessage(RequestHeader, frozen=True, kw_only=True):
     end_timestamp: int
     index_type: str | None = None
     by_id: bool | None = msgspec.field(name=BY_ID, default=None)
-
-
-class QueryMessageResponse(Header, frozen=True, kw_only=True):
-    """How far the index is complete."""
-
-    index_last_update_timestamp: int
-    index_last_update_phyoffset: int

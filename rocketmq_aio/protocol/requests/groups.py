@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
 from rocketmq_aio.protocol.bodies import NO_QUEUES, Body, MessageQueueBody, SubscriptionData
 from rocketmq_aio.protocol.codes import RequestCode
-from rocketmq_aio.protocol.header import Header, RequestHeader
+from rocketmq_aio.protocol.header import Header, RequestHeader, bare_request
+
+# With bodies: HeartbeatData, CheckClientRequest, LockBatchRequest (both), AssignmentRequest.
+Heartbeat: Final = bare_request(RequestCode.HEART_BEAT, __name__)
+CheckClientConfig: Final = bare_request(RequestCode.CHECK_CLIENT_CONFIG, __name__)
+LockBatchMQ: Final = bare_request(RequestCode.LOCK_BATCH_MQ, __name__)
+UnlockBatchMQ: Final = bare_request(RequestCode.UNLOCK_BATCH_MQ, __name__)
+QueryAssignment: Final = bare_request(RequestCode.QUERY_ASSIGNMENT, __name__)
 
 
 class GetRouteInfo(RequestHeader, frozen=True, kw_only=True):
@@ -17,12 +25,6 @@ class GetRouteInfo(RequestHeader, frozen=True, kw_only=True):
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     topic: str
     accept_standard_json_only: bool | None = None
-
-
-class Heartbeat(RequestHeader, frozen=True, kw_only=True):
-    """Register the client; the body is bodies.HeartbeatData."""
-
-    code = RequestCode.HEART_BEAT
 
 
 class HeartbeatResponse(Header, frozen=True, kw_only=True):
@@ -46,24 +48,6 @@ class GetConsumerListByGroup(RequestHeader, frozen=True, kw_only=True):
 
     code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
     consumer_group: str
-
-
-class CheckClientConfig(RequestHeader, frozen=True, kw_only=True):
-    """Validate a filter expression; the body is bodies.CheckClientRequest."""
-
-    code = RequestCode.CHECK_CLIENT_CONFIG
-
-
-class LockBatchMQ(RequestHeader, frozen=True, kw_only=True):
-    """Lock queues for orderly consumption; the body is bodies.LockBatchRequest."""
-
-    code = RequestCode.LOCK_BATCH_MQ
-
-
-class UnlockBatchMQ(RequestHeader, frozen=True, kw_only=True):
-    """Unlock queues; the body is bodies.LockBatchRequest."""
-
-    code = RequestCode.UNLOCK_BATCH_MQ
 
 
 class GetConsumerConnectionList(RequestHeader, frozen=True, kw_only=True):
@@ -110,12 +94,6 @@ class MessageRequestMode(StrEnum):
 
     PULL = "PULL"
     POP = "POP"
-
-
-class QueryAssignment(RequestHeader, frozen=True, kw_only=True):
-    """Query the assignment of a member; the body is AssignmentRequest."""
-
-    code = RequestCode.QUERY_ASSIGNMENT
 
 
 class AssignmentRequest(Body, frozen=True, kw_only=True):

@@ -11,26 +11,13 @@ import msgspec
 
 from rocketmq_aio.protocol.bodies import Body
 from rocketmq_aio.protocol.codes import RequestCode
-from rocketmq_aio.protocol.header import RequestHeader, TopicRequest
+from rocketmq_aio.protocol.header import RequestHeader, TopicRequest, bare_request
 from rocketmq_aio.protocol.requests.admin import CreateTopic, TopicConfigBody
 from rocketmq_aio.protocol.static_topics import GLOBAL_SCOPE
 
 
 def _bare(code: RequestCode) -> RequestHeader:
-    """Return a request without fields."""
-    name = code.name.title().replace("_", "")
-    namespace = {"code": code, "__doc__": "A request without fields."}
-    kind = msgspec.defstruct(
-        *(name, []),
-        bases=(RequestHeader,),
-        namespace=namespace,
-        module=__name__,
-        frozen=True,
-        kw_only=True,
-    )
-    request = kind()
-    assert isinstance(request, RequestHeader)
-    return request
+    return bare_request(code, __name__)()
 
 
 # --- topics, groups, offsets ------------------------------------------------------------------
@@ -407,16 +394,7 @@ class TriggerLiteDispatch(RequestHeader, frozen=True, kw_only=True):
 
 
 SINCE: Final = {  # releases; all others are in 4.9
-    "5.0": (
-        351,
-        401,
-        RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
-        902,
-        903,
-        907,
-        908,
-        *range(1002, 1012),
-    ),
+    "5.0": (351, 401, 513, 902, 903, 907, 908, *range(1002, 1012)),
     "5.1.2": range(2001, 2005),
     "5.3.0": (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, *range(3001, 3011)),
     "5.3.1": (
@@ -427,8 +405,6 @@ SINCE: Final = {  # releases; all others are in 4.9
     "5.4.0": (RequestCode.SWITCH_TIMER_ENGINE,),
     "5.5.0": range(200074, 200080),
 }
-
-
 CONTAINER_REQUESTS: Final = (RequestCode.ADD_BROKER, RequestCode.REMOVE_BROKER)
 CONTROLLER_REQUESTS: Final = (*(1002, 1005, 1006), *range(1009, 1012))
 

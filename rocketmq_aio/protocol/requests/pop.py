@@ -5,10 +5,15 @@ The codes do not fit a ROCKETMQ binary header: `encode_command` writes JSON head
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from rocketmq_aio.protocol.codes import RequestCode
-from rocketmq_aio.protocol.header import GroupQueueRequest, Header, RequestHeader
+from rocketmq_aio.protocol.header import GroupQueueRequest, Header, bare_request
+
+# Acknowledges several messages; the body is a `BatchAckRequest` (from 5.1.3).
+BatchAckMessage: Final = bare_request(RequestCode.BATCH_ACK_MESSAGE, __name__)
 
 
 class PopMessage(GroupQueueRequest, frozen=True, kw_only=True):
@@ -63,9 +68,3 @@ class ChangeInvisibleTime(AckMessage, frozen=True, kw_only=True):
     code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
     invisible_time: int
     suspend: bool | None = None
-
-
-class BatchAckMessage(RequestHeader, frozen=True, kw_only=True):
-    """Acknowledge several messages; the body is bodies.BatchAckRequest (from 5.1.3)."""
-
-    code = RequestCode.BATCH_ACK_MESSAGE

@@ -26,9 +26,6 @@ from tests.unit.protocol.wire_files import (
 )
 
 RESPONSES: Final[dict[type[Header], tuple[int, ...]]] = {
-    admin.AllGroupsResponse: (201,),
-    admin.QueryMessageResponse: (12,),
-    admin.AllTopicConfigResponse: (21,),
     admin.GetKVConfigResponse: (101,),
     groups.HeartbeatResponse: (34,),
     offsets.OffsetResponse: (14, 29, 30, 31),
@@ -39,6 +36,8 @@ RESPONSES: Final[dict[type[Header], tuple[int, ...]]] = {
     send.RecallMessageResponse: (370,),
     send.SendMessageResponse: (310, 320, 325),
 }
+
+UNREAD: Final = {12, 21, 201}  # fields of responses that the package does not use
 
 SHAPES: Final[dict[type[bodies.Body], tuple[str, ...]]] = {
     bodies.QueueData: ("QueueData",),
@@ -255,7 +254,7 @@ def test_every_defined_answer_with_fields_has_a_header() -> None:
         if "response" in each and entries(each["response"])
     }
 
-    assert {code for _, code in ANSWERS} == defined
+    assert {code for _, code in ANSWERS} == defined - UNREAD
     responses = {kind for kind in HEADERS if not issubclass(kind, RequestHeader)}
     assert responses == RESPONSES.keys()
 

@@ -82,7 +82,6 @@ REQUESTS: Final[dict[int, type[Header]]] = {
 }
 ANSWERS: Final[dict[int, type[Header]]] = {
     11: pull.PullMessageResponse,
-    12: admin.QueryMessageResponse,
     14: offsets.OffsetResponse,
     29: offsets.OffsetResponse,
     30: offsets.OffsetResponse,
@@ -100,7 +99,6 @@ ANSWERS: Final[dict[int, type[Header]]] = {
 }
 WITH_FIELDS: Final = {
     11: (0, 19, 20, 21),
-    12: (0, 22),
     361: (0, 19, 20, 21),
     200050: (0, 210),
 }  # all others: only when it is 0
