@@ -9,7 +9,7 @@ import msgspec
 
 from rocketmq_aio.embedded.broker.clients import ClientProcessor, Group
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
-from rocketmq_aio.embedded.broker.store import QueueLog, Topic
+from rocketmq_aio.embedded.broker.store import QueueLog
 from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
@@ -93,11 +93,10 @@ class ForwardingProcessor:
 
     @reads(InvokeResetOffset)
     async def reset(self, header: InvokeResetOffset) -> object:
-        topic = self._state.store.topics.get(header.topic)
         if self._state.version.is_5 and self._state.enabled("useServerSideResetOffset", True):
-            offsets = self._reset_at_broker(header, topic)
+            offsets = self._reset_at_broker(header)
         else:
-            offsets = await self._reset_members(header, topic)
+            offsets = await self._reset_members(header)
         return {"offsetTable": self._table(header.topic, offsets)}
 
     @reads(CloneHeader, OtherCode.CLONE_GROUP_OFFSET)
@@ -128,17 +127,12 @@ class ForwardingProcessor:
         found = read_body(bytes(response.body), dict[str, Any]).get("messageQueueTable") or {}
         return queue_table({queue_key(key): offset for key, offset in found.items()})
 
-    def _reset_at_broker(self, header: InvokeResetOffset, topic: Topic | None) -> dict[int, int]:
+    def _reset_at_broker(self, header: InvokeResetOffset) -> dict[int, int]:
         """Commit the offsets, which the next pull of each queue returns."""
-        group = header.group
-        if topic is None:
-            remark = f"Topic {header.topic} does not exist"
-            raise ErrorResponse(remark, ResponseCode.TOPIC_NOT_EXIST)
-        if group not in self._state.groups:
-            remark = f"Group {group} does not exist"
-            raise ErrorResponse(remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+        topic = self._state.topic(header.topic, "Topic {} does not exist")
+        self._state.group(header.group, "Group {} does not exist")
         queue_id = -1 if header.queue_id is None else header.queue_id
-        logs = dict(enumerate(topic.queues[: topic.read_queues]))
+        logs = dict(topic.to_read())
         if queue_id >= 0:
             logs = {queue_id: logs.get(queue_id, QueueLog())}
         offsets = {number: _at_time(log, header.timestamp) for number, log in logs.items()}
@@ -150,21 +144,18 @@ class ForwardingProcessor:
                 raise self._state.invalid(remark)
             offsets[queue_id] = header.offset
         for number, offset in offsets.items():
-            key = group, header.topic, number
+            key = header.group, header.topic, number
             self._state.committed[key] = self._state.reset_offsets[key] = offset
         return offsets
 
-    async def _reset_members(
-        self, header: InvokeResetOffset, topic: Topic | None
-    ) -> dict[int, int]:
+    async def _reset_members(self, header: InvokeResetOffset) -> dict[int, int]:
         """Send the offsets to all members, which reset themselves."""
+        topic = self._state.store.topics.get(header.topic)
         if topic is None:
-            remark = (
-                f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}"
-            )
-            raise ErrorResponse(remark)
+            remark = "[reset-offset] reset offset failed, no topic in this broker."
+            raise ErrorResponse(f"{remark} topic={header.topic}")
         offsets: dict[int, int] = {}
-        for number, log in enumerate(topic.queues[: topic.write_queues]):
+        for number, log in topic.to_write():
             before = self._state.committed.get((header.group, header.topic, number))
             if before is None:
                 raise ErrorResponse(f"THe consumer group <{header.group}> not exist")
@@ -172,10 +163,8 @@ class ForwardingProcessor:
             offsets[number] = offset if header.is_force else min(offset, before)
         members = self._members(header.group).members
         if not members:
-            remark = (
-                f"Consumer not online, so can not reset offset, Group: {header.group} "
-                f"Topic: {header.topic} Timestamp: {header.timestamp}"
-            )
+            what = f"Group: {header.group} Topic: {header.topic} Timestamp: {header.timestamp}"
+            remark = f"Consumer not online, so can not reset offset, {what}"
             raise ErrorResponse(remark, ResponseCode.CONSUMER_NOT_ONLINE)
         body = msgspec.json.encode({"offsetTable": self._table(header.topic, offsets)})
         reset = ResetOffset(

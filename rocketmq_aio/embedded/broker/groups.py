@@ -12,7 +12,7 @@ from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import MAX_GROUP, NAME
 from rocketmq_aio.protocol.bodies import MAX_QUEUES, Body
-from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import Header
 from rocketmq_aio.protocol.requests.admin import DeleteGroup, SubscriptionGroupBody
 
@@ -93,12 +93,7 @@ class GroupProcessor:
 
     @reads(OfGroup, OtherCode.GET_SUBSCRIPTIONGROUP_CONFIG, version=5)
     def config(self, header: OfGroup) -> object:
-        name = header.group
-        config = self._state.groups.get(name)
-        if config is None:
-            remark = f"No group in this broker. group: {name}"
-            raise ErrorResponse(remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-        return config
+        return self._state.group(header.group, "No group in this broker. group: {}")
 
     @reads(Page, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def configs(self, page: Page) -> object:

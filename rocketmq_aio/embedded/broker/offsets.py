@@ -8,7 +8,7 @@ from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.header import QueueRequest, read_header
 from rocketmq_aio.protocol.requests import offsets
 
 NONE_STORED = -1  # earliest store time of an empty queue
@@ -25,7 +25,7 @@ class OffsetProcessor:
         key = (header.consumer_group, header.topic, header.queue_id)
         if key in self._state.committed:
             return _offset(self._state.committed[key])
-        log = self._state.store.queue(header.topic, header.queue_id) or QueueLog()
+        log = self._log(header)
         # 4.9 ignores the field, and starts unknown queues at their first message.
         remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
         young = log.min_offset == 0
@@ -40,7 +40,7 @@ class OffsetProcessor:
     @reads(offsets.UpdateConsumerOffset)
     def update(self, header: offsets.UpdateConsumerOffset) -> None:
         if self._state.version.is_5:  # 4.9 stores any offset
-            self._state.check_group(header.consumer_group)
+            self._state.group(header.consumer_group)
             self._state.topic(header.topic)
         key = (header.consumer_group, header.topic, header.queue_id)
         if key not in self._state.reset_offsets:
@@ -49,10 +49,9 @@ class OffsetProcessor:
     @reads(Command, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def search(self, command: Command) -> Response:
         header = read_header(command, offsets.SearchOffset)
-        log = self._state.store.queue(header.topic, header.queue_id)
-        if log is None or not log.messages:
-            return _offset(log.min_offset if log else 0)
-        time = header.timestamp
+        log, time = self._log(header), header.timestamp
+        if not log.messages:
+            return _offset(log.min_offset)
         offset = log.search(time)
         before, after = log.get(offset - 1), log.get(offset)
         if self._state.version.is_5:
@@ -65,19 +64,21 @@ class OffsetProcessor:
 
     @reads(offsets.GetMaxOffset)
     def max(self, header: offsets.GetMaxOffset) -> object:
-        log = self._state.store.queue(header.topic, header.queue_id)
-        return _offset(log.max_offset if log else 0)
+        return _offset(self._log(header).max_offset)
 
     @reads(offsets.GetMinOffset)
     def min(self, header: offsets.GetMinOffset) -> object:
-        log = self._state.store.queue(header.topic, header.queue_id)
-        return _offset(log.min_offset if log else 0)
+        return _offset(self._log(header).min_offset)
 
     @reads(offsets.GetEarliestMsgStoretime)
     def earliest(self, header: offsets.GetEarliestMsgStoretime) -> object:
-        log = self._state.store.queue(header.topic, header.queue_id)
-        time = log.messages[0].store_ms if log and log.messages else NONE_STORED
+        messages = self._log(header).messages
+        time = messages[0].store_ms if messages else NONE_STORED
         return Response(ext={"timestamp": str(time)})
+
+    def _log(self, header: QueueRequest) -> QueueLog:
+        """Return the queue that a request is about; an empty one if it does not exist."""
+        return self._state.store.queue(header.topic, header.queue_id) or QueueLog()
 
 
 def _offset(offset: int) -> Response:

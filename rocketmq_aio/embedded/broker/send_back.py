@@ -31,8 +31,7 @@ class SendBackProcessor:
     def send_back(self, header: ConsumerSendMsgBack) -> None:
         state = self._state
         state.ensure_group(header.group)
-        state.check_group(header.group)
-        if state.group_setting(header.group, "retryQueueNums") <= 0:
+        if state.group(header.group)["retryQueueNums"] <= 0:
             return  # the message is dropped
         retry_topic = state.make_retry_topic(header.group, unit=header.unit_mode)
         stored = state.store.find(header.offset)
@@ -47,13 +46,10 @@ class SendBackProcessor:
         properties.setdefault("ORIGIN_MESSAGE_ID", stored.message_id)
         properties |= {WAIT: "false", DELAY: "0" if dead else str(level)}
         topic = self._dead_letter_topic(header.group) if dead else retry_topic
-        again = stored.to_new(
-            topic,
-            randrange(len(state.topic(topic).queues)),
-            properties=properties,
-            reconsume_times=stored.reconsume_times + 1,
+        queue_id, times = randrange(len(state.topic(topic).queues)), stored.reconsume_times + 1
+        self._delays.store(
+            stored.to_new(topic, queue_id, properties=properties, reconsume_times=times)
         )
-        self._delays.store(again)
 
     def placed(self, message: NewMessage, limit: int | None) -> NewMessage:
         """Return a send to a retry topic with the topic that stores it: retry or dead-letter."""

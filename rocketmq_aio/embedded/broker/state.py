@@ -82,15 +82,16 @@ class BrokerState:
     def __post_init__(self) -> None:
         self.delivery_rate = Rate(self.clock, RATE_SECONDS)
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, name: str, unknown: str = "topic[{}] not exist, apply first please!") -> Topic:
         """Return the topic.
 
+        :param unknown: the remark without its name
         :raises ErrorResponse: it does not exist
         """
         try:
             return self.store.topics[name]
         except KeyError:
-            remark = f"topic[{name}] not exist, apply first please!"
+            remark = unknown.format(name)
             raise ErrorResponse(remark, ResponseCode.TOPIC_NOT_EXIST) from None
 
     def delivered(
@@ -166,14 +167,18 @@ class BrokerState:
     def group_setting(self, group: str, name: str) -> Any:  # noqa: ANN401 - any JSON value
         return self.groups.get(group, NEW_GROUP)[name]
 
-    def check_group(self, name: str) -> None:
-        """Raise for a group that does not exist.
+    def group(
+        self, name: str, unknown: str = "subscription group [{}] does not exist"
+    ) -> dict[str, Any]:
+        """Return the settings of a group.
 
-        :raises ErrorResponse: there is none of this name
+        :param unknown: the remark without its name
+        :raises ErrorResponse: it does not exist
         """
         if name not in self.groups:
-            code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-            raise ErrorResponse(f"subscription group [{name}] does not exist", code)
+            remark = unknown.format(name)
+            raise ErrorResponse(remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+        return self.groups[name]
 
     def check_consumer(self, group: str) -> None:
         """Create the group of a request for messages if that is enabled.
@@ -181,8 +186,7 @@ class BrokerState:
         :raises ErrorResponse: it does not exist, or may not consume
         """
         self.ensure_group(group)
-        self.check_group(group)
-        if not self.group_setting(group, "consumeEnable"):
+        if not self.group(group)["consumeEnable"]:
             remark = f"subscription group no permission, {group}"
             raise ErrorResponse(remark, ResponseCode.NO_PERMISSION)
 

@@ -10,25 +10,20 @@ from rocketmq_aio.admin.server_results import ConsumeQueueEntry, QueueTimeSpan, 
 from rocketmq_aio.embedded.broker.clients import ClientProcessor
 from rocketmq_aio.embedded.broker.groups import OfGroup
 from rocketmq_aio.embedded.broker.state import WINDOWS, BrokerState, ErrorResponse
-from rocketmq_aio.embedded.broker.store import QueueLog, Topic
+from rocketmq_aio.embedded.broker.store import QueueLog
 from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import MessageQueueBody, queue_table
-from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.requests import admin, operations
 from rocketmq_aio.protocol.subscription import java_hash
 
+NO_TOPIC: Final = "topic[{}] not exist"
 TOPIC_STATS: Final = frozenset({"TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"})
 GROUP_STATS: Final = frozenset({"GROUP_GET_NUMS", "GROUP_GET_SIZE"})
-# Counted by real brokers; here they are 0.
-OTHER_STATS: Final = frozenset(
-    {
-        *("SNDBCK_PUT_NUMS", "BROKER_PUT_NUMS"),
-        *("BROKER_GET_NUMS", "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME", "GROUP_GET_LATENCY"),
-    }
-)
+OTHER_STATS: Final = """SNDBCK_PUT_NUMS BROKER_PUT_NUMS BROKER_GET_NUMS GROUP_GET_FALL_SIZE
+    GROUP_GET_FALL_TIME GROUP_GET_LATENCY""".split()  # counted by real brokers; here they are 0
 
 
 class StatisticsProcessor:
@@ -41,14 +36,14 @@ class StatisticsProcessor:
     @reads(admin.GetTopicStats)
     def topic_stats(self, header: admin.GetTopicStats) -> object:
         name = header.topic
-        topic = self._topic(name)
+        topic = self._state.topic(name, NO_TOPIC)
         table = {
             MessageQueue(name, self._state.name, number): admin.TopicOffset(
                 min_offset=log.min_offset,
                 max_offset=log.max_offset,
                 last_update_timestamp=_store_time(log, log.max_offset - 1),
             )
-            for number, log in enumerate(topic.queues[: topic.write_queues])
+            for number, log in topic.to_write()
         }
         body: dict[str, Any] = {"offsetTable": queue_table(table)}
         if self._state.version.is_5:
@@ -59,8 +54,7 @@ class StatisticsProcessor:
     def consume_stats(self, header: admin.GetConsumeStats) -> object:
         group = header.consumer_group
         topics = [header.topic] if header.topic else self._topics_of(group)
-        stats, _ = self._progress(group, topics)
-        return stats
+        return self._progress(group, topics)[0]
 
     @reads(operations.GetBrokerConsumeStats)
     def all_consume_stats(self, header: operations.GetBrokerConsumeStats) -> object:
@@ -92,8 +86,7 @@ class StatisticsProcessor:
 
     @reads(OfGroup, OtherCode.QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, header: OfGroup) -> object:
-        topics = self._topics_of(header.group)
-        return admin.TopicList(topic_list=topics)
+        return admin.TopicList(topic_list=self._topics_of(header.group))
 
     @reads(OfGroup, OtherCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, header: OfGroup) -> object:
@@ -105,12 +98,8 @@ class StatisticsProcessor:
 
     @reads(operations.GetConsumeTimeSpan)
     def time_span(self, header: operations.GetConsumeTimeSpan) -> object:
-        topic = self._topic(header.topic)
-        spans = [
-            self._span(header, number, log)
-            for number, log in enumerate(topic.queues[: topic.write_queues])
-        ]
-        return {"consumeTimeSpanSet": spans}
+        queues = self._state.topic(header.topic, NO_TOPIC).to_write()
+        return {"consumeTimeSpanSet": [self._span(header, *queue) for queue in queues]}
 
     @reads(operations.GetConsumeQueue)
     def consume_queue(self, header: operations.GetConsumeQueue) -> object:
@@ -151,21 +140,16 @@ class StatisticsProcessor:
             raise ErrorResponse(f"The stats <{name}> <{key}> not exist")
         sizes, table = name.endswith("SIZE"), {}
         for window, seconds in WINDOWS.items():
-            counts = 0, 0
-            if rate is not None:
-                counts = rate.count(seconds)
-            elif topic is not None:
-                counts = self._stored(topic.queues, seconds, sizes=sizes)
-            table[window] = _rate(counts, seconds, sizes=sizes)
+            if topic is not None:
+                messages, size = self._stored(topic.queues, seconds, sizes=sizes)
+            else:
+                messages, size = rate.count(seconds) if rate is not None else (0, 0)
+            total = size if sizes else messages
+            average = total / messages if messages else 0.0
+            table[window] = Statistics(sum=total, tps=total / seconds, average=average)
         return table
 
     # --- inside ---------------------------------------------------------------------------------
-
-    def _topic(self, name: str) -> Topic:
-        topic = self._state.store.topics.get(name)
-        if topic is None:
-            raise ErrorResponse(f"topic[{name}] not exist", ResponseCode.TOPIC_NOT_EXIST)
-        return topic
 
     def _committed(self, group: str, topic: str, number: int) -> int:
         return self._state.committed.get((group, topic, number), 0)
@@ -181,7 +165,7 @@ class StatisticsProcessor:
             topic = self._state.store.topics.get(name)
             if topic is None or (members is not None and name not in members.subscriptions):
                 continue
-            for number, log in enumerate(topic.queues[: topic.read_queues]):
+            for number, log in topic.to_read():
                 offset = self._committed(group, name, number)
                 pulled = max(offset, self._state.pulled.get((group, name, number), offset))
                 table[MessageQueue(name, self._state.name, number)] = admin.OffsetWrapper(
@@ -231,10 +215,3 @@ def _store_time(log: QueueLog, offset: int) -> int:
     """Return the store time of the message at *offset*; 0 if there is none."""
     stored = log.get(offset)
     return 0 if stored is None else stored.store_ms
-
-
-def _rate(count: tuple[int, int], seconds: int, *, sizes: bool) -> Statistics:
-    """Return the statistics of *count*, messages and bytes."""
-    messages, size = count
-    total = size if sizes else messages
-    return Statistics(sum=total, tps=total / seconds, average=total / messages if messages else 0.0)

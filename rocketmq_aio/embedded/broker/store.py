@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import zlib
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import count
@@ -52,7 +51,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     topic: str
     queue_id: int
     body: bytes
-    properties: dict[str, str] = msgspec.field(default_factory=dict)
+    properties: dict[str, str] = {}
     flag: int = 0
     sys_flag: int = 0
     born_ms: int = 0
@@ -164,7 +163,15 @@ class Topic(msgspec.Struct, array_like=True):
     write_queues: int = 0
     sys_flag: int = 0
     order: bool = False
-    attributes: dict[str, str] = msgspec.field(default_factory=dict)
+    attributes: dict[str, str] = {}
+
+    def to_read(self) -> list[tuple[int, QueueLog]]:
+        """Return the queues that members may read, with their numbers."""
+        return list(enumerate(self.queues[: self.read_queues]))
+
+    def to_write(self) -> list[tuple[int, QueueLog]]:
+        """Return the queues that producers may write to, with their numbers."""
+        return list(enumerate(self.queues[: self.write_queues]))
 
 
 class MessageStore:
@@ -264,14 +271,9 @@ class MessageStore:
             properties[UNIQ_KEY] = f"FD{next(self._made_ids):030X}"
         return encode_properties(properties).encode()
 
-    def append(self, message: NewMessage, at_ms: int | None = None) -> StoredMessage:
+    def append(self, message: NewMessage) -> StoredMessage:
         """Store a single message."""
-        return self.append_encoded(message, self.encode_properties(message), at_ms)
-
-    def append_encoded(
-        self, message: NewMessage, properties: bytes, at_ms: int | None = None
-    ) -> StoredMessage:
-        return self._put(message, message.flag, message.body, properties, at_ms)
+        return self.append_encoded(message, self.encode_properties(message))
 
     def append_batch(
         self, batch: NewMessage, entries: Iterable[tuple[int, bytes, bytes]]
@@ -288,19 +290,22 @@ class MessageStore:
             text = properties
             if added:
                 text = properties.removesuffix(b"\x02") + b"\x02" + added if properties else added
-            stored.append(self._put(batch, flag, body, text, None))
+            stored.append(self.append_encoded(batch, text, (flag, body)))
         return stored
 
-    def _put(
-        self, message: NewMessage, flag: int, body: bytes, properties: bytes, at_ms: int | None
+    def append_encoded(
+        self, message: NewMessage, properties: bytes, entry: tuple[int, bytes] | None = None
     ) -> StoredMessage:
+        """Store *message* with encoded properties.
+
+        :param entry: flag and body of an entry, if *message* is a batch
+        """
         topic, queue_id = message.topic, message.queue_id
         log = self.topics[topic].queues[queue_id]
-        now = self.clock.now_ms() if at_ms is None else at_ms
+        now = self.clock.now_ms()
         offset, log_offset = log.min_offset + len(log.messages), self.log_end
-        record = encode_record(
-            message, (flag, body, properties), (offset, log_offset), now, self._host
-        )
+        flag, body = entry or (message.flag, message.body)
+        record = self._record(message, (flag, body, properties), (offset, log_offset), now)
         stored = StoredMessage(topic, queue_id, offset, log_offset, now, record)
         log.messages.append(stored)
         self.log.append(stored)
@@ -316,10 +321,34 @@ class MessageStore:
 
     def record_of(self, message: NewMessage, stored: StoredMessage) -> bytes:
         """Return the record of *message* at the position of *stored*."""
-        properties = encode_properties(message.properties).encode()
-        at = stored.offset, stored.log_offset
-        parts = message.flag, message.body, properties
-        return encode_record(message, parts, at, stored.store_ms, self._host)
+        parts = message.flag, message.body, encode_properties(message.properties).encode()
+        return self._record(message, parts, (stored.offset, stored.log_offset), stored.store_ms)
+
+    def _record(
+        self, message: NewMessage, parts: tuple[int, bytes, bytes], at: tuple[int, int], now_ms: int
+    ) -> bytes:
+        """Return a record of flag, body and encoded properties, at a queue and a log offset."""
+        flag, body, properties = parts
+        topic = message.topic.encode()
+        short = len(topic) <= MAX_V1_TOPIC
+        head = _HEAD.pack(
+            IPV4_HEAD + len(body) + len(topic) + len(properties) + (3 if short else 4),
+            MAGIC_V1 if short else MAGIC_V2,
+            zlib.crc32(body) & CRC_MASK,
+            message.queue_id,
+            flag,
+            *at,
+            message.sys_flag,
+            message.born_ms,
+            packed_host(message.born_host),
+            now_ms,
+            self._host,
+            message.reconsume_times,
+            message.prepared_offset,
+            len(body),
+        )
+        length = bytes((len(topic),)) if short else _SHORT.pack(len(topic))
+        return b"".join((head, body, length, topic, _SHORT.pack(len(properties)), properties))
 
     def restore(self, messages: Iterable[StoredMessage], log_end: int) -> None:
         """Add messages with their positions to topics that exist; the store is empty."""
@@ -331,7 +360,7 @@ class MessageStore:
 
     def _drop_oldest(self) -> None:
         room = self._max_bytes - self._max_bytes // DROPPED_SHARE
-        ends: dict[tuple[str, int], int] = defaultdict(int)
+        ends: dict[tuple[str, int], int] = {}
         dropped = 0
         while self._bytes > room and dropped < len(self.log) - 1:
             stored = self.log[dropped]
@@ -339,45 +368,9 @@ class MessageStore:
             ends[stored.topic, stored.queue_id] = stored.offset + 1
             dropped += 1
         del self.log[:dropped]
-        for (topic, queue_id), end in ends.items():
-            queue = self.queue(topic, queue_id)
-            if queue is not None:
+        for place, end in ends.items():
+            if (queue := self.queue(*place)) is not None:
                 queue.drop_before(end)
-
-
-def encode_record(
-    message: NewMessage,
-    parts: tuple[int, bytes, bytes],
-    at: tuple[int, int],
-    now_ms: int,
-    store_host: bytes,
-) -> bytes:
-    """Return a record.
-
-    :param parts: flag, body and encoded properties
-    :param at: queue offset and log offset
-    """
-    flag, body, properties = parts
-    topic = message.topic.encode()
-    short = len(topic) <= MAX_V1_TOPIC
-    head = _HEAD.pack(
-        IPV4_HEAD + len(body) + len(topic) + len(properties) + (3 if short else 4),
-        MAGIC_V1 if short else MAGIC_V2,
-        zlib.crc32(body) & CRC_MASK,
-        message.queue_id,
-        flag,
-        *at,
-        message.sys_flag,
-        message.born_ms,
-        packed_host(message.born_host),
-        now_ms,
-        store_host,
-        message.reconsume_times,
-        message.prepared_offset,
-        len(body),
-    )
-    length = bytes((len(topic),)) if short else _SHORT.pack(len(topic))
-    return b"".join((head, body, length, topic, _SHORT.pack(len(properties)), properties))
 
 
 def _size(stored: StoredMessage) -> int:

@@ -20,7 +20,7 @@ from rocketmq_aio.model.names import (
     SYSTEM_PREFIXES,
 )
 from rocketmq_aio.protocol.bodies import MAX_QUEUES, Body
-from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header
@@ -41,13 +41,10 @@ SYSTEM_TOPICS: Final = {
     "RMQ_SYS_TRANS_OP_HALF_TOPIC": (1, 6),
     "TRANS_CHECK_MAX_TIME_TOPIC": (1, 6),
 }
-KNOWN_ATTRIBUTES: Final = frozenset(
-    {
-        *("queue.type", "cleanup.policy", "message.type", "reserve.time"),
-        *("lite.expiration", "priority.factor"),
-    }
-)
 FIXED_ATTRIBUTES: Final = frozenset({"queue.type", "cleanup.policy"})
+KNOWN_ATTRIBUTES: Final = FIXED_ATTRIBUTES.union(
+    ("message.type", "reserve.time", "lite.expiration", "priority.factor")
+)
 
 
 class TopicConfigList(Body, frozen=True):
@@ -107,9 +104,7 @@ class TopicProcessor:
     @reads(admin.GetTopicConfig, version=5)
     def config(self, header: admin.GetTopicConfig) -> dict[str, Any]:
         name = header.topic
-        if name not in self._state.store.topics:
-            remark = f"No topic in this broker. topic: {name}"
-            raise ErrorResponse(remark, ResponseCode.TOPIC_NOT_EXIST)
+        self._state.topic(name, "No topic in this broker. topic: {}")
         mapping = self._state.mappings.get(name) if header.with_mapping else None
         return self._body(name) | ({} if mapping is None else {"mappingDetail": mapping})
 

@@ -53,7 +53,7 @@ class RetryEnv:
         fields["properties"] = parse_properties(fields["properties"].encode())
         now_ms = self.broker.state.clock.now_ms()
         incoming = NewMessage(topic=topic, queue_id=0, born_ms=now_ms, **fields)
-        record = self.broker.state.store.append(incoming, now_ms).record
+        record = self.broker.state.store.append(incoming).record
         (message,), fault = decode_messages(record, MessageQueue(topic, self.broker.name, 0))
         assert fault is None
         return message
