@@ -20,10 +20,9 @@ from rocketmq_aio.protocol.templates import TemplateDecoder
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024  # the limit of Java peers
 HIGH_WATER_BYTES: Final = 1024 * 1024  # unsent bytes that stop reading requests
 MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024  # of a client that does not read; then it is dropped
-LANGUAGES: Final = (  # of clients, by their code in binary headers
-    *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY"),
-    *("OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS"),
-)
+# Languages of clients, by their code in binary headers.
+LANGUAGES: Final = """JAVA CPP DOTNET PYTHON DELPHI ERLANG RUBY OTHER HTTP GO PHP OMS RUST
+    NODE_JS""".split()
 FROZEN: Final = "frozen"
 LINGER_ZERO: Final = struct.pack("ii", 1, 0)  # closing with it sends a reset
 

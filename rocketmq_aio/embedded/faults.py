@@ -6,13 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, TypedDict, Unpack, cast
+from typing import Final, Literal, Protocol, Self, TypedDict, Unpack, cast
 
 from msgspec.structs import replace
 
 from rocketmq_aio.config.arguments import checked_argument, checked_arguments
 from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.codes import OtherCode
+from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.loop_thread import LoopThread, from_any_thread, waits_for_clients
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier, wake
 from rocketmq_aio.embedded.responses import Close, Handler, HandlerResult, Outcome, Raw, Response
@@ -21,15 +22,12 @@ from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 
-if TYPE_CHECKING:
-    from rocketmq_aio.embedded.connection import ServerConnection
-
 RequestKind = Literal[
     "send", "send_back", "reply", "end_transaction", "recall", "pull", "pop", "ack",
     "change_invisible", "commit", "query_offset", "heartbeat", "lock", "unlock", "members", "route",
 ]  # fmt: skip
 Requests = RequestKind | int | Iterable[RequestKind | int] | None
-Respond = Callable[["FaultyServer", Command, "ServerConnection"], HandlerResult]
+Respond = Callable[["FaultyServer", Command, ServerConnection], HandlerResult]
 Change = Callable[["FaultyServer", Command, Response], Outcome]
 
 
@@ -427,9 +425,9 @@ def _names_of_body(body: bytes, topics: set[str], groups: set[str]) -> None:
             entries += entry
         elif isinstance(entry, dict):
             entries += [value for value in entry.values() if isinstance(value, list | dict)]
-            topics |= {entry[name] for name in ("topic", "t") if isinstance(entry.get(name), str)}
-            names = (*_GROUP_FIELDS, "c")
-            groups |= {entry[name] for name in names if isinstance(entry.get(name), str)}
+            texts = {name: value for name, value in entry.items() if isinstance(value, str)}
+            topics |= {texts[name] for name in texts.keys() & {"topic", "t"}}
+            groups |= {texts[name] for name in texts.keys() & {*_GROUP_FIELDS, "c"}}
 
 
 def _codes(requests: Requests) -> frozenset[int] | None:

@@ -7,8 +7,9 @@ becomes the response.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from inspect import getmembers, isawaitable, iscoroutinefunction, isfunction
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -23,15 +24,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 Method = TypeVar("Method", bound=Callable[..., object])
 Handlers = dict[int, Handler]
-
-
-class _Registration(NamedTuple):
-    codes: tuple[int, ...]
-    version: int | None
-    arguments: Callable[[Command], tuple[object, ...]] | None  # None: command and connection
-
-
-_registered: Final[dict[Callable[..., object], _Registration]] = {}
+Arguments = Callable[[Command], tuple[object, ...]]
+# Codes, version and what makes the handler, by the function of the method.
+_registered: Final[
+    dict[object, tuple[tuple[int, ...], int | None, Callable[[Callable[..., Any]], Handler]]]
+] = {}
 
 
 def handles(*codes: int, version: int | None = None) -> Callable[[Method], Method]:
@@ -39,13 +36,12 @@ def handles(*codes: int, version: int | None = None) -> Callable[[Method], Metho
 
     :param version: 4 or 5, for requests that only brokers of this major version know
     """
-
-    return _registering(codes, version, None)
+    return _registering(codes, version, lambda method: method)
 
 
 def answers(*codes: int, version: int | None = None) -> Callable[[Method], Method]:
     """Register a method without arguments; it returns a result as for `reads`."""
-    return _registering(codes, version, lambda _: ())
+    return _registering(codes, version, partial(_responding, lambda _: ()))
 
 
 def reads(
@@ -69,20 +65,16 @@ def reads(
     def arguments(command: Command) -> tuple[object, ...]:
         if header is not None:
             return (read_header(command, header),)
-        if kind is Command:
-            return (command,)
-        return (read_body(command.body, kind),)
+        return (command if kind is Command else read_body(command.body, kind),)
 
-    return _registering(codes, version, arguments)
+    return _registering(codes, version, partial(_responding, arguments))
 
 
 def _registering(
-    codes: tuple[int, ...],
-    version: int | None,
-    arguments: Callable[[Command], tuple[object, ...]] | None,
+    codes: tuple[int, ...], version: int | None, make: Callable[[Callable[..., Any]], Handler]
 ) -> Callable[[Method], Method]:
     def register(method: Method) -> Method:
-        _registered[method] = _Registration(codes, version, arguments)
+        _registered[method] = codes, version, make
         return method
 
     return register
@@ -95,19 +87,15 @@ def handlers_of(version: int, *parts: object) -> Handlers:
     """
     found: Handlers = {}
     for part in parts:
-        for name, method in getmembers(type(part), isfunction):
-            registration = _registered.get(method)
-            if registration is not None and registration.version in (None, version):
-                handler = getattr(part, name)
-                if registration.arguments is not None:
-                    handler = _responding(handler, registration.arguments)
-                found |= dict.fromkeys(registration.codes, handler)
+        for name, function in getmembers(type(part), isfunction):
+            if function in _registered:
+                codes, only, make = _registered[function]
+                if only in (None, version):
+                    found |= dict.fromkeys(codes, make(getattr(part, name)))
     return found
 
 
-def _responding(
-    method: Callable[..., object], arguments: Callable[[Command], tuple[object, ...]]
-) -> Handler:
+def _responding(arguments: Arguments, method: Callable[..., object]) -> Handler:
     def handler(command: Command, _connection: ServerConnection) -> HandlerResult:
         result = method(*arguments(command))
         if isinstance(result, Response):

@@ -24,7 +24,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._end: asyncio.Event | None = None
+        self._end: asyncio.Event
         self._pid = 0
 
     @property
@@ -53,13 +53,10 @@ class LoopThread:
     def stop(self) -> None:
         """End the loop and the thread; without effect in a forked child."""
         thread, self._thread = self._thread, None
-        if thread is None or self.forked:
-            return
-        assert self._loop is not None
-        assert self._end is not None
-        self._loop.call_soon_threadsafe(self._end.set)
-        thread.join(CALL_SECONDS)
-        self._loop = self._end = None
+        if thread is not None and self._loop is not None and not self.forked:
+            self._loop.call_soon_threadsafe(self._end.set)
+            thread.join(CALL_SECONDS)
+            self._loop = None
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function in the event loop and return its result."""

@@ -5,15 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
-
-if TYPE_CHECKING:
-    from rocketmq_aio.embedded.connection import ServerConnection
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -41,18 +38,15 @@ class Close(Exception):  # noqa: N818 - not an error: an outcome, returned or ra
 
 class ErrorResponse(Exception):  # noqa: N818 - an error response, raised by handlers
     def __init__(
-        self,
-        remark: str,
-        code: int = ResponseCode.SYSTEM_ERROR,
-        ext: Mapping[str, str] | None = None,
+        self, remark: str, code: int = ResponseCode.SYSTEM_ERROR, ext: Mapping[str, str] = {}
     ) -> None:
         super().__init__(code, remark)
-        self.response = Response(code, ext or {}, remark=remark)
+        self.response = Response(code, ext, remark=remark)
 
 
 Outcome = Response | Raw | Close | None  # None: no response
 HandlerResult = Outcome | Awaitable[Outcome]
-Handler = Callable[[Command, "ServerConnection"], HandlerResult]
+Handler = Callable[[Command, ServerConnection], HandlerResult]
 
 
 async def resolve(outcome: HandlerResult) -> Outcome:

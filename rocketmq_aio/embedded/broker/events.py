@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rocketmq_aio.embedded.broker.store import StoredMessage
+from rocketmq_aio.embedded.broker.store import StoredMessage
 
 
 @dataclass(frozen=True, slots=True)
