@@ -20,12 +20,8 @@ from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageModel, MessageQueue
 from rocketmq_aio.protocol.bodies import MessageQueueBody
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from rocketmq_aio.protocol.requests.groups import (
-    AssignmentRequest,
-    AssignmentResponse,
-    MessageQueueAssignment,
-    MessageRequestMode,
-)
+from rocketmq_aio.protocol.header import queue_fields
+from rocketmq_aio.protocol.requests import groups
 
 ALL_QUEUES: Final = -1
 STRATEGIES: Final[dict[str | None, AllocateStrategy]] = {
@@ -43,7 +39,7 @@ class SetMessageRequestMode(msgspec.Struct, kw_only=True, rename="camel"):
 
     topic: str
     consumer_group: str
-    mode: MessageRequestMode
+    mode: groups.MessageRequestMode
     pop_share_queue_num: int = 0
 
 
@@ -60,18 +56,16 @@ class AssignmentProcessor:
         self._members = members
         self.read_queues: Callable[[str], Mapping[str, int]] = self._own_queues
 
-    @reads(AssignmentRequest, RequestCode.QUERY_ASSIGNMENT, version=5)
-    def query(self, request: AssignmentRequest) -> object:
-        mode = self.modes.get((request.topic, request.consumer_group), MessageRequestMode.PULL)
+    @reads(groups.AssignmentRequest, RequestCode.QUERY_ASSIGNMENT, version=5)
+    def query(self, request: groups.AssignmentRequest) -> object:
+        key = request.topic, request.consumer_group
+        mode = self.modes.get(key, groups.MessageRequestMode.PULL)
         shared = self._share(request, mode)
         if shared is None:
             return {}
-        bodies = [
-            MessageQueueBody(topic=each.topic, broker_name=each.broker_name, queue_id=each.queue_id)
-            for each in shared
-        ]
-        assigned = [MessageQueueAssignment(message_queue=each, mode=mode) for each in bodies]
-        return AssignmentResponse(message_queue_assignments=assigned)
+        bodies = [MessageQueueBody(**queue_fields(each)) for each in shared]
+        assigned = [groups.MessageQueueAssignment(message_queue=each, mode=mode) for each in bodies]
+        return groups.AssignmentResponse(message_queue_assignments=assigned)
 
     @reads(SetMessageRequestMode, RequestCode.SET_MESSAGE_REQUEST_MODE, version=5)
     def set_mode(self, request: SetMessageRequestMode) -> None:
@@ -85,22 +79,18 @@ class AssignmentProcessor:
         return {} if topic is None else {self._state.name: topic.read_queues}
 
     def _share(
-        self, request: AssignmentRequest, mode: MessageRequestMode
+        self, request: groups.AssignmentRequest, mode: groups.MessageRequestMode
     ) -> list[MessageQueue] | None:
-        counts = sorted(self.read_queues(request.topic).items())
+        topic, counts = request.topic, sorted(self.read_queues(request.topic).items())
         if not counts:
             return None
-        offered = [
-            MessageQueue(request.topic, name, number)
-            for name, count in counts
-            for number in range(count)
-        ]
+        offered = [MessageQueue(topic, name, n) for name, count in counts for n in range(count)]
         if request.message_model == MessageModel.BROADCASTING.value:
             return offered
         group = self._members.groups.get(request.consumer_group)
         strategy = STRATEGIES.get(request.strategy_name)
         if group is None or strategy is None:
             return None
-        if mode is MessageRequestMode.POP:
-            return [MessageQueue(request.topic, name, ALL_QUEUES) for name, _ in counts]
+        if mode is groups.MessageRequestMode.POP:
+            return [MessageQueue(topic, name, ALL_QUEUES) for name, _ in counts]
         return allocate(strategy, request.client_id, offered, group.members.values()) or []

@@ -20,15 +20,8 @@ from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
+from rocketmq_aio.protocol.requests import groups
 from rocketmq_aio.protocol.requests.admin import GetProducerConnections, ProducerConnections
-from rocketmq_aio.protocol.requests.groups import (
-    ConnectionBody,
-    ConsumerConnections,
-    GetConsumerConnectionList,
-    GetConsumerListByGroup,
-    HeartbeatResponse,
-    UnregisterClient,
-)
 
 
 class Group:
@@ -36,7 +29,7 @@ class Group:
 
     def __init__(self) -> None:
         self.members: dict[int, str] = {}  # connection number -> client id
-        self.connections: dict[int, ConnectionBody] = {}
+        self.connections: dict[int, groups.ConnectionBody] = {}
         self.last: ConsumerData | None = None
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.fingerprint = 0
@@ -50,17 +43,16 @@ class ClientProcessor:
 
     def __init__(self, state: BrokerState, notify: Callable[[str, Iterable[int]], None]) -> None:
         self.groups: dict[str, Group] = {}
-        self.producers: dict[str, dict[int, ConnectionBody]] = {}
+        self.producers: dict[str, dict[int, groups.ConnectionBody]] = {}
         self._state = state
         self._notify = notify
 
     @handles(RequestCode.HEART_BEAT)
     def heartbeat(self, command: Command, connection: ServerConnection) -> Response:
         data = read_body(command.body, HeartbeatData)
-        host, port = connection.client_address
-        client = ConnectionBody(
+        client = groups.ConnectionBody(
             client_id=data.client_id,
-            client_addr=f"{host}:{port}",
+            client_addr="{}:{}".format(*connection.client_address),
             language=connection.language,
             version=command.version,
         )
@@ -71,34 +63,32 @@ class ClientProcessor:
             changed |= self._register(consumer, data, connection.number, client)
         if not self._state.version.is_5:
             return Response()
-        response = HeartbeatResponse(supports_v2=True, subscription_changed=changed)
+        response = groups.HeartbeatResponse(supports_v2=True, subscription_changed=changed)
         return Response(ext=to_ext_fields(response))
 
     @handles(RequestCode.UNREGISTER_CLIENT)
     def unregister(self, command: Command, connection: ServerConnection) -> Response:
-        header = read_header(command, UnregisterClient)
+        header = read_header(command, groups.UnregisterClient)
         if header.producer_group is not None:
             self._remove_producer(header.producer_group, connection.number)
         if header.consumer_group is not None:
             self._remove(header.consumer_group, connection.number)
         return Response()
 
-    @reads(GetConsumerListByGroup)
-    def list(self, header: GetConsumerListByGroup) -> object:
-        name = header.consumer_group
-        group = self.groups.get(name)
+    @reads(groups.GetConsumerListByGroup)
+    def list(self, header: groups.GetConsumerListByGroup) -> object:
+        group = self.groups.get(header.consumer_group)
         if group is None:
-            raise ErrorResponse(f"no consumer for this group, {name}")
+            raise ErrorResponse(f"no consumer for this group, {header.consumer_group}")
         return ConsumerList(consumer_id_list=list(group.members.values()))
 
-    @reads(GetConsumerConnectionList)
-    def connections(self, header: GetConsumerConnectionList) -> object:
-        name = header.consumer_group
-        group = self.groups.get(name)
+    @reads(groups.GetConsumerConnectionList)
+    def connections(self, header: groups.GetConsumerConnectionList) -> object:
+        group = self.groups.get(header.consumer_group)
         if group is None or group.last is None:
-            code = ResponseCode.CONSUMER_NOT_ONLINE
-            raise ErrorResponse(f"the consumer group[{name}] not online", code)
-        return ConsumerConnections(
+            remark = f"the consumer group[{header.consumer_group}] not online"
+            raise ErrorResponse(remark, ResponseCode.CONSUMER_NOT_ONLINE)
+        return groups.ConsumerConnections(
             connection_set=list(group.connections.values()),
             subscription_table=group.subscriptions,
             consume_type=group.last.consume_type,
@@ -108,19 +98,25 @@ class ClientProcessor:
 
     @reads(GetProducerConnections)
     def producer_connections(self, header: GetProducerConnections) -> object:
-        name = header.producer_group
-        members = self.producers.get(name)
+        members = self.producers.get(header.producer_group)
         if not members:
-            raise ErrorResponse(f"the producer group[{name}] not exist")
+            raise ErrorResponse(f"the producer group[{header.producer_group}] not exist")
         return ProducerConnections(connection_set=list(members.values()))
 
     @answers(RequestCode.GET_ALL_PRODUCER_INFO)
     def all_producers(self) -> object:
-        now_ms = self._state.clock.now_ms()
-        data = {
-            name: [_producer_info(each, now_ms) for each in members.values()]
-            for name, members in self.producers.items()
-        }
+        data: dict[str, list[dict[str, object]]] = {}
+        for name, members in self.producers.items():
+            data[name] = [
+                {
+                    "clientId": each.client_id,
+                    "remoteIP": f"/{each.client_addr}",
+                    "language": each.language,
+                    "version": each.version,
+                    "lastUpdateTimestamp": self._state.clock.now_ms(),
+                }
+                for each in members.values()
+            ]
         return {"data": data}
 
     @reads(CheckClientRequest, RequestCode.CHECK_CLIENT_CONFIG)
@@ -132,6 +128,10 @@ class ClientProcessor:
             except FilterError as error:
                 raise ErrorResponse(str(error), ResponseCode.SUBSCRIPTION_PARSE_FAILED) from None
 
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """Return what the last heartbeat of *group* subscribed to."""
+        return self.groups[group].subscriptions.get(topic) if group in self.groups else None
+
     def disconnected(self, connection: int) -> None:
         """Remove the registrations of a closed connection."""
         for name in list(self.producers):
@@ -140,7 +140,7 @@ class ClientProcessor:
             self._remove(name, connection)
 
     def _register(
-        self, consumer: ConsumerData, data: HeartbeatData, number: int, client: ConnectionBody
+        self, consumer: ConsumerData, data: HeartbeatData, number: int, who: groups.ConnectionBody
     ) -> bool:
         """Register a member; return whether its subscription differs from that of its group."""
         exists = self._state.ensure_group(consumer.group_name)
@@ -151,7 +151,7 @@ class ClientProcessor:
         group = self.groups.setdefault(consumer.group_name, Group())
         changed = number not in group.members
         group.members[number] = data.client_id
-        group.connections[number] = client
+        group.connections[number] = who
         group.last = consumer
         differs = group.fingerprint not in (0, data.heartbeat_fingerprint)
         if not data.without_sub:
@@ -168,29 +168,18 @@ class ClientProcessor:
 
     def _remove_producer(self, name: str, connection: int) -> None:
         members = self.producers.get(name, {})
-        members.pop(connection, None)
-        if not members:
-            self.producers.pop(name, None)
+        if members.pop(connection, None) is not None and not members:
+            del self.producers[name]
 
     def _remove(self, name: str, connection: int) -> None:
         group = self.groups.get(name)
         if group is None or group.members.pop(connection, None) is None:
             return
         del group.connections[connection]
-        if not group.members:
-            del self.groups[name]
-        else:
+        if group.members:
             self._notify(name, list(group.members))
-
-
-def _producer_info(producer: ConnectionBody, now_ms: int) -> dict[str, object]:
-    return {
-        "clientId": producer.client_id,
-        "remoteIP": f"/{producer.client_addr}",
-        "language": producer.language,
-        "version": producer.version,
-        "lastUpdateTimestamp": now_ms,
-    }
+        else:
+            del self.groups[name]
 
 
 def _newer(new: SubscriptionData, old: SubscriptionData | None) -> SubscriptionData:

@@ -53,8 +53,8 @@ class PullProcessor:
     def pull(self, header: PullMessage) -> object:
         self._state.check_consumer(header.consumer_group)
         log = self._log(header)
-        if (moved := self._reset(header)) is not None:
-            return self._response(header, log, moved)
+        if (moved := self._reset(header, log)) is not None:
+            return moved
         key = (header.consumer_group, header.topic, header.queue_id)
         matches = self._filter(header)
         result = read(log, header.queue_offset, header.max_msg_nums, matches)
@@ -84,21 +84,21 @@ class PullProcessor:
                 # Checked again: the topic may have been deleted, and exist again.
                 self._state.check_consumer(header.consumer_group)
                 log = self._log(header)
-                if (moved := self._reset(header)) is not None:
-                    return self._response(header, log, moved)
+                if (moved := self._reset(header, log)) is not None:
+                    return moved
             result = read(log, result.next_offset, header.max_msg_nums, matches)
         if result.code == ResponseCode.PULL_NOT_FOUND and result.next_offset > header.queue_offset:
             code = ResponseCode.PULL_RETRY_IMMEDIATELY
             result = result._replace(code=code, remark="NO_MATCHED_MESSAGE")
         return self._response(header, log, result)
 
-    def _reset(self, header: PullMessage) -> ReadResult | None:
-        """Return a result with the offset that an administrator set, if that is new."""
+    def _reset(self, header: PullMessage, log: QueueLog) -> Response | None:
+        """Return the response with the offset that an administrator set, if that is new."""
         key = (header.consumer_group, header.topic, header.queue_id)
-        offset = self._state.reset_offsets.pop(key, None)
-        if offset is None:
+        if (offset := self._state.reset_offsets.pop(key, None)) is None:
             return None
-        return ReadResult(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", offset)
+        moved = ReadResult(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", offset)
+        return self._response(header, log, moved)
 
     def _response(self, header: PullMessage, log: QueueLog, result: ReadResult) -> Response:
         key = (header.consumer_group, header.topic, header.queue_id)
@@ -148,11 +148,10 @@ class PullProcessor:
 
     def _subscribed(self, header: PullMessage) -> tuple[str, str]:
         """Return the subscription of the group's last heartbeat."""
-        group = self._clients.groups.get(header.consumer_group)
-        if group is None or header.topic not in group.subscriptions:
+        known = self._clients.subscription(header.consumer_group, header.topic)
+        if known is None:
             remark = "the consumer's subscription not exist"
             raise ErrorResponse(remark, ResponseCode.SUBSCRIPTION_NOT_EXIST)
-        known = group.subscriptions[header.topic]
         if header.sub_version > known.sub_version:
             remark = "the consumer's subscription not latest"
             raise ErrorResponse(remark, ResponseCode.SUBSCRIPTION_NOT_LATEST)

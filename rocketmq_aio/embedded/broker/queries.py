@@ -25,10 +25,9 @@ class QueryProcessor:
 
     @reads(ViewMessage)
     def view(self, header: ViewMessage) -> object:
-        offset = header.offset
-        stored = self._state.store.find(offset)
+        stored = self._state.store.find(header.offset)
         if stored is None:
-            raise ErrorResponse(f"can not find message by the offset, {offset}")
+            raise ErrorResponse(f"can not find message by the offset, {header.offset}")
         return Response(body=stored.record)
 
     @reads(QueryMessage)

@@ -76,13 +76,10 @@ class StatisticsProcessor:
 
     @reads(admin.GetGroupsOfTopic)
     def groups_of_topic(self, header: admin.GetGroupsOfTopic) -> object:
-        topic = header.topic
-        online = [
-            name for name, group in self._clients.groups.items() if topic in group.subscriptions
-        ]
+        topic, groups = header.topic, self._clients.groups.items()
+        online = [name for name, group in groups if topic in group.subscriptions]
         committed = [group for group, name, _ in self._state.committed if name == topic]
-        names = list(dict.fromkeys([*online, *committed]))
-        return admin.GroupList(group_list=names)
+        return admin.GroupList(group_list=list(dict.fromkeys([*online, *committed])))
 
     @reads(OfGroup, OtherCode.QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, header: OfGroup) -> object:
@@ -91,9 +88,8 @@ class StatisticsProcessor:
     @reads(OfGroup, OtherCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, header: OfGroup) -> object:
         body: dict[str, Any] = {"group": header.group, "topic": header.topic}
-        group = self._clients.groups.get(header.group)
-        if group is not None and header.topic in group.subscriptions:
-            body["subscriptionData"] = group.subscriptions[header.topic]
+        if (found := self._clients.subscription(header.group, header.topic)) is not None:
+            body["subscriptionData"] = found
         return body
 
     @reads(operations.GetConsumeTimeSpan)
@@ -124,9 +120,7 @@ class StatisticsProcessor:
             ],
         }
         if (name := header.consumer_group) is not None:
-            group = self._clients.groups.get(name)
-            found = None if group is None else group.subscriptions.get(topic)
-            body["subscriptionData"] = found
+            body["subscriptionData"] = found = self._clients.subscription(name, topic)
             body["filterData"] = "null" if found else f"{name}@{topic} is not online!"
         return body
 
@@ -151,9 +145,6 @@ class StatisticsProcessor:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _committed(self, group: str, topic: str, number: int) -> int:
-        return self._state.committed.get((group, topic, number), 0)
-
     def _topics_of(self, group: str) -> list[str]:
         return list(dict.fromkeys(name for each, name, _ in self._state.committed if each == group))
 
@@ -166,8 +157,9 @@ class StatisticsProcessor:
             if topic is None or (members is not None and name not in members.subscriptions):
                 continue
             for number, log in topic.to_read():
-                offset = self._committed(group, name, number)
-                pulled = max(offset, self._state.pulled.get((group, name, number), offset))
+                key = group, name, number
+                offset = self._state.committed.get(key, 0)
+                pulled = max(offset, self._state.pulled.get(key, offset))
                 table[MessageQueue(name, self._state.name, number)] = admin.OffsetWrapper(
                     broker_offset=log.max_offset,
                     consumer_offset=offset,
@@ -195,7 +187,7 @@ class StatisticsProcessor:
     def _span(
         self, header: operations.GetConsumeTimeSpan, number: int, log: QueueLog
     ) -> QueueTimeSpan:
-        offset = self._committed(header.group, header.topic, number)
+        offset = self._state.committed.get((header.group, header.topic, number), 0)
         earliest = _store_time(log, log.min_offset) or -1
         delay = 0
         if offset < log.max_offset:
