@@ -87,22 +87,15 @@ class EmbeddedCluster:
             raise ValueError(f"port={port}: expected 0 (any free one) to {MAX_PORT}")
         if replicas > len(NAMES):
             raise ValueError(f"replicas={replicas}: expected 0 to {len(NAMES)}")
-        if broker_versions and len(broker_versions) != brokers:
-            count = len(broker_versions)
+        versions = list(broker_versions) or [version] * brokers
+        if (count := len(versions)) != brokers:
             raise ValueError(f"broker_versions has {count} entries: expected brokers={brokers}")
         self.thread = LoopThread()
         self.clock = Clock(self.thread)
         self.faults = Faults(self.clock, self.thread)
-        options: dict[str, Any] = {
-            "tls": tls,
-            "host": host,
-            "idle_seconds": idle_seconds,
-            "clock": self.clock,
-            "faults": self.faults,
-            "thread": self.thread,
-        }
+        options: dict[str, Any] = {"tls": tls, "host": host, "idle_seconds": idle_seconds}
+        options |= {"clock": self.clock, "faults": self.faults, "thread": self.thread}
         self._name_server = self.name_server_class(version=version, **options, port=port)
-        versions = list(broker_versions) or [version] * brokers
         self._brokers = [
             self.broker_class(
                 name=f"broker-{letters}",

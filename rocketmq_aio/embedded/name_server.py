@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import partial
+from itertools import chain
 from typing import Any, Final, Unpack
 
 import msgspec
@@ -23,15 +24,8 @@ from rocketmq_aio.protocol.bodies import BrokerData
 from rocketmq_aio.protocol.codes import MASTER_ID, PERM_WRITE, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.admin import (
-    ClusterInfoBody,
-    DeleteKVConfig,
-    GetKVConfig,
-    PutKVConfig,
-    TopicList,
-)
+from rocketmq_aio.protocol.requests import admin, operations
 from rocketmq_aio.protocol.requests.groups import GetRouteInfo
-from rocketmq_aio.protocol.requests.operations import ListKVConfig
 
 ORDER_CONFIGS: Final = "ORDER_TOPIC_CONFIG"
 RETURN_ORDER: Final = "orderMessageEnable"  # whether routes have the order configuration
@@ -124,10 +118,8 @@ class EmbeddedNameServer(EmbeddedServer):
 
     def process(self, command: Command, connection: ServerConnection) -> HandlerResult:
         handler = self._handlers.get(command.code)
-        if handler is None:
-            if not self.version.is_5:
-                return None  # 4.9 name servers do not respond to unknown codes
-            return self.not_supported(command)
+        if handler is None:  # 4.9 name servers do not respond
+            return self.not_supported(command) if self.version.is_5 else None
         try:
             return handler(command, connection)
         except CodecError as fault:
@@ -152,13 +144,13 @@ class EmbeddedNameServer(EmbeddedServer):
         for broker in self.brokers:
             clusters.setdefault(broker.state.cluster, []).append(broker.name)
         table = {broker.name: self._broker_data(broker) for broker in self.brokers}
-        body = ClusterInfoBody(broker_addr_table=table, cluster_addr_table=clusters)
+        body = admin.ClusterInfoBody(broker_addr_table=table, cluster_addr_table=clusters)
         return Response(body=_with_numbers(msgspec.json.encode(body)))
 
     @reads(
         Command, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, RequestCode.GET_TOPICS_BY_CLUSTER
     )
-    def topics(self, command: Command) -> TopicList:
+    def topics(self, command: Command) -> admin.TopicList:
         """List the topics of all clusters, or of one."""
         cluster = command.ext_fields().get("cluster")
         chosen = [each for each in self.brokers if cluster in (None, each.state.cluster)]
@@ -170,15 +162,11 @@ class EmbeddedNameServer(EmbeddedServer):
         return _listed(sorted(own))
 
     @reads(Command, *UNIT_FLAGS)
-    def unit_topics(self, command: Command) -> TopicList:
+    def unit_topics(self, command: Command) -> admin.TopicList:
         """List the topics with the flags of units that the request code is for."""
         mask, flags = UNIT_FLAGS[command.code]
-        return _listed(
-            name
-            for broker in self.brokers
-            for name, topic in broker.topics.items()
-            if topic.sys_flag & mask == flags
-        )
+        topics = chain.from_iterable(broker.topics.items() for broker in self.brokers)
+        return _listed(name for name, topic in topics if topic.sys_flag & mask == flags)
 
     @reads(Command, RequestCode.WIPE_WRITE_PERM_OF_BROKER, RequestCode.ADD_WRITE_PERM_OF_BROKER)
     def write_permission(self, command: Command) -> Response:
@@ -189,24 +177,24 @@ class EmbeddedNameServer(EmbeddedServer):
         topics = sum(len(broker.topics) for broker in self.brokers if broker.name == name)
         return Response(ext={"wipeTopicCount" if wiped else "addTopicCount": str(topics)})
 
-    @reads(PutKVConfig)
-    def put_config(self, header: PutKVConfig) -> None:
+    @reads(admin.PutKVConfig)
+    def put_config(self, header: admin.PutKVConfig) -> None:
         self.configs.setdefault(header.namespace, {})[header.key] = header.value
 
-    @reads(GetKVConfig)
-    def get_config(self, header: GetKVConfig) -> object:
+    @reads(admin.GetKVConfig)
+    def get_config(self, header: admin.GetKVConfig) -> object:
         value = self.configs.get(header.namespace, {}).get(header.key)
         if value is None:
             remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
             return Response(ResponseCode.QUERY_NOT_FOUND, remark=remark)
         return Response(ext={"value": value})
 
-    @reads(DeleteKVConfig)
-    def delete_config(self, header: DeleteKVConfig) -> None:
+    @reads(admin.DeleteKVConfig)
+    def delete_config(self, header: admin.DeleteKVConfig) -> None:
         self.configs.get(header.namespace, {}).pop(header.key, None)
 
-    @reads(ListKVConfig)
-    def list_configs(self, header: ListKVConfig) -> object:
+    @reads(operations.ListKVConfig)
+    def list_configs(self, header: operations.ListKVConfig) -> object:
         table = self.configs.get(header.namespace)
         if table is None:
             remark = f"No config item, Namespace: {header.namespace}"
@@ -238,12 +226,11 @@ class EmbeddedNameServer(EmbeddedServer):
 
     def read_queues(self, topic: str) -> dict[str, int]:
         """Return the number of queues to read of *topic* by broker."""
-        holders = [broker for broker in self.brokers if topic in broker.topics]
-        return {each.name: each.topics[topic].read_queues for each in holders}
+        return {each.name: each.topics[topic].read_queues for each in self._holders(topic)}
 
     def route(self, topic: str) -> dict[str, Any] | None:
         """Return the current route of a topic; None: no broker has it."""
-        holders = [broker for broker in self.brokers if topic in broker.topics]
+        holders = self._holders(topic)
         if not holders:
             return None
         route: dict[str, Any] = {
@@ -258,6 +245,9 @@ class EmbeddedNameServer(EmbeddedServer):
         if any(mappings.values()):
             route["topicQueueMappingByBroker"] = {n: m for n, m in mappings.items() if m}
         return route
+
+    def _holders(self, topic: str) -> list[EmbeddedBroker]:
+        return [broker for broker in self.brokers if topic in broker.topics]
 
     def _ids(self, broker: EmbeddedBroker) -> dict[int, str]:
         """Return the addresses of a master and its replicas by broker id."""
@@ -288,8 +278,8 @@ class EmbeddedNameServer(EmbeddedServer):
         }
 
 
-def _listed(names: Iterable[str]) -> TopicList:
-    return TopicList(topic_list=list(dict.fromkeys(names)))
+def _listed(names: Iterable[str]) -> admin.TopicList:
+    return admin.TopicList(topic_list=list(dict.fromkeys(names)))
 
 
 def _with_numbers(body: bytes) -> bytes:

@@ -122,7 +122,7 @@ class EmbeddedServer:
         """Return the response of a real server."""
         raise NotImplementedError
 
-    def not_supported(self, command: Command) -> Response:
+    def not_supported(self, command: Command, _connection: object = None) -> Response:
         """Return the error response to a request of unknown code."""
         remark = f" request type {command.code} not supported by the embedded server"
         return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
@@ -134,10 +134,8 @@ class EmbeddedServer:
             return error
         if isinstance(error, ErrorResponse):
             return error.response
-        # Servers fail on missing fields like this.
-        return Response(
-            ResponseCode.SYSTEM_ERROR, remark=f"java.lang.NullPointerException: {error}"
-        )
+        remark = f"java.lang.NullPointerException: {error}"  # as servers fail on missing fields
+        return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -163,11 +161,12 @@ class EmbeddedServer:
     @awaited_or_blocking
     async def stop(self) -> None:
         """Close all connections, refuse new ones, and wait for all tasks."""
-        await self._stop()
+        self._shut(reset=False)
+        await self._closed()
 
     @awaited_or_blocking
     async def restart(self) -> None:
-        await self._stop()
+        await self.stop()
         await self.start()
 
     @from_any_thread
@@ -214,10 +213,6 @@ class EmbeddedServer:
             backlog=BACKLOG,
             start_serving=False,  # a cancelled start must find the server, to close it
         )
-
-    async def _stop(self) -> None:
-        self._shut(reset=False)
-        await self._closed()
 
     def _shut(self, *, reset: bool) -> None:
         if self._server is None:
@@ -297,8 +292,8 @@ class EmbeddedServer:
             del connection.pushed[opaque]
 
     def _send(self, connection: ServerConnection, request: Command) -> None:
-        frame = encode_command(request, request.ext_fields(), version=self.version.number)
-        connection.write(frame)
+        ext = request.ext_fields()
+        connection.write(encode_command(request, ext, version=self.version.number))
 
     # --- what connections report ----------------------------------------------------------------
 
@@ -350,9 +345,8 @@ class EmbeddedServer:
 
     def frame(self, command: Command, response: Response, encoding: int = JSON_HEADER) -> bytes:
         """Return the frame of *response* to *command*."""
-        answer = Command(
-            response.code, command.opaque, RESPONSE_FLAG, response.remark, body=response.body
-        )
+        code, opaque, remark = response.code, command.opaque, response.remark
+        answer = Command(code, opaque, RESPONSE_FLAG, remark, body=response.body)
         binary = encoding == BINARY_HEADER and self.response_headers == "request"
         return encode_command(answer, response.ext, binary=binary, version=self.version.number)
 

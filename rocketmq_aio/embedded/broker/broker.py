@@ -39,7 +39,7 @@ from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.handlers import handlers_of
 from rocketmq_aio.embedded.loop_thread import from_any_thread
-from rocketmq_aio.embedded.responses import HandlerResult, Response
+from rocketmq_aio.embedded.responses import HandlerResult
 from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.names import check_topic
@@ -54,10 +54,8 @@ from rocketmq_aio.protocol.requests.from_broker import NotifyConsumerIdsChanged
 class EmbeddedBroker(EmbeddedServer):
     """Topics, offsets and groups in memory; they survive `restart`.
 
-    :param version: "5.5.0" or "4.9.7", where the two differ
-    :param auto_create_topics: a send creates its topic, the default of brokers
-    :param auto_create_groups: heartbeats and pulls create their group, the default of brokers
-    :param max_bytes: bytes of messages to keep; the oldest are deleted beyond
+    The other parameters are those of `EmbeddedCluster`.
+
     :param master: make a replica of it, which has its messages and offsets and rejects writes
     :ivar disk_full: reject writes as a broker with a full disk does
     :ivar replicas: made with this broker as their master; slaves, with the broker ids 1, 2 ...,
@@ -189,14 +187,10 @@ class EmbeddedBroker(EmbeddedServer):
         self, topic: str, body: bytes, *, queue_id: int = 0, properties: str = ""
     ) -> StoredMessage:
         """Store a message as if a producer had sent it."""
-        incoming = NewMessage(
-            topic=topic,
-            queue_id=queue_id,
-            body=body,
-            properties=parse_properties(properties.encode()),
-            born_ms=self.state.clock.now_ms(),
+        parsed, now = parse_properties(properties.encode()), self.clock.now_ms()
+        return self.state.store.append(
+            NewMessage(topic=topic, queue_id=queue_id, body=body, properties=parsed, born_ms=now)
         )
-        return self.state.store.append(incoming)
 
     @from_any_thread
     def messages(self, topic: str, queue_id: int | None = None) -> list[StoredMessage]:
@@ -237,25 +231,23 @@ class EmbeddedBroker(EmbeddedServer):
 
     def run_handler(self, command: Command, connection: ServerConnection) -> HandlerResult:
         """Execute a request about queues of this broker, without the checks of `process`."""
-        return self._handlers.get(command.code, self._unknown)(command, connection)
-
-    def _unknown(self, command: Command, _connection: ServerConnection) -> Response:
-        return self.not_supported(command)
+        return self._handlers.get(command.code, self.not_supported)(command, connection)
 
     def closed(self, connection: ServerConnection) -> None:
         super().closed(connection)
         self.members.disconnected(connection.number)
 
     async def _push_to(
-        self, header: RequestHeader | Command, body: bytes, number: int, seconds: float
+        self, request: RequestHeader | Command, number: int, seconds: float
     ) -> Command | None:
-        connection = self.connections.get(number)
-        if connection is None:
+        if number not in self.connections:
             raise ConnectionError("closed")
-        return await self.push(header, body=body, to=connection, seconds=seconds)
+        return await self.push(request, to=self.connections[number], seconds=seconds)
 
     def _producers_of(self, group: str) -> list[ServerConnection]:
-        numbers = self.members.producers.get(group, {})
+        return self._connected(self.members.producers.get(group, {}))
+
+    def _connected(self, numbers: Iterable[int]) -> list[ServerConnection]:
         return [self.connections[number] for number in numbers if number in self.connections]
 
     def _send_check(self, group: str, check: Command) -> None:
@@ -267,9 +259,7 @@ class EmbeddedBroker(EmbeddedServer):
             master._send(connection, check)
 
     def _notify_members(self, group: str, numbers: Iterable[int]) -> None:
+        code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
         ext = to_ext_fields(NotifyConsumerIdsChanged(consumer_group=group))
-        for number in numbers:
-            connection = self.connections.get(number)
-            if connection is not None:
-                code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-                self._send(connection, Command(code, next(self._opaques), ONEWAY_FLAG, ext=ext))
+        for connection in self._connected(numbers):
+            self._send(connection, Command(code, next(self._opaques), ONEWAY_FLAG, ext=ext))

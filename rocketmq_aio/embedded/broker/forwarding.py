@@ -19,15 +19,11 @@ from rocketmq_aio.protocol.codes import ONEWAY_FLAG, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import Header, RequestHeader, read_header, to_ext_fields
+from rocketmq_aio.protocol.requests import from_broker
 from rocketmq_aio.protocol.requests.admin import InvokeResetOffset
-from rocketmq_aio.protocol.requests.from_broker import (
-    ConsumeMessageDirectly,
-    GetConsumerStatus,
-    ResetOffset,
-)
 from rocketmq_aio.protocol.requests.operations import GetMemberOffsets
 
-Push = Callable[[RequestHeader | Command, bytes, int, float], Awaitable[Command | None]]
+Push = Callable[[RequestHeader | Command, int, float], Awaitable[Command | None]]
 
 CONSUME_MSG_TIMEOUT: Final = 207
 FORWARD_SECONDS: Final = 10.0
@@ -57,7 +53,7 @@ class ForwardingProcessor:
     @reads(Command, RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY)
     async def forward(self, command: Command) -> Response:
         """Forward *command* to the first connection of the client that it names."""
-        header = read_header(command, ConsumeMessageDirectly)
+        header = read_header(command, from_broker.ConsumeMessageDirectly)
         ext, body = command.ext_fields(), b""
         if command.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
             body = self._record(header.msg_id or "")
@@ -71,7 +67,7 @@ class ForwardingProcessor:
             raise ErrorResponse(f"The Consumer {who} not online")
         forwarded = Command(command.code, 0, ext=ext, body=body)
         try:
-            response = await self._push(forwarded, b"", numbers[0], FORWARD_SECONDS)
+            response = await self._push(forwarded, numbers[0], FORWARD_SECONDS)
         except TimeoutError:
             raise ErrorResponse(f"consumer {who} timeout", CONSUME_MSG_TIMEOUT) from None
         except ConnectionError as error:
@@ -87,7 +83,7 @@ class ForwardingProcessor:
         table: dict[str, msgspec.Raw] = {}
         for number, client_id in list(members.items()):
             if header.client_addr in (None, "", client_id):
-                request = GetConsumerStatus(topic=header.topic, group=header.group)
+                request = from_broker.GetConsumerStatus(topic=header.topic, group=header.group)
                 table[client_id] = await self._status_of(number, request)
         return {"consumerTable": table, "messageQueueTable": {}}
 
@@ -117,9 +113,9 @@ class ForwardingProcessor:
         found = self._state.store.find(offset)
         return b"" if found is None else found.record
 
-    async def _status_of(self, number: int, request: GetConsumerStatus) -> msgspec.Raw:
+    async def _status_of(self, number: int, request: from_broker.GetConsumerStatus) -> msgspec.Raw:
         try:
-            response = await self._push(request, b"", number, STATUS_SECONDS)
+            response = await self._push(request, number, STATUS_SECONDS)
         except (TimeoutError, ConnectionError):
             return NO_QUEUES
         if response is None or response.code != ResponseCode.SUCCESS:
@@ -167,12 +163,12 @@ class ForwardingProcessor:
             remark = f"Consumer not online, so can not reset offset, {what}"
             raise ErrorResponse(remark, ResponseCode.CONSUMER_NOT_ONLINE)
         body = msgspec.json.encode({"offsetTable": self._table(header.topic, offsets)})
-        reset = ResetOffset(
+        reset = from_broker.ResetOffset(
             group=header.group, topic=header.topic, timestamp=header.timestamp, is_force=False
         )
         for number in list(members):
             push = Command(reset.code, 0, ONEWAY_FLAG, ext=to_ext_fields(reset), body=body)
-            await self._push(push, b"", number, FORWARD_SECONDS)
+            await self._push(push, number, FORWARD_SECONDS)
         return offsets
 
     def _members(self, group: str) -> Group:
