@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
 from rocketmq_aio.embedded.broker.state import ErrorResponse
@@ -16,10 +16,8 @@ from rocketmq_aio.model.properties import DELAY
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QUEUE_ID: Final = "REAL_QID"
-MINUTE: Final = 60
-HOUR: Final = 60 * MINUTE
 MAX_LONG: Final = 2**63 - 1
-LEVELS: Final = (1, 5, 10, 30, *(MINUTE * n for n in (*range(1, 11), 20, 30)), HOUR, 2 * HOUR)
+LEVELS: Final = (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
 
 
 class DelayLevels:
@@ -58,9 +56,7 @@ def hidden(message: NewMessage, topic: str, queue_id: int, **changes: object) ->
     """Return *message* for the system *topic*; properties keep its topic and queue."""
     real = {REAL_TOPIC: message.topic, REAL_QUEUE_ID: str(message.queue_id)}
     properties = message.properties | real
-    return msgspec.structs.replace(
-        message, topic=topic, queue_id=queue_id, properties=properties, **changes
-    )
+    return replace(message, topic=topic, queue_id=queue_id, properties=properties, **changes)
 
 
 def real_queue(stored: StoredMessage) -> tuple[str, int]:

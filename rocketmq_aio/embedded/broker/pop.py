@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from itertools import count
+from itertools import cycle
 from random import randrange
 from typing import Final, NamedTuple
 
@@ -119,7 +119,7 @@ class PopProcessor:
         self._state = state
         self._orders: defaultdict[tuple[str, PopQueue], PopOrder] = defaultdict(PopOrder)
         self._held: Counter[tuple[type, str, str, int]] = Counter()  # by kind and queue
-        self._revive_queues = count()
+        self._revive_queues = cycle(range(REVIVE_QUEUES))
         self._expiring = DelayQueue[Hidden](state.clock, self._expire, self._expires)
         state.on_topic_deleted = self._forget
 
@@ -194,26 +194,22 @@ class PopProcessor:
                 del self._held[key]
 
     def _notification(self, header: Notification) -> Response:
-        has_message = "true" if self._has_message(header) else "false"
-        return Response(ext={"hasMsg": has_message, "pollingFull": "false"})
-
-    def _has_message(self, header: Notification) -> bool:
         group, now = header.consumer_group, self._state.clock.now_ms()
         self._expiring.deliver_due()
+        found = "false"
         for queue in self._queues(header):
-            if header.order and self._orders[group, queue].blocks(header.attempt_id, now):
-                continue
+            blocked = header.order and self._orders[group, queue].blocks(header.attempt_id, now)
             log = self._log(queue)
-            if self._begin(group, queue, log) < log.max_offset:
-                return True
-        return False
+            if not blocked and self._begin(group, queue, log) < log.max_offset:
+                found = "true"
+                break
+        return Response(ext={"hasMsg": found, "pollingFull": "false"})
 
     def _check(self, header: PopMessage | PeekMessage | Notification) -> None:
         topic = self._state.topic(header.topic)
         if not topic.perm & PERM_READ:
-            raise ErrorResponse(
-                f"the topic[{header.topic}] is forbidden", ResponseCode.NO_PERMISSION
-            )
+            remark = f"the topic[{header.topic}] is forbidden"
+            raise ErrorResponse(remark, ResponseCode.NO_PERMISSION)
         most = 0 if isinstance(header, Notification) else header.max_msg_nums
         if most > MAX_MESSAGES or header.queue_id >= len(topic.queues):
             raise self._state.invalid("max message number or queue id is out of range")
@@ -224,17 +220,14 @@ class PopProcessor:
         self._expiring.deliver_due()
         popped: list[Popped] = []
         room = header.max_msg_nums
-        queues = self._queues(header) if header.order else self._by_priority(header)
-        for queue in queues:
+        for queue in self._queues_to_pop(header):
             if (taken := self._take(queue, header, matches, room, now)) is not None:
                 popped.append(taken)
                 room -= len(taken.messages)
         answer = PopMessageResponse(
             pop_time=now,
             invisible_time=header.invisible_time,
-            revive_queue_id=(
-                ORDER_REVIVE_QUEUE if header.order else next(self._revive_queues) % REVIVE_QUEUES
-            ),
+            revive_queue_id=ORDER_REVIVE_QUEUE if header.order else next(self._revive_queues),
             rest_num=0,
             start_offset_info=_items((each.queue, each.begin) for each in popped),
             msg_offset_info=_items(
@@ -256,8 +249,6 @@ class PopProcessor:
         self, queue: PopQueue, header: PopMessage, matches: Matches | None, room: int, now: int
     ) -> Popped | None:
         """Pop up to *room* messages of *queue*; None: there are none, or they have to wait."""
-        if header.order and queue.marker != NORMAL:
-            return None
         state, group, log = self._state, header.consumer_group, self._log(queue)
         key, end = (group, queue.topic, queue.queue_id), now + header.invisible_time
         if state.reset_offsets.pop(key, None) is not None:
@@ -265,9 +256,13 @@ class PopProcessor:
         order = self._orders[group, queue] if header.order else None
         if order is not None and order.blocks(header.attempt_id, now):
             return None
-        begin = self._begin(group, queue, log, first=_first_offset(header, log))
-        wanted = matches if queue.marker == NORMAL else None
-        found, reached = _select(log, begin, room, wanted)
+        # A new group begins at the first message, if the queue has lost none.
+        at_end = header.init_mode and log.min_offset
+        begin = self._begin(group, queue, log, first=log.max_offset - 1 if at_end else 0)
+        found: list[StoredMessage] = []
+        reached = begin
+        while not found and room > 0 and reached < log.max_offset:
+            found, reached = select(log, reached, room, matches if queue.marker == NORMAL else None)
         if order is None:
             if reached > begin:
                 state.commit(*key, reached)
@@ -307,12 +302,14 @@ class PopProcessor:
             numbers = range(len(self._state.topic(header.topic).queues))
         return [*queues, *(PopQueue(header.topic, NORMAL, number) for number in numbers)]
 
-    def _by_priority(self, header: PopMessage) -> list[PopQueue]:
+    def _queues_to_pop(self, header: PopMessage) -> list[PopQueue]:
         """Return the queues of the request, of a topic with priorities the last ones first.
 
-        Its retry topics follow, as brokers do by default.
+        Its retry topics follow, as brokers do by default; ordered pops do not read them.
         """
         queues, topic = self._queues(header), self._state.topic(header.topic)
+        if header.order:
+            return [each for each in queues if each.marker == NORMAL]
         group = self._state.group_setting(header.consumer_group, "attributes")
         factor = int(group.get("priority.factor", "100"))  # in percent
         if topic.attributes.get("message.type") != "PRIORITY" or randrange(100) >= factor:
@@ -457,21 +454,6 @@ def _filter(header: PopMessage) -> Matches | None:
         return compile_filter(header.exp or "*", header.exp_type, is_5=True)
     except FilterError:
         raise ErrorResponse(PARSE_FAILED, ResponseCode.SUBSCRIPTION_PARSE_FAILED) from None
-
-
-def _select(
-    log: QueueLog, begin: int, most: int, matches: Matches | None
-) -> tuple[list[StoredMessage], int]:
-    """Return up to *most* messages from *begin*, and the offset to continue from."""
-    found: list[StoredMessage] = []
-    while not found and most > 0 and begin < log.max_offset:
-        found, begin = select(log, begin, most, matches)
-    return found, begin
-
-
-def _first_offset(header: PopMessage, log: QueueLog) -> int:
-    """Return the start offset of a group: the first message, if the queue has lost none."""
-    return log.max_offset - 1 if header.init_mode and log.min_offset else log.min_offset
 
 
 def _retry_topics(header: GroupQueueRequest) -> dict[str, str]:

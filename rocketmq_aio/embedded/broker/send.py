@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import randrange
 from typing import Final, cast
 
-import msgspec
+from msgspec import defstruct
 from msgspec.structs import fields, replace
 
 from rocketmq_aio.embedded.broker.delay_levels import DelayLevels, number
@@ -46,18 +47,12 @@ from rocketmq_aio.protocol.requests.send import SendMessage
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 PERM_INHERIT: Final = 1  # of templates for topics that sends create
 # The header of code 10, which Go clients send: the same fields with long names.
+_LONG_FIELDS = [
+    (f.name, f.type, *(() if f.required else (f.default,))) for f in fields(SendMessage)
+]
 LONG_HEADER: Final = cast(
     "type[SendMessage]",
-    msgspec.defstruct(
-        "LongSendMessage",
-        [
-            (f.name, f.type) if f.required else (f.name, f.type, f.default)
-            for f in fields(SendMessage)
-        ],
-        bases=(Header,),
-        frozen=True,
-        kw_only=True,
-    ),
+    defstruct("LongSendMessage", _LONG_FIELDS, bases=(Header,), frozen=True, kw_only=True),
 )
 FORBIDDEN_TOPICS: Final = UNSENDABLE_TOPICS - {TIMER_TOPIC}
 DELAYED_OR_HALF: Final = frozenset(
@@ -70,22 +65,15 @@ ILLEGAL: Final = (
 )
 
 
+@dataclass(slots=True)
 class SendProcessor:
     """Stores sent messages and batches."""
 
-    def __init__(
-        self,
-        state: BrokerState,
-        delays: DelayLevels,
-        send_backs: SendBackProcessor,
-        transactions: TransactionProcessor,
-        timers: TimerProcessor,
-    ) -> None:
-        self._state = state
-        self._delays = delays
-        self._send_backs = send_backs
-        self._transactions = transactions
-        self._timers = timers
+    _state: BrokerState
+    _delays: DelayLevels
+    _send_backs: SendBackProcessor
+    _transactions: TransactionProcessor
+    _timers: TimerProcessor
 
     @handles(OtherCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     def send(self, command: Command, connection: ServerConnection) -> Response:
@@ -118,11 +106,15 @@ class SendProcessor:
             return replace(error.response, ext=TRACE_FIELDS)
 
     def _queue_id(self, header: SendMessage) -> int:
-        state = self._state
-        self._check_topic(header.topic)
-        if header.topic not in state.store.topics:
+        state, name = self._state, header.topic
+        if name in FORBIDDEN_TOPICS:
+            remark = f"Sending message to topic[{name}] is forbidden."
+            raise ErrorResponse(remark, ResponseCode.NO_PERMISSION)
+        if name not in state.store.topics:
+            if (fault := topic_fault(name, is_5=state.version.is_5)) is not None:
+                raise state.invalid(fault)
             self._create_topic(header)
-        topic = state.topic(header.topic)
+        topic = state.topic(name)
         if not topic.write_queues and header.queue_id < 0:
             raise ErrorResponse("java.lang.ArithmeticException: / by zero")
         if header.queue_id >= max(topic.write_queues, topic.read_queues):
@@ -151,15 +143,6 @@ class SendProcessor:
         elif header.topic.startswith(RETRY_PREFIX):
             flag = UNIT_GROUP if header.unit_mode else 0
             state.store.create_topic(header.topic, 1, sys_flag=flag)
-
-    def _check_topic(self, topic: str) -> None:
-        if topic in FORBIDDEN_TOPICS:
-            remark = f"Sending message to topic[{topic}] is forbidden."
-            raise ErrorResponse(remark, ResponseCode.NO_PERMISSION)
-        if topic in self._state.store.topics:
-            return
-        if (fault := topic_fault(topic, is_5=self._state.version.is_5)) is not None:
-            raise self._state.invalid(fault)
 
     def _check_body(self, header: SendMessage, body: bytes) -> None:
         is_5 = self._state.version.is_5

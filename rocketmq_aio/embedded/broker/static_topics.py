@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Final, NamedTuple
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
@@ -82,15 +83,8 @@ class StaticTopics:
             return None
         last = {number: parts[-1] for number, parts in mapping.hosted_queues.items() if parts}
         owned = {n: part.queue_id for n, part in last.items() if part.bname == mapping.bname}
-        return TopicQueueMappingInfo(
-            topic=mapping.topic,
-            scope=mapping.scope,
-            total_queues=mapping.total_queues,
-            bname=mapping.bname,
-            epoch=mapping.epoch,
-            dirty=mapping.dirty,
-            curr_id_map=owned,
-        )
+        info = convert(mapping, TopicQueueMappingInfo, from_attributes=True)
+        return replace(info, curr_id_map=owned)
 
     def process(self, command: Command, connection: ServerConnection) -> HandlerResult:
         """Execute *command*, which may be about a logical queue.

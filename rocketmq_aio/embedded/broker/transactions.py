@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from rocketmq_aio.embedded.broker.delay_levels import hidden, number, real_message
 from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
@@ -88,7 +88,7 @@ class TransactionProcessor:
             checked = self._checked.pop(header.transaction_id, None)
             if checked is None:
                 return Response()
-            header = msgspec.structs.replace(
+            header = replace(
                 header, tran_state_table_offset=checked.offset, commit_log_offset=checked.log_offset
             )
         if not header.commit_or_rollback:
@@ -116,7 +116,7 @@ class TransactionProcessor:
         message = real_message(half)
         times = number(half.properties, CHECK_TIMES) + 1
         checked = message.properties | {CHECK_TIMES: str(times)}
-        moved = self.store(msgspec.structs.replace(message, properties=checked))
+        moved = self.store(replace(message, properties=checked))
         self._open.pop(half.log_offset, None)
         key = half.properties.get(UNIQ_KEY)
         if self.behind_proxy:
@@ -131,10 +131,9 @@ class TransactionProcessor:
             offset_msg_id=moved.message_id,
             broker_name=self._state.name if is_5 else None,
         )
-        check = Command(RequestCode.CHECK_TRANSACTION_STATE, 0, ONEWAY_FLAG)
-        check.ext = to_ext_fields(header)
-        restored = msgspec.structs.replace(message, properties=half.properties)
-        check.body = self._state.store.record_of(restored, moved)
+        restored = replace(message, properties=half.properties)
+        body = self._state.store.record_of(restored, moved)
+        check = Command(header.code, 0, ONEWAY_FLAG, ext=to_ext_fields(header), body=body)
         return half.properties.get(PRODUCER_GROUP, ""), check
 
     def _is_open(self, log_offset: int) -> bool:
@@ -157,11 +156,8 @@ class TransactionProcessor:
         message = real_message(half)
         if self._state.store.queue(message.topic, message.queue_id) is None:
             raise ErrorResponse(f"topic[{message.topic}] not exist")
-        visible = msgspec.structs.replace(
-            message,
-            sys_flag=message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
-            prepared_offset=half.offset,
-        )
+        sys_flag = message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
+        visible = replace(message, sys_flag=sys_flag, prepared_offset=half.offset)
         self._state.store.append(visible)
 
     def _is_late(self, half: StoredMessage) -> bool:
