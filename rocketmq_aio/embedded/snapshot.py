@@ -52,13 +52,11 @@ class Snapshot(msgspec.Struct):
     brokers: list[BrokerData]
 
 
-def _queue(kind: type, min_offset: object) -> object:
-    return kind(msgspec.convert(min_offset, int))
-
-
 # The messages of a queue are in the log.
 _encoder: Final = msgspec.msgpack.Encoder(enc_hook=lambda queue: queue.min_offset)
-_decoder: Final = msgspec.msgpack.Decoder(Snapshot, dec_hook=_queue)
+_decoder: Final = msgspec.msgpack.Decoder(
+    Snapshot, dec_hook=lambda kind, min_offset: kind(msgspec.convert(min_offset, int))
+)
 
 
 def load_snapshot(brokers: Sequence[EmbeddedBroker], file: Path) -> bool:
@@ -67,8 +65,7 @@ def load_snapshot(brokers: Sequence[EmbeddedBroker], file: Path) -> bool:
     :raises SnapshotError: the file cannot be read, is damaged, or has the data of another number
         of brokers; nothing is restored
     """
-    found = _read(file)
-    if found is None:
+    if (found := _read(file)) is None:
         return False
     by_name = {broker.name: broker for broker in brokers}
     names = [data.name for data in found.brokers]
@@ -158,9 +155,8 @@ def _fault(data: BrokerData) -> str | None:
             return f"topic {name!r} has {most} queues"
         if any(queue.min_offset < 0 for queue in topic.queues):
             return f"a queue of topic {name!r} begins before 0"
-    ends = {
-        name: [queue.min_offset for queue in topic.queues] for name, topic in data.topics.items()
-    }
+    topics = data.topics.items()
+    ends = {name: [queue.min_offset for queue in topic.queues] for name, topic in topics}
     log_end = 0
     for stored in data.messages:
         queues = ends.get(stored.topic, [])

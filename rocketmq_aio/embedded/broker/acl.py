@@ -121,16 +121,14 @@ class Account:
         """
         resource = f"{needed.kind}:{needed.name}"
         for pattern in sorted(self.entries, key=len, reverse=True):
-            exact = pattern in (resource, "*")
-            if exact or (pattern.endswith("*") and resource.startswith(pattern[:-1])):
-                entry = self.entries[pattern]
-                if entry.source_ips and not any(
-                    ip_address(client) in ip_network(each, strict=False)
-                    for each in entry.source_ips
-                ):
-                    continue
-                if not (needed.actions | {"All", "Any"}).isdisjoint(entry.actions):
-                    return entry.decision
+            is_prefix = pattern.endswith("*") and resource.startswith(pattern[:-1])
+            if not is_prefix and pattern != resource:
+                continue
+            entry = self.entries[pattern]
+            networks = [ip_network(each, strict=False) for each in entry.source_ips]
+            from_here = not networks or any(ip_address(client) in each for each in networks)
+            if from_here and not (needed.actions | {"All", "Any"}).isdisjoint(entry.actions):
+                return entry.decision
         return None
 
     def policies(self, part: str = "") -> SubjectPolicies | None:
@@ -175,10 +173,16 @@ class AccessControl:
         if kinds == ADMIN:
             remark = f"Need admin permission for request code={command.code}"
             raise self._error(f"{remark}, but accessKey={account.user.username} is not")
+        client = connection.client_address[0]
         for needed in self._needed(command, kinds, actions):
-            decision = account.decision(needed, connection.client_address[0])
+            decision = account.decision(needed, client)
             if decision != "Allow":
-                raise self._denied(account, needed, decision, connection)
+                reason = "no matched policies." if decision is None else "the decision is deny."
+                what = f"{needed.kind}:{needed.name} from {client}"
+                raise self._error(
+                    f"User:{account.user.username} has no permission to access {what}, {reason}",
+                    f"No default permission for {needed.kind.lower()}:{needed.name}",
+                )
 
     # --- requests of administrators -------------------------------------------------------------
 
@@ -188,10 +192,8 @@ class AccessControl:
         before = self.accounts.get(header.access_key)
         secret = header.secret_key or (before.user.password if before else None)
         if min(len(header.access_key), len(secret or "")) <= SHORT_KEY:
-            who = f"The accessKey={header.access_key} and its secretKey"
-            raise ErrorResponse(
-                f"{who} cannot be null and length should longer than 6", UPDATE_FAILED
-            )
+            remark = f"The accessKey={header.access_key} and its secretKey cannot be null"
+            raise ErrorResponse(f"{remark} and length should longer than 6", UPDATE_FAILED)
         account = self._put(header.access_key, secret, admin=bool(header.admin))
         for kind, permissions in (("Topic", header.topic_perms), ("Group", header.group_perms)):
             pairs = [text.partition("=") for text in (permissions or "").split(",") if text]
@@ -312,17 +314,6 @@ class AccessControl:
         for kind in kinds.split():
             for name in sorted(names[kind] - {""}):
                 yield _resource(kind, name, actions)
-
-    def _denied(
-        self, account: Account, needed: Needed, decision: str | None, connection: ServerConnection
-    ) -> ErrorResponse:
-        reason = "no matched policies." if decision is None else "the decision is deny."
-        place = f"{needed.kind}:{needed.name} from {connection.client_address[0]}"
-        who = f"User:{account.user.username}"
-        return self._error(
-            f"{who} has no permission to access {place}, {reason}",
-            f"No default permission for {needed.kind.lower()}:{needed.name}",
-        )
 
     def _error(self, of_5: str, of_4: str | None = None) -> ErrorResponse:
         """Return a refusal with the remark of the version."""

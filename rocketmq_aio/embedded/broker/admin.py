@@ -51,7 +51,8 @@ SETTINGS: Final = KEPT_SETTINGS | {
 ALWAYS_0: Final = """dispatchBehindBytes msgPutTotalTodayMorning msgPutTotalYesterdayMorning
     msgGetTotalTodayMorning msgGetTotalYesterdayMorning sendThreadPoolQueueSize
     sendThreadPoolQueueHeadWaitTimeMills pullThreadPoolQueueSize
-    pullThreadPoolQueueHeadWaitTimeMills pageCacheLockTimeMills""".split()
+    pullThreadPoolQueueHeadWaitTimeMills pageCacheLockTimeMills commitLogMinOffset""".split()
+ALWAYS_0_IN_5: Final = "timerReadBehind timerOffsetBehind timerCongestNum".split()
 SETTINGS_4: Final = {"filterServerNums": "0"}
 SETTINGS_5: Final = {"recallMessageEnable": "false", "useServerSideResetOffset": "true"}
 
@@ -123,7 +124,6 @@ class AdminProcessor:
             "bootTimestamp": str(self._started_ms),
             "runtime": f"[ {uptime // 86400} days, {uptime // 3600 % 24} hours, "
             f"{uptime // 60 % 60} minutes, {uptime % 60} seconds ]",
-            "commitLogMinOffset": "0",
             "commitLogMaxOffset": str(stored.log_end),
             "earliestMessageTimeStamp": str(min(times, default=-1)),
             "putMessageTimesTotal": count,
@@ -139,8 +139,8 @@ class AdminProcessor:
             "pullThreadPoolQueueCapacity": "100000",
         }
         if state.version.is_5:
-            table |= {"brokerActive": "true", "timerReadBehind": "0", "timerOffsetBehind": "0"}
-            table |= {"timerCongestNum": "0", "timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
+            table |= dict.fromkeys(ALWAYS_0_IN_5, "0") | {"brokerActive": "true"}
+            table |= {"timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
         return {"table": table}
 
     @answers(RequestCode.GET_BROKER_HA_STATUS, version=5)

@@ -124,12 +124,9 @@ def _condition(evaluate: Evaluate) -> _Node:
 
 def _not(node: _Node) -> _Node:
     evaluate = node.as_condition()
-
-    def negated(properties: Mapping[str, str]) -> Value:
-        value = evaluate(properties)
-        return None if value is None else not value
-
-    return _condition(negated)
+    return _condition(
+        lambda properties: None if (value := evaluate(properties)) is None else not value
+    )
 
 
 def _joined(parts: Sequence[Evaluate], *, decisive: bool) -> _Node:
@@ -408,10 +405,11 @@ def _check_equality(left: _Node, right: _Node) -> None:
 
 def _negative(node: _Node) -> _Node:
     evaluate = node.evaluate
-    return _Node("negative", lambda properties: _negated(evaluate(properties)), node.value)
 
+    def negative(properties: Mapping[str, str]) -> Value:
+        value = evaluate(properties)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return -value
+        return None
 
-def _negated(value: Value) -> Value:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return -value
-    return None
+    return _Node("negative", negative, node.value)

@@ -17,16 +17,8 @@ from rocketmq_aio.protocol.header import Header
 from rocketmq_aio.protocol.requests.admin import DeleteGroup, SubscriptionGroupBody
 
 # Groups of every broker.
-SYSTEM_GROUPS: Final = (
-    "TOOLS_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-    "CID_SYS_RMQ_TRANS",
-)
+SYSTEM_GROUPS: Final = """TOOLS_CONSUMER FILTERSRV_CONSUMER SELF_TEST_C_GROUP CID_ONS-HTTP-PROXY
+    CID_ONSAPI_PULL CID_ONSAPI_PERMISSION CID_ONSAPI_OWNER CID_SYS_RMQ_TRANS""".split()
 
 
 class OfGroup(Header, frozen=True):
@@ -97,13 +89,9 @@ class GroupProcessor:
 
     @reads(Page, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def configs(self, page: Page) -> object:
-        groups = self._state.groups
-        body: dict[str, Any] = {
-            "subscriptionGroupTable": {name: groups[name] for name in page.of(groups)},
-            "dataVersion": self._state.data_version(),
-        }
-        if not self._state.version.is_5:
-            return body
-        body["forbiddenTable"] = {}
-        ext = {"totalGroupNum": str(len(groups))}
+        groups, is_5 = self._state.groups, self._state.version.is_5
+        table = {name: groups[name] for name in page.of(groups)}
+        body = {"subscriptionGroupTable": table, "dataVersion": self._state.data_version()}
+        body |= {"forbiddenTable": {}} if is_5 else {}
+        ext = {"totalGroupNum": str(len(groups))} if is_5 else {}
         return Response(ext=ext, body=msgspec.json.encode(body))

@@ -57,8 +57,7 @@ class LockProcessor:
             return
         self._cleared_at = now
         for group, held in list(self.owners.items()):
-            for queue in list(held):
-                if self.owner(group, queue) is None:
-                    del held[queue]
+            for queue in [each for each in held if self.owner(group, each) is None]:
+                del held[queue]
             if not held:
                 del self.owners[group]

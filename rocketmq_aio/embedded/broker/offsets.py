@@ -15,7 +15,7 @@ NONE_STORED = -1  # earliest store time of an empty queue
 
 
 class OffsetProcessor:
-    """Committed offsets, and minimum and maximum offsets of queues."""
+    """Responds with committed offsets, and with those of queues."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state

@@ -31,10 +31,8 @@ NEW_GROUP_5: Final[dict[str, Any]] = {
     "groupSysFlag": 0,
     "attributes": {},
 }
-ONLY_IN_5: Final = (
-    *("consumeMessageOrderly", "consumeTimeoutMinute"),
-    *("groupRetryPolicy", "groupSysFlag", "attributes"),
-)
+ONLY_IN_5: Final = """consumeMessageOrderly consumeTimeoutMinute groupRetryPolicy groupSysFlag
+    attributes""".split()
 NEW_GROUP: Final = {name: NEW_GROUP_5[name] for name in NEW_GROUP_5 if name not in ONLY_IN_5}
 ILLEGAL_OPERATION: Final = 604
 INVALID_PARAMETER: Final = 29  # since 5.3.2; earlier brokers return 1

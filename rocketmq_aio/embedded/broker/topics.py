@@ -89,11 +89,10 @@ class TopicProcessor:
 
     @reads(admin.DeleteTopicInBroker)
     def delete(self, header: admin.DeleteTopicInBroker) -> None:
-        name = header.topic
-        if not name.strip():
+        if not header.topic.strip():
             raise self._state.invalid("The specified topic is blank.")
-        self._check_not_system(name)
-        self._state.delete_topic(name)
+        self._check_not_system(header.topic)
+        self._state.delete_topic(header.topic)
 
     @reads(Command, RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, version=5)
     def create_static(self, command: Command) -> None:
@@ -103,10 +102,9 @@ class TopicProcessor:
 
     @reads(admin.GetTopicConfig, version=5)
     def config(self, header: admin.GetTopicConfig) -> dict[str, Any]:
-        name = header.topic
-        self._state.topic(name, "No topic in this broker. topic: {}")
-        mapping = self._state.mappings.get(name) if header.with_mapping else None
-        return self._body(name) | ({} if mapping is None else {"mappingDetail": mapping})
+        self._state.topic(header.topic, "No topic in this broker. topic: {}")
+        mapping = self._state.mappings.get(header.topic) if header.with_mapping else None
+        return self._body(header.topic) | ({} if mapping is None else {"mappingDetail": mapping})
 
     @reads(Page, RequestCode.GET_ALL_TOPIC_CONFIG)
     def configs(self, page: Page) -> object:
@@ -163,8 +161,7 @@ class TopicProcessor:
         return name in SYSTEM_TOPICS or name in own or name.startswith(SYSTEM_PREFIXES)
 
     def _check_not_system(self, name: str) -> None:
-        own = (self._state.name, self._state.cluster)
-        if self._is_system(name) and name not in own:
+        if self._is_system(name) and name not in (self._state.name, self._state.cluster):
             raise self._state.invalid(f"The topic[{name}] is conflict with system topic.")
 
 
