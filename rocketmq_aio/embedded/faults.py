@@ -431,10 +431,7 @@ def _names_of_body(body: bytes, topics: set[str], groups: set[str]) -> None:
 
 
 def _codes(requests: Requests) -> frozenset[int] | None:
-    """Return the codes of *requests*; None: all.
-
-    :raises ValueError: a kind is unknown, or there is none
-    """
+    """Return the codes of *requests*, None for all; ValueError if one is unknown, or none given."""
     if requests is None:
         return None
     if isinstance(requests, str) or not isinstance(requests, Iterable):
@@ -457,11 +454,7 @@ def _executed(where: Selection) -> bool:
 
 
 def _check(where: Selection, names: Collection[str]) -> None:
-    """Raise for a selection that no request can meet.
-
-    :raises TypeError: the fault has no such argument, or it is no text
-    :raises ValueError: *times* is below 1, or no server has the name *broker*
-    """
+    """Raise TypeError or ValueError for a selection that no request can meet."""
     if unknown := sorted(where.keys() - _SELECTION):
         expected = ", ".join(sorted(_SELECTION))
         raise TypeError(f"{unknown[0]}: this fault has no such argument; it has {expected}")

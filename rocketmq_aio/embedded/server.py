@@ -388,10 +388,7 @@ class EmbeddedServer:
         task.add_done_callback(respond)
 
     def _failed(self, error: Exception, command: Command, *, scripted: bool) -> Outcome:
-        """Return the outcome of a request whose handler raised.
-
-        :param scripted: by the handler of a fault
-        """
+        """Return the outcome of a request whose handler raised; *scripted*: that of a fault."""
         if isinstance(error, Close | ErrorResponse | CodecError):
             return self.error_outcome(error)
         if scripted:

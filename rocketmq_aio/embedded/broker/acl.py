@@ -115,10 +115,7 @@ class Account:
             self.entries[resource] = PolicyEntry(resource=resource, actions=actions)
 
     def decision(self, needed: Needed, client: str) -> str | None:
-        """Return the decision of the most specific entry; None: none matches.
-
-        :param client: the IP address of the request
-        """
+        """Return the decision of the most specific entry for the IP address *client*, if any."""
         resource = f"{needed.kind}:{needed.name}"
         for pattern in sorted(self.entries, key=len, reverse=True):
             is_prefix = pattern.endswith("*") and resource.startswith(pattern[:-1])
@@ -162,10 +159,7 @@ class AccessControl:
         self.enabled = bool(self.accounts)
 
     def check(self, command: Command, connection: ServerConnection) -> None:
-        """Verify the account of *command* and its permissions.
-
-        :raises ErrorResponse: one of them is missing
-        """
+        """Verify the account of *command* and its permissions; ErrorResponse if one is missing."""
         account = self._authenticated(command)
         if account.user.user_type == SUPER:
             return

@@ -75,10 +75,7 @@ def real_message(stored: StoredMessage) -> NewMessage:
 
 
 def number(properties: Mapping[str, str], name: str) -> int:
-    """Return a numeric property, 0 without it.
-
-    :raises ErrorResponse: it is not a number
-    """
+    """Return a numeric property, 0 without it; ErrorResponse if it is no number."""
     text = properties.get(name, "0")
     with suppress(ValueError):
         if -MAX_LONG <= (value := int(text)) <= MAX_LONG:

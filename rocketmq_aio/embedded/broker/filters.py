@@ -217,10 +217,7 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """Recursive-descent parser with one token of lookahead.
-
-    Like the parser of brokers, it ignores what follows a complete expression.
-    """
+    """Recursive-descent parser; like that of brokers, it ignores what follows an expression."""
 
     def __init__(self, text: str, *, is_5: bool) -> None:
         self._words = _WORDS | _TEXT_TESTS.keys() if is_5 else _WORDS

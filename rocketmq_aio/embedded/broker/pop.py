@@ -281,10 +281,7 @@ class PopProcessor:
         return self._state.store.topics[queue.topic].queues[queue.queue_id]
 
     def _begin(self, group: str, queue: PopQueue, log: QueueLog, *, first: int = 0) -> int:
-        """Return the offset to pop next: the committed one.
-
-        :param first: where a group without it begins
-        """
+        """Return the offset to pop next: the committed one, or *first*."""
         key = group, queue.topic, queue.queue_id
         return max(self._state.committed.get(key, first), log.min_offset)
 

@@ -21,10 +21,7 @@ BUSY: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
 def check_writable(command: Command, version: Version, *, is_master: bool) -> None:
-    """Raise the response of a broker that stores no messages to *command*, if it is a write.
-
-    :raises ErrorResponse: it is
-    """
+    """Raise the ErrorResponse of a broker that stores no messages, if *command* is a write."""
     code = command.code
     is_send_back = code == RequestCode.CONSUMER_SEND_MSG_BACK
     if not is_master and version.is_5 and (is_send_back or code in KINDS["send"]):

@@ -81,11 +81,7 @@ class BrokerState:
         self.delivery_rate = Rate(self.clock, RATE_SECONDS)
 
     def topic(self, name: str, unknown: str = "topic[{}] not exist, apply first please!") -> Topic:
-        """Return the topic.
-
-        :param unknown: the remark without its name
-        :raises ErrorResponse: it does not exist
-        """
+        """Return a topic; ErrorResponse with the remark *unknown* if it does not exist."""
         try:
             return self.store.topics[name]
         except KeyError:
@@ -168,11 +164,7 @@ class BrokerState:
     def group(
         self, name: str, unknown: str = "subscription group [{}] does not exist"
     ) -> dict[str, Any]:
-        """Return the settings of a group.
-
-        :param unknown: the remark without its name
-        :raises ErrorResponse: it does not exist
-        """
+        """Return the settings of a group; ErrorResponse if it does not exist, as in `topic`."""
         if name not in self.groups:
             remark = unknown.format(name)
             raise ErrorResponse(remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)

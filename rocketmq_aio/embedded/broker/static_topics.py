@@ -87,10 +87,7 @@ class StaticTopics:
         return replace(info, curr_id_map=owned)
 
     def process(self, command: Command, connection: ServerConnection) -> HandlerResult:
-        """Execute *command*, which may be about a logical queue.
-
-        :raises ErrorResponse: this broker does not own it
-        """
+        """Execute *command*; ErrorResponse if it is about a logical queue of another broker."""
         kind, ext = self._kinds.get(command.code), command.ext_fields()
         topic_field, queue_field = SEND_FIELDS if command.code in SENDS else FIELDS
         mapping = self._state.mappings.get(ext.get(topic_field, ""))

@@ -296,10 +296,7 @@ class MessageStore:
     def append_encoded(
         self, message: NewMessage, properties: bytes, entry: tuple[int, bytes] | None = None
     ) -> StoredMessage:
-        """Store *message* with encoded properties.
-
-        :param entry: flag and body of an entry, if *message* is a batch
-        """
+        """Store *message*, or one *entry* (flag, body) of a batch, with encoded properties."""
         topic, queue_id = message.topic, message.queue_id
         log = self.topics[topic].queues[queue_id]
         now = self.clock.now_ms()
