@@ -115,7 +115,8 @@ class Commits:
         return updated, lost
 
     def _note_stored(self, assigned: QueueState, offset: int) -> None:
-        assigned.note_committed()
+        if assigned.committable >= offset:  # else it was set back meanwhile
+            assigned.note_committed()
         if assigned.committable == offset:
             assigned.commit_due = self._may_be_undone(assigned.queue)
 

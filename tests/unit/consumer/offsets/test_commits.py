@@ -8,6 +8,7 @@ import pytest
 from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
+from rocketmq_aio.consumer.group.stall_recovery import CommitFence
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
@@ -382,6 +383,23 @@ async def test_a_reset_while_a_position_is_stored_stays_due(
 
     await commits.commit_progress([assigned])
     assert store.kept == {queue(0): 2}
+
+
+async def test_a_seek_back_during_a_commit_is_still_committed_if_others_may_have_the_queue(
+    store: AppStore, table: dict[MessageQueue, PolledQueue], events: list[ConsumerEvent]
+) -> None:
+    fence = CommitFence(store, table)
+    commits = ManualCommits(store, table, automatic=True, fence=fence, on_event=events.append)
+    store.may_persist = asyncio.Event()
+    committing = asyncio.create_task(commits.commit_progress([table[queue(0)]]))
+    await until(lambda: store.called("persist"))
+    table[queue(0)].seek(1)
+    store.may_persist.set()
+    await committing
+    fence.invalidate()
+    await commits.commit_progress([table[queue(0)]])
+
+    assert store.kept == {queue(0): 1}
 
 
 @pytest.mark.parametrize("automatic", [False, True])
