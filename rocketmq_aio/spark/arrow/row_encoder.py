@@ -127,9 +127,9 @@ class _RowEncoder:
 
     def bodies(self, most_bytes: int) -> Column:
         bodies = self._columns["body"].cast(pa.binary())
-        self._reject(bodies.is_null(), lambda at: "its body is null")
+        self._reject(bodies.is_null(), "its body is null")
         lengths = pc.binary_length(bodies)
-        self._reject(pc.equal(lengths, 0), lambda at: "its body is empty, which brokers reject")
+        self._reject(pc.equal(lengths, 0), "its body is empty, which brokers reject")
         self._reject(
             pc.greater(lengths, most_bytes),
             lambda at: f"its body has {lengths[at].as_py()} bytes, the maximum is {most_bytes}",
@@ -185,7 +185,7 @@ class _RowEncoder:
             return None, None
         self._reject(
             pc.not_equal(brokers.is_null(), ids.is_null()),
-            lambda at: "brokerName and queueId name a queue together: set both or none",
+            "brokerName and queueId name a queue together: set both or none",
         )
         return brokers, self.numbers("queueId", least=0)
 
@@ -208,7 +208,7 @@ class _RowEncoder:
 
     def _topics(self) -> Column:
         self.topics = topics = self._columns["topic"]
-        self._reject(topics.is_null(), lambda at: "its topic is null")
+        self._reject(topics.is_null(), "its topic is null")
         for name in pc.unique(topics).to_pylist():
             if fault := sink_fault(name):
                 raise self._error(topics.index(name).as_py(), fault)
@@ -220,10 +220,8 @@ class _RowEncoder:
             return self._text("keys")
         flat = keys.flatten()
         wrong = pc.or_kleene(pc.match_substring(flat, " "), pc.equal(pc.utf8_length(flat), 0))
-        if flat.null_count or pc.any(wrong).as_py():
-            wrong = wrong.fill_null(True)
-            at = pc.list_parent_indices(keys).filter(wrong)[0].as_py()
-            raise self._error(at, "keys: one of them is null, empty or holds a space")
+        reason = "keys: one of them is null, empty or holds a space"
+        self._reject(wrong.fill_null(True), reason, pc.list_parent_indices(keys))
         self._columns["keys"] = pc.binary_join(keys, " ")
         return self._text("keys")
 
@@ -235,13 +233,12 @@ class _RowEncoder:
         if pc.min(pc.binary_length(text)).as_py() == 0:
             text = pc.if_else(pc.equal(pc.binary_length(text), 0), None, text)
             self._columns[name] = text
-        self._check_text(name, text, lambda at: at)
+        self._check_text(name, text)
         return text
 
     def _sharding_keys(self) -> Column | None:
         if (keys := self._text("shardingKey")) is not None:
-            blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(keys)), 0)
-            self._reject(blank, lambda at: "its shardingKey is blank: give a text, or null")
+            self._reject(_is_blank(keys), "its shardingKey is blank: give a text, or null")
         return keys
 
     def _is_set(self, name: str) -> Column | None:
@@ -255,8 +252,8 @@ class _RowEncoder:
     def _reject_both(self, name: str, other: str) -> None:
         first, second = self._is_set(name), self._is_set(other)
         if first is not None and second is not None:
-            reason = f"it has a {name} and a {other}: set one of them"
-            self._reject(pc.and_(first, second), lambda at: reason)
+            both = pc.and_(first, second)
+            self._reject(both, f"it has a {name} and a {other}: set one of them")
 
     def _delay_levels(self) -> Column | None:
         if (levels := self._levels()) is None:
@@ -291,9 +288,17 @@ class _RowEncoder:
         flat = lists.flatten()
         names, texts = flat.field("key"), flat.field("value")
         parents = pc.list_parent_indices(lists)
-        self._check_names(names, parents)
+        self._reject(
+            pc.is_in(names, value_set=_reserved()),
+            lambda at: (
+                f"property name {names[at].as_py()!r} is reserved: keys, tags and others have "
+                "columns of their own; drop the rest with map_filter"
+            ),
+            parents,
+        )
+        self._reject(_is_blank(names), "a property has a blank name", parents)
         for each in (names, texts):
-            self._check_text("properties", each, lambda at: parents[at].as_py())
+            self._check_text("properties", each, parents)
         pairs = pc.binary_join_element_wise(
             names, pa.scalar("\x01"), texts, pa.scalar("\x02"), pa.scalar("")
         )
@@ -304,42 +309,34 @@ class _RowEncoder:
         offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
         return pc.binary_join(pa.ListArray.from_arrays(offsets, pairs), "").cast(pa.binary())
 
-    def _check_names(self, names: Column, parents: Column) -> None:
-        reserved = pc.is_in(names, value_set=_reserved())
-        if pc.any(reserved).as_py():
-            place = reserved.index(True).as_py()
-            reason = f"property name {names[place].as_py()!r} is reserved: keys, tags and others "
-            reason += "have columns of their own; drop the rest with map_filter"
-            raise self._error(parents[place].as_py(), reason)
-        empty = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(names)), 0)
-        if pc.any(empty).as_py():
-            at = parents[empty.index(True).as_py()].as_py()
-            raise self._error(at, "a property has a blank name")
-
-    def _check_text(self, name: str, text: Column, row_of: Callable[[int], int]) -> None:
+    def _check_text(self, name: str, text: Column, parents: Column | None = None) -> None:
         """Reject invalid UTF-8 and text with the separators of properties."""
         try:
             text.validate(full=True)
         except pa.ArrowInvalid as error:
             raise self._error(0, f"{name}: {error} (in this record batch)") from None
         raw = bytes_of(text)
-        if NAME_END not in raw and PAIR_END not in raw:
-            return
-        wrong = pc.match_substring_regex(text, "[\x01\x02]").fill_null(False)
-        if pc.any(wrong).as_py():
-            at = row_of(wrong.index(True).as_py())
-            raise self._error(at, f"{name} may not hold U+0001, U+0002")
+        if NAME_END in raw or PAIR_END in raw:
+            wrong = pc.match_substring_regex(text, "[\x01\x02]")
+            self._reject(wrong, f"{name} may not hold U+0001, U+0002", parents)
 
-    def _reject(self, wrong: Column, reason: Callable[[int], str]) -> None:
-        """Raise the error for the first row that is *wrong*."""
+    def _reject(
+        self, wrong: Column, reason: str | Callable[[int], str], parents: Column | None = None
+    ) -> None:
+        """Raise the error for the first element that is *wrong*; *parents* are the rows of all."""
         if pc.any(wrong).as_py():
             at = wrong.fill_null(False).index(True).as_py()
-            raise self._error(at, reason(at))
+            row = at if parents is None else parents[at].as_py()
+            raise self._error(row, reason if isinstance(reason, str) else reason(at))
 
     def _error(self, at: int, reason: str) -> InvalidMessageError:
         topics = self.topics
         topic = topics if isinstance(topics, str) else topics[at].as_py()
         return InvalidMessageError(topic, f"row {self._first_row + at} of the task: {reason}")
+
+
+def _is_blank(texts: Column) -> Column:
+    return pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
 
 
 @cache
