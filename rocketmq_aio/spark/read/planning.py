@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
@@ -63,13 +63,6 @@ def _split(piece: Range, count: int) -> list[Range]:
     return [piece._replace(start=start, end=end) for start, end in pairwise(bounds)]
 
 
-@dataclass(order=True)
-class _Bin:
-    size: int
-    number: int
-    ranges: list[Range] = field(default_factory=list, compare=False)
-
-
 def _pack(pieces: list[Range], options: ReadOptions) -> list[list[Range]]:
     least = options.min_records_per_partition
     if options.max_records_per_partition is not None:
@@ -101,13 +94,12 @@ def _shares(by_broker: dict[str, list[Range]], count: int) -> dict[str, int]:
 def _fill(pieces: list[Range], count: int, options: ReadOptions) -> list[list[Range]]:
     """Put each range, the largest first, into the task with the fewest offsets."""
     most = options.max_records_per_partition if options.max_partitions is None else None
-    tasks = [_Bin(0, number) for number in range(count)]
+    tasks: list[tuple[int, int, list[Range]]] = [(0, number, []) for number in range(count)]
     for piece in sorted(pieces, key=lambda each: (-each.size, each)):
-        task = heapq.heappop(tasks)
-        if most is not None and task.size and task.size + piece.size > most:
-            heapq.heappush(tasks, task)
-            task = _Bin(0, len(tasks))
-        task.size += piece.size
-        task.ranges.append(piece)
-        heapq.heappush(tasks, task)
-    return [task.ranges for task in tasks if task.ranges]
+        size, number, ranges = tasks[0]  # distinct numbers: ranges are not compared
+        if most is not None and size and size + piece.size > most:
+            heapq.heappush(tasks, (piece.size, len(tasks), [piece]))
+        else:
+            ranges.append(piece)
+            heapq.heapreplace(tasks, (size + piece.size, number, ranges))
+    return [ranges for _, _, ranges in tasks if ranges]
