@@ -23,22 +23,26 @@ FIRST_BYTES: Final = 64 * 1024
 BATCH_BYTES: Final = 1024 * 1024
 
 
-class RocketMQBatchReader(DataSourceReader):
-    """Reads the messages that the topics hold when `partitions` is called."""
+class Reader:
+    """Common base of batch and stream readers; pickled to the tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         check_schema(schema)
         self._options = options
         self._schema = schema
 
-    def partitions(self) -> list[InputPartition]:
-        """Return the partitions that the tasks read."""
-        return [*plan(batch_ranges(self._options), self._options)]
-
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the messages of a partition; none if the plan was empty."""
         ranges = partition.ranges if isinstance(partition, QueuePartition) else ()
         return read(ranges, self._options, self._schema)
+
+
+class RocketMQBatchReader(Reader, DataSourceReader):
+    """Reads the messages that the topics hold when `partitions` is called."""
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the partitions that the tasks read."""
+        return [*plan(batch_ranges(self._options), self._options)]
 
 
 def read(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -19,23 +18,20 @@ from pyspark.sql.types import StructType
 
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.arrow.columns import check_schema
 from rocketmq_aio.spark.offsets import StreamOffset
 from rocketmq_aio.spark.options.source_options import ReadOptions
-from rocketmq_aio.spark.read.batch_reader import read
+from rocketmq_aio.spark.read.batch_reader import Reader
 from rocketmq_aio.spark.read.metadata import Metadata
 from rocketmq_aio.spark.read.micro_batches import MicroBatches
-from rocketmq_aio.spark.read.planning import QueuePartition, plan_between
+from rocketmq_aio.spark.read.planning import plan_between
 from rocketmq_aio.spark.runtime import Runtime
 
 
-class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class RocketMQStreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics in micro-batches; a repeated batch has the same ranges."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        check_schema(schema)
-        self._options = options
-        self._schema = schema
+        super().__init__(options, schema)
         # Only in the process that runs the query; the runtime keeps its clients open.
         self._batches: MicroBatches | None = None
         self._clients: Runtime | None = None
@@ -75,13 +71,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the partitions of a batch without any request: a repeated batch is the same."""
-        between = StreamOffset.from_json(start), StreamOffset.from_json(end)
-        return plan_between(*between, self._options)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the messages of a partition."""
-        ranges = partition.ranges if isinstance(partition, QueuePartition) else ()
-        return read(ranges, self._options, self._schema)
+        begin, until = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        return plan_between(begin, until, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit *end* for the group if ``commitOffsets`` is set."""
