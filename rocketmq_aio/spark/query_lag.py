@@ -132,16 +132,10 @@ def _behind(source: Mapping[str, Any]) -> Offsets:
 
 def _offset(value: object) -> StreamOffset | None:
     """Return an offset of this source; None for other sources, such as a Kafka topic ``end``."""
-    found = _json(value)
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
     if not isinstance(found, dict) or found.get("v") != VERSION or "end" not in found:
         return None
     return StreamOffset.from_json(found)
-
-
-def _json(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return None
