@@ -183,11 +183,8 @@ class Metadata:
         return bool(registered) and self._brokers.get(topic, set()) <= registered
 
     async def registered(self) -> set[str]:
-        """Return the names of the registered brokers; none if no name server answers."""
-        try:
-            return await registered_brokers(self._instance)
-        except RocketMQError:
-            return set()
+        """Return the result of `registered_brokers`."""
+        return await registered_brokers(self._instance)
 
     async def extents(
         self, queues: Iterable[Queue], read_up_to: Mapping[Queue, int] = NO_OFFSETS
@@ -272,9 +269,8 @@ class Metadata:
             return await self._retry(address, consumer_ids)
 
         routes = map(self._instance.routes.known, topics)
-        brokers = {name for route in routes if route is not None for name in route.brokers}
-        masters = filter(None, map(self._instance.routes.master, brokers))
-        found = await _gather(sorted(set(masters)), member_ids)
+        masters = {each for route in routes if route is not None for each in route.masters}
+        found = await _gather(sorted(masters), member_ids)
         return {each for ids in found.values() for each in ids}
 
     def retry_pauses(self, server: str | None = None) -> Iterator[float]:
@@ -356,8 +352,11 @@ async def listed_topics(instance: MQClientInstance, pattern: str) -> list[str]:
 
 
 async def registered_brokers(instance: MQClientInstance) -> set[str]:
-    """Return the names of the brokers that are registered now."""
-    return set((await _cluster_info(instance)).broker_addr_table)
+    """Return the names of the registered brokers; none if no name server answers."""
+    try:
+        return set((await _cluster_info(instance)).broker_addr_table)
+    except RocketMQError:
+        return set()
 
 
 async def _cluster_info(instance: MQClientInstance) -> ClusterInfoBody:

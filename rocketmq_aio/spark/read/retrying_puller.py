@@ -41,7 +41,7 @@ FATAL: Final = (
     PermissionDeniedError,
     SubscriptionError,
 )
-NO_GROUP: Final = int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+NO_GROUP: Final = "; the group (option group) must exist where brokers do not create groups"
 
 Brokers = Callable[[], Awaitable[Collection[str]]]  # names of the registered brokers
 
@@ -110,21 +110,27 @@ class RetryingPuller:
             reason, cause = "", None
             try:
                 response = await self._pull(cursor, at, count, timeout, suggested=suggested)
-                if makes_progress(response, at) and (
-                    not suggested or is_valid_from_slave(response)
-                ):
+                if makes_progress(response, at, suggested=suggested):
                     cursor.progressed = loop.time()
                     return response
-                reason = describe(response)
+                reason = (
+                    f"the broker returned {response.status.value} with next offset "
+                    f"{response.next_offset}, the queue has {response.min_offset} to "
+                    f"{response.max_offset}"
+                )
             except FATAL as error:
-                raise ReadError(cursor.wanted, at, fatal_reason(error)) from error
+                no_group = getattr(error, "code", None) == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+                reason = f"{error}{NO_GROUP if no_group else ''}"
+                raise ReadError(cursor.wanted, at, reason) from error
             except RocketMQError as error:
                 reason, cause = str(error), error
             if loop.time() - max(started, cursor.progressed) > seconds:
                 limit = f"no progress for pullTimeoutMs={self._options.pull_timeout_ms}"
-                kind: type[ReadError] = ReadError
-                if isinstance(cause, RouteNotFoundError) and await self._is_registered(cursor):
-                    kind = TopicDeletedError
+                # The routes of an unavailable broker disappear, too.
+                is_gone = isinstance(cause, RouteNotFoundError) and (
+                    cursor.wanted.broker in await self._registered()
+                )
+                kind = TopicDeletedError if is_gone else ReadError
                 raise kind(cursor.wanted, at, f"{limit}: {reason}") from cause
             if not suggested:
                 await anyio.sleep(backoff.next_pause())
@@ -146,13 +152,6 @@ class RetryingPuller:
                 return response
             await anyio.sleep(pause)
 
-    async def _is_registered(self, cursor: RangeCursor) -> bool:
-        """Whether the broker is registered: the routes of an unavailable broker disappear."""
-        try:
-            return cursor.wanted.broker in await self._registered()
-        except RocketMQError:
-            return False
-
 
 def cursor_of(wanted: Range, options: ReadOptions) -> RangeCursor:
     """Return a cursor at the start of *wanted*."""
@@ -171,12 +170,15 @@ def is_filtered(wanted: Subscription) -> bool:
     return wanted.is_sql or bool(wanted.tags)
 
 
-def makes_progress(response: RawPull, at: int) -> bool:
-    """Whether the response has messages at the offset, another one to continue at, or none."""
+def makes_progress(response: RawPull, at: int, *, suggested: bool) -> bool:
+    """Whether the response has messages at the offset, another one to continue at, or none.
+
+    :param suggested: it may come from a slave, whose end is not that of the queue
+    """
     if response.status in (PullStatus.FOUND, PullStatus.NO_MATCH):
         return response.next_offset > at
     illegal = response.status is PullStatus.OFFSET_ILLEGAL
-    return is_cut(response, at) or (illegal and response.next_offset != at)
+    return not suggested and (is_cut(response, at) or (illegal and response.next_offset != at))
 
 
 def is_cut(response: RawPull, at: int) -> bool:
@@ -184,23 +186,3 @@ def is_cut(response: RawPull, at: int) -> bool:
     if response.status is PullStatus.NO_NEW:
         return response.max_offset <= at
     return response.status is PullStatus.OFFSET_ILLEGAL and response.next_offset < at
-
-
-def is_valid_from_slave(response: RawPull) -> bool:
-    """Whether the response is valid from a slave, which may be behind its master."""
-    return response.status in (PullStatus.FOUND, PullStatus.NO_MATCH)
-
-
-def describe(response: RawPull) -> str:
-    """Return a description of a response without progress."""
-    return (
-        f"the broker returned {response.status.value} with next offset {response.next_offset}, "
-        f"the queue has {response.min_offset} to {response.max_offset}"
-    )
-
-
-def fatal_reason(error: RocketMQError) -> str:
-    """Return the reason of an error that no retry can fix, and the way out."""
-    if getattr(error, "code", None) == NO_GROUP:
-        return f"{error}; the group (option group) must exist where brokers do not create groups"
-    return str(error)
