@@ -15,7 +15,6 @@ from rocketmq_aio.consumer.pull.result import PullStatus
 from rocketmq_aio.errors import AuthError, ConfigError, PermissionDeniedError, SubscriptionError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.codes import MASTER_ID
 from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.summary import Summary
@@ -123,9 +122,7 @@ def lag(settings: LagSettings) -> LagSummary:
 async def _has_members(instance: MQClientInstance, settings: LagSettings) -> bool:
     """Return whether the group has members at the masters of the topics."""
     routes = [await instance.routes.get(topic) for topic in settings.topics]
-    brokers = [addresses for route in routes for addresses in route.brokers.values()]
-    masters = {addresses[MASTER_ID] for addresses in brokers if MASTER_ID in addresses}
-    for master in sorted(masters):
+    for master in sorted({each for route in routes for each in route.masters}):
         if await instance.broker.consumer_ids_at(settings.connection.group, master):
             return True
     return False

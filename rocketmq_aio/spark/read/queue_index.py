@@ -16,11 +16,8 @@ from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.codes import ResponseCode
-from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import GetBrokerRuntime, KVTable
 from rocketmq_aio.remoting.gather import gather_limited
-from rocketmq_aio.remoting.response_errors import broker_error
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.read.data_loss import warn
 
@@ -69,10 +66,7 @@ async def _wait(instance: MQClientInstance, broker: str) -> None:
 
 async def _log(instance: MQClientInstance, broker: str, address: str) -> _Log | None:
     try:
-        command = await instance.remoting.request(address, GetBrokerRuntime())
-        if command.code != ResponseCode.SUCCESS:
-            raise broker_error(command, address)
-        table = read_body(command.body, KVTable).table
+        table = (await instance.broker.read(address, GetBrokerRuntime(), KVTable)).table
         return _Log(int(table["commitLogMaxOffset"]), int(table["dispatchBehindBytes"]))
     except (RocketMQError, KeyError, ValueError) as error:
         logger.info("index_unknown", broker=broker, reason=str(error))
