@@ -13,7 +13,6 @@ from typing import Any, Final
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession, functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from rocketmq_aio.config.validation import settings
@@ -238,13 +237,15 @@ def _has_rows(spark: SparkSession, target: Target) -> bool:
 
 def _start_queries(spark: SparkSession, settings: IngestSettings) -> list[StreamingQuery]:
     if settings.body is None:
-        return [_start_query(_read_stream(spark, settings), settings)]
+        return [_start_query(_read_stream(spark, settings), settings, settings.target, GOOD_NAME)]
     selection = replace(settings.selection, start=_stored_start(spark, settings))
     one_start = replace(settings, selection=selection)
     good, bad = (_parse(_read_stream(spark, one_start), settings.body) for _ in range(2))
-    first = _start_query(good.where(~F.col(BAD)).drop(BAD, "body"), settings)
+    good, bad = good.where(~F.col(BAD)).drop(BAD, "body"), bad.where(BAD).drop(BAD, VALUE)
+    bad_target = Target(path=settings.bad_rows, partition_by=())
+    first = _start_query(good, settings, settings.target, GOOD_NAME)
     try:
-        return [first, _start_bad_query(bad.where(BAD).drop(BAD, VALUE), settings)]
+        return [first, _start_query(bad, settings, bad_target, BAD_NAME)]
     except BaseException:
         first.stop()
         raise
@@ -275,26 +276,20 @@ def _parse(messages: DataFrame, body: BodySchema) -> DataFrame:
     return rows.observe(OBSERVED, F.count(F.lit(1)).alias("rows"), F.count_if(BAD).alias(BAD))
 
 
-def _start_query(rows: DataFrame, settings: IngestSettings) -> StreamingQuery:
-    target = settings.target
-    writer = prepare_rows(rows, target).writeStream.format(target.format)
-    writer = _configure(writer.options(**format_options(target)), settings, GOOD_NAME)
+def _start_query(
+    rows: DataFrame, settings: IngestSettings, target: Target, name: str
+) -> StreamingQuery:
+    writer = prepare_rows(rows, target).writeStream.format(target.format).outputMode("append")
+    writer = writer.options(**format_options(target))
+    writer = writer.option("checkpointLocation", below(settings.checkpoint, name))
+    if settings.once:
+        writer = writer.trigger(availableNow=True)
+    else:
+        interval = f"{round(settings.trigger_seconds * 1000)} milliseconds"
+        writer = writer.trigger(processingTime=interval)
     if target.partition_by:
         writer = writer.partitionBy(*target.partition_by)
     return writer.start(target.path) if target.table is None else writer.toTable(target.table)
-
-
-def _start_bad_query(rows: DataFrame, settings: IngestSettings) -> StreamingQuery:
-    writer = _configure(rows.writeStream.format("parquet"), settings, BAD_NAME)
-    return writer.start(settings.bad_rows)
-
-
-def _configure(writer: DataStreamWriter, settings: IngestSettings, name: str) -> DataStreamWriter:
-    folder = below(settings.checkpoint, name)
-    writer = writer.outputMode("append").option("checkpointLocation", folder)
-    if settings.once:
-        return writer.trigger(availableNow=True)
-    return writer.trigger(processingTime=f"{round(settings.trigger_seconds * 1000)} milliseconds")
 
 
 def _wait_for_end(
