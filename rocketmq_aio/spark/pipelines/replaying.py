@@ -21,9 +21,9 @@ from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS
 from rocketmq_aio.spark.pipelines.row_counts import count_problems, count_rows, explain_gaps
 from rocketmq_aio.spark.pipelines.selection import (
     Selection,
-    end_options,
     merge_options,
     plan_ranges,
+    position_options,
     read_ranges,
 )
 from rocketmq_aio.spark.pipelines.sending import (
@@ -129,7 +129,7 @@ def _may_read(selection: Selection, topic: str | None) -> bool:
 
 def _is_open(end: str, queues: Set[Queue], now: float) -> bool:
     """Return whether *end* moves with time in any of *queues*."""
-    ending = end_options(end)
+    ending = position_options("ending", end)
     if "endingTimestamp" in ending:
         return int(ending["endingTimestamp"]) > now * 1000
     offsets = values.offsets("latest")("end", ending["endingOffsets"])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import field, fields
 from itertools import chain
-from typing import Final
+from typing import Final, get_args
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,13 +14,18 @@ from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.offsets import Range, nested
 from rocketmq_aio.spark.options import values as values
-from rocketmq_aio.spark.options.source_options import OPTIONS, Connection, read_options
+from rocketmq_aio.spark.options.source_options import (
+    OPTIONS,
+    Connection,
+    EndingWord,
+    StartingWord,
+    read_options,
+)
 from rocketmq_aio.spark.read.start_end import batch_ranges
 
 FORMAT: Final = "rocketmq"
 ALL: Final = "*"
-START_WORDS: Final = ("earliest", "latest", "group")
-END_WORDS: Final = ("latest",)
+WORDS: Final = {"starting": get_args(StartingWord), "ending": get_args(EndingWord)}
 
 
 @settings
@@ -49,8 +54,8 @@ class Selection:
             raise ConfigError("topics", self.topics, "give topics or a pattern, one of them")
         if self.sql is not None and self.expression != ALL:
             raise ConfigError("sql", self.sql, "give an expression or sql, one of them")
-        start_options(self.start)  # raises on an invalid position
-        end_options(self.end)
+        position_options("starting", self.start)  # raises on an invalid position
+        position_options("ending", self.end)
 
     @property
     def filtered(self) -> bool:
@@ -60,7 +65,8 @@ class Selection:
 
 def batch_options(connection: Connection, selection: Selection) -> dict[str, str]:
     """Return the options of a batch read."""
-    return merge_options(stream_options(connection, selection), end_options(selection.end))
+    end = position_options("ending", selection.end)
+    return merge_options(stream_options(connection, selection), end)
 
 
 def stream_options(connection: Connection, selection: Selection) -> dict[str, str]:
@@ -70,7 +76,7 @@ def stream_options(connection: Connection, selection: Selection) -> dict[str, st
     return merge_options(
         connection_options(connection),
         topics if pattern is None else {"subscribePattern": pattern},
-        start_options(selection.start),
+        position_options("starting", selection.start),
         _filter_options(selection),
     )
 
@@ -94,18 +100,12 @@ def connection_options(connection: Connection) -> dict[str, str]:
     }
 
 
-def start_options(text: str) -> dict[str, str]:
-    """Return the option for a start: a word, a time or offsets as JSON, else `ConfigError`."""
-    return _position("starting", text, START_WORDS)
+def position_options(kind: str, text: str) -> dict[str, str]:
+    """Return the option for a start or an exclusive end; *kind* is ``starting`` or ``ending``.
 
-
-def end_options(text: str) -> dict[str, str]:
-    """Return the option for the exclusive end *text*; see `start_options`."""
-    return _position("ending", text, END_WORDS)
-
-
-def _position(kind: str, text: str, words: Sequence[str]) -> dict[str, str]:
-    plain, option = text.strip(), f"{kind}Timestamp"
+    :raises ConfigError: *text* is not a word, a time or offsets as JSON
+    """
+    plain, option, words = text.strip(), f"{kind}Timestamp", WORDS[kind]
     if plain.lower() in words or plain.startswith("{"):
         return {f"{kind}Offsets": plain}
     try:
