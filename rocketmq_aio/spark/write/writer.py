@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from hashlib import blake2b
 from typing import Any, Final
@@ -41,18 +41,13 @@ ADVICE: Final = (
 ENCODE_AHEAD: Final = 1  # record batches encoded while another one is sent
 
 
-def check_mode(*, overwrite: bool) -> None:
-    """Raise `ConfigError` for modes other than append."""
-    if overwrite:
-        reason = 'messages are never replaced: use mode("append") or outputMode("append")'
-        raise ConfigError("mode", "overwrite or complete", reason)
-
-
 class _Writer:
     """Common base of batch and streaming writers; pickled to the tasks."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-        check_mode(overwrite=overwrite)
+        if overwrite:
+            reason = 'messages are never replaced: use mode("append") or outputMode("append")'
+            raise ConfigError("mode", "overwrite or complete", reason)
         check_columns(schema, options.topic)
         self._options = options
         self._own_id = uuid.uuid4().hex
@@ -122,10 +117,6 @@ def id_prefix(*parts: str) -> str:
     return blake2b(whole, digest_size=PREFIX_BYTES).hexdigest().upper()
 
 
-def _not_empty(batches: Iterable[Any]) -> Iterator[Any]:
-    return (some for batch in batches for some in slices(batch) if some.num_rows)
-
-
 class WriteTask:
     """Write task: encodes record batches in its thread while the loop sends the previous one."""
 
@@ -141,7 +132,7 @@ class WriteTask:
         """Send all rows; after a failure no further requests are sent."""
         sender: RequestSender | None = None
         try:
-            for some in _not_empty(batches):
+            for some in (some for batch in batches for some in slices(batch) if some.num_rows):
                 if sender is None:  # a task without rows does not connect
                     self._runtime = Runtime.get(self._options.connection)
                     sender = RequestSender(self._runtime.producer(), self._options)
