@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from hashlib import blake2b
 from typing import Any, Final
@@ -63,52 +63,45 @@ class _Writer:
         prefix = id_prefix(*self._write_id(context), str(context.partitionId()))
         return WriteTask(self._options, prefix).run(iterator)
 
-    def _write_id(self, context: TaskContext) -> tuple[str, ...]:
-        """Return an id of this write that a retry repeats."""
-        raise NotImplementedError
-
-    def _committed(self, messages: Sequence[WriterCommitMessage | None], **about: object) -> None:
+    def commit(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int | None = None,  # noqa: N803 - Spark's name
+    ) -> None:
+        """Log how many rows were sent, in this micro-batch of a stream."""
+        about = {} if batchId is None else {"batch": batchId}
         done = WriteSummary.total(messages)
         counts = {"rows": done.rows, "requests": done.requests, "tasks": len(messages)}
         logger.info("rows_written", **counts, **about)
         if done.degraded:
             warn("rows_stored_with_less_than_asked", requests=done.degraded, **about)
 
-    def _aborted(self, messages: Sequence[WriterCommitMessage | None], **about: object) -> None:
+    def abort(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int | None = None,  # noqa: N803
+    ) -> None:
+        """Log that sent rows are not withdrawn."""
+        about = {} if batchId is None else {"batch": batchId}
         rows, unfinished = WriteSummary.total(messages).rows, messages.count(None)
         counts = {"rows_of_finished_tasks": rows, "unfinished_tasks": unfinished}
         warn("write_failed_rows_stay_sent", **counts, **about)
+
+    def _write_id(self, context: TaskContext) -> tuple[str, ...]:
+        """Return an id of this write that a retry repeats."""
+        return (self._own_id,)
 
 
 class RocketMQWriter(_Writer, DataSourceArrowWriter):
     """Batch writer; retried tasks send the same message ids again."""
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log how many rows were sent."""
-        self._committed(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log that sent rows are not withdrawn."""
-        self._aborted(messages)
-
-    def _write_id(self, context: TaskContext) -> tuple[str, ...]:
-        return (self._own_id,)
-
 
 class RocketMQStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Stream writer; a repeated micro-batch sends the same message ids again."""
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Log how many rows of the micro-batch were sent."""
-        self._committed(messages, batch=batchId)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Log that sent rows are not withdrawn."""
-        self._aborted(messages, batch=batchId)
-
     def _write_id(self, context: TaskContext) -> tuple[str, ...]:
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
-        return (self._own_id,) if query is None or batch is None else (query, batch)
+        return super()._write_id(context) if query is None or batch is None else (query, batch)
 
 
 def id_prefix(*parts: str) -> str:
