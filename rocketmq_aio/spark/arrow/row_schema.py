@@ -33,9 +33,7 @@ def _is(*kinds: type[DataType]) -> Callable[[DataType], bool]:
 
 
 def _is_texts(kind: DataType) -> bool:
-    return isinstance(kind, TEXT) or (
-        isinstance(kind, ArrayType) and isinstance(kind.elementType, TEXT)
-    )
+    return isinstance(kind.elementType if isinstance(kind, ArrayType) else kind, TEXT)
 
 
 def _is_text_map(kind: DataType) -> bool:

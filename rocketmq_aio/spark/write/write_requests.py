@@ -47,6 +47,9 @@ class RequestLimits(NamedTuple):
     records: int
 
 
+SINGLE: Final = RequestLimits(bytes=0, records=1)  # a request without a batch for each row
+
+
 def write_requests(
     rows: EncodedRows, limits: RequestLimits, queues_of_keys: QueuesOfKeys
 ) -> Iterator[WriteRequest]:
@@ -130,18 +133,12 @@ def _requests(
 ) -> Iterator[WriteRequest]:
     entries = table.column(ENTRIES)
     if topic.startswith(RETRY_PREFIX):
-        yield from _singles(topic, destination, entries)
-        return
-    if UNBATCHED in table.schema.names:
+        limits = SINGLE
+    elif UNBATCHED in table.schema.names:
         unbatched = table.column(UNBATCHED)
-        yield from _singles(topic, destination, entries.filter(unbatched))
+        yield from _batches(topic, destination, entries.filter(unbatched), SINGLE)
         entries = entries.filter(pc.invert(unbatched))
     yield from _batches(topic, destination, entries, limits)
-
-
-def _singles(topic: str, destination: Destination, entries: Column) -> Iterator[WriteRequest]:
-    for raw in entries.to_pylist():
-        yield WriteRequest(single(topic, raw), 1, destination)
 
 
 def single(topic: str, raw: bytes) -> Encoded:
