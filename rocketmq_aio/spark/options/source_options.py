@@ -297,11 +297,8 @@ def _check_order(kind: str, start: Offsets, end: Offsets) -> None:
 
 
 def _check_limits(read: ReadOptions) -> None:
-    pairs = (
-        ("min_offsets_per_trigger", "max_offsets_per_trigger"),
-        ("min_partitions", "max_partitions"),
-    )
-    for low, high in pairs:
+    for what in ("offsets_per_trigger", "partitions"):
+        low, high = f"min_{what}", f"max_{what}"
         least, most = getattr(read, low), getattr(read, high)
         if least is not None and most is not None and least > most:
             raise ConfigError(OPTIONS[low].name, least, f"more than {OPTIONS[high].name} ({most})")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
@@ -120,8 +118,7 @@ def load(
         with watch_jobs(spark, "counting", report, stop):
             summary = replace(summary, rows=files.count())
         if not dry_run:
-            watch = partial(watch_jobs, spark, "sending", report, stop)
-            summary = _send(summary, settings, rows, options, watch)
+            summary = _send(summary, settings, rows, options, report, stop)
     except StoppedError as error:
         summary = replace(summary, interrupted=True, problems=(f"{error}: nothing is sent",))
     return replace(summary, seconds=time.monotonic() - began)
@@ -132,11 +129,12 @@ def _send(
     settings: LoadSettings,
     rows: DataFrame,
     options: Mapping[str, str],
-    watch: Callable[[], AbstractContextManager[None]],
+    report: Report,
+    stop: Callable[[], bool],
 ) -> LoadSummary:
     growth = TopicGrowth(settings.connection, [settings.topic])
     try:
-        with watch():
+        with watch_jobs(rows.sparkSession, "sending", report, stop):
             sent = send_rows(rows, settings.connection, options)
     except StoppedError as error:
         if not error.started:

@@ -22,10 +22,7 @@ logger = get_logger(__name__)
 
 POLL_SECONDS: Final = 0.3
 JOB_GROUP: Final = "spark.jobGroup.id"
-JOB_ERRORS: Final = (
-    PySparkException,
-    Py4JError,
-)  # Py4JError: an error that pyspark does not convert
+JOB_ERRORS: Final = (PySparkException, Py4JError)  # the latter: errors that pyspark lets through
 JVM_ENDED: Final = (Py4JNetworkError, ConnectionError)
 
 

@@ -50,13 +50,10 @@ class ReadTask:
             running.cancel()
             self._losses.log()
 
-    def _read_result(self, piece: FetchResult) -> Generator[list[MessageExt], None, None]:
-        if isinstance(piece, MissingOffsets):
-            self._record_missing(piece)
-        else:
-            yield from self._read_messages(piece)
-
-    def _read_messages(self, found: FetchedMessages) -> Generator[list[MessageExt], None, None]:
+    def _read_result(self, found: FetchResult) -> Generator[list[MessageExt], None, None]:
+        if isinstance(found, MissingOffsets):
+            self._record_missing(found)
+            return
         part = found.part
         messages, fault = self._pulls.decode(found.body, self._queue_of(part))
         if found.offset_delta:  # in a static topic, whose brokers have offsets of their own
