@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -43,7 +43,6 @@ OBSERVED: Final = "ingest"
 OWNER_DIGITS: Final = 16
 # A duration that only batches have; progress of an idle query has the id of the next batch.
 RAN: Final = "addBatch"
-NO_COUNTS: Final[Mapping[str, int]] = {}
 # Sinks that skip batches whose ids are in their log, even if another checkpoint wrote them.
 FILE_FORMATS: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 NOT_EMPTY: Final = (
@@ -140,10 +139,9 @@ def ingest(
     if dry_run:
         return _dry_run(settings, began)
     check_targets(spark, settings)
-    queries = _start_queries(spark, settings)
-    batches = {query.id: BatchSums() for query in queries}
-    interrupted = _wait_for_end(queries, batches, stop, report)
-    return _summarize(settings, batches[queries[0].id], began, interrupted=interrupted)
+    read = BatchSums()  # of the query of good rows: both read all messages
+    interrupted = _wait_for_end(_start_queries(spark, settings), read, stop, report)
+    return _summarize(settings, read, began, interrupted=interrupted)
 
 
 def _dry_run(settings: IngestSettings, began: float) -> IngestSummary:
@@ -293,10 +291,7 @@ def _start_query(
 
 
 def _wait_for_end(
-    queries: list[StreamingQuery],
-    batches: dict[str, BatchSums],
-    stop: Callable[[], bool],
-    report: Report,
+    queries: list[StreamingQuery], read: BatchSums, stop: Callable[[], bool], report: Report
 ) -> bool:
     """Wait until the queries end; return whether *stop* ended them."""
     stopped = False
@@ -304,10 +299,10 @@ def _wait_for_end(
         for query in queries:
             stopping.callback(_stop_query, query)
         while not stopped and any(q.isActive for q in queries) and not any(map(_failed, queries)):
-            _update(queries, batches, report)
+            _update(queries[0], read, report)
             time.sleep(POLL_SECONDS)
             stopped = stop()
-    _update(queries, batches, report)
+    _update(queries[0], read, report)
     for query in queries:
         query.awaitTermination()  # raises the error of the query
     return stopped
@@ -317,10 +312,9 @@ def _failed(query: StreamingQuery) -> bool:
     return not query.isActive and query.exception() is not None
 
 
-def _update(queries: list[StreamingQuery], batches: dict[str, BatchSums], report: Report) -> None:
-    for query in queries:
-        batches[query.id].add(query.recentProgress, OBSERVED)
-    report("ingesting", batches[queries[0].id].rows, 0)
+def _update(query: StreamingQuery, read: BatchSums, report: Report) -> None:
+    read.add(query.recentProgress)
+    report("ingesting", read.rows, 0)
 
 
 def _stop_query(query: StreamingQuery) -> None:
@@ -346,7 +340,7 @@ def _summarize(
     return IngestSummary(
         target=settings.target.name,
         rows=read.rows,
-        bad=read.counted.get(BAD, 0),
+        bad=read.bad,
         filtered=filtered,
         interrupted=interrupted,
         queues=queues,
@@ -360,24 +354,20 @@ class BatchSums:
 
     def __init__(self) -> None:
         self.rows = 0
-        self.counted: dict[str, int] = {}  # observed counts by name
+        self.bad = 0
         self._last = -1
         self._read: dict[Queue, list[Range]] = {}  # several for a queue that starts over
 
-    def add(self, progress: Iterable[Any], observed: str) -> None:
-        """Add the new batches in *progress*, Spark's objects in the order of their batches.
-
-        :param observed: the name under which the query observes its counts
-        """
+    def add(self, progress: Iterable[Any]) -> None:
+        """Add the new batches in *progress*, Spark's objects in the order of their batches."""
         for each in progress:
             if RAN in each.durationMs and each.batchId > self._last and each.sources:
                 self._last = each.batchId
-                self._add_batch(each.sources[0], each.observedMetrics.get(observed))
+                self._add_batch(each.sources[0], each.observedMetrics.get(OBSERVED))
 
     def _add_batch(self, source: Any, counts: Any) -> None:  # noqa: ANN401 - Spark's objects
         self.rows += source.numInputRows
-        for name, number in (counts.asDict() if counts is not None else NO_COUNTS).items():
-            self.counted[name] = self.counted.get(name, 0) + number
+        self.bad += 0 if counts is None else counts.asDict()[BAD]
         before, after = _stream_offset(source.startOffset), _stream_offset(source.endOffset)
         for queue, end in after.end.items():
             ranges = self._read.setdefault(queue, [])

@@ -225,10 +225,9 @@ def test_the_folder_of_bad_rows_must_not_overlap_the_target(path: str) -> None:
 def test_an_interrupted_stop_stops_the_other_query(place: int) -> None:
     queries = [MagicMock(isActive=True, status={"isTriggerActive": False}) for _ in range(2)]
     queries[place].stop.side_effect = KeyboardInterrupt
-    sums = {each.id: BatchSums() for each in queries}
 
     with pytest.raises(KeyboardInterrupt):
-        ingesting._wait_for_end(cast("Any", queries), sums, lambda: True, no_report)
+        ingesting._wait_for_end(cast("Any", queries), BatchSums(), lambda: True, no_report)
 
     queries[1 - place].stop.assert_called_once()
 
@@ -277,10 +276,10 @@ def test_each_batch_is_added_once() -> None:
     second = progress(1, {"v": 1, "end": at(7)}, {"v": 1, "end": at(9)}, 2, 0)
     sums = BatchSums()
 
-    sums.add([first], "ingest")
-    sums.add([first, second], "ingest")
+    sums.add([first])
+    sums.add([first, second])
 
-    assert (sums.rows, sums.counted["bad"]) == (7, 1)
+    assert (sums.rows, sums.bad) == (7, 1)
     assert sums.ranges == [Range("t", "b", 0, 2, 9)]
 
 
@@ -290,8 +289,8 @@ def test_a_batch_after_idle_progress_is_counted() -> None:
     second = progress(1, {"v": 1, "end": at(7)}, {"v": 1, "end": at(9)}, 2, 0)
     sums = BatchSums()
 
-    sums.add([first, waited], "ingest")
-    sums.add([first, waited, second], "ingest")
+    sums.add([first, waited])
+    sums.add([first, waited, second])
 
     assert (sums.rows, sums.ranges) == (7, [Range("t", "b", 0, 2, 9)])
 
@@ -302,7 +301,7 @@ def test_a_recreated_queue_has_a_range_for_each_log() -> None:
     later = progress(2, {"v": 1, "end": at(3)}, {"v": 1, "end": at(9)}, 6, 0)
     sums = BatchSums()
 
-    sums.add([first, anew, later], "ingest")
+    sums.add([first, anew, later])
 
     assert sums.ranges == [Range("t", "b", 0, 30, 40), Range("t", "b", 0, 0, 9)]
     assert sum(each.size for each in sums.ranges) == sums.rows
@@ -311,6 +310,6 @@ def test_a_recreated_queue_has_a_range_for_each_log() -> None:
 def test_a_first_batch_may_have_no_start_offset() -> None:
     sums = BatchSums()
 
-    sums.add([progress(0, None, {"v": 1, "end": at(3), "from": at(3)}, 0, 0)], "ingest")
+    sums.add([progress(0, None, {"v": 1, "end": at(3), "from": at(3)}, 0, 0)])
 
     assert sums.ranges == [Range("t", "b", 0, 3, 3)]
