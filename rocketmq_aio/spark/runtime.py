@@ -60,9 +60,7 @@ class Runtime:
         """Return the runtime of *connection*; start it on first use and after its client failed.
 
         Keep a reference while you use its clients: they are closed when there is none and
-        `MAX_KEPT` other connections were used since.
-
-        :raises ConfigError: certificate files cannot be read, or credentials are incomplete
+        `MAX_KEPT` other connections were used since.  Raises as `client_config`.
         """
         with _process.lock:
             runtime = _process.used.get(connection)
@@ -195,7 +193,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 def client_config(connection: Connection) -> ClientConfig:
     """Return the client settings of *connection*; credentials may come from the environment.
 
-    :raises ConfigError: certificate files cannot be read
+    :raises ConfigError: certificate files cannot be read, or credentials are incomplete
     """
     given: dict[str, Any] = {"namesrv": connection.name_server}
     if connection.access_key is not None and connection.secret_key is not None:

@@ -140,11 +140,7 @@ def merge_options(*options: Mapping[str, str]) -> dict[str, str]:
 
 
 def plan_ranges(connection: Connection, selection: Selection) -> list[Range]:
-    """Look up the current ranges of the selection: one per queue, sorted.
-
-    :raises ConfigError: an option is invalid
-    :raises RocketMQError: a request to a broker failed
-    """
+    """Return the current ranges of the selection, one per queue, sorted; see `batch_ranges`."""
     ranges = batch_ranges(read_options(batch_options(connection, selection), streaming=False))
     return [each._replace(end=max(each.start, each.end)) for each in ranges]
 

@@ -48,11 +48,7 @@ class RocketMQBatchReader(Reader, DataSourceReader):
 def read(
     ranges: Sequence[Range], options: ReadOptions, schema: StructType
 ) -> Generator[Column, None, None]:
-    """Yield the messages of *ranges* in order, those of each range in offset order.
-
-    :raises DataLossError: messages are lost and ``failOnDataLoss`` is true
-    :raises ReadError: a queue cannot be read
-    """
+    """Yield the messages of *ranges* in order, by offset; errors as `ReadTask.messages`."""
     if not ranges:
         return
     builder = ColumnBuilder(arrow_schema(schema))
