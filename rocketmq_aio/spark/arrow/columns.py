@@ -8,17 +8,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.message import MessageExt
@@ -40,7 +30,7 @@ MAX_ROWS: Final = 10_000  # of a record batch
 ROW_BYTES: Final = 8  # estimate for a column other than body and properties
 FIRST_MILLIS: Final = -62_135_596_800_000  # of the calendar: year 1
 LAST_MILLIS: Final = 253_402_300_799_999  # year 9999
-TEXT_MAP: Final = MapType(StringType(), StringType())
+TEXT_MAP: Final = T.MapType(T.StringType(), T.StringType())
 PROPERTY_COLUMNS: Final = frozenset({"properties", "msgId", "keys", "tags", "priority"})
 
 # Fixed fields of a record with IPv4 hosts; IPv6 hosts are removed from other records.
@@ -49,7 +39,7 @@ RECONSUME_AT: Final = 72
 IPV6_MORE: Final = 12  # additional bytes of an IPv6 host
 
 
-def check_schema(schema: StructType) -> None:
+def check_schema(schema: T.StructType) -> None:
     """Raise `ConfigError` if a column is unknown, duplicate or of another type."""
     names = schema.fieldNames()
     if not names:
@@ -72,24 +62,24 @@ def _invalid(what: str, reason: str) -> ConfigError:
     return ConfigError("schema", what, f"{reason}; give any of {columns}")
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
+def arrow_schema(schema: T.StructType) -> pa.Schema:
     """Return the Arrow schema that Spark expects for *schema*."""
     return pa.schema([pa.field(f.name, _arrow_type(f.dataType), f.nullable) for f in schema])
 
 
-def _arrow_type(kind: DataType) -> Any:  # noqa: ANN401 - pyarrow has no types
-    if isinstance(kind, MapType):
+def _arrow_type(kind: T.DataType) -> Any:  # noqa: ANN401 - pyarrow has no types
+    if isinstance(kind, T.MapType):
         value = pa.field("value", pa.string(), nullable=kind.valueContainsNull)
         return pa.map_(pa.field("key", pa.string(), nullable=False), value)
     return _ARROW_TYPES[type(kind)]
 
 
 _ARROW_TYPES: Final = {
-    StringType: pa.string(),
-    BinaryType: pa.binary(),
-    IntegerType: pa.int32(),
-    LongType: pa.int64(),
-    TimestampType: pa.timestamp("us", tz="UTC"),
+    T.StringType: pa.string(),
+    T.BinaryType: pa.binary(),
+    T.IntegerType: pa.int32(),
+    T.LongType: pa.int64(),
+    T.TimestampType: pa.timestamp("us", tz="UTC"),
 }
 
 
@@ -279,27 +269,27 @@ def _replace(column: Column, rows: list[int], texts: list[str]) -> Column:
 
 
 # By name: Spark's type, and the function that builds the Arrow array
-_COLUMNS: Final[dict[str, tuple[DataType, Builder]]] = {
-    "topic": (StringType(), _of_queue(lambda queue: queue.topic)),
-    "flag": (IntegerType(), _number(FLAG_AT)),
-    "body": (BinaryType(), lambda rows, kind: pa.array([m.body for m in rows.messages], kind)),
+_COLUMNS: Final[dict[str, tuple[T.DataType, Builder]]] = {
+    "topic": (T.StringType(), _of_queue(lambda queue: queue.topic)),
+    "flag": (T.IntegerType(), _number(FLAG_AT)),
+    "body": (T.BinaryType(), lambda rows, kind: pa.array([m.body for m in rows.messages], kind)),
     "properties": (TEXT_MAP, lambda rows, kind: rows.properties.as_maps(kind)),
-    "brokerName": (StringType(), _of_queue(lambda queue: queue.broker_name)),
-    "queueId": (IntegerType(), _of_queue(lambda queue: queue.queue_id)),
+    "brokerName": (T.StringType(), _of_queue(lambda queue: queue.broker_name)),
+    "queueId": (T.IntegerType(), _of_queue(lambda queue: queue.queue_id)),
     "queueOffset": (
-        LongType(),
+        T.LongType(),
         lambda rows, kind: pa.array([m.queue_offset for m in rows.messages], kind),
     ),
-    "bornTimestamp": (TimestampType(), _time(BORN_AT)),
-    "storeTimestamp": (TimestampType(), _time(STORED_AT)),
-    "msgId": (StringType(), _message_ids),
-    "keys": (StringType(), _property(KEYS)),
-    "tags": (StringType(), _property(TAGS)),
-    "sysFlag": (IntegerType(), _number(SYS_FLAG_AT)),
-    "reconsumeTimes": (IntegerType(), _number(RECONSUME_AT)),
-    "bornHost": (StringType(), _text(BORN_HOST_AT, lambda message: message.born_host)),
-    "storeHost": (StringType(), _text(STORE_HOST_AT, lambda message: message.store_host)),
-    "priority": (IntegerType(), _priorities),
+    "bornTimestamp": (T.TimestampType(), _time(BORN_AT)),
+    "storeTimestamp": (T.TimestampType(), _time(STORED_AT)),
+    "msgId": (T.StringType(), _message_ids),
+    "keys": (T.StringType(), _property(KEYS)),
+    "tags": (T.StringType(), _property(TAGS)),
+    "sysFlag": (T.IntegerType(), _number(SYS_FLAG_AT)),
+    "reconsumeTimes": (T.IntegerType(), _number(RECONSUME_AT)),
+    "bornHost": (T.StringType(), _text(BORN_HOST_AT, lambda message: message.born_host)),
+    "storeHost": (T.StringType(), _text(STORE_HOST_AT, lambda message: message.store_host)),
+    "priority": (T.IntegerType(), _priorities),
 }
 COLUMNS: Final = {name: kind for name, (kind, _) in _COLUMNS.items()}
-SCHEMA: Final = StructType([StructField(name, kind) for name, kind in COLUMNS.items()])
+SCHEMA: Final = T.StructType([T.StructField(name, kind) for name, kind in COLUMNS.items()])

@@ -5,53 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    ByteType,
-    CharType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampType,
-    VarcharType,
-)
+from pyspark.sql import types as T
 
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.names import UNSENDABLE_TOPICS, topic_fault
 
-TEXT: Final = (StringType, VarcharType, CharType)
-NUMBER: Final = (ByteType, ShortType, IntegerType, LongType)
+TEXT: Final = (T.StringType, T.VarcharType, T.CharType)
+NUMBER: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
 
-def _is(*kinds: type[DataType]) -> Callable[[DataType], bool]:
+def _is(*kinds: type[T.DataType]) -> Callable[[T.DataType], bool]:
     return lambda kind: isinstance(kind, kinds)
 
 
-def _is_texts(kind: DataType) -> bool:
-    return isinstance(kind.elementType if isinstance(kind, ArrayType) else kind, TEXT)
+def _is_texts(kind: T.DataType) -> bool:
+    return isinstance(kind.elementType if isinstance(kind, T.ArrayType) else kind, TEXT)
 
 
-def _is_text_map(kind: DataType) -> bool:
-    return isinstance(kind, MapType) and all(
+def _is_text_map(kind: T.DataType) -> bool:
+    return isinstance(kind, T.MapType) and all(
         isinstance(each, TEXT) for each in (kind.keyType, kind.valueType)
     )
 
 
 # Name, expected type in words, and its check
-COLUMNS: Final[Mapping[str, tuple[str, Callable[[DataType], bool]]]] = {
-    "body": ("binary or string", _is(BinaryType, *TEXT)),
+COLUMNS: Final[Mapping[str, tuple[str, Callable[[T.DataType], bool]]]] = {
+    "body": ("binary or string", _is(T.BinaryType, *TEXT)),
     "topic": ("string", _is(*TEXT)),
     "tags": ("string", _is(*TEXT)),
     "keys": ("string or array<string>", _is_texts),
     "properties": ("map<string,string>", _is_text_map),
     "flag": ("int", _is(*NUMBER)),
     "delayLevel": ("int", _is(*NUMBER)),
-    "deliverTimestamp": ("timestamp, or bigint of epoch ms", _is(TimestampType, LongType)),
+    "deliverTimestamp": ("timestamp, or bigint of epoch ms", _is(T.TimestampType, T.LongType)),
     "priority": ("int", _is(*NUMBER)),
     "shardingKey": ("string", _is(*TEXT)),
     "brokerName": ("string", _is(*TEXT)),
@@ -60,9 +46,9 @@ COLUMNS: Final[Mapping[str, tuple[str, Callable[[DataType], bool]]]] = {
 BY_LOWER: Final = {name.lower(): name for name in COLUMNS}  # column names are case-insensitive
 
 
-def check_columns(schema: StructType, topic: str | None) -> None:
+def check_columns(schema: T.StructType, topic: str | None) -> None:
     """Raise `ConfigError`, with the column and the expected type, if rows cannot be sent."""
-    given: dict[str, DataType] = {}
+    given: dict[str, T.DataType] = {}
     for field in schema.fields:
         name = BY_LOWER.get(field.name.lower())
         if name is None:
@@ -78,7 +64,7 @@ def check_columns(schema: StructType, topic: str | None) -> None:
     _check_present(given, topic)
 
 
-def _check_present(given: Mapping[str, DataType], topic: str | None) -> None:
+def _check_present(given: Mapping[str, T.DataType], topic: str | None) -> None:
     if "body" not in given:
         raise ConfigError("column", "body", "missing: add the message body as binary or string")
     if topic is None and "topic" not in given:
