@@ -91,13 +91,9 @@ def prepare_rows(messages: DataFrame, target: Target) -> DataFrame:
 
 def _reject_nul(rows: DataFrame) -> DataFrame:
     texts = [each.name for each in rows.schema if isinstance(each.dataType, StringType)]
-    checked = {name: F.when(F.contains(name, F.lit("\0")), _fail(NO_NUL)) for name in texts}
+    fail = F.raise_error(F.lit(NO_NUL))
+    checked = {name: F.when(F.contains(name, F.lit("\0")), fail) for name in texts}
     return rows.withColumns({name: c.otherwise(F.col(name)) for name, c in checked.items()})
-
-
-def _fail(message: str) -> Column:
-    """Return a column that fails the job."""
-    return F.raise_error(F.lit(message))
 
 
 _BODIES: Final[dict[str, Callable[[Column], Column]]] = {
@@ -109,7 +105,9 @@ _BODIES: Final[dict[str, Callable[[Column], Column]]] = {
 
 def _text(body: Column) -> Column:
     """Return *body*; bytes that are not UTF-8 fail the job."""
-    return F.when(body.isNull() | F.is_valid_utf8(body), body).otherwise(_fail(NO_TEXT))
+    return F.when(body.isNull() | F.is_valid_utf8(body), body).otherwise(
+        F.raise_error(F.lit(NO_TEXT))
+    )
 
 
 def write_rows(rows: DataFrame, target: Target) -> None:
