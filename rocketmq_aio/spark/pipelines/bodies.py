@@ -13,7 +13,6 @@ from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.pipelines.formats import check_choice
 
-KINDS: Final = ("json", "avro", "protobuf")
 VALUE: Final = "value"
 BAD: Final = "bad"
 CORRUPT: Final = "_corrupt"  # column for bodies that are not such JSON
@@ -36,7 +35,7 @@ class BodySchema:
     message: str | None = None
 
     def __post_init__(self) -> None:
-        check_choice("kind", self.kind, KINDS)
+        check_choice("kind", self.kind, _PARSERS)
         if not self.schema.strip():
             raise ConfigError("schema", self.schema, "is empty: give the schema of the bodies")
         if (self.kind == "protobuf") != (self.message is not None):

@@ -15,7 +15,6 @@ from rocketmq_aio.spark.pipelines.formats import check_choice, check_format
 
 TEXT_FORMATS: Final = frozenset({"csv", "json"})
 MODES: Final = ("error", "append", "overwrite")
-BODIES: Final = ("binary", "base64", "text")
 # RFC 4180, so that texts are read back unchanged; Spark would trim and escape them.
 # An empty field is a missing value, a quoted empty field an empty text. The reader replaces a
 # missing value by the text MISSING first, which must not occur in files.
@@ -65,7 +64,7 @@ class Target:
         check_format(self.format)
         check_choice("mode", self.mode, MODES)
         if self.body is not None:
-            check_choice("body", self.body, BODIES)
+            check_choice("body", self.body, _BODIES)
         if self.body == "binary" and self.format == "csv":
             raise ConfigError("body", self.body, "csv holds text only: use base64 or text")
 
