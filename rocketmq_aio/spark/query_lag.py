@@ -80,7 +80,7 @@ def lag_report(queries: SparkSession | StreamingQuery | Iterable[StreamingQuery]
     Queries without a progress report are omitted.
     """
     reports = (query.lastProgress for query in _queries(queries))
-    return [query_lag(_plain(report)) for report in reports if report is not None]
+    return [query_lag(report) for report in reports if report is not None]
 
 
 class LagListener(StreamingQueryListener):
@@ -99,7 +99,7 @@ class LagListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Report the lag if the query reads topics."""
-        lag = query_lag(_plain(event.progress))
+        lag = query_lag(event.progress)
         if lag.queues:
             self.latest[lag.query_id] = lag
             self._on_lag(lag)
@@ -117,10 +117,6 @@ def _queries(
         return list(given)
     session: Any = getattr(given, "streams", None)
     return [cast("StreamingQuery", given)] if session is None else list(session.active)
-
-
-def _plain(progress: Any) -> Mapping[str, Any]:  # noqa: ANN401 - a dict, or an object, by version
-    return progress if isinstance(progress, dict) else json.loads(progress.json)
 
 
 def _behind(source: Mapping[str, Any]) -> Offsets:
