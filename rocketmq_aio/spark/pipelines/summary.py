@@ -61,8 +61,7 @@ class QueueCount:
     @classmethod
     def of(cls, each: Range) -> QueueCount:
         """Return the count of a range that has not been read."""
-        topic, broker, queue_id, start, end = each
-        return cls(topic=topic, broker=broker, queue_id=queue_id, start=start, end=end)
+        return cls(**each._asdict())
 
 
 @dataclass(frozen=True, kw_only=True)
