@@ -8,19 +8,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
-import os
 import re
 import signal
 import sys
 import time
+from codecs import getincrementaldecoder
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final, NoReturn
 
+from rocketmq_aio.cli.streams import drop_output
 from rocketmq_aio.embedded.broker.events import Event, MessageStored, OffsetCommitted
 from rocketmq_aio.embedded.broker.store import StoredMessage
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
@@ -52,6 +53,7 @@ SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_")
 NAME: Final = re.compile(r"[%|0-9A-Za-z_-]{1,127}")
 LABELS: Final = (("tag", TAGS), ("keys", KEYS))
 SHOWN_BYTES: Final = 60
+UTF8: Final = getincrementaldecoder("utf-8")
 DESCRIPTION: Final = """\
 Run a RocketMQ for development: a name server and brokers in this process, in memory.
 Never use it in production: it has no replication, no disk and no limits for clients."""
@@ -65,13 +67,13 @@ class UsageError(Exception):
 class DevOptions:
     """Options of the command."""
 
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    topics: dict[str, int] = field(default_factory=dict)
-    brokers: int = 1
-    version: str = "5.5.0"
-    keep: Path | None = None
-    quiet: bool = False
+    host: str
+    port: int
+    topics: dict[str, int]
+    brokers: int
+    version: str
+    keep: Path | None
+    quiet: bool
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -100,15 +102,8 @@ def parse(arguments: Sequence[str]) -> DevOptions:
         raise UsageError(f"--port {given.port}: expected 0 (any free port) to 65535")
     if not 1 <= given.brokers <= MAX_BROKERS:
         raise UsageError(f"--brokers {given.brokers}: expected 1 to {MAX_BROKERS}")
-    return DevOptions(
-        host=_host(given.host),
-        port=given.port,
-        topics=dict(_topic(text) for text in given.topic),
-        brokers=given.brokers,
-        version=given.version,
-        keep=given.keep,
-        quiet=given.quiet,
-    )
+    given.host, given.topics = _host(given.host), dict(map(_topic, given.topics))
+    return DevOptions(**vars(given))
 
 
 async def serve(options: DevOptions, show: Callable[[str], object]) -> None:
@@ -186,8 +181,9 @@ class Activity:
             stored = event.message
             subject = f"sent      {stored.topic}"
             if self._is_shown(stored.topic, subject, size=len(stored.body)):
-                described = _described(stored.properties, stored.body)
-                self._line(f"{subject}  {_place(stored)}  {described}")
+                own = stored.properties
+                labels = [f"{name}={own[key]}" for name, key in LABELS if key in own]
+                self._line("  ".join([subject, _place(stored), *labels, _shown(stored.body)]))
         else:
             last, count = event.messages[-1], len(event.messages)
             subject = f"consumed  {last.topic} by {event.group}"
@@ -225,21 +221,14 @@ def _place(message: StoredMessage) -> str:
     return f"queue {message.queue_id} offset {message.offset}"
 
 
-def _described(properties: dict[str, str], body: bytes) -> str:
-    """Return tag, keys and the begin of the body."""
-    words = [f"{name}={properties[key]}" for name, key in LABELS if key in properties]
-    return "  ".join([*words, _shown(body)])
-
-
 def _shown(body: bytes) -> str:
     """Return the first characters of a text, or the size of other bytes."""
-    try:
-        text = body[:SHOWN_BYTES].decode()
-    except UnicodeDecodeError:
-        return f"{len(body):,} bytes"
-    if not text.isprintable():
-        return f"{len(body):,} bytes"
-    return text if len(body) <= SHOWN_BYTES else f"{text}... ({len(body):,} bytes)"
+    size, is_whole = f"{len(body):,} bytes", len(body) <= SHOWN_BYTES
+    with suppress(UnicodeDecodeError):
+        text = UTF8().decode(body[:SHOWN_BYTES], final=is_whole)  # without half a character
+        if text.isprintable():
+            return text if is_whole else f"{text}... ({size})"
+    return size
 
 
 def _greeting(cluster: EmbeddedCluster, options: DevOptions, *, loaded: bool) -> Iterable[str]:
@@ -273,6 +262,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--topic",
+        dest="topics",
         action="append",
         default=[],
         metavar="NAME[:QUEUES]",
@@ -348,6 +338,6 @@ class Output:
             sys.stdout.flush()
         except OSError as error:  # the reader of a pipe has ended, or a disk is full
             self._failed = True
-            with suppress(OSError), Path(os.devnull).open("w", encoding="utf-8") as nothing:
-                os.dup2(nothing.fileno(), sys.stdout.fileno())  # for the flush at the end
+            with suppress(OSError):
+                drop_output()
                 _fail(f"nothing more is shown: {error.strerror}; the brokers still run", FAILED)

@@ -239,6 +239,16 @@ async def test_a_new_window_shows_single_messages_again() -> None:
     assert [line.rpartition("  ")[2] for line in shown] == ["x" * 60 + "... (100 bytes)", "2 bytes"]
 
 
+async def test_a_long_text_is_shown_up_to_a_whole_character() -> None:
+    shown: list[str] = []
+    cluster = EmbeddedCluster(topics={"orders": 1})
+    cluster.on_event(Activity(shown.append).record)
+
+    cluster.broker.put("orders", b"x" + "ä".encode() * 30)
+
+    assert shown[0].rpartition("  ")[2] == "x" + "ä" * 29 + "... (61 bytes)"
+
+
 async def test_control_characters_are_not_shown() -> None:
     shown: list[str] = []
     cluster = EmbeddedCluster(topics={"orders": 1})
