@@ -106,7 +106,7 @@ def load(name: str) -> click.Command:
         return _dev_command()
     module = import_module(f"rocketmq_aio.cli.{MODULES[name]}")
     app: Group = module.apps[name] if hasattr(module, "apps") else module.app
-    return app.commands.get(name, app)  # of a group, or alone
+    return app.get_command(click.Context(app), name) or app  # alone, or of a group
 
 
 def _dev_command() -> click.Command:

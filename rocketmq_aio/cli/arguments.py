@@ -242,7 +242,8 @@ def _parameter(each: Field[Any], hint: object) -> click.Parameter:
     is_required = each.default is MISSING
     shared: dict[str, Any] = {"type": _type(kind, about), "required": is_required}
     if not is_required and not is_list:
-        shared["default"] = _text(each.default)
+        default = each.default
+        shared["default"] = default.value if isinstance(default, StrEnum) else default
     if (complete := about.get("complete")) is not None:
         shared["shell_complete"] = lambda ctx, _, text: complete(ctx, text)
     if not about["is_option"]:
@@ -261,10 +262,6 @@ def _parameter(each: Field[Any], hint: object) -> click.Parameter:
     )
     option.panel = about.get("panel", "Options")
     return option
-
-
-def _text(default: object) -> object:
-    return default.value if isinstance(default, StrEnum) else default
 
 
 def _type(kind: Any, about: Mapping[str, Any]) -> click.ParamType[Any]:  # noqa: ANN401

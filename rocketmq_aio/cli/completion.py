@@ -10,9 +10,9 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,27 +26,11 @@ CACHE_SECONDS: Final = 30.0
 SHELLS: Final = ("bash", "zsh", "fish")
 
 
-def complete_topics(ctx: click.Context, incomplete: str) -> list[str]:
-    return _complete("topics", ctx, incomplete)
-
-
-def complete_groups(ctx: click.Context, incomplete: str) -> list[str]:
-    return _complete("groups", ctx, incomplete)
-
-
-def complete_brokers(ctx: click.Context, incomplete: str) -> list[str]:
-    return _complete("brokers", ctx, incomplete)
-
-
 def _complete(kind: str, ctx: click.Context, incomplete: str) -> list[str]:
-    return [name for name in _names(kind, ctx.params) if name.startswith(incomplete)]
-
-
-def _names(kind: str, given: Mapping[str, Any]) -> list[str]:
     known = {each.name for each in fields(ClientArguments)}
-    chosen = {name: value for name, value in given.items() if name in known and value is not None}
+    given = {n: value for n, value in ctx.params.items() if n in known and value is not None}
     try:
-        config = ClientArguments(**chosen).config(may_prompt=False)
+        config = ClientArguments(**given).config(may_prompt=False)
         file = _cache_file(kind, f"{config.namesrv} {config.namespace}")
         names = _cached(file)
         if names is None:
@@ -54,7 +38,12 @@ def _names(kind: str, given: Mapping[str, Any]) -> list[str]:
             _store(file, names)
     except (RocketMQError, OSError, TimeoutError):  # a TAB prints no errors
         return []
-    return names
+    return [name for name in names if name.startswith(incomplete)]
+
+
+complete_topics: Final = partial(_complete, "topics")
+complete_groups: Final = partial(_complete, "groups")
+complete_brokers: Final = partial(_complete, "brokers")
 
 
 async def _ask(kind: str, config: Any) -> list[str]:  # noqa: ANN401 - imported on use

@@ -68,7 +68,7 @@ class ClientArguments:
     timeout: float | None = _option("Seconds per request; default: 3.", min=0.1)
 
     def merged(self, environ: Mapping[str, str]) -> Context:
-        """Return the options, with those that are not given from the context."""
+        """Return the options, with those that are not given from the context or *environ*."""
         names = set(Context.__struct_fields__) - {"namesrv"}
         for name in ("name_server", "context", *sorted(names)):
             if getattr(self, name) == "":  # such as a variable of the shell that is not set
@@ -78,9 +78,10 @@ class ClientArguments:
             given["credentials_file"] = str(self.credentials_file)
         elif self.access_key is not None:
             given["credentials_file"] = ""  # not that of the context
-        given["namesrv"] = self.name_server
-        known = self.name_server or environ.get("ROCKETMQ_NAMESRV") or environ.get("NAMESRV_ADDR")
-        profile = find_context(self.context, wanted=not known, environ=environ)
+        found = environ.get("ROCKETMQ_NAMESRV") or environ.get("NAMESRV_ADDR")
+        is_wanted = not (self.name_server or found)
+        profile = find_context(self.context, wanted=is_wanted, environ=environ)
+        given["namesrv"] = self.name_server or profile.namesrv or found
         return profile.updated(given)
 
     def config(
@@ -93,13 +94,9 @@ class ClientArguments:
         from rocketmq_aio.config.client import ClientConfig
 
         chosen = self.merged(environ)
-        given: dict[str, Any] = {}
-        if chosen.namesrv:
-            given["namesrv"] = chosen.namesrv
-        if chosen.namespace:
-            given["namespace"] = chosen.namespace
-        if chosen.timeout is not None:
-            given["request_timeout_seconds"] = chosen.timeout
+        given: dict[str, Any] = {"namesrv": chosen.namesrv, "namespace": chosen.namespace}
+        given["request_timeout_seconds"] = chosen.timeout
+        given = {name: each for name, each in given.items() if each not in (None, "")}
         if chosen.tls or chosen.tls_ca_file or chosen.tls_cert_file or chosen.tls_key_file:
             given["tls"] = _tls(chosen)
         if account := _credentials(chosen, environ, may_prompt):
@@ -132,11 +129,10 @@ class ConnectionArguments(ClientArguments):
         from rocketmq_aio.spark.options.source_options import write_options
 
         chosen = self.merged(environ)
-        servers = chosen.namesrv or environ.get("ROCKETMQ_NAMESRV") or environ.get("NAMESRV_ADDR")
-        if not servers:
+        if not chosen.namesrv:
             raise ConfigError("nameServer", None, NO_NAME_SERVER)
         given = {
-            "nameServer": servers,
+            "nameServer": chosen.namesrv,
             "group": self.group,
             "tls": "true" if chosen.tls else None,
             "tlsCaFile": chosen.tls_ca_file,

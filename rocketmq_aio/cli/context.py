@@ -27,11 +27,6 @@ COLUMNS: Final = ("current", "name", "namesrv", "access_key", "tls", "namespace"
 
 
 @options
-class NoArguments:
-    """No options."""
-
-
-@options
 class NameArguments:
     """A profile."""
 

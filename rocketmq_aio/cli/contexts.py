@@ -89,9 +89,9 @@ def complete_contexts(_: object, incomplete: str) -> list[str]:
     return []
 
 
-def save_contexts(contexts: Contexts, environ: Mapping[str, str] = os.environ) -> None:
+def save_contexts(contexts: Contexts) -> None:
     """Replace the file; only the user can read it."""
-    file = config_file(environ)
+    file = config_file()
     tables: dict[str, Mapping[str, Any]] = {"": {"current": contexts.current}}
     for name in sorted(contexts.contexts):
         tables[f"[contexts.{_toml(name)}]\n"] = msgspec.structs.asdict(contexts.contexts[name])

@@ -58,6 +58,8 @@ def _lag(arguments: LagArguments) -> int:
 
 
 async def _show(arguments: LagArguments) -> int:
+    place = ("broker", "queue") if arguments.queues else ("queues",)
+    columns = ("group", "topic", *place, "committed", "end", "lag", "last_time")
     async with arguments.admin() as admin:
         while True:
             names = arguments.groups or await admin.groups.list()
@@ -75,7 +77,7 @@ async def _show(arguments: LagArguments) -> int:
             for group, error in failed.items():
                 print_error(f"{group}: {format_error(error)}")
             rows = [row for row in rows if row["lag"] > arguments.above]
-            show_result(rows, arguments.output, _columns(by_queue=arguments.queues))
+            show_result(rows, arguments.output, columns)
             if arguments.watch is None:
                 return ExitCode.INCOMPLETE if failed else ExitCode.DONE
             await asyncio.sleep(arguments.watch)
@@ -104,11 +106,6 @@ async def read_lag(
     found, failed = await gather_limited(read, groups, AT_ONCE)
     make = _queue_rows if by_queue else _topic_rows
     return [row for each in found.values() for row in make(each)], failed
-
-
-def _columns(*, by_queue: bool) -> tuple[str, ...]:
-    last = ("committed", "end", "lag", "last_time")
-    return ("group", "topic", *(("broker", "queue") if by_queue else ("queues",)), *last)
 
 
 def _queue_rows(progress: GroupProgress) -> list[dict[str, Any]]:

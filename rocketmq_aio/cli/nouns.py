@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import make_dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, get_type_hints
@@ -251,27 +251,18 @@ def methods(part: object) -> list[str]:
     return [name for name, _ in found if not name.startswith("_") and name not in hidden]
 
 
-def changes(noun: str, verb: str, method: Callable[..., Any]) -> bool:
-    """Return whether a method has to be confirmed."""
-    is_safe = _is_read(method) or method.__name__.partition("_")[0] in SAFE
-    return bool(VERBS.get(f"{noun} {verb}", Verb()).action) or not is_safe
-
-
-def _is_read(method: Callable[..., Any]) -> bool:
-    return (inspect.getdoc(method) or "").startswith("Return ")
-
-
 def register(app: click.Group, noun: str, shown: str, method: Callable[..., Any]) -> None:
     """Make the command *shown* of a method."""
     verb, name = VERBS.get(f"{noun} {shown}", Verb()), method.__name__
     given = parameters(method)
     assert given is not None
-    is_change = changes(noun, shown, method)
+    is_read = (inspect.getdoc(method) or "").startswith("Return ")
+    is_change = bool(verb.action) or not (is_read or name.partition("_")[0] in SAFE)
     returned = str(get_type_hints(method).get("return", ""))
     is_rows = returned.startswith("dict[") and RESULTS in returned
     if returned.startswith(TABLES) and not verb.columns:
         verb = verb._replace(columns="server name value")
-    is_list = _is_read(method) and returned.startswith(ROWS)
+    is_list = is_read and returned.startswith(ROWS)
     own: list[type] = [ChangeArguments] if is_change else [ListArguments] if is_list else []
     kind = make_dataclass(
         f"{noun}_{name}",
@@ -282,12 +273,10 @@ def register(app: click.Group, noun: str, shown: str, method: Callable[..., Any]
 
     names = {**NAMED, **({"source": "group", "target": "group"} if noun == "offset" else {})}
     names.pop(NEW.get(f"{noun} {shown}", ""), None)
-    is_read = _is_read(method)
 
     def run(arguments: Any) -> Coroutine[Any, Any, int]:  # noqa: ANN401 - a kind
         values = {each.name: each.read(arguments) for each in given}
-        call = _Call(arguments, noun, name, values, verb, names, is_rows)
-        return _call(call, is_change=is_change, is_read=is_read)
+        return _call(_Call(arguments, noun, name, values, verb, names, is_rows, is_change, is_read))
 
     run.__doc__ = _help(method)
     command(app, shown, kind, verb.examples)(run)
@@ -305,6 +294,8 @@ class _Call(NamedTuple):
 
     :ivar names: kinds of names by parameter
     :ivar is_rows: the method returns results by server: the rows of all servers are shown
+    :ivar is_change: it has to be confirmed
+    :ivar is_read: it changes nothing
     """
 
     arguments: Any
@@ -314,6 +305,8 @@ class _Call(NamedTuple):
     verb: Verb
     names: Mapping[str, str]
     is_rows: bool
+    is_change: bool
+    is_read: bool
 
     @property
     def given(self) -> dict[str, Any]:
@@ -341,12 +334,12 @@ class _Call(NamedTuple):
                 await check_known(admin, kind, name.upper(), value)
 
 
-async def _call(call: _Call, *, is_change: bool, is_read: bool) -> int:
+async def _call(call: _Call) -> int:
     async with call.arguments.admin() as admin:
         part = getattr(admin, NOUNS[call.noun][0])
-        if is_change and not await _is_confirmed(call, admin, part):
+        if call.is_change and not await _is_confirmed(call, admin, part):
             return ExitCode.DONE
-        result, failure = await _result(call, admin, part, is_read=is_read)
+        result, failure = await _result(call, admin, getattr(part, call.method))
     shown = plain(result)
     code = _print(call, [] if call.is_rows and isinstance(shown, Mapping) else shown)
     if failure is not None:
@@ -366,22 +359,22 @@ async def _is_confirmed(call: _Call, admin: AdminClient, part: object) -> bool:
 
 
 async def _result(
-    call: _Call, admin: AdminClient, part: object, *, is_read: bool
+    call: _Call, admin: AdminClient, method: Callable[..., Any]
 ) -> tuple[object, AdminError | None]:
     """Return what `_answer` does; errors for unknown names have similar names.
 
     :raises NotFoundError: the result is empty
     """
     try:
-        result, failure = await _answer(part, call, is_read=is_read)
+        result, failure = await _answer(call, method)
     except RouteNotFoundError as error:
-        if is_read or "topic" in call.names:  # not of a topic that was just created
+        if call.is_read or "topic" in call.names:  # not of a topic that was just created
             await check_known(admin, "topic", call.name_of(error.topic), error.topic)
         raise
     except SubscriptionError:
         await call.check_names(admin)
         raise
-    if failure is None and is_read and is_empty(result):
+    if failure is None and call.is_read and is_empty(result):
         await call.check_names(admin)
         if call.verb.missing:
             raise NotFoundError(call.verb.missing.format_map(dict(call.values)))
@@ -404,26 +397,19 @@ def _print(call: _Call, shown: Any) -> ExitCode:  # noqa: ANN401 - JSON values
     return code
 
 
-async def _answer(part: object, call: _Call, *, is_read: bool) -> tuple[object, AdminError | None]:
+async def _answer(call: _Call, method: Callable[..., Any]) -> tuple[object, AdminError | None]:
     """Return the result, or that of the brokers that answered and the error of the others."""
-    method, given = getattr(part, call.method), call.given
     try:
-        return await _bound(method, given), None
+        return await _bound(method, call.given), None
     except AdminError as error:
-        if call.verb.partial and error.done:
-            return _parts(error), error
-        others = _of_the_others(method, given, error) if is_read else {}
+        if call.verb.partial and error.done:  # as one list, or by name
+            parts = [each for each in error.done.values() if isinstance(each, list)]
+            rows = [row for each in parts for row in each]
+            return rows if len(parts) == len(error.done) else error.done, error
+        others = _of_the_others(method, call.given, error) if call.is_read else {}
         if not others:
             raise
         return await _bound(method, others), error
-
-
-def _parts(error: AdminError) -> object:
-    """Return the results in *error* as one list, or by name."""
-    parts = [each for each in error.done.values() if isinstance(each, list)]
-    if len(parts) == len(error.done):
-        return [row for each in parts for row in each]
-    return error.done
 
 
 def _of_the_others(
@@ -456,14 +442,13 @@ def _has_problem(rows: object) -> bool:
 
 
 async def _bound(method: Callable[..., Any], given: Mapping[str, Any]) -> object:
-    """Call the method; parameters that are positional only by name are given in order."""
-    variadic = [
-        each.name
-        for each in inspect.signature(method).parameters.values()
-        if each.kind is inspect.Parameter.VAR_POSITIONAL
-    ]
-    rest = {key: each for key, each in given.items() if key not in variadic}
-    result: object = await method(*(given.get(variadic[0], ()) if variadic else ()), **rest)
+    """Call the method; the values of a variadic parameter are given in order."""
+    known = inspect.signature(method).parameters.values()
+    variadic = [each.name for each in known if each.kind is each.VAR_POSITIONAL]
+    values = [value for name in variadic for value in given.get(name, ())]
+    result: object = await method(
+        *values, **{key: each for key, each in given.items() if key not in variadic}
+    )
     return result
 
 
@@ -481,25 +466,8 @@ def _matches(row: object, pattern: str) -> bool:
     return any(isinstance(each, str) and fnmatchcase(each, pattern) for each in values)
 
 
-class _Apps(Mapping[str, click.Group]):
-    """The commands by noun."""
-
-    def __init__(self) -> None:
-        self._admin = AdminClient(namesrv="127.0.0.1:1")  # not started: only its methods are read
-
-    def __getitem__(self, noun: str) -> click.Group:
-        if noun == TRACE:
-            app = Group(TRACE)
-            register(app, "message", TRACE, self._admin.messages.trace)
-            return app
-        part, verbs = NOUNS[noun]
-        return NounGroup(noun, getattr(self._admin, part), verbs)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*NOUNS, TRACE))
-
-    def __len__(self) -> int:
-        return len(NOUNS) + 1
-
-
-apps: Final = _Apps()
+ADMIN: Final = AdminClient(namesrv="127.0.0.1:1")  # not started: only its methods are read
+apps: Final = {
+    noun: NounGroup(noun, getattr(ADMIN, part), verbs) for noun, (part, verbs) in NOUNS.items()
+}
+apps[TRACE] = NounGroup("message", ADMIN.messages, {TRACE: TRACE})

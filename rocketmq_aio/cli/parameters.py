@@ -110,8 +110,8 @@ class Parameter:
     kind: Any
     value: Callable[[Any], Any]
     help: str
-    positional: bool
-    default: Any
+    positional: bool = False
+    default: Any = None
 
     def read(self, arguments: object) -> Any:  # noqa: ANN401
         """Return the value of the text in *arguments*.
@@ -150,8 +150,7 @@ def parameters(method: Callable[..., Any]) -> list[Parameter] | None:
         if each.name in SECRET:
             made.append(_secret(each.name, is_required=is_required))
             continue
-        converter = _converter(hint)
-        if converter is None:
+        if (converter := _converter(hint)) is None:
             if is_required:
                 return None
             continue
@@ -194,8 +193,6 @@ def _secret(name: str, *, is_required: bool) -> Parameter:
         kind=str | None,
         value=lambda file: read_secret(name, file, is_required=is_required),
         help=SECRET_HELP,
-        positional=False,
-        default=None,
     )
 
 
@@ -233,7 +230,6 @@ def _settings(hint: Any) -> list[Parameter]:  # noqa: ANN401
                     kind=kind if is_list else kind | None,
                     value=value,
                     help=_choices(inner) or TEXTS.get(name, ""),
-                    positional=False,
                     default=() if is_list else None,
                 )
             )
@@ -274,7 +270,7 @@ def _converter(hint: Any) -> tuple[Any, Callable[[Any], Any]] | None:  # noqa: A
     if hint is MessageQueue:
         return str, parse_queue
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _mapping_converter(*inner) if str in inner[:1] else None
+        return _mapping_converter(inner[1]) if str in inner[:1] else None
     if isinstance(origin, type) and issubclass(origin, Iterable):
         values = _converter(inner[0]) if inner else (str, _same)
         if values is None or values[0] not in (str, int):
@@ -284,23 +280,20 @@ def _converter(hint: Any) -> tuple[Any, Callable[[Any], Any]] | None:  # noqa: A
     return None
 
 
-def _mapping_converter(_: Any, value: Any) -> tuple[Any, Callable[[Any], Any]] | None:  # noqa: ANN401
+def _mapping_converter(value: Any) -> tuple[Any, Callable[[Any], Any]]:  # noqa: ANN401
     """Return the converter of pairs; without a value a pair removes a name, if None can."""
-    if value is str:
-        return list[str], lambda texts: {k: v or "" for k, v in _pairs(texts).items()} or None
-    if value is int:
-        return list[str], lambda texts: {k: _number(k, v) for k, v in _pairs(texts).items()} or None
-    return list[str], parse_pairs
 
+    def read(name: str, text: str | None) -> object:
+        if value is not int:
+            return text or "" if value is str else text
+        if text is None or not text.isdecimal():
+            raise ConfigError(name, text, f"expected a number for {name}")
+        return int(text)
 
-def _pairs(texts: Sequence[str]) -> Mapping[str, str | None]:
-    return parse_pairs(texts) or {}
+    def convert(texts: Sequence[str]) -> dict[str, object] | None:
+        return {name: read(name, each) for name, each in (parse_pairs(texts) or {}).items()} or None
 
-
-def _number(name: str, text: str | None) -> int:
-    if text is None or not text.isdecimal():
-        raise ConfigError(name, text, f"expected a number for {name}")
-    return int(text)
+    return list[str], convert
 
 
 def _same(value: Any) -> Any:  # noqa: ANN401

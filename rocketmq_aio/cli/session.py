@@ -101,6 +101,7 @@ def session(arguments: SparkArguments, name: str) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     from rocketmq_aio.spark import register
+    from rocketmq_aio.spark.pipelines.progress import JVM_ENDED
 
     configuration = arguments.configuration()
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")  # about pandas
@@ -118,8 +119,9 @@ def session(arguments: SparkArguments, name: str) -> Iterator[SparkSession]:
         register(spark)
         yield spark
     except Exception:
-        if started_here:
-            _stop_spark(spark)
+        with suppress(*JVM_ENDED):
+            if started_here:
+                spark.stop()
         raise
     else:
         if started_here:
@@ -149,11 +151,3 @@ def _start_jvm(master: str | None, name: str, configuration: Mapping[str, str]) 
         conf.setMaster(master)
     gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
     SparkContext(conf=conf, gateway=gateway)
-
-
-def _stop_spark(spark: SparkSession) -> None:
-    """Stop Spark after a failure; ignore a JVM that has already ended."""
-    from rocketmq_aio.spark.pipelines.progress import JVM_ENDED
-
-    with suppress(*JVM_ENDED):
-        spark.stop()

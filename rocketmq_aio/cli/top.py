@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,9 +60,7 @@ async def _show(arguments: TopArguments) -> int:
     before: dict[Any, tuple[float, int]] = {}
     shown = 0
     async with arguments.admin() as admin:
-        if live is not None:
-            live.start()
-        try:
+        with live or nullcontext():
             while True:
                 text, before, is_whole = await _screen(admin, arguments, before)
                 if live is None:
@@ -72,9 +71,6 @@ async def _show(arguments: TopArguments) -> int:
                 if shown == arguments.count:
                     return ExitCode.DONE if is_whole else ExitCode.INCOMPLETE
                 await asyncio.sleep(arguments.interval)
-        finally:
-            if live is not None:
-                live.stop()
 
 
 async def _screen(
