@@ -116,7 +116,9 @@ class Cluster:
         cluster = cls(open_backend(backend, version, security), version, security)
         try:
             _letters(namesrvs, "namesrvs")
-            _check_counts(slaves=slaves, controllers=controllers, proxies=proxies)
+            _letters(slaves, "slaves", least=0)
+            _letters(controllers, "controllers", least=0)
+            _letters(proxies, "proxies", least=0)
             _check_texts(broker_properties)
             specs = [
                 BrokerSpec(
@@ -352,7 +354,7 @@ class Cluster:
                 slave.wait_ready()
 
     def _launch_proxies(self, count: int) -> None:
-        for letter in string.ascii_lowercase[:count]:
+        for letter in _letters(count, "proxies", least=0):
             launched = self._backend.proxy(f"proxy-{letter}")
             self.proxies.append(Proxy(launched, partial(self._check_proxy, launched.address)))
         for proxy in self.proxies:
@@ -443,12 +445,6 @@ def _check_dledger(slaves: int, *, controlled: bool, sync_replication: bool) -> 
         )
 
 
-def _check_counts(**counts: int) -> None:
-    for what, count in counts.items():
-        if not 0 <= count <= MAX_SERVERS:
-            raise ClusterError(f"{what}={count}: at least 0, at most {MAX_SERVERS}")
-
-
 def _check_texts(properties: Mapping[str, str]) -> None:
     for name, value in properties.items():
         if not isinstance(value, str):
@@ -456,7 +452,7 @@ def _check_texts(properties: Mapping[str, str]) -> None:
             raise ClusterError(f"broker property {name}={value!r}: {reason}")
 
 
-def _letters(count: int, what: str) -> str:
-    if not 1 <= count <= MAX_SERVERS:
-        raise ClusterError(f"{what}={count}: at least 1, at most {MAX_SERVERS}")
+def _letters(count: int, what: str, least: int = 1) -> str:
+    if not least <= count <= MAX_SERVERS:
+        raise ClusterError(f"{what}={count}: at least {least}, at most {MAX_SERVERS}")
     return string.ascii_lowercase[:count]

@@ -13,23 +13,9 @@ CLUSTER_NAME: Final = "DefaultCluster"
 
 # A broker with other values would not be found.
 RESERVED: Final = frozenset(
-    {
-        "brokerClusterName",
-        "brokerId",
-        "brokerIP1",
-        "brokerIP2",
-        "brokerName",
-        "brokerRole",
-        "controllerAddr",
-        "dLegerGroup",
-        "dLegerPeers",
-        "dLegerSelfId",
-        "enableControllerMode",
-        "enableDLegerCommitLog",
-        "haListenPort",
-        "listenPort",
-        "namesrvAddr",
-    }
+    "brokerClusterName brokerId brokerIP1 brokerIP2 brokerName brokerRole controllerAddr "
+    "dLegerGroup dLegerPeers dLegerSelfId enableControllerMode enableDLegerCommitLog "
+    "haListenPort listenPort namesrvAddr".split()
 )
 
 BROKER_DEFAULTS: Final[Mapping[str, str]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
@@ -23,10 +22,6 @@ class EmbeddedServerControl(Server):
 
     def __init__(self, server: EmbeddedServer) -> None:
         self._server = server
-
-    @property
-    def pid(self) -> int | None:
-        return None
 
     @property
     def running(self) -> bool:
@@ -53,9 +48,6 @@ class EmbeddedServerControl(Server):
 
     def resume(self) -> None:
         self._server.resume()
-
-    def log_tail(self) -> str:
-        return ""
 
 
 class EmbeddedBackend(Backend):
@@ -102,11 +94,10 @@ class EmbeddedBackend(Backend):
         self.cluster.__enter__()
         self._running = True
         for _ in range(namesrvs - 1):
-            thread = self.cluster.thread
             server = EmbeddedNameServer(
                 version=self._version,
                 tls=context,
-                thread=thread,
+                thread=self.cluster.thread,
                 clock=self.cluster.clock,
                 faults=self.cluster.faults,
             )
@@ -115,31 +106,20 @@ class EmbeddedBackend(Backend):
                 server.register(broker)
             server.start()
         names = [self.cluster.name_server, *self._more_name_servers]
-        return (
-            [_launched(f"namesrv-{number}", server) for number, server in enumerate(names)],
+        groups = [
             [
-                [
-                    _launched(spec._replace(broker_id=each.broker_id).name, each)
-                    for each in (broker, *broker.replicas)
-                ]
-                for broker, spec in zip(self.cluster.brokers, specs, strict=True)
-            ],
-        )
-
-    def namesrv(self, name: str, *, controller: bool = False) -> Launched:
-        raise NotImplementedError("use launch")
-
-    def broker(self, spec: BrokerSpec) -> Launched:
-        raise NotImplementedError("use launch")
+                _launched(spec._replace(broker_id=each.broker_id).name, each)
+                for each in (broker, *broker.replicas)
+            ]
+            for broker, spec in zip(self.cluster.brokers, specs, strict=True)
+        ]
+        return [_launched(f"namesrv-{n}", server) for n, server in enumerate(names)], groups
 
     def mqadmin(self, arguments: Sequence[str]) -> str:
         """Run the tool of real servers, which needs Java and a download."""
         if self._tool is None:
             self._tool = AdminTool(self._version, self._security)
         return self._tool.run(arguments, self.cluster.namesrv)
-
-    def save_logs(self, folder: Path) -> None:
-        """Do nothing: it writes no logs."""
 
     def close(self) -> None:
         if not self._running:

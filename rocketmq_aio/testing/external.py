@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.address import parse_addresses
 from rocketmq_aio.testing.errors import ClusterError, NotOwnedError
-from rocketmq_aio.testing.server import Backend, BrokerSpec, Launched, Server
+from rocketmq_aio.testing.server import Backend, Server
 
 
-def refuse() -> NoReturn:
+def refuse(*_: object, **__: object) -> NoReturn:
     raise NotOwnedError(
         "the cluster of ROCKETMQ_NAMESRV is external: it cannot be started or stopped here"
     )
 
 
 class ExternalServer(Server):
-    @property
-    def pid(self) -> int | None:
-        return None
-
-    def start(self, version: str | None = None) -> None:
-        refuse()
-
-    def kill(self) -> None:
-        refuse()
-
-    def stop(self) -> None:
-        refuse()
-
-    def pause(self) -> None:
-        refuse()
-
-    def resume(self) -> None:
-        refuse()
-
-    def log_tail(self) -> str:
-        return ""
+    start = kill = stop = pause = resume = refuse
 
 
 class ExternalBackend(Backend):
@@ -59,20 +37,7 @@ class ExternalBackend(Backend):
             " broker_versions are what they are there"
         )
 
-    def namesrv(self, name: str, *, controller: bool = False) -> Launched:
-        refuse()
-
-    def broker(self, spec: BrokerSpec) -> Launched:
-        refuse()
-
-    def proxy(self, name: str) -> Launched:
-        refuse()
-
-    def mqadmin(self, arguments: Sequence[str]) -> str:
-        refuse()
-
-    def save_logs(self, folder: Path) -> None:
-        """Do nothing: the logs are elsewhere."""
+    namesrv = broker = proxy = mqadmin = refuse
 
     def close(self) -> None:
         """Do nothing: the servers are external."""

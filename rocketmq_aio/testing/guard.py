@@ -77,15 +77,11 @@ def serve(server: subprocess.Popen[bytes], owner: int, awake: int) -> bool:
             wanted = os.read(0, 4096)
             if not wanted:
                 return True
-            pass_on(server, wanted)
+            for number in wanted.split():
+                server.send_signal(int(number))
         elif os.getppid() != owner:
             return True
     return False
-
-
-def pass_on(server: subprocess.Popen[bytes], wanted: bytes) -> None:
-    for number in wanted.split():
-        server.send_signal(int(number))
 
 
 def remove_folder(folder: Path) -> None:

@@ -108,12 +108,9 @@ def pom(version: str) -> str:
     return POM.format(dependencies="\n".join(dependencies))
 
 
-def _size(version: str) -> str:
-    return "40 jars, 30 MB" if version.startswith("4.") else "150 jars, 100 MB"
-
-
 def _download(version: str, folder: Path) -> None:
-    logger.info("downloading RocketMQ %s from Maven Central, about %s", version, _size(version))
+    size = "40 jars, 30 MB" if version.startswith("4.") else "150 jars, 100 MB"
+    logger.info("downloading RocketMQ %s from Maven Central, about %s", version, size)
     for stale in folder.parent.glob(f".{version}-*"):  # left by a killed download
         shutil.rmtree(stale, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f".{version}-", dir=folder.parent) as part:

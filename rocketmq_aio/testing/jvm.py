@@ -22,13 +22,11 @@ from rocketmq_aio.testing.process import GuardedProcess
 from rocketmq_aio.testing.security import Security
 from rocketmq_aio.testing.server import (
     STOP_SECONDS,
+    TAIL_LINES,
     Backend,
     BrokerSpec,
     Launched,
     Server,
-    copy_logs,
-    head,
-    tail,
 )
 
 NAMESRV_MAIN: Final = "org.apache.rocketmq.namesrv.NamesrvStartup"
@@ -98,16 +96,28 @@ class JVMServer(Server):
         self._signal(signal.SIGCONT)
 
     def log_tail(self) -> str:
-        crashes = [head(report) for report in sorted(self._home.glob("hs_err_pid*.log"))]
-        return "\n".join([tail(self._log), *crashes])
+        reports = sorted(self._home.glob("hs_err_pid*.log"))
+        crashes = [line for report in reports for line in _lines(report)[:TAIL_LINES]]
+        return "\n".join([*_lines(self._log)[-TAIL_LINES:], *crashes])
 
     def save_logs(self, folder: Path) -> None:
-        copy_logs(self._home / "logs", folder / self._home.name)
+        """Copy the logs; it may rotate them meanwhile: files that disappear are ignored."""
+        logs, target = self._home / "logs", folder / self._home.name
+        shutil.copytree(
+            logs, target, dirs_exist_ok=True, ignore_dangling_symlinks=True, symlinks=True
+        )
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is None or not self._process.running:
             raise ClusterError(f"{self._home.name} is not running")
         self._process.send_signal(number)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
 
 
 class JVMBackend(Backend):

@@ -154,16 +154,18 @@ class Security:
             return {"aclEnable": "true"}
         names = {"username": self.accounts[0].access_key, "password": self.accounts[0].secret_key}
         keys = {"accessKey": names["username"], "secretKey": names["password"]}
-        return {
-            "authenticationEnabled": "true",
-            "authenticationProvider": _provider("authentication", "Authentication"),
-            "authenticationMetadataProvider": _store("authentication", "Authentication"),
+        properties = {
             "initAuthenticationUser": json.dumps(names),
             "innerClientAuthenticationCredentials": json.dumps(keys),
-            "authorizationEnabled": "true",
-            "authorizationProvider": _provider("authorization", "Authorization"),
-            "authorizationMetadataProvider": _store("authorization", "Authorization"),
         }
+        for area in ("authentication", "authorization"):
+            package, name = f"{PROVIDERS}.{area}.provider", area.capitalize()
+            properties |= {
+                f"{area}Enabled": "true",
+                f"{area}Provider": f"{package}.Default{name}Provider",
+                f"{area}MetadataProvider": f"{package}.Local{name}MetadataProvider",
+            }
+        return properties
 
     def files(self, version: str) -> dict[str, str]:
         """Return the configuration files of servers and admin tool: text by name."""
@@ -220,14 +222,6 @@ def plain_acl(accounts: Sequence[Account]) -> str:
 def _old(rights: str) -> str:
     """Return the *rights* without GET, which 4.9 brokers do not have."""
     return "|".join(right for right in rights.split("|") if right != "GET")
-
-
-def _provider(area: str, name: str) -> str:
-    return f"{PROVIDERS}.{area}.provider.Default{name}Provider"
-
-
-def _store(area: str, name: str) -> str:
-    return f"{PROVIDERS}.{area}.provider.Local{name}MetadataProvider"
 
 
 def _create(broker: str, account: Account, access: probe.Access) -> None:
