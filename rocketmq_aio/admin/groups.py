@@ -203,7 +203,9 @@ class GroupAdmin:
         header, kind = GetAllGroups(), SubscriptionGroupTable
         tables = await self._servers.read_from("listing groups", header, kind, cluster, None)
         names = self._servers.inner_names(t.subscription_group_table for t in tables.values())
-        return sorted(name for name in names if internal or not _is_internal(name))
+        if not internal:
+            names = {n for n in names - INTERNAL_NAMES if not n.startswith(INTERNAL)}
+        return sorted(names)
 
     async def config(self, group: str) -> builtins.list[GroupConfig]:
         """Return the settings of a consumer group on each broker that has it, if any."""
@@ -324,7 +326,8 @@ class GroupAdmin:
 
         if chosen:
             masters = await self._servers.masters(brokers=chosen)
-            await self._servers.on_each(f"storing {len(chosen)} groups", masters, put)
+            action = f"storing {sum(map(len, chosen.values()))} groups"
+            await self._servers.on_each(action, masters, put)
 
     async def set_mode(
         self, group: str, topic: str, mode: Literal["pop", "pull"], *, shared_queues: int = 0
@@ -464,7 +467,3 @@ def _members(
 def _has_no_producers(error: BrokerError) -> bool:
     remark = error.remark or ""
     return error.code == ResponseCode.SYSTEM_ERROR and remark.startswith(NO_PRODUCERS)
-
-
-def _is_internal(name: str) -> bool:
-    return name in INTERNAL_NAMES or name.startswith(INTERNAL)

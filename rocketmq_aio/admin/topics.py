@@ -283,7 +283,8 @@ class TopicAdmin:
 
         if chosen:
             masters = await self._servers.masters(brokers=chosen)
-            await self._servers.on_each(f"storing {len(chosen)} topics", masters, put)
+            action = f"storing {sum(map(len, chosen.values()))} topics"
+            await self._servers.on_each(action, masters, put)
 
     async def order(self, topic: str) -> dict[str, int]:
         """Return the order configuration: queues by broker, empty if there is none.

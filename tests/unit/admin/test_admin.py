@@ -31,6 +31,7 @@ from rocketmq_aio import (
     PushConsumer,
     RequestTimeoutError,
     RocketMQError,
+    TopicConfig,
 )
 from rocketmq_aio.admin.metadata import Metadata
 from rocketmq_aio.embedded import EmbeddedCluster
@@ -138,6 +139,38 @@ async def test_admin_error_has_the_outcome_of_each_server(
     assert caught.value.done == {"broker-a": None}
     assert isinstance(caught.value.failed["broker-b"], RequestTimeoutError)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+async def test_a_change_has_no_result_in_the_error_about_other_servers(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    cluster.faults.drop(RequestCode.DELETE_EXPIRED_COMMITLOG, executed=False, broker="broker-b")
+
+    with pytest.raises(AdminError) as caught:
+        await admin.brokers.delete_expired_logs()
+
+    assert caught.value.done == {"broker-a": None}
+
+
+async def test_an_error_of_stored_settings_counts_topics_and_groups(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    for code in (
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    ):
+        cluster.faults.drop(code, executed=False, broker="broker-b")
+    topics = [
+        TopicConfig(topic=topic, broker_name=name, read_queues=1, write_queues=1)
+        for topic in ("one", "two")
+        for name in ("broker-a", "broker-b")
+    ]
+    groups = [*await admin.groups.create("one"), *await admin.groups.create("two")]
+
+    with pytest.raises(AdminError, match="storing 4 topics failed on 1 of 2 servers"):
+        await admin.topics.put(topics)
+    with pytest.raises(AdminError, match="storing 4 groups failed on 1 of 2 servers"):
+        await admin.groups.put(groups)
 
 
 async def test_an_error_common_to_all_brokers_is_raised_itself(
