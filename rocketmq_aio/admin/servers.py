@@ -174,7 +174,9 @@ class Servers:
         """
 
         async def call_one(name: str) -> T:
-            return await call(name, _known(name, targets[name]))
+            if (address := targets[name]) is None:
+                raise NotConnectedError(name, "no name server knows a master of this broker")
+            return await call(name, address)
 
         done, failed = await gather_limited(call_one, targets, AT_ONCE)
         if failed:
@@ -389,12 +391,6 @@ def _named(masters: Masters, brokers: Iterable[str]) -> Masters:
         if name not in masters:
             raise ConfigError("brokers", name, f"the name server knows {sorted(masters)}")
     return {name: masters[name] for name in names}
-
-
-def _known(name: str, address: str | None) -> str:
-    if address is None:
-        raise NotConnectedError(name, "no name server knows a master of this broker")
-    return address
 
 
 def _check_known(settings: Mapping[str, str], tables: Mapping[str, Mapping[str, str]]) -> None:

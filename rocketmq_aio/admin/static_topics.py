@@ -10,13 +10,12 @@ import msgspec
 from rocketmq_aio.admin.server_results import LogicalQueue
 from rocketmq_aio.admin.servers import TOPIC_OR_NOT, Brokers, Masters, Servers, before_change
 from rocketmq_aio.admin.static_mapping import StaticMapping
-from rocketmq_aio.admin.topic_settings import MAX_QUEUES
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.model.names import check_topic
-from rocketmq_aio.protocol.bodies import TopicRouteData, queue_key
+from rocketmq_aio.protocol.bodies import MAX_QUEUES, TopicRouteData, queue_key
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import GetTopicConfig, GetTopicStats, TopicStatsTable

@@ -11,10 +11,10 @@ from rocketmq_aio.admin.results import TopicConfig, perm_bits, perm_text
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
+from rocketmq_aio.protocol.bodies import MAX_QUEUES
 from rocketmq_aio.protocol.requests.admin import CreateTopic, TopicConfigBody
 
 DEFAULT_QUEUES: Final = 8
-MAX_QUEUES: Final = 65_536
 FORBIDDEN_IN_ATTRIBUTES: Final = frozenset(",=+ ")
 Perm: TypeAlias = Literal["RW", "R", "W", "RWX", "RX", "WX"]
 PERMS: Final = get_args(Perm)
@@ -48,7 +48,10 @@ def checked(settings: TopicSettings) -> TopicSettings:
         raise ConfigError("perm", perm, f"expected one of {', '.join(PERMS)}")
     for name, text in settings.get("attributes", {}).items():
         _check_attribute(name, text)
-    return _without_queues(settings)
+    rest = settings.copy()
+    if (queues := rest.pop("queues", None)) is not None:
+        return {"read_queues": queues, "write_queues": queues, **rest}
+    return rest
 
 
 def changed(config: TopicConfig, settings: TopicSettings) -> TopicConfig:
@@ -99,13 +102,6 @@ def to_request(
         order=config.order,
         attributes=",".join(signed) or None,
     )
-
-
-def _without_queues(settings: TopicSettings) -> TopicSettings:
-    rest = settings.copy()
-    if (queues := rest.pop("queues", None)) is not None:
-        return {"read_queues": queues, "write_queues": queues, **rest}
-    return rest
 
 
 def _check_attribute(name: str, text: str | None) -> None:

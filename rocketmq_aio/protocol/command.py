@@ -23,6 +23,7 @@ from rocketmq_aio.protocol.codes import (
     ONEWAY_FLAG,
     RESPONSE_FLAG,
 )
+from rocketmq_aio.protocol.fastjson import READ_ERRORS
 from rocketmq_aio.protocol.frame import HEADER_MASK, PREFIX
 
 MAX_BINARY_CODE: Final = 0x7FFF  # above it a binary header would truncate the code
@@ -67,7 +68,6 @@ class _JsonCommand(Command, rename={"ext": "extFields", "body": " body"}, gc=Fal
     ext: msgspec.Raw = EMPTY  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
-_READ_ERRORS: Final = (msgspec.MsgspecError, RecursionError, UnicodeError)
 _decode_json = msgspec.json.Decoder(_JsonCommand).decode
 _decode_fields = msgspec.json.Decoder(dict[str, str | int | float | bool | None] | None).decode
 _encode_json = msgspec.json.Encoder().encode
@@ -78,7 +78,7 @@ def decode_command(encoding: int, header: bytes, body: bytes) -> Command:
     if encoding == JSON_HEADER:
         try:
             command: Command = _decode_json(header)
-        except _READ_ERRORS as cause:
+        except READ_ERRORS as cause:
             raise CodecError("JSON header", 8, str(cause)) from cause
     elif encoding == BINARY_HEADER:
         command = _decode_binary(header)
@@ -92,7 +92,7 @@ def decode_command(encoding: int, header: bytes, body: bytes) -> Command:
 def _text_fields(raw: msgspec.Raw) -> dict[str, str]:
     try:
         fields = _decode_fields(raw) or {}
-    except _READ_ERRORS as cause:
+    except READ_ERRORS as cause:
         raise CodecError("extFields", 8, str(cause)) from cause
     return {name: _text(value) for name, value in fields.items() if value is not None}
 

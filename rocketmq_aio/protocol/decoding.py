@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.errors import CodecError
-from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.compression import MAX_INFLATED
 from rocketmq_aio.protocol.namespaces import namespace_of
-from rocketmq_aio.protocol.record import checksum_fault, decode_messages
-
-Decoded = tuple[list[MessageExt], CodecError | None]
+from rocketmq_aio.protocol.record import Decoded as Decoded, checksum_fault, decode_messages
 
 
 class Decode(Protocol):

@@ -15,6 +15,7 @@ import msgspec.structs
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import READ_ERRORS
 
 H = TypeVar("H", bound=msgspec.Struct)
 
@@ -112,7 +113,7 @@ def read_header(command: Command, kind: type[H]) -> H:
             read: H = _json_decoder(kind).decode(ext)
             return read
         return msgspec.convert(ext or {}, kind, strict=False)
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+    except READ_ERRORS:
         return _read_leniently(command, kind)
 
 

@@ -41,7 +41,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.compression import MAX_INFLATED
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.receipt import RETRY_JOINTS, stored_topic
-from rocketmq_aio.protocol.record import decode_messages
+from rocketmq_aio.protocol.record import Decoded, decode_messages
 
 NAME_FIELDS: Final = (
     *("topic", "originTopic", "parentTopic"),
@@ -202,9 +202,7 @@ class Namespace:
         command.ext = {k: self.inner(v) if k in NAME_FIELDS else v for k, v in ext.items()}
         self.response(command.code, command)
 
-    def decode(
-        self, body: bytes, queue: MessageQueue, *, limit: int = MAX_INFLATED
-    ) -> tuple[list[MessageExt], CodecError | None]:
+    def decode(self, body: bytes, queue: MessageQueue, *, limit: int = MAX_INFLATED) -> Decoded:
         """Decode as `decode_messages` does, with the application's names."""
         stored = replace(queue, topic=self.outer(queue.topic))
         messages, fault = decode_messages(body, stored, limit=limit)

@@ -21,6 +21,8 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import BORN_IPV6, COMPRESSED, INNER_BATCH, NEED_UNWRAP, STORE_IPV6
 from rocketmq_aio.protocol.compression import MAX_INFLATED, InflationLimitError, inflate
 
+Decoded = tuple[list[MessageExt], CodecError | None]  # messages, and what stopped the decoder
+
 MAGIC_V1: Final = -626_843_481  # 0xDAA320A7: topic length is one byte
 MAGIC_V2: Final = -626_843_477  # 0xDAA320AB: two bytes (brokers from 5.1, long retry topics)
 IPV4_HEAD: Final = 88
@@ -45,9 +47,7 @@ _GROWS: Final = COMPRESSED | INNER_BATCH
 _UNUSUAL: Final = _GROWS | BORN_IPV6 | STORE_IPV6 | NEED_UNWRAP
 
 
-def decode_messages(
-    data: bytes, queue: MessageQueue, *, limit: int = MAX_INFLATED
-) -> tuple[list[MessageExt], CodecError | None]:
+def decode_messages(data: bytes, queue: MessageQueue, *, limit: int = MAX_INFLATED) -> Decoded:
     """Return the messages of a pull response, and the error that stopped the decoder, if any.
 
     A message that cannot be decoded is not skipped: the messages before it are returned with the
@@ -62,7 +62,7 @@ def decode_messages(
 
 def _decode_records(  # noqa: C901 - flat: it runs for every message
     data: bytes, queue: MessageQueue, limit: int
-) -> tuple[list[MessageExt], CodecError | None]:
+) -> Decoded:
     messages: list[MessageExt] = []
     append, unpack, plain_topic = messages.append, _PLAIN.unpack_from, queue.topic.encode()
     at, end, topic, room = 0, len(data), queue.topic, limit
@@ -111,9 +111,7 @@ def _decode_records(  # noqa: C901 - flat: it runs for every message
     return messages, None
 
 
-def _decode_light(
-    data: bytes, queue: MessageQueue, limit: int
-) -> tuple[list[MessageExt], CodecError | None]:
+def _decode_light(data: bytes, queue: MessageQueue, limit: int) -> Decoded:
     """Decode messages of a light message queue, which are stored in other topics.
 
     They get the topic and the queue that they were read from, and their offset in it.

@@ -35,14 +35,11 @@ def logical_queues(topic: str, data: TopicRouteData) -> dict[MessageQueue, str]:
             scopes.setdefault(info.scope, []).append(info)
     owners: dict[MessageQueue, str] = {}
     for scope, infos in scopes.items():
-        broker, owner_of = _logical_broker(scope), _owners(infos)
+        suffix = scope.removeprefix("__") if scope == GLOBAL_SCOPE else scope
+        broker, owner_of = LOGICAL_PREFIX + suffix, _owners(infos)
         for number in range(max(info.total_queues for info in infos)):
             owners[MessageQueue(topic, broker, number)] = owner_of.get(number, NO_OWNER)
     return owners
-
-
-def _logical_broker(scope: str) -> str:
-    return LOGICAL_PREFIX + (scope.removeprefix("__") if scope == GLOBAL_SCOPE else scope)
 
 
 def _owners(infos: Iterable[TopicQueueMappingInfo]) -> dict[int, str]:
