@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import ssl
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Final, NamedTuple, Self, TypedDict, Unpack
@@ -34,6 +35,8 @@ from rocketmq_aio.remoting.fork import reset_after_fork
 HOST: Final = "127.0.0.1"
 BACKLOG: Final = 1024
 MAX_ERRORS: Final = 100
+# From Python 3.12.1 on, a closed server also waits for TLS handshakes, which may never end.
+HANDSHAKE_SECONDS: Final = 1.0
 
 logger = get_logger(__name__)
 
@@ -236,7 +239,9 @@ class EmbeddedServer:
         if tasks:  # `gather` would cancel a task that waits here itself
             await asyncio.wait(tasks)
         await self.changed.until(lambda: not self.connections, "the connections to close")
-        await server.wait_closed()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                await server.wait_closed()
 
     def after_fork(self) -> None:
         """Replace the sockets of the copy in a forked child, which would keep the port open."""
@@ -299,6 +304,9 @@ class EmbeddedServer:
 
     def opened(self, connection: ServerConnection) -> None:
         self.connections[connection.number] = connection
+        if self._server is None:  # stopped since it accepted the connection
+            connection.abort()
+            return
         if self._idle_seconds is not None:
             connection.now = self.clock.monotonic
             connection.active_at = connection.now()
