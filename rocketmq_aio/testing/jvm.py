@@ -29,10 +29,11 @@ from rocketmq_aio.testing.server import (
     Server,
 )
 
-NAMESRV_MAIN: Final = "org.apache.rocketmq.namesrv.NamesrvStartup"
-BROKER_MAIN: Final = "org.apache.rocketmq.broker.BrokerStartup"
-CONTROLLER_MAIN: Final = "org.apache.rocketmq.controller.ControllerStartup"
-PROXY_MAIN: Final = "org.apache.rocketmq.proxy.ProxyStartup"
+# Main classes, and their option for the configuration file.
+NAMESRV_MAIN: Final = ("org.apache.rocketmq.namesrv.NamesrvStartup", "-c")
+BROKER_MAIN: Final = ("org.apache.rocketmq.broker.BrokerStartup", "-c")
+CONTROLLER_MAIN: Final = ("org.apache.rocketmq.controller.ControllerStartup", "-c")
+PROXY_MAIN: Final = ("org.apache.rocketmq.proxy.ProxyStartup", "-pc")
 ADMIN_MAIN: Final = "org.apache.rocketmq.tools.command.MQAdminStartup"
 
 # Java 17 hides internals that the mapped files of the servers need.
@@ -141,7 +142,7 @@ class JVMBackend(Backend):
             self.controller = f"127.0.0.1:{own}"
             properties |= {"enableControllerInNamesrv": "true"}
             properties |= conf.controller_conf([own], 0, self._controller_store(name))
-        return self._launch(name, self._version, port, properties, [*SMALL], NAMESRV_MAIN)
+        return self._launch(name, self._version, port, SMALL, NAMESRV_MAIN, properties)
 
     def controllers(self, names: Sequence[str]) -> list[Launched]:
         ports = [choose_port() for _ in names]
@@ -149,8 +150,9 @@ class JVMBackend(Backend):
         launched = []
         for number, (name, port) in enumerate(zip(names, ports, strict=True)):
             properties = conf.controller_conf(ports, number, self._controller_store(name))
-            version, memory = self._version, [*SMALL]
-            launched.append(self._launch(name, version, port, properties, memory, CONTROLLER_MAIN))
+            launched.append(
+                self._launch(name, self._version, port, SMALL, CONTROLLER_MAIN, properties)
+            )
         return launched
 
     def broker(self, spec: BrokerSpec) -> Launched:
@@ -163,8 +165,7 @@ class JVMBackend(Backend):
             chosen = (choose_port() for _ in range(spec.replicas))
             peers = self._dledger_ports.setdefault(spec.broker_name, list(chosen))
         properties = {**places, **conf.broker_conf(spec, port, namesrvs, self.controller, peers)}
-        memory = [*BROKER_MEMORY]
-        return self._launch(spec.name, spec.version, port, properties, memory, BROKER_MAIN)
+        return self._launch(spec.name, spec.version, port, BROKER_MEMORY, BROKER_MAIN, properties)
 
     def proxy(self, name: str) -> Launched:
         if self._security != UNSECURED:
@@ -172,17 +173,9 @@ class JVMBackend(Backend):
         if not list(fetch_jars(self._version).glob("rocketmq-proxy-*.jar")):
             raise NotSupportedError(f"Maven Central has no proxy of {self._version}")
         port = choose_port(PROXY)
-        home = prepare_home(self._folder / name)
-        file = home / "conf" / "rmq-proxy.json"
-        settings = conf.proxy_conf(port, ";".join(self._namesrvs))
-        file.write_text(json.dumps(settings), encoding="utf-8")
-
-        def command_of(wanted: str) -> list[str]:
-            classes = class_options(fetch_jars(wanted), self._security.java_options(), home)
-            places = [f"-DRMQ_PROXY_HOME={home}", PROXY_MAIN, "-pc", str(file)]
-            return ["java", *PROXY_MEMORY, *classes, *places]
-
-        return self._start(JVMServer(home, self._version, command_of), name, self._version, port)
+        settings = json.dumps(conf.proxy_conf(port, ";".join(self._namesrvs)))
+        main = (f"-DRMQ_PROXY_HOME={self._folder / name}", *PROXY_MAIN)
+        return self._launch(name, self._version, port, PROXY_MEMORY, main, settings)
 
     def mqadmin(self, arguments: Sequence[str]) -> str:
         return self._tool.run(arguments, ";".join(self._namesrvs))
@@ -204,22 +197,21 @@ class JVMBackend(Backend):
         name: str,
         version: str,
         port: int,
-        properties: Mapping[str, str],
         memory: Sequence[str],
-        main: str,
+        main: Sequence[str],
+        settings: Mapping[str, str] | str,
     ) -> Launched:
         home = prepare_home(self._folder / name, self._security.files(version))
         file = home / "conf" / "server.conf"
-        file.write_text(conf.properties_text(properties), encoding="utf-8")
+        text = settings if isinstance(settings, str) else conf.properties_text(settings)
+        file.write_text(text, encoding="utf-8")
 
         def command_of(wanted: str) -> list[str]:
             self._security.check_upgrade(version, wanted)
             classes = class_options(fetch_jars(wanted), self._security.java_options(), home)
-            return ["java", *memory, *classes, main, "-c", str(file)]
+            return ["java", *memory, *classes, *main, str(file)]
 
-        return self._start(JVMServer(home, version, command_of), name, version, port)
-
-    def _start(self, server: JVMServer, name: str, version: str, port: int) -> Launched:
+        server = JVMServer(home, version, command_of)
         self._servers.append(server)
         server.start()
         return Launched(name, f"127.0.0.1:{port}", server, version)
