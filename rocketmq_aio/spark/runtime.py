@@ -69,19 +69,13 @@ class Runtime:
             _process.keep(connection, runtime)
             return runtime
 
-    def call(
-        self, function: Callable[[*Args], Awaitable[T]], *args: *Args, timeout: float | None = None
-    ) -> T:
-        """Run an async function on the loop and return its result.
-
-        :param timeout: seconds until it is cancelled
-        :raises TimeoutError: it took longer
-        """
+    def call(self, function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
+        """Run an async function on the loop and return its result; an interrupt cancels it."""
         future = self.submit(function, *args)
         try:
-            return future.result(timeout)
+            return future.result()
         finally:
-            future.cancel()  # after a timeout or an interrupt
+            future.cancel()
 
     def submit(self, function: Callable[[*Args], Awaitable[T]], *args: *Args) -> Future[T]:
         """Start an async function on the loop; cancelling the future cancels it."""

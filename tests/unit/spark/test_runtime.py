@@ -8,6 +8,8 @@ import pickle
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
+from typing import Any
 
 import anyio
 import pytest
@@ -48,17 +50,29 @@ def test_a_call_raises_errors_and_the_loop_keeps_running() -> None:
     assert Runtime.get(HERE).call(echo, 7) == 7
 
 
-def test_a_call_is_cancelled_after_its_timeout() -> None:
-    ended = threading.Event()
+def test_an_interrupted_call_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime.get(HERE)
+    started, ended = threading.Event(), threading.Event()
 
     async def stay() -> None:
+        started.set()
         try:
             await anyio.sleep_forever()
         finally:
             ended.set()
 
-    with pytest.raises(TimeoutError):
-        Runtime.get(HERE).call(stay, timeout=0.01)
+    def interrupt(*_: object) -> None:
+        assert started.wait(30)
+        raise KeyboardInterrupt
+
+    def submit(*args: Any) -> Future[Any]:  # noqa: ANN401 - those of `Runtime.submit`
+        future = Runtime.submit(runtime, *args)
+        monkeypatch.setattr(future, "result", interrupt)
+        return future
+
+    monkeypatch.setattr(runtime, "submit", submit)
+    with pytest.raises(KeyboardInterrupt):
+        runtime.call(stay)
     assert ended.wait(30)
 
 
@@ -70,7 +84,7 @@ def test_a_forked_child_starts_its_own_loop() -> None:
     read, write = os.pipe()
     if (child := os.fork()) == 0:
         runtime = Runtime.get(HERE)
-        good = runtime is not parent and runtime.call(process, timeout=30) == os.getpid()
+        good = runtime is not parent and runtime.call(process) == os.getpid()
         os.write(write, b"y" if good else b"n")
         os._exit(0)
     os.close(write)
