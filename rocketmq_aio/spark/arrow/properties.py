@@ -10,7 +10,7 @@ from array import array
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -45,8 +45,9 @@ class PropertyColumns:
         found = self.values.filter(chosen)
         if len(found) == rows:
             return found
-        where = self._rows().filter(chosen)
-        return found.take(pc.index_in(row_numbers(rows), value_set=where))
+        ones = pa.nulls(rows, pa.int64()).fill_null(1)
+        numbers = pc.subtract(pc.cumulative_sum(ones), 1)
+        return found.take(pc.index_in(numbers, value_set=self._rows().filter(chosen)))
 
     def has_duplicates(self) -> bool:
         """Whether a name occurs twice in a row."""
@@ -66,7 +67,7 @@ class PropertyColumns:
         return not pc.all(pc.equal(expected, _differences(self.offsets))).as_py()
 
     @cached_property
-    def _coded(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+    def _coded(self) -> Column:
         return self.names.dictionary_encode()
 
     @cached_property
@@ -96,12 +97,6 @@ def property_columns(raw: list[bytes]) -> PropertyColumns:
     """Return the properties of messages; the same result as `parse_properties`."""
     pairs = _cut(_texts(raw))
     return _parsed(raw) if pairs is None or pairs.has_duplicates() else pairs
-
-
-def row_numbers(count: int) -> Column:
-    """Return 0 to *count* - 1 as 64-bit numbers."""
-    ones = pa.nulls(count, pa.int64()).fill_null(1)
-    return pc.subtract(pc.cumulative_sum(ones), 1)
 
 
 def _texts(raw: list[bytes]) -> Column:
