@@ -73,7 +73,7 @@ async def resolve_ranges(metadata: Metadata, options: ReadOptions) -> list[Range
             break
         await anyio.sleep(pause)  # a broker that has just started reports a low end for a while
         found = await _positions(metadata, options, topics)
-    check_missing(_named(options), found.extents.keys(), fail=options.fail_on_data_loss)
+    check_missing(options, found.extents.keys())
     start = found.start | losses.resume_offsets(find_out_of_range(found.start, found.extents))
     cut = (each for each in find_out_of_range(found.end, found.extents) if each.was_cut)
     end = found.end | losses.resume_offsets(cut)
@@ -149,19 +149,6 @@ def _ends_fixed(options: ReadOptions, queues: Iterable[Queue]) -> bool:
     return isinstance(ends, dict) and all(ends.get(each, LATEST) != LATEST for each in queues)
 
 
-def _named(options: ReadOptions) -> dict[str, Iterable[Queue]]:
-    """Return the queues that each effective option names."""
-    start, end = options.starting_offsets, options.ending_offsets
-    named: dict[str, Iterable[Queue]] = {"assign": options.assign}
-    if options.starting_timestamp is None:
-        named["startingOffsets"] = start if isinstance(start, dict) else ()
-        named["startingOffsetsByTimestamp"] = options.starting_offsets_by_timestamp
-    if options.ending_timestamp is None:
-        named["endingOffsets"] = end if isinstance(end, dict) else ()
-        named["endingOffsetsByTimestamp"] = options.ending_offsets_by_timestamp
-    return named
-
-
 def _instants(
     for_all: int | None, by_queue: Mapping[Queue, int], queues: Iterable[Queue]
 ) -> dict[Queue, int]:
@@ -206,16 +193,27 @@ def check_readable(topics: TopicQueues, options: ReadOptions) -> None:
             raise RouteNotFoundError(topic, reason)
 
 
-def check_missing(named: Mapping[str, Iterable[Queue]], read: Set[Queue], *, fail: bool) -> None:
-    """Log queues that options name and that are not *read*; raise `ConfigError` if *fail*."""
-    for option, queues in named.items():
-        for queue in sorted(set(queues) - read):
-            name = "/".join(map(str, queue))
-            if fail:
-                reason = "no route names this queue now, or assign leaves it out"
-                way_out = "leave it out here, too, or set failOnDataLoss=false"
-                raise ConfigError(option, name, f"{reason}; {way_out}")
-            warn("queue_missing", queue=name, option=option)
+def check_missing(options: ReadOptions, read: Set[Queue]) -> None:
+    """Log queues that effective options name and that are not *read*.
+
+    :raises ConfigError: with ``failOnDataLoss``, instead of the log
+    """
+    start, end = options.starting_offsets, options.ending_offsets
+    named: dict[str, Iterable[Queue]] = {"assign": options.assign}
+    if options.starting_timestamp is None:
+        named["startingOffsets"] = start if isinstance(start, dict) else ()
+        named["startingOffsetsByTimestamp"] = options.starting_offsets_by_timestamp
+    if options.ending_timestamp is None:
+        named["endingOffsets"] = end if isinstance(end, dict) else ()
+        named["endingOffsetsByTimestamp"] = options.ending_offsets_by_timestamp
+    missing = ((option, each) for option in named for each in sorted(set(named[option]) - read))
+    for option, queue in missing:
+        name = "/".join(map(str, queue))
+        if options.fail_on_data_loss:
+            reason = "no route names this queue now, or assign leaves it out"
+            way_out = "leave it out here, too, or set failOnDataLoss=false"
+            raise ConfigError(option, name, f"{reason}; {way_out}")
+        warn("queue_missing", queue=name, option=option)
 
 
 def complete(results: QueueResults[T]) -> dict[Queue, T]:
