@@ -5,18 +5,17 @@ from __future__ import annotations
 import sys
 from array import array
 from functools import cache
-from struct import Struct
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from rocketmq_aio.model.properties import UNIQ_KEY, WAIT
 from rocketmq_aio.producer.batching.explicit_batch import ENTRY_BYTES
+from rocketmq_aio.protocol.record import decode_batch
 from rocketmq_aio.spark.arrow import Column, pc
 
 COUNTERS: Final = 0x1_0000  # the last four digits of an id
 ENTRY_NUMBERS: Final = 5  # size, magic, checksum, flag, length of the body
-HEAD: Final = Struct(f">{ENTRY_NUMBERS}i")
 NOTHING: Final = pa.scalar(b"")
 ID_END: Final = pa.scalar(f"\x02{WAIT}\x01true\x02".encode())
 ID_AT: Final = len(UNIQ_KEY) + 1  # offset in the properties of an entry
@@ -114,7 +113,4 @@ class BatchEntry(NamedTuple):
 
 def read_entry(raw: bytes) -> BatchEntry:
     """Decode the first entry in *raw*."""
-    _, _, _, flag, length = HEAD.unpack_from(raw)
-    end = HEAD.size + length
-    size = int.from_bytes(raw[end : end + 2], "big")
-    return BatchEntry(flag, raw[HEAD.size : end], raw[end + 2 : end + 2 + size])
+    return BatchEntry(*next(iter(decode_batch(raw))))
