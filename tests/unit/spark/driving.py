@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
@@ -34,8 +37,11 @@ def put(broker: FakeBroker, count: int, number: int = 0, topic: str = TOPIC) -> 
 
 def put_at(broker: FakeBroker, *times: int, number: int = 0) -> None:
     """Store one message at each of *times* (milliseconds)."""
+    store = broker.state.store
     for millis in times:
-        broker.state.store.append(NewMessage(topic=TOPIC, queue_id=number, body=b"body"), millis)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store.clock, "now_ms", partial(int, millis))
+            store.append(NewMessage(topic=TOPIC, queue_id=number, body=b"body"))
 
 
 def options_for(
