@@ -94,7 +94,8 @@ class ClientBase:
         if self._state is State.CLOSED:
             raise ClosedError(f"{self!r} is closed; make a new one")
         if self._state is not State.NEW:
-            raise NotRunningError(f"{self!r} is started once, and it is {self._state.value}")
+            way_out = "`async with` or `start()` starts a client once; make another to start again"
+            raise NotRunningError(f"{self!r} is {self._state.value}: {way_out}")
         self._home = loop_for(repr(self))
         self._state = State.STARTING
         reset_after_fork(self)
