@@ -353,8 +353,10 @@ class Connection(asyncio.BufferedProtocol):
         self._write(b"".join(out))
 
     def _write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
+        transport = self._transport
+        # asyncio logs a warning for writes between a failed one and `connection_lost`.
+        if transport is not None and not transport.is_closing():
+            transport.write(data)
 
     def _end_if_idle(self) -> None:
         """Close a retired connection once it is unused; written bytes are still sent."""

@@ -312,6 +312,15 @@ async def test_a_lost_connection_fails_pending_requests_and_rejects_new_ones() -
         assert wire.lost == 1
 
 
+async def test_nothing_is_written_between_a_failed_write_and_the_loss_of_the_connection() -> None:
+    async with Wire() as wire:
+        wire.transport.abort()  # as asyncio does, before it calls connection_lost
+        error = await outcome(wire.request())
+
+        assert isinstance(error, ConnectionLostError)
+        assert wire.transport.writes == []
+
+
 async def test_invalid_bytes_close_the_connection_with_the_reason() -> None:
     async with Wire() as wire:
         asked = wire.ask()
