@@ -62,7 +62,14 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 @pytest.fixture
 async def admin(cluster: FakeCluster) -> AsyncIterator[AdminClient]:
-    config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=1.5)
+    async with AdminClient(namesrv=cluster.namesrv) as admin:
+        yield admin
+
+
+@pytest.fixture
+async def impatient(cluster: FakeCluster) -> AsyncIterator[AdminClient]:
+    """A client for requests that are not answered."""
+    config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=2.0)
     async with AdminClient(client=config) as admin:
         yield admin
 
@@ -92,16 +99,16 @@ def on_all(cluster: FakeCluster, code: int, reply: Response) -> None:
 
 
 async def test_requests_that_take_long_outlast_the_request_timeout(
-    cluster: FakeCluster, admin: AdminClient
+    cluster: FakeCluster, impatient: AdminClient
 ) -> None:
     broker = cluster.brokers[0]
     held = broker.faults.hold(RequestCode.REMOVE_BROKER, times=None, broker=broker.name)
     broker.faults.drop(RequestCode.GET_BROKER_CONFIG, executed=False, broker=broker.name)
 
-    removal = asyncio.create_task(admin.brokers.remove(broker.address, "c", "broker-x", 0))
+    removal = asyncio.create_task(impatient.brokers.remove(broker.address, "c", "broker-x", 0))
     await broker.wait_for(RequestCode.REMOVE_BROKER)
     with pytest.raises(RequestTimeoutError):  # later than the removal
-        await admin.brokers.config(brokers=[broker.name])
+        await impatient.brokers.config(brokers=[broker.name])
     held.release()
 
     with pytest.raises(NotSupportedError):  # what the embedded broker responds
@@ -128,13 +135,13 @@ async def test_a_direct_consumption_outlasts_the_request_timeout() -> None:
 
 
 async def test_admin_error_has_the_outcome_of_each_server(
-    cluster: FakeCluster, admin: AdminClient
+    cluster: FakeCluster, impatient: AdminClient
 ) -> None:
     cluster.faults.handle(RequestCode.DELETE_SUBSCRIPTIONGROUP, Response(), broker="broker-a")
     cluster.faults.drop(RequestCode.DELETE_SUBSCRIPTIONGROUP, executed=False, broker="broker-b")
 
     with pytest.raises(AdminError, match="1 of 2 servers: broker-b") as caught:
-        await admin.delete_group(GROUP)
+        await impatient.delete_group(GROUP)
 
     assert caught.value.done == {"broker-a": None}
     assert isinstance(caught.value.failed["broker-b"], RequestTimeoutError)
@@ -142,18 +149,18 @@ async def test_admin_error_has_the_outcome_of_each_server(
 
 
 async def test_a_change_has_no_result_in_the_error_about_other_servers(
-    cluster: FakeCluster, admin: AdminClient
+    cluster: FakeCluster, impatient: AdminClient
 ) -> None:
     cluster.faults.drop(RequestCode.DELETE_EXPIRED_COMMITLOG, executed=False, broker="broker-b")
 
     with pytest.raises(AdminError) as caught:
-        await admin.brokers.delete_expired_logs()
+        await impatient.brokers.delete_expired_logs()
 
     assert caught.value.done == {"broker-a": None}
 
 
 async def test_an_error_of_stored_settings_counts_topics_and_groups(
-    cluster: FakeCluster, admin: AdminClient
+    cluster: FakeCluster, impatient: AdminClient
 ) -> None:
     for code in (
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
@@ -165,12 +172,12 @@ async def test_an_error_of_stored_settings_counts_topics_and_groups(
         for topic in ("one", "two")
         for name in ("broker-a", "broker-b")
     ]
-    groups = [*await admin.groups.create("one"), *await admin.groups.create("two")]
+    groups = [*await impatient.groups.create("one"), *await impatient.groups.create("two")]
 
     with pytest.raises(AdminError, match="storing 4 topics failed on 1 of 2 servers"):
-        await admin.topics.put(topics)
+        await impatient.topics.put(topics)
     with pytest.raises(AdminError, match="storing 4 groups failed on 1 of 2 servers"):
-        await admin.groups.put(groups)
+        await impatient.groups.put(groups)
 
 
 async def test_an_error_common_to_all_brokers_is_raised_itself(

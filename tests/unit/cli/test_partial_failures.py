@@ -34,7 +34,7 @@ from rocketmq_aio.testing import Account
 from tests.unit.cli.test_rmq import Rmq, cluster, rmq
 
 __all__ = ["cluster", "rmq"]
-SOON = ("--timeout", "0.5")
+SOON = ("--timeout", "2")  # also for requests that are answered
 
 
 @pytest.mark.parametrize(

@@ -448,7 +448,7 @@ async def commit_late(
     env: TransactionEnv, unanswered: int = 2
 ) -> tuple[Transaction, HeldResponses]:
     """Commit at a broker that executes *unanswered* requests too late."""
-    async with env.producer.transaction(ORDER) as tx:
+    async with env.producer.transaction(ORDER, timeout_seconds=60) as tx:
         held = env.broker.faults.hold("end_transaction", executed=False, times=unanswered)
     assert tx.result is not None
     assert isinstance(tx.result.error, RequestTimeoutError)
@@ -464,7 +464,7 @@ def is_confirmed(env: TransactionEnv, tx: Transaction) -> bool:
 async def test_a_commit_confirmed_after_the_timeout_is_not_repeated(
     others: int, quickly_late: None
 ) -> None:
-    async with open_transactions(config=ProducerConfig(send_timeout_seconds=0.3)) as env:
+    async with open_transactions(config=ProducerConfig(send_timeout_seconds=1.0)) as env:
         tx, held = await commit_late(env)
         for half in make_halves(others):
             env.producer._log.decide(half, TransactionState.COMMIT)
@@ -480,9 +480,11 @@ async def test_a_commit_confirmed_after_the_timeout_is_not_repeated(
 
 
 async def test_a_commit_without_a_response_is_repeated_if_the_broker_responds_to_a_later_request(
-    quickly_late: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with open_transactions(config=ProducerConfig(send_timeout_seconds=0.3)) as env:
+    monkeypatch.setattr(end_transaction, "LATE_SECONDS", 60.0)
+    monkeypatch.setattr(end_transaction, "PROBE_SECONDS", 60.0)
+    async with open_transactions(config=ProducerConfig(send_timeout_seconds=1.0)) as env:
         await commit_late(env, unanswered=1)
 
         assert await env.run_check(3) == [COMMIT, ROLLBACK, COMMIT]
@@ -497,7 +499,7 @@ async def test_a_commit_refused_after_the_timeout_is_repeated_by_the_check(
         await gate.wait()
         return Response(ResponseCode.SYSTEM_BUSY)
 
-    async with open_transactions(config=ProducerConfig(send_timeout_seconds=0.3)) as env:
+    async with open_transactions(config=ProducerConfig(send_timeout_seconds=1.0)) as env:
         env.broker.faults.handle("end_transaction", refuse, times=1)
         tx = await env.commit(ORDER)
         half = env.producer._log.find(tx.message_id)
@@ -513,7 +515,7 @@ async def test_a_commit_refused_after_the_timeout_is_repeated_by_the_check(
 async def test_a_commit_is_repeated_when_the_broker_does_not_respond_for_a_minute(
     quickly_late: None,
 ) -> None:
-    async with open_transactions(config=ProducerConfig(send_timeout_seconds=0.3)) as env:
+    async with open_transactions(config=ProducerConfig(send_timeout_seconds=1.0)) as env:
         tx, _ = await commit_late(env)
         assert await env.run_check(3) == [COMMIT, ROLLBACK, UNKNOWN]
         half = env.producer._log.find(tx.message_id)
@@ -527,7 +529,7 @@ async def test_a_commit_is_repeated_when_the_broker_does_not_respond_for_a_minut
 async def test_a_commit_is_repeated_at_once_when_the_connection_of_the_first_is_lost(
     quickly_late: None,
 ) -> None:
-    async with open_transactions(config=ProducerConfig(send_timeout_seconds=0.3)) as env:
+    async with open_transactions(config=ProducerConfig(send_timeout_seconds=1.0)) as env:
         await commit_late(env)
         env.producer.client.remoting.drop(env.broker.address, "cut after the timeout")
         await env.producer.client.heartbeats.send(env.broker.address)
