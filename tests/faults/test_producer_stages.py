@@ -95,7 +95,7 @@ async def test_a_lost_response_with_retries_is_retried_or_unknown() -> None:
     async with (
         FakeCluster(topics={"orders": 1}) as cluster,
         Producer(
-            "shop", namesrv=cluster.namesrv, config=ProducerConfig(send_timeout_seconds=0.5)
+            "shop", namesrv=cluster.namesrv, config=ProducerConfig(send_timeout_seconds=2.0)
         ) as producer,
     ):
         cluster.faults.drop("send")

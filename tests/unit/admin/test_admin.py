@@ -117,10 +117,10 @@ async def test_requests_that_take_long_outlast_the_request_timeout(
 
 async def test_a_direct_consumption_outlasts_the_request_timeout() -> None:
     async def handle(message: MessageExt) -> None:
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(2.2)
 
     async with EmbeddedCluster(topics={TOPIC: 1}) as cluster:
-        config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=0.4)
+        config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=2.0)
         async with (
             Producer("shop", namesrv=cluster.namesrv) as producer,
             PushConsumer(GROUP, on_message=handle, namesrv=cluster.namesrv) as consumer,

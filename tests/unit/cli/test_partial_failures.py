@@ -98,7 +98,7 @@ async def test_a_trace_shows_what_the_other_brokers_stored() -> None:
         trace = MessageTrace()
         async with Producer("shop", namesrv=cluster.namesrv, hooks=[trace]) as producer:
             sent = await producer.send(Message("orders", b"x"))
-        config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=0.5)
+        config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=2.0)
         async with AdminClient(client=config) as admin:
             (event,) = await admin.messages.trace(sent.message_id)
             stored = await admin.messages.by_key("RMQ_SYS_TRACE_TOPIC", sent.message_id)
