@@ -75,13 +75,9 @@ class _Reasons:
         self._in_flight = self._commits_at_kills()
         self._copies = copies(history)
         self._sends: dict[str, list[Sent]] = defaultdict(list)
-        self._first_sends: dict[tuple[str, str], float] = {}
         for sent in history.sends:
             self._sends[sent.identity].append(sent)
-            queues = [each.queue for each in self._copies.get(sent.identity, ())]
-            for queue in (*queues, *([sent.queue] if sent.queue else [])):
-                key = queue.topic, queue.broker_name
-                self._first_sends[key] = min(sent.started, self._first_sends.get(key, sent.started))
+        self._first_stores = self._find_first_stores()
         self._sent_back = Counter((each.group, each.uid) for each in history.sent_back)
 
     def duplicates(self) -> Iterator[Duplicate]:
@@ -179,7 +175,7 @@ class _Reasons:
 
     def _of_routes(self, queue: MessageQueue, begun: float) -> str:
         """Return "routes" if the topic looked created again when the epoch began."""
-        first = self._first_sends.get((queue.topic, queue.broker_name), 0.0)
+        first = self._first_stores.get((queue.topic, queue.broker_name), 0.0)
         start = min(first, begun)
         gaps = (f for f in self._history.faults if f.kind == "routes" and f.started <= start)
         return "routes" if any(begun <= gap.healed + KNOWN_AGAIN for gap in gaps) else ""
@@ -214,6 +210,25 @@ class _Reasons:
             if begun - ARRIVAL_SECONDS <= commit.at <= begun
         )
         return min((*commits[first:end], *of_others, *in_flight), key=lambda commit: commit.offset)
+
+    def _find_first_stores(self) -> dict[tuple[str, str], float]:
+        """Return when the first message was stored, at the latest, by topic and broker name."""
+        found: dict[tuple[str, str], float] = {}
+
+        def note(queue: MessageQueue, at: float) -> None:
+            key = queue.topic, queue.broker_name
+            found[key] = min(at, found.get(key, at))
+
+        delayed = {sent.identity for sent in self._history.sends if sent.delayed}
+        for sent in self._history.sends:
+            if not sent.delayed:
+                queues = [each.queue for each in self._copies.get(sent.identity, ())]
+                for queue in (*queues, *([sent.queue] if sent.queue else [])):
+                    note(queue, sent.started)
+        for each in receptions(self._history):
+            if each.identity in delayed:  # stored in the topic when the delay had passed
+                note(each.queue, each.at)
+        return found
 
     def _commits_at_kills(self) -> dict[GroupQueue, list[Commit]]:
         """Return the commits that were not confirmed when their process was killed."""

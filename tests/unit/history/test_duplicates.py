@@ -136,6 +136,14 @@ EXPLAINED: dict[str, tuple[str, History]] = {
         "routes",
         moved(commits=confirmed(14), sends=[sent(started=9)], faults=fault("routes", "n", 8)),
     ),
+    "a topic unknown to name servers before its first delayed message was due": (
+        "routes",
+        moved(
+            commits=confirmed(14),
+            sends=[sent(started=7, delayed=True)],
+            faults=fault("routes", "n", 8),
+        ),
+    ),
     "a delayed send before a kill of the broker": (
         "broker",
         again(
@@ -159,6 +167,9 @@ UNEXPLAINED: dict[str, History] = {
     ),
     "a topic unknown to name servers after its first message": moved(
         commits=confirmed(14), sends=[sent(started=7)], faults=fault("routes", "n", 8)
+    ),
+    "a topic unknown to name servers after its first delayed message was due": moved(
+        commits=confirmed(14), sends=[sent(delayed=True)], faults=fault("routes", "n", 11)
     ),
     "a topic unknown to name servers long before": moved(
         commits=confirmed(14), sends=[sent(started=9)], faults=fault("routes", "n", -20)
