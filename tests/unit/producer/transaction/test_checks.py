@@ -480,10 +480,9 @@ async def test_a_commit_confirmed_after_the_timeout_is_not_repeated(
 
 
 async def test_a_commit_without_a_response_is_repeated_if_the_broker_responds_to_a_later_request(
-    monkeypatch: pytest.MonkeyPatch,
+    quickly_late: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(end_transaction, "LATE_SECONDS", 60.0)
-    monkeypatch.setattr(end_transaction, "PROBE_SECONDS", 60.0)
+    monkeypatch.setattr(end_transaction, "PROBE_SECONDS", 60.0)  # the probe is answered
     async with open_transactions(config=ProducerConfig(send_timeout_seconds=1.0)) as env:
         await commit_late(env, unanswered=1)
 
