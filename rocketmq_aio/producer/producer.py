@@ -24,10 +24,10 @@ from rocketmq_aio.producer.batching.batched_sends import BatchedSends
 from rocketmq_aio.producer.batching.explicit_batch import check_batchable, message_list, send_batch
 from rocketmq_aio.producer.batching.pre_encoded import Encoded, send_encoded
 from rocketmq_aio.producer.hooks import SendHooks
-from rocketmq_aio.producer.keyed_lock import OrderKey
 from rocketmq_aio.producer.queue_selection import (
     ANY_QUEUE,
     NO_CHOICE,
+    OrderKey,
     QueueChoice,
     check_no_priority,
     checked_key,

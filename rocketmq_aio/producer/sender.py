@@ -23,8 +23,7 @@ from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer.delayed import delayed_target
 from rocketmq_aio.producer.fault_strategy import BrokerFault, FaultStrategy
 from rocketmq_aio.producer.in_flight import InFlightLimiter
-from rocketmq_aio.producer.keyed_lock import KeyedLock, OrderKey
-from rocketmq_aio.producer.queue_selection import QueueSelection, Routing
+from rocketmq_aio.producer.queue_selection import OrderKey, QueueSelection, Routing
 from rocketmq_aio.producer.retry import never_sent
 from rocketmq_aio.producer.send_attempts import SendAttempts, StoredCall
 from rocketmq_aio.producer.send_request import SendRequest, check_sizes, make_request
@@ -33,6 +32,7 @@ from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.header import queue_fields
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
+from rocketmq_aio.remoting.keyed_lock import KeyedLock
 
 T = TypeVar("T")
 SelectTarget: TypeAlias = Callable[[TopicPublishInfo], SendTarget]
@@ -59,7 +59,7 @@ class Sender:
         self.config = config
         self.ids = MessageIdGenerator(ip_address(instance.address).packed, 0, 0)  # see `renew`
         self.in_flight = InFlightLimiter(config.max_in_flight, config.max_in_flight_bytes)
-        self.order = KeyedLock()
+        self.order = KeyedLock[OrderKey]()
         self.selection = QueueSelection()
         self.table = TopicPublishTable(instance, group, config)
         self.faults = FaultStrategy(

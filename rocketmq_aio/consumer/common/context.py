@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from time import time_ns
 from typing import Generic, TypeVar
-from weakref import WeakValueDictionary
-
-import anyio
 
 from rocketmq_aio.consumer.common.events import ConsumerEvent, EventStreams
 from rocketmq_aio.consumer.common.hooks import FilterHooks
@@ -17,6 +15,7 @@ from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
+from rocketmq_aio.remoting.keyed_lock import KeyedLock
 
 logger = get_logger(__name__)
 
@@ -50,8 +49,7 @@ class ConsumerContext(Generic[C_co]):
         self.statistics = ConsumeStatistics()
         self.filters = filters or FilterHooks()
         self.subscriptions: dict[str, Subscription] = {}
-        # Weak: a lock lives while a call holds it or waits for it.
-        self._subscribing: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        self._subscribing = KeyedLock[str]()
 
     def new_subscription(self, topic: str, selector: str | MessageSelector) -> Subscription:
         """Return a subscription that replaces the current one of *topic* at brokers.
@@ -63,12 +61,12 @@ class ConsumerContext(Generic[C_co]):
         known, now = self.subscriptions.get(topic), time_ns() // 1_000_000
         return subscription(topic, selector, max(now, known.version + 1) if known else now)
 
-    def subscribing(self, topic: str) -> anyio.Lock:
-        """Return the lock to hold while a subscription of *topic* is made.
+    def subscribing(self, topic: str) -> AbstractAsyncContextManager[None]:
+        """Return the block in which to make a subscription of *topic*, one at a time.
 
         Otherwise an earlier call could replace a later one, or a refused one return to it.
         """
-        return self._subscribing.setdefault(topic, anyio.Lock())
+        return self._subscribing.hold(topic)
 
     def warn(self, name: str, event: ConsumerEvent, **fields: str) -> None:
         """Log a warning with *event*, and publish it."""

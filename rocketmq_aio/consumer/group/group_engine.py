@@ -16,6 +16,7 @@ from rocketmq_aio.consumer.checks.missing_topics import MissingTopics
 from rocketmq_aio.consumer.checks.subscription_check import SubscriptionCheck
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.group.running_info import heartbeat_data
+from rocketmq_aio.consumer.group.stall_recovery import CommitFence
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
@@ -57,6 +58,7 @@ class GroupEngine(Generic[Q]):
     """
 
     commits: Commits
+    fence: CommitFence[Q] | None  # None in broadcasting, and if locks decide what may be committed
     _assignments: Assignments[Q]
     _puller: Puller[Q]
     _drain_seconds: float  # for messages in flight when a queue is revoked
@@ -173,6 +175,8 @@ class GroupEngine(Generic[Q]):
         self._tasks.spawn(self.checks.keep_checking, name="group-check")
         interval = self.config.commit_interval_seconds
         self._tasks.spawn(self.commits.keep_committing, interval, name="commits")
+        if self.fence is not None:
+            self.fence.stalls.start()
         for topic in self._subscriptions:
             self._missing.check(topic)  # a shared instance may have looked for it already
 
@@ -202,6 +206,8 @@ class GroupEngine(Generic[Q]):
     async def _leave(self) -> None:
         self.events.close()
         self._puller.close()
+        if self.fence is not None:
+            self.fence.stalls.stop()
         try:
             await self.instance.unregister_consumer(self)
         finally:
@@ -216,6 +222,9 @@ class GroupEngine(Generic[Q]):
         for assigned in self.table.values():
             assigned.started.set()
         self.events.close()
+        if self.fence is not None:
+            self.fence.stalls.stop()
+            self.fence.invalidate()  # others work on until this consumer is closed
         self.instance.drop_consumer(self)
 
     async def subscribe(self, topic: str, selector: str | MessageSelector) -> None:
@@ -427,12 +436,12 @@ class GroupEngine(Generic[Q]):
         self.context.on_failed(cause)
 
     def topics(self) -> set[str]:
-        return {*self._subscriptions, *self._assignments.topics()}
+        return {*self._subscriptions, *self._assignments.topics}
 
     def on_route_changed(self, topic: str) -> None:
         """Rebalance after queues were added, removed or moved; pull from new masters at once."""
         # An instance offers every change to all of its clients: most concern another group.
-        if topic not in self._subscriptions and topic not in self._assignments.topics():
+        if topic not in self._subscriptions and topic not in self._assignments.topics:
             return
         self._missing.check(topic)
         if self.instance.routes.is_gone(topic):

@@ -42,15 +42,15 @@ class StallDetector:
         self._seen = clock()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def watch(self) -> None:
-        """Check until cancelled; by a timer, which runs before any task that was waiting."""
+    def start(self) -> None:
+        """Check until `stop`; by a timer, which runs before any task that was waiting."""
         self._seen = self._clock()
         self._tick()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
+
+    def stop(self) -> None:
+        """Cancel the timer; may be called twice."""
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._tick)

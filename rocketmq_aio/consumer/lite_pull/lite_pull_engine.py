@@ -42,16 +42,16 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         config = context.config
         self._manual: frozenset[MessageQueue] | None = None  # the queues of `assign`
         self.revoking = False  # closing, and the queues can still be committed
-        self._fence = None if self.is_broadcasting else self._make_fence()
+        self.fence = None if self.is_broadcasting else self._make_fence()
         self.commits = self.manual_commits = ManualCommits(
             self.store,
             self.table,
             automatic=config.auto_commit,
-            fence=self._fence,
+            fence=self.fence,
             on_event=self.publish,
         )
         self._cache = Cache()
-        look = (lambda: None) if self._fence is None else self._fence.stalls.look
+        look = (lambda: None) if self.fence is None else self.fence.stalls.look
         self.ready = ReadyQueues(self._cache, look)
         flow_control = CacheFlowControl(config, self._cache)
         self._puller = Puller(
@@ -83,8 +83,6 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         await super().open()
         check = self.config.topic_check_interval_seconds
         self._tasks.spawn(self._watch.keep_watching, check, name="queue-watch")
-        if self._fence is not None:
-            self._tasks.spawn(self._fence.stalls.watch, name="stalls")
 
     async def _prepare_all(self) -> None:
         manual = self._manual is not None
@@ -111,8 +109,6 @@ class LitePullEngine(GroupEngine[PolledQueue]):
     def fail(self) -> None:
         self.ready.close()
         super().fail()
-        if self._fence is not None:
-            self._fence.invalidate()  # others work on until this consumer is closed
 
     async def subscribe(self, topic: str, selector: str | MessageSelector) -> None:
         self._check_mode("topic", topic, manual=False)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from weakref import WeakValueDictionary
-
-import anyio
 
 from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
@@ -15,6 +12,7 @@ from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED, Que
 from rocketmq_aio.errors import CommitError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.remoting.keyed_lock import KeyedLock
 
 logger = get_logger(__name__)
 
@@ -46,7 +44,7 @@ class Commits:
         self._may_commit = may_commit
         self._refresh = refresh
         self._on_event = on_event
-        self._updating: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
+        self._updating = KeyedLock[MessageQueue]()
 
     def invalidate(self, assigned: QueueState) -> None:
         """Commit again: the broker was unreachable, and may have lost the last commits."""
@@ -124,7 +122,7 @@ class Commits:
         """Update the store; return the offset, `UNKNOWN` when there is nothing to commit."""
         # One update of a queue at a time, with the offset of that moment: during a slow update
         # the queue may have been moved, or released to another member.
-        async with self._updating.setdefault(assigned.queue, anyio.Lock()):
+        async with self._updating.hold(assigned.queue):
             offset = assigned.committable
             if offset == UNKNOWN or assigned.released:
                 return UNKNOWN

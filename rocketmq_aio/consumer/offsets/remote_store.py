@@ -21,6 +21,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.gather import gather_limited
+from rocketmq_aio.remoting.keyed_lock import KeyedLock
 from rocketmq_aio.remoting.remoting_client import LATE_SECONDS
 
 SENDS_PER_BROKER: Final = 16  # concurrent commits to one broker
@@ -78,8 +79,7 @@ class RemoteOffsetStore:
         # Until when a broker may execute an earlier commit, in place of the last one.
         self._late: dict[MessageQueue, float] = {}
         # A broker processes requests in any order: commits of one queue may not be concurrent.
-        # Weak: a lock lives while a task holds it or waits for it.
-        self._sending: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
+        self._sending = KeyedLock[MessageQueue]()
         self._known: set[_Topic] = set()  # where the group has an offset
         self._first_commits: WeakValueDictionary[_Topic, _FirstCommit] = WeakValueDictionary()
         # Checked just before a commit is sent: the process may have stalled since `persist` began.
@@ -175,8 +175,7 @@ class RemoteOffsetStore:
         return queue in self._late or self._latest.get(queue) != self._stored.get(queue)
 
     async def _send(self, queue: MessageQueue) -> None:
-        lock = self._sending.setdefault(queue, anyio.Lock())
-        async with lock:
+        async with self._sending.hold(queue):
             if not self._is_changed(queue):
                 return  # another call has sent it
             # Until the response arrives, the broker may have either offset.

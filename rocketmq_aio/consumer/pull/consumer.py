@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
-from weakref import WeakValueDictionary
 
 import anyio
 
@@ -24,6 +23,7 @@ from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.subscription import Subscription, subscription
+from rocketmq_aio.remoting.keyed_lock import KeyedLock
 
 MAX_INT: Final = 2**31 - 1
 MAX_RECONSUME_TIMES: Final = 16
@@ -54,7 +54,7 @@ class PullConsumer(ClientBase):
         super().__init__(group, namesrv=namesrv, client=client)
         group = self._group
         self._store = RemoteOffsetStore(self._instance.broker, group)
-        self._committing: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
+        self._committing = KeyedLock[MessageQueue]()
         self._send_back = SendBack(self._instance, group, max_reconsume_times=MAX_RECONSUME_TIMES)
         self._decoder = MessageDecoder(self._instance)
         self._pulls = RawPulls(self._instance, group, lite=False)
@@ -121,7 +121,7 @@ class PullConsumer(ClientBase):
         """
         check_offset(offset)
         await self._learn_route(queue)
-        async with self._committing.setdefault(queue, anyio.Lock()):
+        async with self._committing.hold(queue):
             await self._store.update(queue, offset)
             try:
                 await self._store.persist([queue])

@@ -72,12 +72,12 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self._retry_topics = RetryTopics(group, instance.remoting.namespace)
         self._pop_retries: set[str] = set()  # the subscribed retry topics of popped messages
         self._threads = handler.threads
-        self.locks, self.stalls = self._make_guards()
+        self.locks, self.fence = self._make_guards()
         self.commits = Commits(
             self.store,
             self.table,
             may_commit=self._may_commit,
-            refresh=None if self.stalls is None else self.stalls.refresh,
+            refresh=None if self.fence is None else self.fence.refresh,
             on_event=self.publish,
         )
         if isinstance(self.store, RemoteOffsetStore):
@@ -160,8 +160,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
             self._pops.start()
         if self.locks is not None:
             self._tasks.spawn(self.locks.keep_renewing, name="locks")
-        if self.stalls is not None:
-            self._tasks.spawn(self.stalls.stalls.watch, name="stalls")
 
     def is_calling(self) -> bool:
         return self.workers.is_calling() or super().is_calling()
@@ -198,8 +196,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
 
     def fail(self) -> None:
         super().fail()
-        if self.stalls is not None:
-            self.stalls.invalidate()  # others work on until this consumer is closed
         if self._pops is not None:
             self._pops.fail()
         self.stopped.set()
@@ -288,7 +284,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
     def _may_commit(self, assigned: QueueState) -> bool:
         if self.locks is not None:
             return self.locks.holds(assigned.queue)
-        return self.stalls is None or self.stalls.may_commit(assigned)
+        return self.fence is None or self.fence.may_commit(assigned)
 
     def _may_send(self, queue: MessageQueue) -> bool:
         assigned = self.table.get(queue)

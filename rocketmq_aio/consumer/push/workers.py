@@ -102,12 +102,11 @@ class Workers:
         self._stuck = config.stuck_seconds
         self._workers: dict[int, Worker] = {}
         self._variables = copy_context()  # of new workers: without those that handlers set
-        self._turn_began = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None  # while a worker serves a queue
 
     def start(self) -> None:
         self._variables = copy_context()
         self._start_worker()
-        self._tasks.spawn(self._watch, name="watch-handlers")
 
     def resize(self, size: int) -> None:
         """Set the number of workers; surplus workers end after their current handler call."""
@@ -165,7 +164,8 @@ class Workers:
                     self._start_worker()
             assigned.active += counted  # the queue is not drained between two messages
             worker.in_turn = True
-            self._turn_began.set()
+            if self._timer is None:
+                self._set_timer()
             try:
                 await self._serve_queue(worker, assigned)
             finally:
@@ -312,16 +312,19 @@ class Workers:
             return ConsumeTimeoutError(f"the handler took longer than {self._timeout:g} s")
         return result if is_retry_request(result) else error  # returned instead of raised
 
-    async def _watch(self) -> None:
-        tick = min(LONGEST_WATCH_SECONDS, self._timeout / 4, self._stuck / 4)
-        while True:
-            if not any(worker.in_turn for worker in self._workers.values()):
-                self._turn_began.clear()
-                await self._turn_began.wait()  # an idle consumer has no timer
-            await asyncio.sleep(tick)
-            now = monotonic()
-            for worker in self.busy:
-                self._check_time(worker, now - worker.since)
+    def _set_timer(self) -> None:
+        seconds = min(LONGEST_WATCH_SECONDS, self._timeout / 4, self._stuck / 4)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._check_times)
+
+    def _check_times(self) -> None:
+        self._timer = None
+        if self._tasks.is_ending:
+            return
+        if any(worker.in_turn for worker in self._workers.values()):
+            self._set_timer()  # an idle consumer has none
+        now = monotonic()
+        for worker in self.busy:
+            self._check_time(worker, now - worker.since)
 
     def _check_time(self, worker: Worker, seconds: float) -> None:
         if seconds > self._stuck and not worker.reported:

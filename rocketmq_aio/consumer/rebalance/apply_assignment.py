@@ -58,10 +58,7 @@ class Assignments(Generic[Q]):
         self._changing = anyio.Lock()
         self._in_listener = False
         self._queues: Counter[str] = Counter()  # in the table, by topic
-
-    def topics(self) -> Set[str]:
-        """Return the topics of assigned queues, also of those that are being revoked."""
-        return self._queues.keys()
+        self.topics: Set[str] = self._queues.keys()  # also of those that are being revoked
 
     def is_changing_here(self) -> bool:
         """Whether a listener called this code: a change would wait for itself."""

@@ -23,7 +23,6 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.batching.pre_encoded import Encoded
-from rocketmq_aio.producer.keyed_lock import KeyedLock
 from rocketmq_aio.producer.queue_selection import KEYS_CACHED
 from rocketmq_aio.producer.queue_selectors import (
     SelectByMachineRoom,
@@ -252,21 +251,6 @@ async def test_a_cancelled_send_releases_its_key(which: int, env: ProducerEnv) -
     assert [task.cancelled() for task in tasks] == [n == which for n in range(3)]
     assert len(env.producer._order) == 0
     assert env.producer._in_flight.count == 0
-
-
-async def test_a_key_acquired_in_the_step_of_a_cancellation_is_passed_on() -> None:
-    turns = KeyedLock()
-    assert turns.try_acquire(("t", "k"))
-    second = asyncio.create_task(turns.wait_and_acquire(("t", "k")))
-    third = asyncio.create_task(turns.wait_and_acquire(("t", "k")))
-    await asyncio.sleep(0)
-    turns.release(("t", "k"))
-    second.cancel()
-    await asyncio.wait([second])
-    await third
-    turns.release(("t", "k"))
-
-    assert len(turns) == 0
 
 
 async def test_waiting_for_a_key_ends_at_the_deadline(env: ProducerEnv) -> None:

@@ -220,7 +220,7 @@ async def test_a_consumer_refreshes_the_floor_before_it_commits() -> None:
         put(cluster, *numbers(10))
         async with consumer_of(cluster, commit_interval_seconds=0.01) as consumer:
             await consumer.assign([queue(0)])  # what others commit does not move the position
-            fence = consumer._engine._fence
+            fence = consumer._engine.fence
             assert fence is not None
             await polled(consumer, 2, max_messages=2)
             await polled(consumer, 2, max_messages=2)

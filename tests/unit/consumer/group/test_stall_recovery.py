@@ -140,16 +140,14 @@ async def test_a_stall_without_queues_changes_nothing(env: RecoveryEnv) -> None:
     assert env.left == {}
 
 
-async def test_the_watch_looks_before_waiting_tasks_go_on(
+async def test_the_timer_looks_before_waiting_tasks_go_on(
     env: RecoveryEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery_module, "LOOK_SECONDS", 0.001)
     env.now = 1.0
-    watching = asyncio.create_task(env.recovery.stalls.watch())
-    await until(lambda: env.recovery.stalls._seen == env.now, "the watch to begin")
+    env.recovery.stalls.start()
     env.now += STALL_SECONDS + 1
     await until(lambda: env.left, "the stall to be noticed")
-    watching.cancel()
-    await asyncio.gather(watching, return_exceptions=True)
+    env.recovery.stalls.stop()
 
     assert all(each.dropped for each in env.table.values())

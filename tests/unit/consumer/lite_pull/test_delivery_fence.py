@@ -38,7 +38,7 @@ DELIVERED, THERE = 3, 8
 
 def stall(consumer: LitePullConsumer) -> None:
     """Let the next look find that the event loop has not run for long."""
-    fence = consumer._engine._fence
+    fence = consumer._engine.fence
     assert fence is not None
     fence.stalls._seen -= STALL_SECONDS + 1
 
