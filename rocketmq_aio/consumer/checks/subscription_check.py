@@ -9,6 +9,7 @@ to the client with a given id.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import secrets
 from collections import Counter
@@ -59,6 +60,7 @@ PYTHON: Final = "PYTHON"
 QUERYABLE: Final = frozenset({"JAVA", PYTHON, "GO"})  # languages whose clients respond
 CHECK_ID: Final = "PROP_GROUP_CHECK_ID"
 DEPARTED: Final = "PROP_MEMBER_LEFT_SECONDS_AGO"
+UNSUBSCRIBED_SECONDS: Final = 30.0  # after the start; then a consumer without topics is reported
 PROOF_SECONDS: Final = 15.0  # how long a proof that another process uses this client id is valid
 
 
@@ -80,10 +82,12 @@ class SubscriptionCheck:
         self.matches = FilterMatches()
         self._instance = context.instance
         self._group = context.group
+        self._topics: Collection[str] = context.subscriptions
         self._subscriptions = subscriptions or context.subscriptions.values
         self._publish = context.publish
         self._unique_ids = unique_ids
         self._clock = clock
+        self._report_unsubscribed_at: float | None = None  # since the first check
         self._denied = False  # this account may not list the members
         self._wake = asyncio.Event()
         self._id: str | None = None  # made on first use: a fork must not copy it
@@ -122,6 +126,12 @@ class SubscriptionCheck:
         return max(1.0, len(self._peers) / SMALL_GROUP)
 
     async def check(self) -> None:
+        if self._report_unsubscribed_at is None:
+            self._report_unsubscribed_at = self._clock() + UNSUBSCRIBED_SECONDS
+        elif self._clock() >= self._report_unsubscribed_at:
+            self._report_unsubscribed_at = math.inf  # once
+            if all(map(_is_retry, self._topics)):
+                logger.warning("not_subscribed", group=self._group, reason="it reads no topic")
         wanted = {each.topic: each for each in self._subscriptions() if not _is_retry(each.topic)}
         for unmatched in self.matches.unmatched(wanted.values(), self._clock()):
             self._report("subscription_matches_nothing", unmatched)

@@ -19,6 +19,7 @@ from rocketmq_aio.consumer.checks.subscription_check import (
     MAX_OWN_QUERIES,
     PENDING_SECONDS,
     SETTLING_SECONDS,
+    UNSUBSCRIBED_SECONDS,
     SubscriptionCheck,
     differences,
     namesakes,
@@ -127,6 +128,25 @@ async def member(
         yield check
 
 
+@pytest.mark.parametrize("subscribed", [False, True])
+async def test_a_consumer_without_topics_is_reported_once(
+    subscribed: bool, caplog: pytest.LogCaptureFixture, cluster: FakeCluster
+) -> None:
+    consumer = consumer_of(cluster)
+    check = Check(consumer, "*")
+    retries = subscription(f"%RETRY%{GROUP}", "*", 1)
+    check.wanted = []
+    check.topics.update({retries.topic: retries})
+    if subscribed:
+        check.topics[TOPIC] = subscription(TOPIC, "*", 1)
+    for seconds in (UNSUBSCRIBED_SECONDS, UNSUBSCRIBED_SECONDS - 1, 1.0, 1.0):  # starts late
+        check.now += seconds
+        await check.check()
+
+    reports = [each.message for each in caplog.records if "not_subscribed" in each.message]
+    assert len(reports) == (0 if subscribed else 1)
+
+
 class Check(SubscriptionCheck):
     """A check that keeps its events, with a clock that tests move."""
 
@@ -143,6 +163,7 @@ class Check(SubscriptionCheck):
             consumer.client, GROUP, LitePullConfig(), on_failed=consumer.on_failed
         )
         context.publish = self.events.append
+        self.topics = context.subscriptions
         super().__init__(
             context, subscriptions=lambda: self.wanted, clock=lambda: self.now, **arguments
         )
