@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from functools import cached_property
 from time import time_ns
 from typing import Final
 
@@ -70,7 +71,10 @@ class RetryTopics:
         self.name: Final = RETRY_PREFIX + group
         self._group = group
         self._namespace = namespace
-        self._popped = re.compile(popped_topic_pattern(group))
+
+    @cached_property
+    def _popped(self) -> re.Pattern[str]:
+        return re.compile(popped_topic_pattern(self._group))  # expensive, and rarely needed
 
     def of_popped(self, topic: str) -> list[str]:
         """Return the names for popped messages of *topic*, which is not a retry topic."""
