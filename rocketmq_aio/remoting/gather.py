@@ -50,7 +50,7 @@ async def gather_limited(
                     scope.cancel()
                     return
 
-    if len(items) == 1 or limit == 1:
+    if len(items) <= 1 or limit == 1:
         await work()
     else:
         with scope:

@@ -171,6 +171,9 @@ class PopEngine:
         """Start and stop loops after a change of the route or subscription."""
         if not self.running:
             return
+        # An instance offers every change to all of its clients: most concern another group.
+        if topic not in self.subscriptions and all(each.topic != topic for each in self.loops):
+            return
         self._missing.check(topic)
         wanted = self._brokers(topic) if topic in self.subscriptions else set[str]()
         sources = {MessageQueue(topic, name, ALL_QUEUES) for name in wanted}
