@@ -9,8 +9,9 @@ import sys
 import time
 from itertools import repeat
 from pathlib import Path
-from sysconfig import get_config_var
 from typing import Final
+
+from rocketmq_aio.__main__ import interpreter_build
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 STEADY: Final = 1.3  # largest ratio of a calibration to the fastest one
@@ -75,12 +76,6 @@ def _calibrate() -> int:
     return time.thread_time_ns() - started
 
 
-def _build() -> str:
-    """Return how the interpreter was built; distributions may not record their options."""
-    optimized = "--enable-optimizations" in str(get_config_var("CONFIG_ARGS"))
-    return "profile-guided optimization" if optimized else "no profile-guided optimization recorded"
-
-
 def distribution_interpreter() -> Path | None:
     """Return the distribution's interpreter of this version; None if it is missing or this one."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -104,7 +99,7 @@ def describe() -> dict[str, str | int]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "python_compiler": platform.python_compiler(),
-        "python_build": _build(),
+        "python_build": interpreter_build(),
         "distribution_python": str(distribution_interpreter() or "none"),
         "implementation": sys.implementation.name,
     }

@@ -21,7 +21,8 @@ def facts(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield what runs as (name, value); secrets in *environ* are hidden."""
     yield "rocketmq-aio", __version__
     yield "compiled core", "yes" if compiled else "no"
-    yield "Python", f"{platform.python_implementation()} {platform.python_version()}, {_build()}"
+    interpreter = f"{platform.python_implementation()} {platform.python_version()}"
+    yield "Python", f"{interpreter}, {interpreter_build()}"
     yield "platform", platform.platform()
     for package in PACKAGES:
         yield package, _version(package)
@@ -30,10 +31,10 @@ def facts(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield name, "***" if name.endswith(SECRETS) else value
 
 
-def _build() -> str:
-    arguments = str(get_config_var("CONFIG_ARGS") or "")
-    optimized = "with" if "--enable-optimizations" in arguments else "without"
-    return f"built {optimized} profile-guided optimization"
+def interpreter_build() -> str:
+    """Return how the interpreter was built; distributions may not record their options."""
+    optimized = "--enable-optimizations" in str(get_config_var("CONFIG_ARGS"))
+    return "profile-guided optimization" if optimized else "no profile-guided optimization recorded"
 
 
 def _version(package: str) -> str:
