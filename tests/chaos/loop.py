@@ -249,11 +249,10 @@ class SimulatedThreads(Executor):
         pass
 
 
-def _remember(
-    loop: SimulatedLoop, coroutine: Any, context: Context | None = None
-) -> asyncio.Task[Any]:
+def _remember(loop: SimulatedLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
     """Make a task that is kept, so that garbage collection does not end those of dead processes."""
-    task = asyncio.Task(coroutine, loop=loop, context=context)
+    task = asyncio.Task(coroutine, loop=loop, **options)
+    context: Context | None = options.get("context")
     process = current_process.get() if context is None else context.get(current_process, WORLD)
     process.tasks.append(task)
     return task
