@@ -181,10 +181,10 @@ def _tls(chosen: Context) -> ssl.SSLContext | bool:
         raise ConfigError("tls_key_file", chosen.tls_key_file, "needs --tls-cert-file")
     if not chosen.tls_ca_file and not chosen.tls_cert_file:
         return True
-    import ssl
+    from rocketmq_aio.remoting.dial import tls_context
 
     try:
-        context = ssl.create_default_context(cafile=chosen.tls_ca_file)
+        context = tls_context(chosen.tls_ca_file)
         if chosen.tls_cert_file:
             context.load_cert_chain(chosen.tls_cert_file, chosen.tls_key_file)
     except OSError as error:  # includes SSLError

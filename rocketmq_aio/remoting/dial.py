@@ -23,6 +23,18 @@ CLOSED_IN_HANDSHAKE: Final = "closed by the peer during the TLS handshake; it ma
 LOOKUPS_AT_ONCE: Final = 4  # the executor of asyncio has 5 threads or more
 
 
+def tls_context(authority: str | None = None) -> ssl.SSLContext:
+    """Return a context that verifies certificates, and rejects versions before TLS 1.2.
+
+    :param authority: file with the certificates to trust instead of the system's
+    :raises OSError: *authority* cannot be read
+    """
+    context = ssl.create_default_context(cafile=authority)
+    # Interpreters of some distributions leave it to OpenSSL and its configuration.
+    context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
+    return context
+
+
 class Dialer:
     """Opens connections by the settings of `ClientConfig`."""
 
@@ -30,7 +42,7 @@ class Dialer:
         self._mapper = config.address_mapper
         self._seconds = config.connect_timeout_seconds
         tls = config.tls
-        self._ssl = ssl.create_default_context() if tls is True else tls or None
+        self._ssl = tls_context() if tls is True else tls or None
         self._resolver = Resolver()
 
     async def dial(self, address: str, make: Callable[[], Connection]) -> Connection:

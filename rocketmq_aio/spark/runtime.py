@@ -28,6 +28,7 @@ from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.remoting.dial import tls_context
 from rocketmq_aio.spark.options.source_options import Connection
 
 logger = get_logger(__name__)
@@ -208,7 +209,7 @@ def _tls(connection: Connection) -> ssl.SSLContext | bool:
     if authority is None and certificate is None:
         return True
     try:
-        context = ssl.create_default_context(cafile=authority)
+        context = tls_context(authority)
         if certificate is not None:
             context.load_cert_chain(certificate, connection.tls_key_file, _no_passphrase)
         return context

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -122,13 +123,24 @@ async def test_a_stalled_handshake_ends_with_the_connect_timeout() -> None:
             await until_done(lambda: succeeds(opened.ask(proxy.address)))
 
 
-async def test_insecure_tls_versions_are_rejected() -> None:
+@pytest.mark.parametrize("least", [ssl.TLSVersion.MINIMUM_SUPPORTED, ssl.TLSVersion.TLSv1_3])
+async def test_insecure_tls_versions_are_rejected(
+    least: ssl.TLSVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default = ssl.create_default_context
+
+    def by_distribution(**options: Any) -> ssl.SSLContext:  # noqa: ANN401
+        context = default(**options)
+        context.minimum_version = least
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", by_distribution)
     config = ClientConfig(tls=True)
     async with open_client(config) as opened:
         context = opened.client._dialer._ssl
 
         assert isinstance(context, ssl.SSLContext)
-        assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
+        assert context.minimum_version == max(least, ssl.TLSVersion.TLSv1_2)
         assert context.verify_mode is ssl.CERT_REQUIRED
         assert context.check_hostname
 
