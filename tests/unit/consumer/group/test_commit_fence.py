@@ -237,6 +237,23 @@ async def test_a_consumer_refreshes_the_floor_before_it_commits() -> None:
             await committed(cluster, {0: 10})
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_timer_of_stalls_ends_with_the_consumer(
+    cluster: FakeCluster, fails: bool
+) -> None:
+    async with consumer_of(cluster) as consumer:
+        fence = consumer._engine.fence
+        assert fence is not None
+        timer = fence.stalls._timer
+        assert timer is not None
+        assert not timer.cancelled()
+        if fails:
+            consumer.on_failed(ZeroDivisionError("a bug"))
+            assert timer.cancelled()
+
+    assert timer.cancelled()
+
+
 @pytest.mark.parametrize("others", [0, 3])
 async def test_close_of_a_failed_consumer_does_not_set_back_what_others_committed(
     cluster: FakeCluster, others: int

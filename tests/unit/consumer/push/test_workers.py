@@ -228,6 +228,26 @@ async def test_stuck_handler_is_reported_once_with_queue_and_offset(
     assert (event.queue, event.offset) == (assigned.queue, 7)
 
 
+async def test_times_are_checked_while_a_handler_runs_and_not_afterwards(
+    worker_env: MakeWorkerEnv,
+) -> None:
+    release = asyncio.Event()
+
+    async def handle(message: MessageExt) -> None:
+        await release.wait()
+
+    async with worker_env(handle, stuck_seconds=0.01) as env:
+        assert env.workers._timer is None
+        for offset in range(2):  # and again
+            env.pull(offset)
+            await until(lambda: bool(env.events), "the stuck handler to be reported")
+            env.events.clear()
+            assert env.workers._timer is not None
+            release.set()
+            await until(lambda: env.workers._timer is None, "the last look")
+            release.clear()
+
+
 async def test_stuck_message_does_not_block_others(worker_env: MakeWorkerEnv) -> None:
     async def handle(message: MessageExt) -> None:
         if message.queue_offset == 0:
