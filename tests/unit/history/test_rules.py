@@ -339,6 +339,18 @@ def test_every_invariant_has_a_planted_violation() -> None:
     assert {invariant for invariant, *_ in planted} == set(RULES)
 
 
+@pytest.mark.parametrize(("early", "violations"), [(1.0005, 0), (1.002, 1)])
+def test_a_delayed_message_may_come_a_second_and_a_millisecond_early(
+    early: float, violations: int
+) -> None:
+    """Brokers count from the millisecond of the send, and move whole seconds back by one."""
+    history = clean()
+    came = next(each.at for each in history.deliveries if each.offset == 2)
+    history.sends[2].delay_seconds = came - history.sends[2].started + early
+
+    assert len(check(history, "I36")) == violations
+
+
 @pytest.mark.parametrize("plant", [lambda _: None, lambda history: history.log.clear()])
 def test_a_batch_that_is_whole_or_absent_is_allowed(plant: Callable[[History], None]) -> None:
     history = clean()
