@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
@@ -199,6 +200,9 @@ def check_typed_header(data: bytes) -> Signature:
 # --- bodies ---------------------------------------------------------------------------------------
 
 
+NOT_FINITE: Final = re.compile(r"[=:\[,] ?-?(?:nan|inf)\b")  # in the text of a body
+
+
 def body_seeds(random: Random) -> list[bytes]:
     made = [valid_body(random) for _ in range(2 * GENERATED)]
     found = [type(each).__name__.encode() + b"\n" + msgspec.json.encode(each) for each in made]
@@ -227,6 +231,8 @@ def check_body(data: bytes) -> Signature:
 
 
 def check_body_round_trip(value: Body) -> None:
+    if NOT_FINITE.search(repr(value)):
+        return  # numbers as text may be "NaN", as in Java; JSON has no such number
     text = msgspec.json.encode(value)
     again = read_body(text, type(value))
     assert msgspec.json.encode(again) == text

@@ -12,6 +12,7 @@ import pytest
 from tests.fuzz.runner import MEMORY_EVERY, Fuzzer, FuzzError
 from tests.fuzz.target import Target, any_bytes
 from tests.fuzz.targets import TARGETS, shares
+from tests.fuzz.wire import check_body
 
 INPUTS: Final = 100_000
 SHARES: Final = shares(TARGETS, INPUTS)
@@ -26,6 +27,11 @@ def test_changed_inputs_are_read_or_refused_with_documented_errors(target: Targe
 
     assert fuzzer.count >= SHARES[target.name]
     assert len(fuzzer.known) > 2  # inputs of several outcomes, not only refused ones
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1.5"])
+def test_a_body_with_numbers_as_text_passes_its_check(number: str) -> None:
+    check_body(b'ConsumeStats\n{"offsetTable":{},"consumeTps":"%s"}' % number.encode())
 
 
 def broken(data: bytes) -> str:
