@@ -55,6 +55,8 @@ class Cluster:
     """
 
     def __init__(self, backend: Backend, version: str, security: Security = UNSECURED) -> None:
+        if isinstance(backend, str):
+            raise TypeError("use Cluster.start(), which starts the servers of a cluster")
         self._backend = backend
         self._security = security
         self._access = security.access()

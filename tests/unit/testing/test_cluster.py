@@ -386,3 +386,8 @@ def test_an_external_cluster_without_brokers_raises(
 
     with pytest.raises(StartError, match="no broker is registered"):
         Cluster.start(backend="external")
+
+
+def test_a_cluster_that_is_not_started_names_the_way_out() -> None:
+    with pytest.raises(TypeError, match=r"use Cluster.start\(\)"):
+        Cluster("jvm", "5.5.0")  # type: ignore[arg-type]
