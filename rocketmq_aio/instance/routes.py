@@ -475,14 +475,16 @@ class RouteTable:
                 del self._suspects[address]
 
     def _is_replaced(self, address: str) -> bool:
-        """Whether all routes name others in its place; a broker without a master counts as none."""
+        """Whether all routes name others in its place; a broker without a master counts as none.
+
+        No route says nothing: unused topics are dropped.
+        """
         suspect = self._suspects[address]
-        routes = [self._routes.get(topic) for topic in suspect.topics]
-        return not any(
+        routes = [self._routes[topic] for topic in suspect.topics if topic in self._routes]
+        return bool(routes) and not any(
             route.lacks_masters
             or address in (route.masters if suspect.was_master else route.addresses)
             for route in routes
-            if route is not None
         )
 
     async def refresh(self, topics: Iterable[str], *, regular: bool = True) -> None:

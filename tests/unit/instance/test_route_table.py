@@ -300,6 +300,20 @@ async def test_routes_that_name_an_unreachable_address_are_fetched_again_once(
     assert table.replaced == [A]
 
 
+async def test_a_broker_whose_routes_are_dropped_as_unused_is_not_replaced(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
+    await table.routes.get("orders")
+    table.wanted = {"later"}
+    table.routes.suspect(A)
+    async with Keeping(table, 3600):
+        await until(lambda: table.names.asked.count("later") == 4)
+
+    assert table.routes.known("orders") is None
+    assert table.replaced == []
+
+
 async def test_routes_of_a_suspect_are_fetched_until_it_responds(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
