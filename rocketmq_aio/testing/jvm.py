@@ -74,6 +74,7 @@ class JVMServer(Server):
         if version is not None:
             self._command = self._command_of(version)
         self.kill()  # cleans up after a process that exited
+        remove_empty_files(self._home / "store")
         self._process = GuardedProcess(self._command, folder=self._home, log=self._log)
 
     def kill(self) -> None:
@@ -112,6 +113,18 @@ class JVMServer(Server):
         if self._process is None or not self._process.running:
             raise ClusterError(f"{self._home.name} is not running")
         self._process.send_signal(number)
+
+
+def remove_empty_files(store: Path) -> None:
+    """Remove files without contents that hold no messages or queue entries yet.
+
+    A broker that is killed while it creates one leaves it empty, and 4.9.7 does not start then
+    ("length not matched message store config value").
+    """
+    for kind in ("commitlog", "consumequeue"):
+        for path in (store / kind).rglob("*"):
+            if path.is_file() and not path.stat().st_size:
+                path.unlink()
 
 
 def _lines(path: Path) -> list[str]:

@@ -15,6 +15,7 @@ import pytest
 
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import Broker, Cluster, ClusterError, StartError, probe
+from rocketmq_aio.testing.jvm import JVMServer
 
 SEND_MESSAGE: Final = 10
 GET_MAX_OFFSET: Final = 30
@@ -81,6 +82,21 @@ def test_stored_messages_survive_a_kill(cluster: Cluster, broker: Broker) -> Non
 
     assert probe.masters(cluster.namesrvs[0].address, "survivor") == {"broker-a": broker.address}
     probe.wait_until(lambda: check_stored(broker, "survivor"), seconds=60, what="not stored")
+
+
+@pytest.mark.needs_real_broker("it kills processes of servers")
+def test_a_broker_killed_while_it_created_a_file_starts_again(
+    cluster: Cluster, broker: Broker
+) -> None:
+    broker.kill()
+    server = broker._server
+    assert isinstance(server, JVMServer)
+    folder = server._home / "store" / "consumequeue" / "survivor" / "7"
+    folder.mkdir(parents=True)
+    (folder / f"{0:020}").touch()
+    broker.start()
+
+    probe.ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO)
 
 
 @pytest.mark.needs_real_broker("it kills processes of servers")
