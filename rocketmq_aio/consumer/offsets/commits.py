@@ -54,7 +54,8 @@ class Commits:
     async def keep_committing(self, interval_seconds: float) -> None:
         while True:
             await asyncio.sleep(interval_seconds)  # half the cost of anyio's, in each consumer
-            await self.commit_progress(list(self._table.values()))
+            # Not those being revoked, whose next owners may have committed more: see `Assignments`.
+            await self.commit_progress([e for e in self._table.values() if not e.dropped])
 
     async def commit_progress(self, queues: Iterable[QueueState]) -> None:
         """Commit what is committable; without automatic commits only where a commit is due.

@@ -94,6 +94,8 @@ class Assignments(Generic[Q]):
                     await self._assign(admitted)
             finally:  # also when cancelled in a listener
                 if removed:
+                    for queue in removed:
+                        self._table[queue].doubt()  # the next owner may have started
                     await self._revoke(removed, drain_seconds=drain_seconds)
         return admitted == added
 
@@ -184,3 +186,5 @@ class Assignments(Generic[Q]):
             await self._commits.commit_progress(leaving)
             for assigned in leaving:
                 await assigned.wait_until_drained()
+        for assigned in leaving:
+            assigned.doubt()  # meanwhile the next owner may have committed more

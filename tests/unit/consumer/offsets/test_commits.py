@@ -103,6 +103,18 @@ async def test_without_auto_commit_nothing_is_committed_automatically(
     assert store.calls == []
 
 
+async def test_queues_that_are_being_revoked_are_not_committed_regularly(
+    commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+) -> None:
+    table[queue(0)].drop()
+    committing = asyncio.create_task(commits.keep_committing(0.001))
+    await until(lambda: len(store.called("persist")) > 1)
+    committing.cancel()
+    await asyncio.wait([committing])
+
+    assert store.kept == {queue(1): 3}
+
+
 async def test_automatic_commits_go_on_after_errors(
     commits: ManualCommits, store: AppStore
 ) -> None:

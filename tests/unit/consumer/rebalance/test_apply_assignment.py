@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners
+from rocketmq_aio.consumer.group.stall_recovery import CommitFence
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache
@@ -25,14 +26,17 @@ from tests.unit.consumer.stores import AppStore, StoreError
 class AssignmentEnv:
     """The owner of an `Assignments`; *steps* lists events and listener calls in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fenced: bool = False) -> None:
         self.table: dict[MessageQueue, PolledQueue] = {}
         self.store = AppStore()
         self.steps: list[str] = []
         self.unlocked: list[int] = []
         self.on_assigned: Callable[[], Awaitable[object]] | None = None
         self.on_revoked: Callable[[], Awaitable[object]] | None = None
-        self.commits = ManualCommits(self.store, self.table, automatic=True, on_event=self.publish)
+        fence = CommitFence(self.store, self.table) if fenced else None
+        self.commits = ManualCommits(
+            self.store, self.table, automatic=True, fence=fence, on_event=self.publish
+        )
         self.cache = Cache()
         listeners = AssignmentListeners(self.assigned, self.revoked)
         self.assignments = Assignments(self, self.commits, listeners)
@@ -184,6 +188,34 @@ async def test_progress_is_committed_before_draining(env: AssignmentEnv) -> None
     assert env.store.kept == {queue(0): 4}
     leaving.cancel()
     await asyncio.wait([leaving])
+
+
+@pytest.mark.parametrize("others", [3, 8])
+async def test_a_last_commit_keeps_what_the_next_owner_committed_during_the_drain(
+    others: int,
+) -> None:
+    env = AssignmentEnv(fenced=True)
+    await env.hold(0)
+    assigned = env.table[queue(0)]
+    assigned.take(4)
+    leaving = asyncio.create_task(env.hold(drain_seconds=60))
+    await wait_all_tasks_blocked()
+    env.store.kept[queue(0)] = others
+    assigned.mark_processed()
+    await asyncio.wait_for(leaving, 15)
+
+    assert env.store.kept == {queue(0): max(4, others)}
+
+
+async def test_a_late_revocation_keeps_what_the_next_owner_has_committed() -> None:
+    env = AssignmentEnv(fenced=True)
+    await env.hold(0)
+    env.table[queue(0)].take(4)
+    env.table[queue(0)].mark_processed()
+    env.store.kept[queue(0)] = 8
+    await env.hold()
+
+    assert env.store.kept == {queue(0): 8}
 
 
 async def test_drain_is_limited_in_time(env: AssignmentEnv) -> None:
