@@ -166,6 +166,8 @@ class StartPositions:
             if broker_name not in gone.deleted:
                 route = await self._routes.get(queue.topic)
                 queues = [q for q in route.subscribe_queues if q.broker_name == broker_name]
+                if not queues:  # its broker, which may be restarting, is not registered again yet
+                    raise RouteNotFoundError(queue.topic, f"no route names {broker_name}")
                 gone.deleted[broker_name] = not await self._has_older(queues, gone.since_ms)
         return gone.deleted[broker_name]
 

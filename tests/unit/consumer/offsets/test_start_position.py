@@ -250,6 +250,23 @@ async def test_an_offset_committed_since_its_topic_was_created_again_counts(
     assert await positions.find(queue(0)) == (40, False)
 
 
+async def test_a_broker_that_no_route_names_does_not_prove_that_its_topic_was_deleted(
+    ends: Ends, store: Store
+) -> None:
+    ends.began_ms = time_ns() // 1_000_000 - 100
+    store.kept[queue(0)] = 40
+    positions = starts(ends, store, "latest")
+    positions.note_gone("orders")
+    positions.note_back("orders")
+    positions.note_assigned(queue(0))
+    ends.brokers = ["broker-b"]
+    with pytest.raises(RouteNotFoundError):
+        await positions.find(queue(0))
+    ends.brokers = ["broker-a", "broker-b"]
+
+    assert await positions.find(queue(0)) == (40, False)
+
+
 @pytest.mark.parametrize(
     "error",
     [PermissionDeniedError(16, "no permission"), NotSupportedError(3, "as proxies say")],
