@@ -149,6 +149,8 @@ class GroupEngine(Generic[Q]):
     async def on_corrected(self, assigned: Q) -> None:
         """Commit the position: pulling goes on at an earlier or reset offset."""
         self.commits.invalidate(assigned)  # a broker that lost messages may have lost commits, too
+        # Also below a committed offset that the log does not reach any more.
+        assigned.trust()
         assigned.commit_due = True
         await self.commits.commit_progress((assigned,))
 

@@ -23,6 +23,7 @@ from tests.unit.consumer.lite_pull_env import (
     put,
 )
 from tests.unit.consumer.parts import assigned_queue, queue
+from tests.unit.consumer.pushing import Notes, pushing
 from tests.unit.consumer.stores import AppStore, StoreError
 from tests.unit.remoting.until import until
 
@@ -273,3 +274,20 @@ async def test_close_of_a_failed_consumer_does_not_set_back_what_others_committe
                 await polled(other, 3 + others)
 
     assert cluster.broker.committed(GROUP, TOPIC, 0) == 3 + others
+
+
+async def test_a_position_before_the_committed_one_is_committed_when_the_log_ends_there(
+    cluster: FakeCluster,
+) -> None:
+    """A new master can lack messages, and have their committed offset."""
+    put(cluster, *numbers(10))
+    notes = Notes()
+    async with pushing(cluster, notes, commit_interval_seconds=3600.0) as consumer:
+        await notes.have(10)
+        assigned = consumer._engine.table[queue(0)]
+        cluster.broker.commit(GROUP, TOPIC, 0, 20)
+        assigned.doubt()  # after 10 s without a response
+        assigned.step_back(5)
+        await consumer._engine.on_corrected(assigned)
+
+        assert cluster.broker.committed(GROUP, TOPIC, 0) == 5
