@@ -171,14 +171,14 @@ class GroupEngine(Generic[Q]):
         await self._tasks.start()
         self.instance.register_consumer(self)
         self._running = True
+        if self.fence is not None:
+            self.fence.stalls.start()  # before any commit
         await self._prepare_all()
         check_accepted(await self.instance.heartbeats.send_all(self.group))
         self._tasks.spawn(self.rebalancer.run, name="rebalance")
         self._tasks.spawn(self.checks.keep_checking, name="group-check")
         interval = self.config.commit_interval_seconds
         self._tasks.spawn(self.commits.keep_committing, interval, name="commits")
-        if self.fence is not None:
-            self.fence.stalls.start()
         for topic in self._subscriptions:
             self._missing.check(topic)  # a shared instance may have looked for it already
 

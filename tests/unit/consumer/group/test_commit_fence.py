@@ -238,6 +238,20 @@ async def test_a_consumer_refreshes_the_floor_before_it_commits() -> None:
             await committed(cluster, {0: 10})
 
 
+async def test_a_consumer_has_not_stalled_before_its_start(cluster: FakeCluster) -> None:
+    async def on_assigned(_: object) -> None:
+        await committed(cluster, {0: 0})  # the start position
+
+    consumer = consumer_of(cluster, start_from="latest", listeners={"on_assigned": on_assigned})
+    fence = consumer._engine.fence
+    assert fence is not None
+    fence.stalls._seen -= STALL_SECONDS + 1  # when it was made
+    await consumer.assign([queue(0)])
+    async with consumer:
+        assert not consumer._engine.table[queue(0)].withheld
+        assert fence._count == 0
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_the_timer_of_stalls_ends_with_the_consumer(
     cluster: FakeCluster, fails: bool
