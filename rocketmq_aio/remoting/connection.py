@@ -55,7 +55,9 @@ Pending = tuple["asyncio.Future[Command]", float, int, float]
 Frame = tuple[bytes, bytes]  # head and body
 MakeFrame = Callable[[int], Frame]  # for an opaque
 OnLate = Callable[[Command], None]
-GoAway = Callable[["Connection", int, MakeFrame, float], Coroutine[Any, Any, Command]]
+GoAway = Callable[
+    ["Connection", int, MakeFrame, float, OnLate | None], Coroutine[Any, Any, Command]
+]
 
 # The first frame of an HTTP/2 server is SETTINGS of stream 0; this follows its length in three
 # bytes.  In the remoting protocol it would begin a frame without a header.
@@ -198,7 +200,7 @@ class Connection(asyncio.BufferedProtocol):
             raise
         if command.code == GO_AWAY and may_move and self._on_go_away is not None:
             left = deadline - loop.time()
-            return await self._on_go_away(self, code, make_frame, left)
+            return await self._on_go_away(self, code, make_frame, left, on_late)
         return command
 
     async def send_oneway(self, code: int, frame: Frame, timeout: float) -> None:

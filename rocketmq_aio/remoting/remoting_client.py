@@ -288,7 +288,12 @@ class RemotingClient:
                 self._hook_failures.log_once(id(hook), error, hook=type(hook).__qualname__)
 
     async def _resend(
-        self, retired: Connection, code: int, frame: MakeFrame, timeout: float
+        self,
+        retired: Connection,
+        code: int,
+        frame: MakeFrame,
+        timeout: float,
+        on_late: OnLate | None,
     ) -> Command:
         """Resend once over a new connection after GO_AWAY, sent by brokers that shut down."""
         self._retire(retired)
@@ -296,7 +301,7 @@ class RemotingClient:
             reason = "it is shutting down (GO_AWAY), and no time was left to send it once more"
             raise NotConnectedError(retired.address, reason)
         connection, left = await self._connected_within(retired.address, timeout)
-        command = await connection.roundtrip(code, frame, left, may_move=False)
+        command = await connection.roundtrip(code, frame, left, may_move=False, on_late=on_late)
         if command.code == ResponseCode.GO_AWAY:
             self._retire(connection)
             reason = "it is shutting down (GO_AWAY twice)"

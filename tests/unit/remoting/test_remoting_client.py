@@ -345,6 +345,21 @@ async def test_a_request_answered_go_away_is_resent_on_a_new_connection() -> Non
         await broker.wait_for_connections(1)
 
 
+async def test_the_late_response_to_a_resent_request_goes_to_its_function() -> None:
+    late: list[int] = []
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.create_topic("orders")
+        broker.faults.handle(CODE, GO_AWAY)
+        held = broker.faults.hold(CODE)
+        request = opened.client.request(broker.address, ASK, on_late=lambda r: late.append(r.code))
+        asked = asyncio.create_task(request)
+        await held.wait(1)
+        asked.cancel()
+        await asyncio.wait([asked])
+        held.release()
+        await until(lambda: late == [0])
+
+
 async def test_go_away_twice_raises_not_connected() -> None:
     async with FakeBroker() as broker, open_client() as opened:
         broker.faults.handle(CODE, GO_AWAY, times=None)
@@ -361,7 +376,7 @@ async def test_a_request_with_no_time_left_after_go_away_is_not_resent() -> None
         broker.faults.handle(CODE, GO_AWAY)
         await opened.ask(broker.address)  # there is a new connection now
         with pytest.raises(NotConnectedError, match="no time was left"):
-            await opened.client._resend(retired, CODE, never_made, 0.0)
+            await opened.client._resend(retired, CODE, never_made, 0.0, None)
 
 
 def never_made(opaque: int) -> Frame:
