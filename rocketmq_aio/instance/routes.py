@@ -360,7 +360,8 @@ class RouteTable:
 
     def broker_at(self, address: str) -> str | None:
         """Return the name of the broker with *address*."""
-        for route in self._routes.values():
+        # In an older route of another topic it may be the former address of another broker.
+        for route in reversed(self._routes.values()):
             for name, replicas in route.brokers.items():
                 if address in replicas.values():
                     return name

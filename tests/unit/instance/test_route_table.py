@@ -471,6 +471,14 @@ async def test_the_latest_answer_of_a_name_server_decides_where_a_broker_is(tabl
     assert table.routes.master("broker-a") == A
 
 
+async def test_the_latest_route_decides_which_broker_has_an_address(table: Table) -> None:
+    await table.routes.get("orders")
+    table.names.known["payments"] = route(queues("broker-b"), broker("broker-b", master=A))
+    await table.routes.get("payments")
+
+    assert table.routes.broker_at(A) == "broker-b"
+
+
 async def test_a_queue_whose_broker_has_no_route_raises(table: Table) -> None:
     await table.routes.get("orders")
 
