@@ -25,7 +25,7 @@ from typing import (
     get_type_hints,
 )
 
-from rocketmq_aio.config.validation import QUEUE_FORM, is_one_of, is_queue
+from rocketmq_aio.config.validation import NOT_UTF8, QUEUE_FORM, is_one_of, is_queue, is_utf8
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue
 
@@ -33,7 +33,6 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 MAX_LONG: Final = 2**63 - 1
 HIDDEN: Final = ("password", "secret", "token")  # in names of parameters whose values are not shown
-NOT_UTF8: Final = "half a surrogate pair cannot be sent: give the text it was decoded from"
 
 
 def checked_arguments(target: C) -> C:
@@ -63,7 +62,7 @@ def checked_argument(setting: str, value: object, kind: object) -> object:
     except _MisfitError:
         shown = "***" if any(word in setting.lower() for word in HIDDEN) else value
         reason = f"expected {_described(kind)}"
-        if isinstance(value, str) and value.strip() and not _is_utf8(value):
+        if isinstance(value, str) and value.strip() and not is_utf8(value):
             reason = NOT_UTF8
         raise ConfigError(setting, shown, reason) from None
 
@@ -133,7 +132,7 @@ def _taken(kind: Any, value: Any, *, blank: bool = False) -> object:  # noqa: AN
     if origin in (Union, UnionType):
         return _taken_as_any(args, value, blank=blank)
     if kind is str and isinstance(value, str):
-        good = (blank or bool(value.strip())) and _is_utf8(value)
+        good = (blank or bool(value.strip())) and is_utf8(value)
         value = str.__str__(value)
     elif kind in _SIMPLE:
         good = _SIMPLE[kind].fits(value)
@@ -200,14 +199,6 @@ def _is_class(kind: Any) -> bool:  # noqa: ANN401 - an annotation
 
 def _is_number(value: object, kind: type | UnionType) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _described(kind: Any, *, several: bool = False) -> str:  # noqa: ANN401 - an annotation

@@ -10,10 +10,13 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
 from rocketmq_aio.config.validation import (
     MIB,
+    NOT_UTF8,
     bool_from,
     bounded,
     check_function,
+    check_hook,
     check_settings,
+    is_utf8,
     settings,
 )
 from rocketmq_aio.errors import ConfigError
@@ -27,6 +30,7 @@ NamespaceVersion: TypeAlias = Literal[1, 2]
 
 MIN_FRAME_BYTES: Final = 64 * 1024
 TEXTS: Final = ("namesrv", "namespace", "instance_name", "unit_name", "header_encoding")
+RPC_METHODS: Final = ("before_request", "after_response")
 
 
 @settings
@@ -38,13 +42,16 @@ class Credentials:
     security_token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.access_key, str) or not self.access_key:
-            raise ConfigError("access_key", self.access_key, "expected a non-empty string")
-        if not isinstance(self.secret_key, str) or not self.secret_key:
-            raise ConfigError("secret_key", "***", "expected a non-empty string")
-        token = self.security_token
-        if token is not None and (not isinstance(token, str) or not token):
-            raise ConfigError("security_token", "***", "expected a non-empty string or None")
+        for each in fields(Credentials):
+            value, is_optional = getattr(self, each.name), each.default is None
+            if value is None and is_optional:
+                continue
+            shown = value if each.repr else "***"
+            if not isinstance(value, str) or not value:
+                or_none = " or None" if is_optional else ""
+                raise ConfigError(each.name, shown, f"expected a non-empty string{or_none}")
+            if not is_utf8(value):  # of a variable in another encoding
+                raise ConfigError(each.name, shown, NOT_UTF8)
 
 
 class ClientSettings(TypedDict, total=False):
@@ -139,10 +146,7 @@ class ClientConfig:
             if not callable(self.address_mapper):
                 raise ConfigError("address_mapper", self.address_mapper, "expected a callable")
             check_function("address_mapper", self.address_mapper, "address")
-        if not isinstance(self.rpc_hooks, tuple) or not all(
-            isinstance(hook, RPCHook) for hook in self.rpc_hooks
-        ):
-            raise ConfigError("rpc_hooks", self.rpc_hooks, "expected a tuple of RPCHook objects")
+        _check_rpc_hooks(self.rpc_hooks)
         check_settings(self)
         check_client_id_part(self, "instance_name", "unit_name")
         if self.namespace is not None:
@@ -179,6 +183,13 @@ class ClientConfig:
                 security_token=env.get("ROCKETMQ_SECURITY_TOKEN") or None,
             )
         return cls(**{**found, **given})  # rejects unknown names
+
+
+def _check_rpc_hooks(hooks: object) -> None:
+    if not isinstance(hooks, tuple) or not all(isinstance(each, RPCHook) for each in hooks):
+        raise ConfigError("rpc_hooks", hooks, "expected a tuple of RPCHook objects")
+    for each in hooks:  # a class has the methods, too
+        check_hook(each, RPCHook, RPC_METHODS, setting="rpc_hooks")
 
 
 def _setting_from(variable: str, text: str, name: str, kind: type) -> dict[str, object]:

@@ -30,6 +30,7 @@ MAX_SECONDS: Final = 1e9
 MAX_COUNT: Final = 2**53 - 1
 
 QUEUE_FORM: Final = "MessageQueue(topic: str, broker_name: str, queue_id: int)"
+NOT_UTF8: Final = "half a surrogate pair cannot be sent: give the text it was decoded from"
 
 SECRET_PARTS: Final = ("secret", "token", "password", "key")
 
@@ -121,6 +122,15 @@ def is_queue(queue: object) -> TypeGuard[MessageQueue]:
     return named and type(queue.queue_id) is int and queue.queue_id >= 0
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether *text* can be sent: it has no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def name_of(function: object) -> str:
     """Return the name of *function* for logs and errors."""
     name = getattr(function, "__qualname__", None)
@@ -160,6 +170,22 @@ def _takes(function: object, count: int) -> bool:
     code = function.__code__
     least = code.co_argcount - len(function.__defaults__ or ())
     return not code.co_kwonlyargcount and least <= count <= code.co_argcount
+
+
+def check_hook(
+    hook: object,
+    kinds: Any,  # noqa: ANN401 - types
+    methods: Iterable[str],
+    *,
+    setting: str = "hooks",
+) -> None:
+    """Raise ConfigError if *hook* is not one of *kinds*, or a method of it is a coroutine."""
+    if isinstance(hook, type) or not isinstance(hook, kinds):
+        names = ", ".join(f"{name}()" for name in methods)
+        raise ConfigError(setting, hook, f"expected objects with some of {names}")
+    for name in methods:
+        if inspect.iscoroutinefunction(getattr(hook, name, None)):
+            raise ConfigError(setting, hook, f"{name}() is not to be async: it is never awaited")
 
 
 _PACKAGE: Final = __name__.partition(".")[0] + "."

@@ -1,8 +1,7 @@
-"""Hook runner: checks, binds and calls the hooks of an application."""
+"""Hook runner: binds and calls the hooks of an application."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -81,16 +80,6 @@ def bind_hooks(
         else:
             bound.append(hook)
     return bound, lifecycle_hooks
-
-
-def check_hook(hook: object, kinds: Any, methods: Iterable[str]) -> None:  # noqa: ANN401 - types
-    """Raise ConfigError if *hook* is not one of *kinds*, or a method of it is a coroutine."""
-    if isinstance(hook, type) or not isinstance(hook, kinds):
-        names = ", ".join(f"{name}()" for name in methods)
-        raise ConfigError("hooks", hook, f"expected objects with some of {names}")
-    for name in methods:
-        if inspect.iscoroutinefunction(getattr(hook, name, None)):
-            raise ConfigError("hooks", hook, f"{name}() is not to be async: it is never awaited")
 
 
 def bound_methods(hooks: Iterable[object], name: str) -> list[HookMethod]:

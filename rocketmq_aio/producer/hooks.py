@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
+from rocketmq_aio.config.validation import check_hook
 from rocketmq_aio.errors import BatchError
 from rocketmq_aio.hooks import (
     CheckForbiddenHook,
@@ -15,7 +16,7 @@ from rocketmq_aio.hooks import (
     SendContext,
     SendHook,
 )
-from rocketmq_aio.instance.hook_runner import HookRunner, bound_methods, check_hook
+from rocketmq_aio.instance.hook_runner import HookRunner, bound_methods
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.send_request import SendRequest

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final, cast
 
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
+from rocketmq_aio.config.validation import check_hook
 from rocketmq_aio.hooks import ConsumeContext, ConsumeHook, FilterMessageHook
-from rocketmq_aio.instance.hook_runner import HookRunner, bound_methods, check_hook
+from rocketmq_aio.instance.hook_runner import HookRunner, bound_methods
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 

@@ -45,6 +45,12 @@ class Hook:
     def after_response(self, *_: object) -> None: ...
 
 
+class AsyncHook(Hook):
+    """A hook that would never be awaited."""
+
+    async def before_request(self, *_: object) -> None: ...  # type: ignore[override]
+
+
 def refusal(make: Callable[..., object], **settings: object) -> ConfigError:
     """Return why *settings* are refused."""
     with pytest.raises(ConfigError) as caught:
@@ -213,6 +219,13 @@ def test_invalid_values_are_rejected(kind: Settings, name: str, value: object) -
     assert isinstance(error, RocketMQError)
 
 
+@pytest.mark.parametrize("hook", [Hook, AsyncHook()])
+def test_rpc_hooks_are_objects_with_plain_methods(hook: object) -> None:
+    error = refusal(ClientConfig, rpc_hooks=(Hook(), hook))
+
+    assert (error.setting, error.value) == ("rpc_hooks", hook)
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "value"),
     [
@@ -369,6 +382,8 @@ def test_reprs_hide_secrets(show: Callable[[object], str], value: object) -> Non
         (Credentials, {"access_key": "a", "secret_key": SECRET.encode()}, "secret_key"),
         (Credentials, {"access_key": "a", "secret_key": [SECRET]}, "secret_key"),
         (Credentials, {"access_key": "a", "secret_key": ""}, "secret_key"),
+        (Credentials, {"access_key": "\udcff", "secret_key": SECRET}, "access_key"),
+        (Credentials, {"access_key": "a", "secret_key": SECRET + "\udcff"}, "secret_key"),
         (Credentials, {"access_key": "a", "secret_key": None}, "secret_key"),
         (
             Credentials,
