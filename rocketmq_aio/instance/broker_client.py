@@ -88,14 +88,7 @@ class BrokerClient:
 
         Brokers before 5.0 return 0 for a young queue without a committed offset.
         """
-        header = QueryConsumerOffset(
-            consumer_group=group, set_zero_if_not_found=False, **queue_fields(queue)
-        )
-        accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-        command = await self._request(queue, header, accept)
-        if command.code == ResponseCode.QUERY_NOT_FOUND:
-            return None
-        return read_header(command, OffsetResponse).offset
+        return await self._query_offset(self._routes.master_of(queue), group, queue)
 
     async def query_copied_offset(self, group: str, queue: MessageQueue) -> int | None:
         """Return the committed offset that a slave has, if no route names a master.
@@ -104,11 +97,14 @@ class BrokerClient:
 
         :raises NotConnectedError: there is a master, or no slave either
         """
+        return await self._query_offset(self._routes.slave_of(queue), group, queue)
+
+    async def _query_offset(self, address: str, group: str, queue: MessageQueue) -> int | None:
         header = QueryConsumerOffset(
             consumer_group=group, set_zero_if_not_found=False, **queue_fields(queue)
         )
         accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-        command = await self._request_at(self._routes.slave_of(queue), queue, header, accept)
+        command = await self._request_at(address, queue, header, accept)
         if command.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         return read_header(command, OffsetResponse).offset
@@ -128,10 +124,10 @@ class BrokerClient:
 
         Without a master a slave is asked.
         """
-        header = GetMinOffset(**queue_fields(queue))
-        if self._routes.master(self._routes.broker_of(queue)) is not None:
-            return await self._offset(queue, header)
-        command = await self._request_at(self._routes.slave_of(queue), queue, header)
+        routes = self._routes
+        has_master = routes.master(routes.broker_of(queue)) is not None
+        address = routes.master_of(queue) if has_master else routes.slave_of(queue)
+        command = await self._request_at(address, queue, GetMinOffset(**queue_fields(queue)))
         return read_header(command, OffsetResponse).offset
 
     async def offset_for_time(self, queue: MessageQueue, millis: int) -> int:
@@ -146,11 +142,9 @@ class BrokerClient:
     async def _offset(self, queue: MessageQueue, header: RequestHeader) -> int:
         return read_header(await self._request(queue, header), OffsetResponse).offset
 
-    async def _request(
-        self, queue: MessageQueue, header: RequestHeader, accept: Container[int] = SUCCESS
-    ) -> Command:
+    async def _request(self, queue: MessageQueue, header: RequestHeader) -> Command:
         """Return the response of the master of *queue*."""
-        return await self._request_at(self._routes.master_of(queue), queue, header, accept)
+        return await self._request_at(self._routes.master_of(queue), queue, header)
 
     async def _request_at(
         self,

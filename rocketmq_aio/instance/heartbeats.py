@@ -117,10 +117,6 @@ class Heartbeats:
         errors = {address: await ended for address, ended in started.items()}
         return {address: error for address, error in errors.items() if error is not None}
 
-    async def send(self, address: str, group: str | None = None) -> RocketMQError | None:
-        """Send to one broker, as `start`; log and return a failure."""
-        return await self.start(address, group)
-
     def start(self, address: str, group: str | None = None) -> asyncio.Future[RocketMQError | None]:
         """Send to one broker in the background; the future has the failure, which is logged.
 
@@ -164,7 +160,7 @@ class Heartbeats:
     async def version_of(self, address: str) -> int | None:
         """Return the version number of a broker; None while it does not respond."""
         if address not in self.broker_versions:
-            await self.send(address)
+            await self.start(address)
         return self.broker_versions.get(address)
 
     def lock(self, address: str) -> anyio.Lock:

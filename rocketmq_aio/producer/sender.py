@@ -239,6 +239,6 @@ class BrokerRegistration:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout((deadline - monotonic()) / 2):
-                if await self._instance.heartbeats.send(address) is None:
+                if await self._instance.heartbeats.start(address) is None:
                     current = {at: n for at, n in self._registered.items() if number_of(at) == n}
                     self._registered = {**current, address: number_of(address)}

@@ -280,7 +280,7 @@ async def test_proxies_are_detected_once_per_connection(env: TransactionEnv) -> 
     assert env.flags() == [COMMIT, ROLLBACK, ROLLBACK, COMMIT, ROLLBACK]
 
     await env.broker.restart()
-    await env.producer.client.heartbeats.send(env.broker.address)
+    await env.producer.client.heartbeats.start(env.broker.address)
     tx = await env.commit(ORDER)
     env.broker.transactions.reopen(tx.message_id)
     await env.run_check(8)
@@ -370,7 +370,7 @@ async def test_a_half_message_that_a_retry_stored_at_two_brokers_becomes_visible
         (first,) = [each for each in env.cluster.brokers if each.transactions.open]
         assert first.name != tx.sent.queue.broker_name
 
-        await env.producer.client.heartbeats.send(first.address)
+        await env.producer.client.heartbeats.start(first.address)
         await first.check_transactions()
         await first.wait_for(END, 1)
 
@@ -393,7 +393,7 @@ async def commit_at_two_brokers(
     committed_at = tx.sent.queue.broker_name
     copy, other = sorted(env.cluster.brokers, key=lambda each: each.name == committed_at)
     assert len(copy.transactions.open) == 1
-    await env.producer.client.heartbeats.send(copy.address)
+    await env.producer.client.heartbeats.start(copy.address)
     return copy, other
 
 
@@ -404,7 +404,7 @@ async def test_a_commit_without_a_response_makes_no_copy_at_another_broker_visib
 ) -> None:
     async with open_transactions(brokers=2, version=version) as env:
         copy, other = await commit_at_two_brokers(env, executed=executed)
-        await env.producer.client.heartbeats.send(other.address)
+        await env.producer.client.heartbeats.start(other.address)
         await copy.check_transactions()
         await copy.wait_for(END, 1)
         if not executed:
@@ -426,7 +426,7 @@ async def test_a_commit_without_a_response_is_repeated_when_the_broker_would_hav
     tx = await env.commit(ORDER)
     if executed:
         env.broker.transactions.reopen(tx.message_id)  # not recorded yet
-    await env.producer.client.heartbeats.send(env.broker.address)
+    await env.producer.client.heartbeats.start(env.broker.address)
     await env.run_check(2)
     half = env.producer._log.find(tx.message_id)
     assert half is not None
@@ -531,7 +531,7 @@ async def test_a_commit_is_repeated_at_once_when_the_connection_of_the_first_is_
     async with open_transactions(config=ProducerConfig(send_timeout_seconds=1.0)) as env:
         await commit_late(env)
         env.producer.client.remoting.drop(env.broker.address, "cut after the timeout")
-        await env.producer.client.heartbeats.send(env.broker.address)
+        await env.producer.client.heartbeats.start(env.broker.address)
 
         assert await env.run_check(2) == [COMMIT, COMMIT]
 
@@ -552,7 +552,7 @@ async def test_a_check_by_another_broker_while_one_is_examined_is_examined_too()
         tx = await env.commit(ORDER)
         committed_at = tx.sent.queue.broker_name
         copy, other = sorted(env.cluster.brokers, key=lambda each: each.name == committed_at)
-        await env.producer.client.heartbeats.send(copy.address)
+        await env.producer.client.heartbeats.start(copy.address)
         other.transactions.reopen(tx.message_id)
         held = env.cluster.faults.hold(END)
         await other.check_transactions()
@@ -572,7 +572,7 @@ async def test_a_copy_at_another_broker_is_committed_while_no_commit_is_confirme
     async with open_transactions(brokers=2) as env:
         ours, other = env.cluster.brokers
         for broker in (ours, other):
-            await env.producer.client.heartbeats.send(broker.address)
+            await env.producer.client.heartbeats.start(broker.address)
         async with env.producer.transaction(
             ORDER, queue=MessageQueue("orders", ours.name, 0)
         ) as tx:
@@ -597,7 +597,7 @@ async def test_a_new_master_of_the_broker_that_confirmed_gets_the_commit_again(
         await env.broker.start()
         env.broker.transactions.reopen(tx.message_id)
         await env.producer.client.routes.refresh(["orders"])
-        await env.producer.client.heartbeats.send(env.broker.address)
+        await env.producer.client.heartbeats.start(env.broker.address)
 
         assert await env.run_check(2) == [COMMIT, COMMIT]
 
@@ -606,7 +606,7 @@ async def test_a_restarted_broker_gets_the_decision_again(env: TransactionEnv) -
     tx = await env.commit(ORDER)
     await env.broker.restart()
     env.broker.transactions.reopen(tx.message_id)
-    await env.producer.client.heartbeats.send(env.broker.address)
+    await env.producer.client.heartbeats.start(env.broker.address)
 
     assert await env.run_check(2) == [COMMIT, COMMIT]
     assert env.check.calls == []
