@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from rocketmq_aio.config.consumer import OffsetStore
@@ -12,11 +12,12 @@ from rocketmq_aio.consumer.group.stall_recovery import CommitFence
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.offsets.commits import Commits, Lost
 from rocketmq_aio.consumer.offsets.remote_store import check_offset
-from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN
-from rocketmq_aio.errors import CommitError, ConfigError
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED
+from rocketmq_aio.errors import CommitError, ConfigError, RocketMQError
 from rocketmq_aio.model.values import MessageQueue
 
 NOT_ASSIGNED: Final = "this consumer does not have the queue (any more)"
+DOUBTED: Final = "other members may have had the queue meanwhile: commit again"
 
 Offsets = Mapping[MessageQueue, int] | Collection[MessageQueue] | None
 
@@ -62,9 +63,7 @@ class ManualCommits(Commits):
                 assigned.trust()
         tried, failed = await self._persist(wanted)
         lost |= unknown | failed
-        for assigned in wanted:
-            if assigned.released and assigned not in tried:
-                lost[assigned.queue] = ConfigError("queue", assigned.queue, NOT_ASSIGNED)
+        _note_skipped([each for each in wanted if each not in tried], lost)
         if lost:
             raise CommitError(lost)
 
@@ -82,6 +81,15 @@ class ManualCommits(Commits):
             if value != UNKNOWN:
                 wanted[assigned] = value
         return wanted, lost
+
+
+def _note_skipped(skipped: Iterable[PolledQueue], lost: Lost) -> None:
+    """Add the queues whose progress is not stored; of others as much was committed already."""
+    for assigned in skipped:
+        if assigned.released:
+            lost[assigned.queue] = ConfigError("queue", assigned.queue, NOT_ASSIGNED)
+        elif assigned.min_commit_offset == UNVERIFIED:  # again, since it was read
+            lost.setdefault(assigned.queue, RocketMQError(f"{assigned.queue}: {DOUBTED}"))
 
 
 def _by_queue(

@@ -209,6 +209,26 @@ async def test_an_answer_from_before_another_stall_is_ignored(
     assert env.assigned.min_commit_offset == THERE
 
 
+async def test_a_manual_commit_fails_if_the_offsets_of_others_were_read_too_early(
+    env: FenceEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = env.store.read
+
+    async def read_meanwhile(each: MessageQueue) -> int | None:
+        response = await read(each)
+        env.fence.invalidate()  # the group has its members again
+        return response
+
+    env.stall(THERE)
+    with monkeypatch.context() as patched:
+        patched.setattr(env.store, "read", read_meanwhile)
+        with pytest.raises(CommitError, match="commit again"):
+            await env.commits.commit(None)
+    assert env.store.kept == {env.queue: THERE}
+
+    await env.commits.commit(None)
+
+
 def test_without_a_stall_every_offset_may_be_committed(env: FenceEnv) -> None:
     env.assigned.mark_processed_at(0)
 
