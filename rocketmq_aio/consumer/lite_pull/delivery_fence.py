@@ -1,4 +1,6 @@
-"""Delivery of a lite pull consumer that may have lost its queues by a stall of the event loop."""
+"""Delivery of a lite pull consumer that may have lost its queues: by a stall of the event loop, or
+because a broker was out of reach so long that it dropped the member.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.group.stall_recovery import COMPARE_SECONDS, CommitFence
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
+from rocketmq_aio.consumer.pull_loop.queue_state import UNVERIFIED
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
@@ -21,7 +24,7 @@ RETRY_SECONDS: Final = 0.5
 
 
 class DeliveryFence(CommitFence[PolledQueue]):
-    """Also withholds messages after a stall, and goes on behind what other members committed.
+    """Also withholds messages then, and goes on behind what other members committed.
 
     The queues stay: the application may have worked all the time, and its last batch counts.
 
@@ -44,13 +47,20 @@ class DeliveryFence(CommitFence[PolledQueue]):
         self._tasks = tasks
         self._rejoin = rejoin
         self._on_messages = on_messages
-        self._withheld: list[PolledQueue] = []  # by the last stall
+
+    def on_recovered(self, assigned: PolledQueue) -> None:
+        """Catch up after a long outage, with all queues of the broker: it dropped the member."""
+        if assigned.pull_expired and assigned.withheld is None:
+            name = assigned.queue.broker_name
+            self._withhold([e for e in self._table.values() if e.queue.broker_name == name])
 
     def _on_stall(self, held: list[PolledQueue]) -> None:
+        self._withhold(held)
+
+    def _withhold(self, held: list[PolledQueue]) -> None:
         for assigned in held:
-            assigned.withheld = True
-        self._withheld = held
-        self._tasks.spawn(self._catch_up, held, name="stall-recovery")
+            assigned.withheld = held  # the last call decides
+        self._tasks.spawn(self._catch_up, held, name="catch-up")
 
     async def _catch_up(self, held: list[PolledQueue]) -> None:
         is_shared = False
@@ -59,18 +69,19 @@ class DeliveryFence(CommitFence[PolledQueue]):
                 is_shared = await self._rejoin()
                 self.invalidate()  # a commit may have read the offsets before
                 await self._verify(held)
+                for assigned in self._current(held):
+                    assigned.pull_expired = False
         finally:
-            if self._withheld is held:  # else there was another stall
-                self._release(self._current(held), is_shared=is_shared)
+            self._release(self._current(held), is_shared=is_shared)
 
     async def _verify(self, held: list[PolledQueue]) -> None:
-        while True:
-            if not await self.refresh(self._current(held)):
-                return
-            await anyio.sleep(RETRY_SECONDS)
+        while any(each.min_commit_offset == UNVERIFIED for each in self._current(held)):
+            if await self.refresh(self._current(held)):
+                await anyio.sleep(RETRY_SECONDS)
 
     def _current(self, held: list[PolledQueue]) -> list[PolledQueue]:
-        return [each for each in held if self._table.get(each.queue) is each]
+        table = self._table
+        return [e for e in held if e.withheld is held and table.get(e.queue) is e]
 
     def _release(self, held: list[PolledQueue], *, is_shared: bool) -> None:
         for assigned in held:
@@ -78,5 +89,5 @@ class DeliveryFence(CommitFence[PolledQueue]):
             if is_shared and assigned.catch_up():
                 moved = {"position": before, "committed": assigned.delivered}
                 logger.info("messages_processed_by_others", queue=str(assigned.queue), **moved)
-            assigned.withheld = False
+            assigned.withheld = None
             self._on_messages(assigned)

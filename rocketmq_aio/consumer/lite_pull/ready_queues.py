@@ -130,6 +130,6 @@ class ReadyQueues:
 
 
 def _has_messages(assigned: PolledQueue) -> bool:
-    if assigned.paused or assigned.dropped or assigned.withheld:
+    if assigned.paused or assigned.dropped or assigned.withheld is not None:
         return False
     return bool(assigned.process_queue.count)

@@ -12,6 +12,7 @@ from rocketmq_aio.consumer.group.stall_recovery import STALL_SECONDS
 from rocketmq_aio.consumer.lite_pull import delivery_fence
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.lite_pull.delivery_fence import DeliveryFence
+from rocketmq_aio.consumer.lite_pull.lite_pull_engine import EXPIRED_SECONDS
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache
@@ -197,6 +198,79 @@ async def test_a_second_stall_withholds_until_its_own_recovery(env: FenceEnv) ->
     assert await env.recover() == THERE
 
 
+def expire(env: FenceEnv) -> None:
+    """Note that the pulls of the queue failed for long."""
+    env.assigned.doubt()
+    env.assigned.pull_expired = True
+
+
+async def test_after_a_long_outage_the_position_moves_up_to_what_others_committed(
+    env: FenceEnv,
+) -> None:
+    expire(env)
+    assert offsets(env.ready.take(1)) == [DELIVERED]
+    env.fence.on_recovered(env.assigned)
+    env.fence.on_recovered(env.assigned)  # the first pull succeeds
+    assert env.ready.take(10) == []
+
+    assert await env.recover() == THERE
+    env.fence.on_recovered(env.assigned)
+    assert not env.assigned.withheld
+
+
+async def test_after_a_short_outage_nothing_is_withheld(env: FenceEnv) -> None:
+    env.assigned.doubt()
+    env.fence.on_recovered(env.assigned)
+
+    assert offsets(env.ready.take(1)) == [DELIVERED]
+
+
+async def test_after_a_long_outage_all_queues_of_the_broker_are_withheld(env: FenceEnv) -> None:
+    same, another = [PolledQueue(queue(1, name), env.cache) for name in ("broker-a", "broker-b")]
+    env.table |= {each.queue: each for each in (same, another)}
+    expire(env)
+    env.fence.on_recovered(env.assigned)
+
+    assert [bool(each.withheld) for each in (env.assigned, same, another)] == [True, True, False]
+    await env.recover()
+    assert not same.withheld
+
+
+async def test_an_outage_counts_until_the_offsets_of_others_were_read(
+    env: FenceEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expire(env)
+    with monkeypatch.context() as patched:
+        patched.setattr(delivery_fence, "COMPARE_SECONDS", 0.01)
+        env.fence.on_recovered(env.assigned)
+        await until(lambda: not env.assigned.withheld, "the limit")
+    assert env.assigned.delivered == DELIVERED
+    env.fence.on_recovered(env.assigned)
+
+    assert await env.recover() == THERE
+
+
+async def test_an_offset_read_before_another_outage_ended_is_read_again(
+    env: FenceEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = env.store.read
+    reads = 0
+
+    async def read_meanwhile(each: MessageQueue) -> int | None:
+        nonlocal reads
+        reads += 1
+        if reads == 1:
+            env.fence.invalidate()  # for queues of another broker
+            return 0
+        return await read(each)
+
+    monkeypatch.setattr(env.store, "read", read_meanwhile)
+    expire(env)
+    env.fence.on_recovered(env.assigned)
+
+    assert await env.recover() == THERE
+
+
 @pytest.mark.parametrize("auto_commit", [True, False])
 async def test_a_consumer_does_not_return_what_others_processed_during_a_stall(
     auto_commit: bool,
@@ -224,3 +298,42 @@ async def test_a_consumer_of_assigned_queues_returns_all_messages_after_a_stall(
             stall(consumer)
 
             assert bodies(await polled(consumer, 7)) == numbers(7, 3)
+
+
+async def test_a_consumer_does_not_return_what_others_processed_during_an_outage() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster, *numbers(10))
+        async with consuming(cluster) as consumer:
+            await polled(consumer, DELIVERED, max_messages=DELIVERED)
+            engine = consumer._engine
+            assigned = engine.table[queue(0)]
+            assigned.failing_since = asyncio.get_running_loop().time() - EXPIRED_SECONDS - 1
+            engine.on_cut_off(assigned)
+            cluster.broker.commit(GROUP, TOPIC, 0, THERE)
+            cluster.broker.members.groups.pop(GROUP)  # as after two minutes of silence
+            engine.on_recovered(assigned)
+
+            assert bodies(await polled(consumer, 2)) == ["8", "9"]
+
+
+async def test_a_broker_that_is_not_connected_is_not_recovered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, consuming(cluster) as consumer:
+        assigned = consumer._engine.table[queue(0)]
+        assigned.pull_expired = True
+        with monkeypatch.context() as patched:
+            patched.setattr(consumer._instance.remoting, "is_connected", lambda _: False)
+            consumer._engine.on_recovered(assigned)
+
+        assert not assigned.withheld
+
+
+@pytest.mark.parametrize(("seconds", "expired"), [(EXPIRED_SECONDS / 2, False), (61.0, True)])
+async def test_pulls_expire_after_a_minute(seconds: float, expired: bool) -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, consuming(cluster) as consumer:
+        assigned = consumer._engine.table[queue(0)]
+        assigned.failing_since = asyncio.get_running_loop().time() - seconds
+        consumer._engine.on_cut_off(assigned)
+
+        assert assigned.pull_expired == expired
