@@ -47,6 +47,7 @@ class PopLoop:
         self.stopped = False
         self.is_busy = False  # with a request, or the pause after a failed one
         self.failure: RocketMQError | None = None  # of the last request
+        self.had_messages = False  # in the last response
         self._intake = intake
         self._next_request = next_request
         self._deliver = deliver
@@ -107,6 +108,7 @@ class PopLoop:
         early = MIN_INTERVAL_SECONDS - (loop.time() - began)
         if request.wait_seconds > MIN_INTERVAL_SECONDS and not popped.messages and early > 0:
             await anyio.sleep(early)
+        self.had_messages = bool(popped.messages)
         stopped = self.stopped
         accepted, exhausted = self._intake.accept(self.source, wanted, popped, stopped=stopped)
         if accepted:

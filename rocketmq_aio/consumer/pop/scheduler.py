@@ -75,8 +75,7 @@ class PopScheduler:
         """Request messages from idle loops; return how long to wait for a change."""
         idle = [each for each in self._loops.values() if self._is_idle(each)]
         if fresh := [loop for loop in idle if loop not in requested]:
-            self._turn += 1
-            chosen = fresh[self._turn % len(fresh)]
+            chosen = self._choose(fresh)
             requested[chosen] = chosen.failure
             self._request(chosen, request._replace(wait_seconds=0.0))
             return SWEEP_SECONDS
@@ -88,6 +87,17 @@ class PopScheduler:
             return left
         waiting = any(not self._is_idle(loop) for loop in requested)
         return self._slack_seconds - passed if waiting and not request.wait_seconds else 0.0
+
+    def _choose(self, fresh: list[PopLoop]) -> PopLoop:
+        """Return one of *fresh*, every other time of those that had messages last.
+
+        A topic with many messages need not wait for all brokers of topics without any.
+        """
+        turn, prefers = divmod(self._turn, 2)
+        self._turn += 1
+        filled = [loop for loop in fresh if loop.had_messages] if prefers else []
+        among = filled or fresh
+        return among[turn % len(among)]
 
     def _is_idle(self, loop: PopLoop) -> bool:
         return not loop.is_busy and loop not in self._requests
