@@ -11,7 +11,7 @@ import anyio
 
 from rocketmq_aio.consumer.pop.intake import PopIntake
 from rocketmq_aio.consumer.pop.message import PoppedMessage
-from rocketmq_aio.consumer.pop.pop_client import PopRequest
+from rocketmq_aio.consumer.pop.pop_client import Popped, PopRequest
 from rocketmq_aio.errors import (
     BrokerError,
     BusyError,
@@ -32,6 +32,8 @@ class PopLoop:
 
     :param next_request: returns the next request; None makes the loop wait for `wake`
     :param on_idle: called when the loop can serve another request, also after a failure
+    :param on_full: called after a pop without a wait that returned as many messages as it was to,
+        with the request and the seconds that it took
     """
 
     def __init__(
@@ -42,16 +44,19 @@ class PopLoop:
         next_request: Callable[[PopLoop], PopRequest | None],
         deliver: Callable[[list[PoppedMessage]], None],
         on_idle: Callable[[], None] | None = None,
+        on_full: Callable[[PopLoop, PopRequest, float], None] | None = None,
     ) -> None:
         self.source = source
         self.stopped = False
         self.is_busy = False  # with a request, or the pause after a failed one
         self.failure: RocketMQError | None = None  # of the last request
         self.had_messages = False  # in the last response
+        self.ahead = 0  # pops of `pop_ahead` in flight
         self._intake = intake
         self._next_request = next_request
         self._deliver = deliver
         self._on_idle = on_idle
+        self._on_full = on_full
         self._attempt: str | None = None
         self._wake: asyncio.Future[None] | None = None
 
@@ -85,6 +90,21 @@ class PopLoop:
                 self.is_busy = False
             self._notify_idle()
 
+    async def pop_ahead(self, request: PopRequest) -> None:
+        """Pop once more, besides `run`; the caller has counted it in `ahead`."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        wanted = self._intake.subscription_of(self.source.topic)
+        try:
+            if wanted is None or self.stopped:
+                return
+            popped = await self._intake.client.pop(self.source, wanted, request, None)
+        except RocketMQError:
+            return  # the next request of `run` fails, too, and is reported
+        finally:
+            self.ahead -= 1
+        await self._accept(wanted, request, popped, clock() - began)
+
     async def _sleep(self) -> None:
         self._wake = asyncio.get_running_loop().create_future()
         try:
@@ -105,14 +125,23 @@ class PopLoop:
         self._attempt = None
         self.failure = None
         backoff.reset()
-        early = MIN_INTERVAL_SECONDS - (loop.time() - began)
+        seconds = loop.time() - began
+        early = MIN_INTERVAL_SECONDS - seconds
         if request.wait_seconds > MIN_INTERVAL_SECONDS and not popped.messages and early > 0:
             await anyio.sleep(early)
+        await self._accept(wanted, request, popped, seconds)
+
+    async def _accept(
+        self, wanted: Subscription, request: PopRequest, popped: Popped, seconds: float
+    ) -> None:
         self.had_messages = bool(popped.messages)
         stopped = self.stopped
         accepted, exhausted = self._intake.accept(self.source, wanted, popped, stopped=stopped)
         if accepted:
             self._deliver(accepted)
+            full = not request.wait_seconds and len(popped.messages) >= request.most
+            if full and self._on_full is not None:
+                self._on_full(self, request, seconds)
         if exhausted:  # waits: a broker that stores no dead letters would fill the memory
             await self._intake.send_to_dlq(exhausted)
 

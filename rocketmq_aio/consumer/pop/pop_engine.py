@@ -14,6 +14,7 @@ from rocketmq_aio.consumer.checks.subscription_check import SubscriptionCheck
 from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.group.running_info import PASSIVELY, Kind, heartbeat_data, running_info
+from rocketmq_aio.consumer.pop.ahead import PopAhead
 from rocketmq_aio.consumer.pop.buffer import PopBuffer
 from rocketmq_aio.consumer.pop.intake import PopIntake
 from rocketmq_aio.consumer.pop.loop import PopLoop
@@ -62,6 +63,7 @@ class PopEngine:
         self._missing = MissingTopics(context)
         self._intake = PopIntake(context, config, in_use=self._in_use)
         self._buffer = PopBuffer(orderly=config.orderly, give_back=self._intake.give_back)
+        self._ahead = PopAhead(context.instance, self.loops, self._buffer, self.workers)
         self.scheduler = PopScheduler(
             self.loops, self._buffer, slack_seconds=context.instance.config.request_timeout_seconds
         )
@@ -189,6 +191,7 @@ class PopEngine:
                 next_request=self.scheduler.next_request,
                 deliver=self._buffer.add,
                 on_idle=self._buffer.notify,
+                on_full=None if self.config.orderly else self._ahead.on_full,
             )
             # A task of the instance: a request may end after the consumer, and its messages are
             # given back.
@@ -228,6 +231,7 @@ class PopEngine:
         """Return the next message for *worker*, whose last one is processed."""
         done, worker.current = worker.current, None
         if done is not None:
+            self._ahead.note_processed(boottime() - worker.since)
             self._intake.acks.add(done)
             self._notify_if_orderly()
             await self._intake.acks.wait_for_room(done.receipt.broker_name)
