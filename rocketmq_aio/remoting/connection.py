@@ -284,6 +284,11 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
+        # No response can come any more.  Requests until `connection_lost` count as not sent, and
+        # unsent bytes do not delay that.
+        self.loss = self.loss or self._closed_reason()
+        if self._transport is not None:
+            self._transport.abort()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:

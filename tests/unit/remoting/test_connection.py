@@ -312,6 +312,18 @@ async def test_a_lost_connection_fails_pending_requests_and_rejects_new_ones() -
         assert wire.lost == 1
 
 
+async def test_requests_after_the_end_of_the_stream_count_as_not_sent() -> None:
+    async with Wire() as wire:
+        before = wire.ask()
+        await settle()
+        wire.connection.eof_received()
+        error = await outcome(wire.request())
+
+        assert isinstance(error, NotConnectedError)
+        assert isinstance(await outcome(before), ConnectionLostError)
+        assert wire.transport.ended == "aborted"
+
+
 async def test_nothing_is_written_between_a_failed_write_and_the_loss_of_the_connection() -> None:
     async with Wire() as wire:
         wire.transport.abort()  # as asyncio does, before it calls connection_lost
