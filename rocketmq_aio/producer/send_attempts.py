@@ -14,6 +14,7 @@ from rocketmq_aio.errors import (
     BusyError,
     ClosedError,
     NotConnectedError,
+    RequestTimeoutError,
     RocketMQError,
     RouteNotFoundError,
 )
@@ -84,7 +85,7 @@ class SendAttempts:
             if self._retries and publish.has_alternatives:
                 seconds = _share(request, publish, seconds)
             result = request.result(await self._request(request, publish, seconds))
-            if (now := monotonic()) - started > self._faults.bound:
+            if (now := monotonic()) - started > self._faults.bound and not request.is_reply:
                 self._faults.on_response(request.target, started, now)
             if result.status is OK or not self._retries_weaker:
                 for stored in self._stored:
@@ -152,7 +153,9 @@ class SendAttempts:
         deadline: float,
     ) -> bool:
         now = monotonic()
-        if not isinstance(outcome, SendResult):
+        # A broker responds to a reply when the requester has: only that may be late.
+        is_late_reply = state.request.is_reply and isinstance(outcome, RequestTimeoutError)
+        if not isinstance(outcome, SendResult) and not is_late_reply:
             self._faults.on_failure(state.request.target, outcome, started, now)
         should_retry = state.should_retry(outcome, started) and not self._closed
         return should_retry and deadline - now > LEAST_SECONDS
@@ -167,7 +170,7 @@ class SendAttempts:
             result = request.result(await self._request(request, publish, seconds))
         except RocketMQError as cause:
             return cause
-        if (now := monotonic()) - started > self._faults.bound:
+        if (now := monotonic()) - started > self._faults.bound and not request.is_reply:
             self._faults.on_response(request.target, started, now)
         return result
 

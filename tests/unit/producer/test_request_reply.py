@@ -22,7 +22,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance import heartbeats
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import Message, MessageExt
-from rocketmq_aio.producer import request_reply as requests_replies
+from rocketmq_aio.producer import fault_strategy as faults, request_reply as requests_replies
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol import replies as replies_module
 from rocketmq_aio.protocol.codes import RequestCode
@@ -218,6 +218,25 @@ async def test_requests_take_a_sharding_key() -> None:
         await asking
 
         assert request.queue == expected
+
+
+async def test_a_requester_that_responds_late_excludes_no_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_producer() as env, responder(env) as answers:
+        answers._sender.faults.bound = 0.0
+        with monkeypatch.context() as patched:
+            patched.setattr(faults, "SLOW_SECONDS", 0.0)
+            asking = asyncio.create_task(env.producer.request(ORDER, 30))
+            (request,) = await asked(env)
+            await answers.reply(request, b"pong")
+            await asking
+            after_response = dict(answers._sender.faults._faults)
+            env.broker.faults.drop(REPLY, executed=False, times=None)
+            with pytest.raises(SendUnknownError):
+                await answers.reply(request, b"pong", timeout_seconds=0.2)
+
+            assert after_response == answers._sender.faults._faults == {}
 
 
 # --- no reply ------------------------------------------------------------------------------------
