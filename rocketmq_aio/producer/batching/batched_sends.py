@@ -8,7 +8,7 @@ from copy import copy
 from time import monotonic
 
 from rocketmq_aio.config.producer import AutoBatch
-from rocketmq_aio.errors import BackpressureError
+from rocketmq_aio.errors import BackpressureError, RouteNotFoundError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.properties import SHARDING_KEY
 from rocketmq_aio.model.values import MessageQueue, SendResult
@@ -55,14 +55,21 @@ class BatchedSends:
         if routing.key is not None:
             if routing.extra:
                 message = _with_key(message, routing)
-            publish = self._infos.get(message.topic)
-            if publish is None or (message.topic, routing.key) in sender.order:
-                may_add = False
-            else:
-                queue = routing.select_target(publish).queue
+            queue = self._queue_now(message.topic, routing)
+            may_add = queue is not None
         if may_add and self._in_flight.try_acquire(len(message.body)):
             return accumulator.add(message, queue, seconds, deadline, alone=not takes)
         return self._wait_and_add(message, routing, seconds, deadline, alone=not takes)
+
+    def _queue_now(self, topic: str, routing: Routing) -> MessageQueue | None:
+        """Return the queue of a key; None while its turn or the route has to be waited for."""
+        publish = self._infos.get(topic)
+        if publish is None or (topic, routing.key) in self._sender.order:
+            return None
+        try:
+            return routing.select_target(publish).queue
+        except RouteNotFoundError:  # another request for the route may find the queue writable
+            return None
 
     def send_nowait(
         self, message: Message, queue: MessageQueue | None, seconds: float

@@ -48,6 +48,7 @@ from tests.unit.remoting.until import until
 LONG = 25.0  # a linger that no test waits for
 WAIT = 15  # less than that
 PATIENT = 60.0
+READ_ONLY = 4
 TURN = ProducerConfig(auto_batch=AutoBatch(linger_seconds=0), send_timeout_seconds=PATIENT)
 
 
@@ -369,6 +370,21 @@ async def test_keyed_sends_keep_their_order_while_the_route_is_fetched(
     await asyncio.gather(*sends)
 
     assert turn_env.bodies() == [b"%d" % number for number in range(20)]
+
+
+async def test_a_key_whose_queue_is_writable_again_is_sent_after_another_route_request() -> None:
+    async with open_producer(brokers=2, config=TURN) as env:
+        keys = [f"k{number}" for number in range(20)]
+        queues = await env.producer.queues_of_keys("orders", keys)
+        key, queue = next(
+            each for each in zip(keys, queues, strict=True) if each[1].broker_name == "broker-b"
+        )
+        env.brokers[1].create_topic("orders", 4, READ_ONLY)
+        await env.producer.client.routes.fetch("orders")
+        await env.producer.send(ORDER)
+        env.brokers[1].create_topic("orders", 4)
+
+        assert (await env.producer.send(ORDER, sharding_key=key)).queue == queue
 
 
 async def test_a_message_that_gets_its_key_with_the_call_is_not_changed(
