@@ -122,6 +122,11 @@ class FaultStrategy:
         self._faults = {at: fault for at, fault in self._faults.items() if at in known}
         self._update()
 
+    def close(self) -> None:
+        """Exclude no broker from now on, and probe none."""
+        self.forget(set())
+        self.bound = inf
+
     def _fault(
         self, target: SendTarget, started: float, now: float, reason: str, cannot_store: bool
     ) -> None:

@@ -442,7 +442,7 @@ class Producer(ClientBase, Generic[V]):
             await self._in_flight.wait_until_empty()
         finally:  # also when that takes longer than a close may
             self._attempts.close()
-            self._sender.faults.forget(set())
+            self._sender.faults.close()
             await self._instance.unregister_producer(self)
 
     def _send_alone(

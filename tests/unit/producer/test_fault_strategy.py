@@ -278,6 +278,15 @@ async def test_a_broker_that_cannot_store_stays_excluded_despite_probes(
     assert watch.until() == NOW + 4  # a relapse doubles its time
 
 
+def test_after_close_no_broker_is_excluded(watch: Watch) -> None:
+    watch.fail()
+    watch.faults.close()
+    watch.fail(at=NOW + 2)
+
+    assert watch.excluded_calls == [{A}, set()]
+    assert watch.starts == 1
+
+
 async def test_probing_restarts_with_the_next_fault(watch: Watch, clock: list[float]) -> None:
     watch.alive = {A}
     for number in range(3):

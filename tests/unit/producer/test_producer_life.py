@@ -266,6 +266,7 @@ async def test_a_close_that_runs_out_of_time_releases_the_producer() -> None:
                 await sending
 
             assert len(cluster.broker.requests_of(SEND)) == 2  # it was not tried again
+            assert producer._sender.faults.excluded == set()  # nothing probes the broker
             assert not compressing()
             async with Producer("shop", client=client):  # the group is free
                 pass
