@@ -97,10 +97,14 @@ class Sender:
             request = await self._prepare(message, routing, publish, target, deadline)
             if request.compression is not None:
                 await self.attempts.compress(request, deadline)
-            header = request.header(publish)
-            await self.instance.remoting.oneway(
-                request.target.address, header, request.body, timeout=deadline - monotonic()
-            )
+            header, started = request.header(publish), monotonic()
+            try:
+                await self.instance.remoting.oneway(
+                    request.target.address, header, request.body, timeout=deadline - started
+                )
+            except RocketMQError as error:
+                self.faults.on_failure(request.target, error, started, monotonic())
+                raise
 
         await self.with_target(topic, message, routing.select_target, deadline, send)
 

@@ -68,6 +68,21 @@ async def test_a_oneway_send_to_a_dead_broker_raises(env: ProducerEnv) -> None:
         await env.producer.send_oneway(ORDER)
 
 
+async def test_a_oneway_send_that_cannot_connect_excludes_the_broker(
+    two_brokers: ProducerEnv,
+) -> None:
+    await two_brokers.producer.publish_queues("orders")
+    await two_brokers.brokers[0].stop()
+    failed = 0
+    for _ in range(8):
+        try:
+            await two_brokers.producer.send_oneway(ORDER)
+        except NotConnectedError:
+            failed += 1
+
+    assert failed == 1
+
+
 async def test_a_oneway_send_ends_at_its_deadline_while_it_connects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
