@@ -33,6 +33,8 @@ LEAST_SECONDS: Final = 0.01  # with less time than this left there is no further
 LEAST_FAILOVER_SECONDS: Final = 3.0  # attempts are not shorter because a replica may follow
 OK: Final = SendStatus.SEND_OK
 EARLY_SECONDS: Final = 0.001  # timers of uvloop may fire this much too early
+# Of a former owner of a logical queue, and of a broker that cannot store: it may be a slave now.
+MOVED: Final = (ResponseCode.NOT_LEADER_FOR_QUEUE, ResponseCode.SERVICE_NOT_AVAILABLE)
 
 
 StoredCall = Callable[[SendRequest, SendResult, float], None]  # the last one: seconds taken
@@ -231,4 +233,4 @@ def _select_next(request: SendRequest, publish: TopicPublishInfo) -> bool:
 
 
 def _has_moved(outcome: RocketMQError | SendResult) -> bool:
-    return isinstance(outcome, BrokerError) and outcome.code == ResponseCode.NOT_LEADER_FOR_QUEUE
+    return isinstance(outcome, BrokerError) and outcome.code in MOVED

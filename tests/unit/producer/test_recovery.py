@@ -116,6 +116,18 @@ async def test_a_new_route_of_the_template_is_used_for_topics_to_be_created(
     assert len(env.cluster.name_server.requests) - backed_off <= 3
 
 
+async def test_the_route_to_a_broker_that_cannot_store_is_fetched_again(
+    two_brokers: ProducerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await connected(two_brokers)
+    invalid: list[str] = []
+    monkeypatch.setattr(two_brokers.producer.client.routes, "invalidate", invalid.append)
+    two_brokers.broker.faults.refuse(SEND, 14, "the broker's role is slave")
+    await two_brokers.producer.send(ORDER)
+
+    assert invalid == ["orders"]
+
+
 async def test_many_failing_sends_share_route_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_module, "RENEW_SECONDS", 60.0)
     without_refreshes(monkeypatch)
