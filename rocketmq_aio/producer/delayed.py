@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from time import monotonic
 
-from rocketmq_aio.errors import NotConnectedError, NotSupportedError
+from rocketmq_aio.errors import NotConnectedError, NotSupportedError, RouteNotFoundError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.producer.retry import never_sent
+from rocketmq_aio.producer.send_attempts import Renew
 from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
+from rocketmq_aio.remoting.backoff import Backoff
 
 
 async def delayed_target(
     instance: MQClientInstance,
+    renew: Renew,
     publish: TopicPublishInfo,
     target: SendTarget,
     fixed: bool,
@@ -21,11 +25,14 @@ async def delayed_target(
 ) -> tuple[SendTarget, bool]:
     """Return a target whose broker supports delivery times, and whether retries must keep it.
 
-    Brokers before 5.0 deliver such a message at once.
+    Brokers before 5.0 deliver such a message at once.  While the version of a broker is not known,
+    it is requested again until *deadline*: the broker may be restarting.
 
+    :param renew: as for `SendAttempts`
     :raises NotSupportedError: no broker of the topic supports them
+    :raises SendError: a version was not known before *deadline*
     """
-    versions = instance.heartbeats.broker_versions
+    versions, backoff = instance.heartbeats.broker_versions, Backoff()
     unsupported: frozenset[str] = frozenset()
     while True:
         seconds = deadline - monotonic()
@@ -33,17 +40,25 @@ async def delayed_target(
         is_last = fixed or publish.brokers <= unsupported | {target.broker_name}
         if await _is_supported(instance, target, seconds if is_last else seconds / 2):
             break
+        unsupported |= {target.broker_name}
         if is_last:
-            if versions.get(target.master) is None:
+            asked = (target.master,) if fixed else publish.masters().values()
+            if all(versions.get(each, V5_0_0) < V5_0_0 for each in asked):
+                remark = (
+                    "delay_seconds and deliver_at need a broker from 5.0: this one delivers at once"
+                )
+                code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                raise NotSupportedError(code, remark, target.address)
+            pause = backoff.next_pause()
+            if monotonic() + pause >= deadline:
                 reason = "it does not say whether it keeps delivery times"
                 raise never_sent(publish.topic, NotConnectedError(target.address, reason))
-            remark = (
-                "delay_seconds and deliver_at need a broker from 5.0: this one delivers at once"
-            )
-            code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            raise NotSupportedError(code, remark, target.address)
-        unsupported |= {target.broker_name}
-        target = publish.next_target_avoiding(unsupported)
+            await asyncio.sleep(pause)
+            publish, unsupported = await renew(publish, deadline), frozenset()
+            with suppress(RouteNotFoundError):  # its broker may have a new address
+                target = publish.target(target.queue)
+        if not fixed:
+            target = publish.next_target_avoiding(unsupported)
     masters = publish.masters().values()
     return target, fixed or any(versions.get(each, 0) < V5_0_0 for each in masters)
 

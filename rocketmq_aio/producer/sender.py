@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from time import monotonic, time_ns
 from typing import Any, Final, TypeAlias, TypeVar
@@ -67,6 +68,7 @@ class Sender:
         )
         self.attempts = SendAttempts(instance, config, self.table.renewed, self.faults, stored)
         self.registration = BrokerRegistration(instance)
+        self.delayed_target = partial(delayed_target, instance, self.table.renewed)
         self.check_running = check_running
 
     def send(
@@ -198,7 +200,7 @@ class Sender:
     ) -> SendRequest:
         fixed = routing.fixed
         if message.timed:
-            target, fixed = await delayed_target(self.instance, publish, target, fixed, deadline)
+            target, fixed = await self.delayed_target(publish, target, fixed, deadline)
         if routing.is_request:
             await self.registration.ensure_registered(target.master, deadline)
         request = self.request_to(target, message, routing)

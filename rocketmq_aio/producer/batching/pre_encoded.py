@@ -10,7 +10,6 @@ import msgspec
 from rocketmq_aio.errors import InvalidMessageError
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue, SendResult
-from rocketmq_aio.producer.delayed import delayed_target
 from rocketmq_aio.producer.queue_selection import checked_key, routing_to
 from rocketmq_aio.producer.send_request import SendRequest, too_large
 from rocketmq_aio.producer.sender import Sender
@@ -60,7 +59,7 @@ async def send_encoded(
     async def send(publish: TopicPublishInfo, target: SendTarget) -> SendResult:
         fixed = routing.fixed
         if encoded.timed:
-            target, fixed = await delayed_target(sender.instance, publish, target, fixed, deadline)
+            target, fixed = await sender.delayed_target(publish, target, fixed, deadline)
         request = SendRequest(
             target,
             topic,

@@ -24,7 +24,9 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.producer.producer_env import ProducerEnv, open_producer, record_timeouts, stopped
+from tests.unit.remoting.until import until
 
 LATER = Message("orders", b"later", delay_seconds=3600)
 
@@ -146,6 +148,21 @@ async def test_a_delayed_send_fails_if_no_version_is_known(env: ProducerEnv) -> 
     await stopped(env, env.broker)
     with pytest.raises(SendError, match="does not say"):
         await env.producer.send(LATER, timeout_seconds=1)
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+async def test_a_delayed_send_waits_for_a_broker_that_starts(
+    chosen: bool, env: ProducerEnv
+) -> None:
+    await stopped(env, env.broker)
+    queue = env.queue() if chosen else None
+    sending = asyncio.create_task(
+        env.producer.send(LATER, queue=queue, timeout_seconds=PATIENCE_SECONDS)
+    )
+    await until(lambda: bool(env.producer.client.heartbeats._retries), "a failed heartbeat")
+    await env.broker.start()
+
+    assert (await sending).ok
 
 
 async def test_a_too_late_delivery_time_raises_the_error_of_the_broker(env: ProducerEnv) -> None:
