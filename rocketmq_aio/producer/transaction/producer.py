@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Final
@@ -132,9 +133,9 @@ class TransactionProducer(Producer[V]):
         """Run *execute*, the local transaction, and commit *message* if it returns COMMIT.
 
         *execute* takes the `Transaction`; it is an ``async def`` or a plain function (run in a
-        thread).  If it raises, the message is rolled back and the error raised here.  If it returns
-        anything but a `TransactionState`, such as None, the decision is left to the check: a
-        warning is logged and the result has an ``error``.
+        thread; what it returns is awaited, if possible).  If it raises, the message is rolled back
+        and the error raised here.  If it returns anything but a `TransactionState`, such as None,
+        the decision is left to the check: a warning is logged and the result has an ``error``.
 
         :raises ConfigError: *execute* does not take one argument; nothing was sent
         :raises RocketMQError: as entering `transaction`; *execute* was not called
@@ -194,9 +195,10 @@ async def _execute(execute: Execute, transaction: Transaction) -> object:
     if is_async(execute):
         return await execute(transaction)  # type: ignore[misc]  # it is async
     try:
-        return await run_in_thread(None, execute, transaction)
+        state = await run_in_thread(None, execute, transaction)
     except asyncio.CancelledError:
         # The thread goes on, and its result is lost.
         if transaction.result is None:
             transaction.unknown()
         raise
+    return await state if inspect.isawaitable(state) else state  # of a lambda, for example

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -32,7 +33,7 @@ from rocketmq_aio.producer.transaction import (
     producer as transactions_module,
     transaction as transaction_module,
 )
-from rocketmq_aio.producer.transaction.producer import TransactionProducer
+from rocketmq_aio.producer.transaction.producer import Execute, TransactionProducer
 from rocketmq_aio.producer.transaction.transaction import Transaction
 from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -449,7 +450,7 @@ async def test_a_block_that_outlives_its_producer_sends_no_decision(
 
 
 @pytest.mark.parametrize("state", TransactionState)
-@pytest.mark.parametrize("kind", ["async", "plain"])
+@pytest.mark.parametrize("kind", ["async", "plain", "plain that returns an awaitable"])
 async def test_the_return_value_of_execute_is_the_decision(
     state: TransactionState, kind: str
 ) -> None:
@@ -462,9 +463,12 @@ async def test_the_return_value_of_execute_is_the_decision(
     async def execute(tx: Transaction) -> TransactionState:
         return plain(tx)
 
+    def begin(tx: Transaction) -> Awaitable[TransactionState]:
+        return execute(tx)
+
     async with open_transactions() as env:
-        chosen = plain if kind == "plain" else partial(execute)
-        result = await env.producer.send_in_transaction(ORDER, chosen)
+        kinds: dict[str, Execute] = {"plain": plain, "async": partial(execute)}
+        result = await env.producer.send_in_transaction(ORDER, kinds.get(kind, begin))
 
         assert (result.state, [result.message_id]) == (state, ids)
         assert env.visible == ([b"paid"] if state is TransactionState.COMMIT else [])
