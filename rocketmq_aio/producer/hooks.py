@@ -28,8 +28,11 @@ METHODS: Final = ("before_send", "after_send", "check_forbidden", "end_transacti
 class StoredHook(Protocol):
     """An internal hook that is called for every request that stored something."""
 
-    def stored(self, request: SendRequest, result: SendResult, seconds: float) -> None:
-        """Called after the broker stored *request*; must not raise."""
+    def stored(self, request: SendRequest, result: SendResult, seconds: float, size: int) -> None:
+        """Called after the broker stored *request*; must not raise.
+
+        :param size: of the body, which only the request of a batch still has
+        """
 
     def recalled(self, topic: str, message_id: str) -> None:
         """Called after a message was recalled."""

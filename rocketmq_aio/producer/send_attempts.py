@@ -37,7 +37,8 @@ EARLY_SECONDS: Final = 0.001  # timers of uvloop may fire this much too early
 MOVED: Final = (ResponseCode.NOT_LEADER_FOR_QUEUE, ResponseCode.SERVICE_NOT_AVAILABLE)
 
 
-StoredCall = Callable[[SendRequest, SendResult, float], None]  # the last one: seconds taken
+# The last two: seconds taken, size of the body
+StoredCall = Callable[[SendRequest, SendResult, float, int], None]
 Renew = Callable[[TopicPublishInfo, float], Awaitable[TopicPublishInfo]]
 
 
@@ -90,15 +91,15 @@ class SendAttempts:
             if (now := monotonic()) - started > self._faults.bound and not request.is_reply:
                 self._faults.on_response(request.target, started, now)
             if result.status is OK or not self._retries_weaker:
-                for stored in self._stored:
-                    stored(request, result, now - started)
+                if self._stored:
+                    self._call_stored(request, result, now - started)
                 return result
         except RocketMQError as cause:
             result = await self._retry(request, publish, deadline, cause, started)
         else:
             result = await self._retry(request, publish, deadline, result, started)
-        for stored in self._stored:
-            stored(request, result, monotonic() - started)
+        if self._stored:
+            self._call_stored(request, result, monotonic() - started)
         return result
 
     async def compress(self, request: SendRequest, deadline: float) -> None:
@@ -146,6 +147,13 @@ class SendAttempts:
             if isinstance(outcome, SendResult) and (outcome.ok or not self._retries_weaker):
                 return outcome
         return state.result()
+
+    def _call_stored(self, request: SendRequest, result: SendResult, seconds: float) -> None:
+        size = len(request.body)
+        if not request.batch:
+            request.body = b""  # hooks may keep the request, and it may be large
+        for stored in self._stored:
+            stored(request, result, seconds, size)
 
     def _should_retry(
         self,

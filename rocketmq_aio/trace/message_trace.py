@@ -106,11 +106,11 @@ class ClientTrace:
 
     # --- producers ------------------------------------------------------------------------------
 
-    def stored(self, sent: SendRequest, result: SendResult, seconds: float) -> None:
+    def stored(self, sent: SendRequest, result: SendResult, seconds: float, size: int) -> None:
         """Record a stored send, unless the broker disables tracing for it."""
         if not result.trace_on:
             return
-        stored = sent, result, seconds, len(sent.body)
+        stored = sent, result, seconds, size
         if sent.batch:
             try:
                 for each in records.parts_of_batch(stored):
@@ -118,7 +118,6 @@ class ClientTrace:
             except CodecError as error:  # entries that the caller of `send_encoded` made
                 self._dispatcher.drop(1, str(error))
         else:
-            sent.body = b""  # not needed any more, and it may be large
             self._add(stored)
 
     def _make_batches(self, waiting: list[TraceEntry]) -> Iterator[records.TraceBatch]:
@@ -126,7 +125,7 @@ class ClientTrace:
         for (topic, region), some in group_rows(
             sends, lambda row: (row[0].topic, row[1].region_id)
         ):
-            if not topic.startswith(self._topic):  # else traces would be traced
+            if not self._is_trace(topic):
                 yield records.sent(self._trace_topic(region), self._group, some)
         made = [each for each in waiting if len(each) == 5] if len(sends) < len(waiting) else []
         for (trace_topic, _), rows in group_rows(made, _DESTINATION):
@@ -137,7 +136,7 @@ class ClientTrace:
         message, region = context.message, DEFAULT_REGION
         if isinstance(message, MessageExt):
             region = message.property("MSG_REGION") or region
-        if message.topic.startswith(self._topic):
+        if self._is_trace(message.topic):
             return
         keys = " ".join(message.keys)
         record = records.transaction_ended(context, region, keys, time_ns() // 1_000_000)
@@ -155,7 +154,7 @@ class ClientTrace:
         request_id = self._ids.next_id(now_ms)
         noted: list[tuple[MessageExt, str, str, str]] = []
         for message in context.messages:
-            if message.property("TRACE_ON") == "false" or message.topic.startswith(self._topic):
+            if message.property("TRACE_ON") == "false" or self._is_trace(message.topic):
                 continue
             region = message.property("MSG_REGION") or DEFAULT_REGION
             keys, message_id = message.property(KEYS) or "", message.message_id
@@ -174,6 +173,10 @@ class ClientTrace:
                 self._group, message_id, request_id, keys, cost_ms, outcome, now_ms
             )
             self._add((trace_topic, message.topic, record, message_id, keys))
+
+    def _is_trace(self, topic: str) -> bool:
+        """Whether *topic* has traces, which are not traced."""
+        return topic.startswith(self._topic) if self._cloud else topic == self._topic
 
     def _trace_topic(self, region: str) -> str:
         return self._topic + region if self._cloud else self._topic

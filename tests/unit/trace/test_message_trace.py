@@ -179,6 +179,27 @@ async def test_another_topic_may_be_chosen() -> None:
     assert records(cluster) == []
 
 
+async def test_a_topic_whose_name_begins_like_the_trace_topic_is_traced() -> None:
+    async with shop(MessageTrace("mine")) as (cluster, producer):
+        cluster.create_topic("mine2", 1)
+        await producer.send(Message("mine2", b"x"))
+
+    assert len(records(cluster, "mine")) == 1
+
+
+async def test_two_traces_record_the_same() -> None:
+    async with (
+        FakeCluster(topics={"orders": 4, TRACE: 1, "mine": 1}) as cluster,
+        Producer(
+            "shop", namesrv=cluster.namesrv, hooks=[MessageTrace(), MessageTrace("mine")]
+        ) as producer,
+    ):
+        await producer.send(ORDER)
+        await producer.close()
+
+        assert records(cluster) == records(cluster, "mine") != []
+
+
 async def test_the_trace_topic_is_in_no_namespace() -> None:
     async with FakeCluster(topics={"shop%orders": 4, "mine": 1}) as cluster:
         client = ClientConfig(namesrv=cluster.namesrv, namespace="shop")
