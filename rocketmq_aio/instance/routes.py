@@ -112,19 +112,19 @@ def _physical_queues(
     publish: list[MessageQueue] = []
     subscribe: list[MessageQueue] = []
     ordered: list[MessageQueue] = []
+    written = _with_master(brokers) - acting
     for each in data.queue_datas:
         if each.perm & PERM_WRITE or each.broker_name in acting:
             ordered += _queues(topic, each.broker_name, each.write_queue_nums)
         addresses = brokers.get(each.broker_name)
         if not addresses:
             continue
-        if each.perm & PERM_WRITE and MASTER_ID in addresses:
+        if each.perm & PERM_WRITE and each.broker_name in written:
             publish += _queues(topic, each.broker_name, each.write_queue_nums)
         if each.perm & PERM_READ:
             subscribe += _queues(topic, each.broker_name, each.read_queue_nums)
     if conf := data.order_topic_conf:
         ordered = _ordered(topic, conf) or ordered
-        written = _with_master(brokers) - acting
         publish = [queue for queue in ordered if queue.broker_name in written] or publish
     return publish, subscribe, ordered
 

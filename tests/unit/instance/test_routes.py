@@ -96,6 +96,14 @@ def test_a_broker_that_is_listed_twice_counts_once() -> None:
     assert found.brokers == {"broker-a": {0: A, 1: B}}
 
 
+def test_a_broker_listed_with_and_without_the_permission_to_write_may_be_down() -> None:
+    datas = (queues(perm=READ), queues(), broker(acting=True, master=A))
+    found = read_route("orders", route(*datas))
+
+    assert (found.publish_queues, found.write_masters()) == ((), {})
+    assert len(found.ordered_queues) == 2
+
+
 def test_an_absurd_order_is_cut_off() -> None:
     found = read_route("orders", route(queues(), broker(master=A), order="broker-a:999999999"))
 
