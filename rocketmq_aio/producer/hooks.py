@@ -68,8 +68,8 @@ class SendHooks:
     def __bool__(self) -> bool:
         return bool(self._before or self._checks)
 
-    def context(self, mode: str, message: Message, queue: MessageQueue | None) -> SendContext:
-        return SendContext(group=self._group, mode=mode, messages=(message,), queue=queue)
+    def context(self, mode: str, queue: MessageQueue | None, *messages: Message) -> SendContext:
+        return SendContext(group=self._group, mode=mode, messages=messages, queue=queue)
 
     def around_message(
         self,
@@ -81,7 +81,7 @@ class SendHooks:
         """Await *send* with *message*, or with the message that hooks replace it by."""
         if not self:
             return send(message)
-        context = self.context(mode, message, queue)
+        context = self.context(mode, queue, message)
         return self.around(context, lambda: send(context.message))
 
     async def around(self, context: SendContext, send: Callable[[], Awaitable[T]]) -> T:

@@ -12,7 +12,6 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.config.validation import checked_seconds, checked_several, is_queue
 from rocketmq_aio.errors import ClosedError, ConfigError, InvalidMessageError, RouteNotFoundError
-from rocketmq_aio.hooks import SendContext
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.hook_runner import AnySendHook
@@ -127,14 +126,14 @@ class Producer(ClientBase, Generic[V]):
             choice = QueueChoice(queue, selector, sharding_key) if keyed or fixed else NO_CHOICE
             if not self._is_hooked:
                 return await self._send_unhooked(message, choice, seconds, deadline)
-            hooked = self._hooks.context("send", message, queue)
+            hooked = self._hooks.context("send", queue, message)
             return await self._hooks.around(
                 hooked, lambda: self._send_unhooked(hooked.message, choice, seconds, deadline)
             )
         # As `Sender.send` and `SendHooks.around`, with coroutines and functions less.
         context, started = None, 0.0
         if self._is_hooked:
-            context = self._hooks.context("send", message, queue)
+            context = self._hooks.context("send", queue, message)
             self._hooks.before(context)
             message, started = context.messages[0], monotonic()
         topic, size = message.topic, len(message.body)
@@ -207,7 +206,7 @@ class Producer(ClientBase, Generic[V]):
         seconds = self._config.send_timeout_seconds
         if not self._is_hooked:
             return self._batched_sends.send_nowait(message, queue, seconds)
-        context = self._hooks.context("send_nowait", message, queue)
+        context = self._hooks.context("send_nowait", queue, message)
         return self._hooks.around_future(
             context, lambda: self._batched_sends.send_nowait(context.message, queue, seconds)
         )
@@ -298,11 +297,9 @@ class Producer(ClientBase, Generic[V]):
             return await send_batch(self._sender, given, queue, deadline)
         for message in given:
             check_batchable(message)
-        context = SendContext(
-            group=self._group, mode="send_batch", messages=tuple(given), queue=queue
-        )
+        context = self._hooks.context("send_batch", queue, *given)
         return await self._hooks.around(
-            context, lambda: send_batch(self._sender, context.messages, queue, deadline)
+            context, lambda: send_batch(self._sender, [*context.messages], queue, deadline)
         )
 
     async def send_encoded(
