@@ -37,7 +37,7 @@ from rocketmq_aio.instance.heartbeats import check_accepted
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
-from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.codes import MASTER_ID, RequestCode
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.gather import gather_limited
@@ -47,6 +47,8 @@ logger = get_logger(__name__)
 DEFAULT_INSTANCE: Final = "DEFAULT"  # in the path of the offset file, which has to be found again
 QUERIES_AT_ONCE: Final = 16
 TAKEOVER_DELAY_SECONDS: Final = 0.3  # enough for a notified member to commit
+# Of failing pulls, behind one that timed out: brokers drop a silent member after two minutes.
+EXPIRED_SECONDS: Final = 60.0
 
 Q = TypeVar("Q", bound=QueueState)
 
@@ -157,10 +159,15 @@ class GroupEngine(Generic[Q]):
     def on_cut_off(self, assigned: Q) -> None:
         """Commit no less than other members, who may have the queue by now."""
         assigned.doubt()
+        seconds = asyncio.get_running_loop().time() - assigned.failing_since
+        assigned.pull_expired |= seconds > EXPIRED_SECONDS
 
     def on_recovered(self, assigned: Q) -> None:
         """Commit again: the queue is pulled after failures."""
         self.commits.invalidate(assigned)
+        master = self.instance.routes.replicas_of(assigned.queue).get(MASTER_ID)
+        if self.fence is not None and master and self.instance.remoting.is_connected(master):
+            self.fence.on_recovered(assigned)
 
     async def open(self) -> None:
         """Join the group and start working."""

@@ -1,4 +1,4 @@
-"""Commits of a member that may have lost its queues, by a stall of the event loop or a failure."""
+"""Commits of a member that may have lost its queues, by a stall of the event loop or an outage."""
 
 from __future__ import annotations
 
@@ -104,6 +104,18 @@ class CommitFence(Generic[Q]):
         for assigned in self._table.values():
             assigned.doubt()
 
+    def on_recovered(self, assigned: Q) -> None:
+        """Treat the queues of a broker as after a stall, if its pulls have expired.
+
+        It may have dropped this member, and given its queues to others.
+        """
+        if assigned.pull_expired and not assigned.dropped:
+            name = assigned.queue.broker_name
+            held = [each for each in self._table.values() if each.queue.broker_name == name]
+            for each in held:
+                each.doubt()
+            self._on_stall(held)
+
     def _end_stall(self, seconds: float) -> None:
         self.invalidate()
         if held := list(self._table.values()):
@@ -111,7 +123,7 @@ class CommitFence(Generic[Q]):
             self._on_stall(held)
 
     def _on_stall(self, held: list[Q]) -> None:
-        """Called with the queues held during a stall."""
+        """Called with the queues held during a stall or a long outage."""
 
     async def _refresh(self, assigned: QueueState) -> None:
         count = self._count
@@ -127,7 +139,7 @@ class CommitFence(Generic[Q]):
 
 
 class StallRecovery(CommitFence[Q]):
-    """Also revokes all queues after a stall, because other members may have them.
+    """Also revokes the queues after a stall or a long outage: other members may have them.
 
     Delivery stops at once; a queue is committed only if no other member has committed more.
     """

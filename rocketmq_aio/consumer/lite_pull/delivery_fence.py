@@ -49,15 +49,10 @@ class DeliveryFence(CommitFence[PolledQueue]):
         self._on_messages = on_messages
 
     def on_recovered(self, assigned: PolledQueue) -> None:
-        """Catch up after a long outage, with all queues of the broker: it dropped the member."""
-        if assigned.pull_expired and assigned.withheld is None:
-            name = assigned.queue.broker_name
-            self._withhold([e for e in self._table.values() if e.queue.broker_name == name])
+        if assigned.withheld is None:  # else it catches up already
+            super().on_recovered(assigned)
 
     def _on_stall(self, held: list[PolledQueue]) -> None:
-        self._withhold(held)
-
-    def _withhold(self, held: list[PolledQueue]) -> None:
         for assigned in held:
             assigned.withheld = held  # the last call decides
         self._tasks.spawn(self._catch_up, held, name="catch-up")

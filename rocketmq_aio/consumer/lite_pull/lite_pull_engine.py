@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Final, TypeAlias
@@ -23,13 +22,10 @@ from rocketmq_aio.consumer.rebalance.topic_queue_listener import TopicQueueListe
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo
-from rocketmq_aio.protocol.codes import MASTER_ID
 from rocketmq_aio.protocol.subscription import ALL, Subscription
 
 Selector: TypeAlias = str | MessageSelector
 
-# Of failing pulls, behind one that timed out: brokers drop a silent member after two minutes.
-EXPIRED_SECONDS: Final = 60.0
 EXCLUSIVE: Final = "subscribe() and assign() exclude each other in one consumer"
 
 
@@ -46,8 +42,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         config = context.config
         self._manual: frozenset[MessageQueue] | None = None  # the queues of `assign`
         self.revoking = False  # closing, and the queues can still be committed
-        self._delivery = None if self.is_broadcasting else self._make_fence()
-        self.fence = self._delivery
+        self.fence = None if self.is_broadcasting else self._make_fence()
         self.commits = self.manual_commits = ManualCommits(
             self.store,
             self.table,
@@ -80,17 +75,6 @@ class LitePullEngine(GroupEngine[PolledQueue]):
             return False
         await self.rebalance()
         return True
-
-    def on_cut_off(self, assigned: PolledQueue) -> None:
-        super().on_cut_off(assigned)
-        seconds = asyncio.get_running_loop().time() - assigned.failing_since
-        assigned.pull_expired |= seconds > EXPIRED_SECONDS
-
-    def on_recovered(self, assigned: PolledQueue) -> None:
-        super().on_recovered(assigned)
-        master = self.instance.routes.replicas_of(assigned.queue).get(MASTER_ID)
-        if self._delivery is not None and master and self.instance.remoting.is_connected(master):
-            self._delivery.on_recovered(assigned)
 
     def make_queue(self, queue: MessageQueue) -> PolledQueue:
         return PolledQueue(queue, self._cache, auto_commit=self.config.auto_commit)

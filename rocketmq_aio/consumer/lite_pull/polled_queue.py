@@ -18,7 +18,7 @@ class PolledQueue(QueueState):
 
     __slots__ = (
         *("_auto_commit", "_cache", "_explicit", "_furthest", "_processed"),
-        *("delivered", "is_ready", "pull_expired", "taken_in_turn", "withheld"),
+        *("delivered", "is_ready", "taken_in_turn", "withheld"),
     )
 
     def __init__(self, queue: MessageQueue, cache: Cache, *, auto_commit: bool = True) -> None:
@@ -29,7 +29,6 @@ class PolledQueue(QueueState):
         self._processed = UNKNOWN  # offsets below: the application has polled again
         self._explicit = UNKNOWN  # the last start, commit or reset; a seek back lowers it
         self._furthest = UNKNOWN  # more was committed by others; `UNVERIFIED`: nobody knows
-        self.pull_expired = False  # no pull succeeds: the broker may have dropped this member
         # Nothing is delivered of these queues until others' commits are known; `DeliveryFence`.
         self.withheld: list[PolledQueue] | None = None
         self.is_ready = False  # in the `ReadyQueues`

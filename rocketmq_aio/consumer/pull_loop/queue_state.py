@@ -30,7 +30,7 @@ class QueueState:
     __slots__ = (
         *("queue", "process_queue", "next_offset", "commit_due", "min_commit_offset", "generation"),
         *("dropped", "released", "paused", "drained", "failure", "start_error", "started"),
-        "failing_since",
+        *("failing_since", "pull_expired"),
         *("broker_id", "master", "connection", "bounds", "last_message", "filtered_from"),
         "replica_ended",
         *("pull_request", "scope", "wake"),
@@ -69,6 +69,7 @@ class QueueState:
         self.start_error: RocketMQError | None = None  # why the start offset is unknown
         self.drained: anyio.Event | None = None  # set when no message is in flight
         self.failing_since = 0.0  # by the event loop's clock, while pulls fail
+        self.pull_expired = False  # they failed so long that the broker may have dropped the member
         self.last_pull = 0.0  # both in monotonic seconds, for administrators
         self.last_consume = 0.0
 

@@ -61,7 +61,7 @@ class RecoveryEnv:
         return {queue: self.recovery.may_commit(each) for queue, each in self.table.items()}
 
     async def _revoke(self, held: Collection[DispatchQueue]) -> None:
-        assert list(held) == list(self.table.values())
+        assert list(held) == [each for each in self.table.values() if each.dropped]
         self.left = self.committable()
 
 
@@ -130,6 +130,22 @@ async def test_a_store_that_hangs_after_a_stall_does_not_keep_the_queues(
     await until(lambda: env.left, "the queues to be revoked")
 
     assert not any(env.left.values())
+
+
+async def test_after_a_long_outage_the_queues_of_the_broker_are_revoked(env: RecoveryEnv) -> None:
+    elsewhere = DispatchQueue(MessageQueue("t", "broker-b", 0))
+    elsewhere.begin(HERE)
+    env.table[elsewhere.queue] = elsewhere
+    env.recovery.on_recovered(env.table[LEVEL])
+    assert not env.table[LEVEL].dropped, "a short outage"
+    env.table[LEVEL].pull_expired = True
+    for _ in range(2):
+        env.recovery.on_recovered(env.table[LEVEL])
+    await until(lambda: env.left, "the queues to be revoked")
+
+    assert [each.queue for each in env.table.values() if not each.dropped] == [elsewhere.queue]
+    expected = {AHEAD: True, LEVEL: True, BEHIND: False, NONE: True, AWAY: False}
+    assert env.left == expected | {elsewhere.queue: True}
 
 
 async def test_a_stall_without_queues_changes_nothing(env: RecoveryEnv) -> None:

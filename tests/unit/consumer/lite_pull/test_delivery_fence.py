@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from rocketmq_aio.consumer.group.group_engine import EXPIRED_SECONDS
 from rocketmq_aio.consumer.group.stall_recovery import STALL_SECONDS
 from rocketmq_aio.consumer.lite_pull import delivery_fence
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.lite_pull.delivery_fence import DeliveryFence
-from rocketmq_aio.consumer.lite_pull.lite_pull_engine import EXPIRED_SECONDS
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache

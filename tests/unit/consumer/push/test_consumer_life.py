@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.consumer.group.group_engine import EXPIRED_SECONDS
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.errors import ClosedError, NotRunningError
 from rocketmq_aio.instance.client_instance import MQClientInstance
@@ -63,6 +64,32 @@ async def test_run_starts_consumes_and_returns_when_it_is_closed_elsewhere(
         task.result()
 
     assert cluster.broker.committed(GROUP, TOPIC, 0) == 3
+
+
+async def test_what_others_processed_during_a_long_outage_is_not_handled_again(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(10))
+    gate, handled = asyncio.Event(), Notes()
+
+    async def handle(message: MessageExt) -> None:
+        await handled(message)
+        if message.body == b"3":
+            await gate.wait()
+
+    async with pushing(cluster, handle, concurrency=1) as consumer:
+        await handled.have(4)
+        engine = consumer._engine
+        assigned = engine.table[queue(0)]
+        assigned.failing_since = asyncio.get_running_loop().time() - EXPIRED_SECONDS - 1
+        engine.on_cut_off(assigned)
+        cluster.broker.commit(GROUP, TOPIC, 0, 8)
+        engine.on_recovered(assigned)
+        gate.set()
+        await handled.have(6)
+
+    assert handled.bodies() == ["0", "1", "2", "3", "8", "9"]
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 10
 
 
 async def test_run_serves_a_consumer_that_is_started(cluster: FakeCluster) -> None:
