@@ -238,7 +238,7 @@ async def test_after_send_runs_once_for_a_send_that_ends_while_it_is_cancelled(f
     loop.set_exception_handler(lambda _, context: failures.append(context))
     sent: asyncio.Future[SendResult] = loop.create_future()
     hooks = SendHooks("shop", [hook])
-    returned = hooks.around_future(hooks.context("send_nowait", ORDER, None), lambda: sent)
+    returned = hooks.around_future(hooks.context("send_nowait", None, ORDER), lambda: sent)
     if fails:
         sent.set_exception(SendError("orders", "-", []))
     else:
