@@ -20,7 +20,9 @@ from rocketmq_aio import (
     PushConfig,
     PushConsumer,
 )
+from rocketmq_aio.consumer.offsets import start_position
 from rocketmq_aio.embedded import EmbeddedCluster
+from rocketmq_aio.protocol.codes import ResponseCode
 from tests.unit.remoting.until import until
 
 TOPIC, GROUP = "orders", "billing"
@@ -66,9 +68,23 @@ async def test_a_consumer_that_starts_without_a_master_continues_where_its_group
         assert await polled(consumer, 12) == sent(4)
 
 
+async def test_a_slave_has_time_to_copy_the_offsets_of_a_group(cluster: EmbeddedCluster) -> None:
+    for queue_id in range(2):
+        cluster.broker.commit(GROUP, TOPIC, queue_id, 4)
+    cluster.broker.kill()
+    missing = cluster.faults.refuse("query_offset", code=ResponseCode.QUERY_NOT_FOUND, times=4)
+
+    async with lite_pull(cluster) as consumer:
+        await consumer.subscribe(TOPIC)
+        assert await polled(consumer, 12) == sent(4)
+
+    assert len(missing.requests) == 4
+
+
 async def test_a_new_group_begins_at_the_earliest_message_without_a_master(
-    cluster: EmbeddedCluster,
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(start_position, "COPIED_SECONDS", 1.0)
     cluster.broker.kill()
     seen: list[str] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from functools import partial
 from time import monotonic, time_ns
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
@@ -29,6 +29,8 @@ logger = get_logger(__name__)
 READS_AT_ONCE: Final = 16
 NOTING_SECONDS: Final = 0.5
 FIRST_ASSIGNMENT_SECONDS: Final = 5.0  # after a broker has a topic that was created again
+# Name servers that were away may know a slave first, and slaves copy offsets every 10 s.
+COPIED_SECONDS: Final = 10.0
 GET_IS_MISSING: Final = (
     "to begin at {start} the account has to know where queues end: give it the action Get on "
     "Topic:{topic} (access control 2.0), or begin at the earliest message"
@@ -73,6 +75,7 @@ class StartPositions:
         # Queues of topics that were created again: committed offsets may be older (brokers of
         # 4.9.7 keep those of a deleted topic).
         self._doubted: dict[MessageQueue, _Gone] = {}
+        self._lacking: dict[MessageQueue, float] = {}  # since when a slave has no offset of them
 
     async def note_topic(self, topic: str) -> None:
         """Note the queues of the topic before this consumer joins the group.
@@ -119,6 +122,7 @@ class StartPositions:
     def note_assigned(self, queue: MessageQueue) -> None:
         """Note an assignment, before `find` is called."""
         self._doubted.pop(queue, None)
+        self._lacking.pop(queue, None)
         gone = self._gone.get(queue.topic)
         if gone is None or queue in gone.assigned:
             return
@@ -131,9 +135,10 @@ class StartPositions:
         """Forget a topic that is unsubscribed."""
         self._first_seen.pop(topic, None)
         self._gone.pop(topic, None)
-        for queue in [each for each in (*self._doubted, *self._ends) if each.topic == topic]:
-            self._doubted.pop(queue, None)
-            self._ends.pop(queue, None)
+        tables: tuple[dict[MessageQueue, Any], ...] = (self._doubted, self._ends, self._lacking)
+        for table in tables:
+            for queue in [each for each in table if each.topic == topic]:
+                del table[queue]
 
     async def find(self, queue: MessageQueue) -> tuple[int, bool]:
         """Return the start offset, and whether it is new rather than committed.
@@ -213,8 +218,8 @@ class StartPositions:
     async def _stored(self, queue: MessageQueue, *, may_lack: bool) -> int | None:
         """Return the committed offset; without a master the one that a slave has copied.
 
-        :param may_lack: None if the slave has none: it may not have copied it yet, so only the
-            beginning of the queue is a safe start then
+        :param may_lack: None if the slave has none for a while: it may not have copied it yet, so
+            only the beginning of the queue is a safe start then
         """
         try:
             return await self._store.read(queue)
@@ -222,8 +227,11 @@ class StartPositions:
             if not isinstance(self._store, RemoteOffsetStore) or self._has_master(queue):
                 raise
             copied = await self._store.read_copy(queue)
-            if copied is None and not may_lack:
-                raise error from None
+            if copied is None:
+                now = monotonic()
+                since = self._lacking.setdefault(queue, now)
+                if not may_lack or now - since < COPIED_SECONDS:
+                    raise error from None
             return copied
 
     def _has_master(self, queue: MessageQueue) -> bool:
