@@ -124,9 +124,7 @@ class BrokerClient:
 
         Without a master a slave is asked.
         """
-        routes = self._routes
-        has_master = routes.master(routes.broker_of(queue)) is not None
-        address = routes.master_of(queue) if has_master else routes.slave_of(queue)
+        address = self._routes.named_master(queue) or self._routes.slave_of(queue)
         command = await self._request_at(address, queue, GetMinOffset(**queue_fields(queue)))
         return read_header(command, OffsetResponse).offset
 

@@ -375,6 +375,10 @@ class RouteTable:
                 return addresses[each], each
         return next(((address, each) for each, address in addresses.items()), None)
 
+    def named_master(self, queue: MessageQueue) -> str | None:
+        """Return the address of the master of *queue* if a route names one."""
+        return self.master(self.broker_of(queue))
+
     def master_of(self, queue: MessageQueue) -> str:
         """Return the address of the master of *queue*.
 

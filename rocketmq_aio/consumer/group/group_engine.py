@@ -37,7 +37,7 @@ from rocketmq_aio.instance.heartbeats import check_accepted
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
-from rocketmq_aio.protocol.codes import MASTER_ID, RequestCode
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.gather import gather_limited
@@ -165,7 +165,7 @@ class GroupEngine(Generic[Q]):
     def on_recovered(self, assigned: Q) -> None:
         """Commit again: the queue is pulled after failures."""
         self.commits.invalidate(assigned)
-        master = self.instance.routes.replicas_of(assigned.queue).get(MASTER_ID)
+        master = self.instance.routes.named_master(assigned.queue)
         if self.fence is not None and master and self.instance.remoting.is_connected(master):
             self.fence.on_recovered(assigned)
 

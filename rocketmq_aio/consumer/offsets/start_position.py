@@ -224,7 +224,7 @@ class StartPositions:
         try:
             return await self._store.read(queue)
         except NotConnectedError as error:
-            if not isinstance(self._store, RemoteOffsetStore) or self._has_master(queue):
+            if not isinstance(self._store, RemoteOffsetStore) or self._routes.named_master(queue):
                 raise
             copied = await self._store.read_copy(queue)
             if copied is None:
@@ -233,9 +233,6 @@ class StartPositions:
                 if not may_lack or now - since < COPIED_SECONDS:
                     raise error from None
             return copied
-
-    def _has_master(self, queue: MessageQueue) -> bool:
-        return self._routes.master(self._routes.broker_of(queue)) is not None
 
     async def _count_known(self, queues: tuple[MessageQueue, ...]) -> int:
         """Return in how many of *queues* the group has an offset.

@@ -236,7 +236,7 @@ class Puller(Generic[Q]):
 
     def _may_be_new_master(self, assigned: Q, address: str) -> bool:
         """Whether a replica may have become the master, with another log, and no route says so."""
-        master = self._instance.routes.replicas_of(assigned.queue).get(MASTER_ID)
+        master = self._instance.routes.named_master(assigned.queue)
         return master != address and (master is None or not self._connection_to(master))
 
     async def _check_log(self, assigned: Q, master: str) -> bool:

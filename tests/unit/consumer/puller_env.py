@@ -68,6 +68,9 @@ class FakeInstance:
         assert queue.broker_name == "broker-a"
         return self.addresses
 
+    def named_master(self, queue: MessageQueue) -> str | None:
+        return self.addresses.get(MASTER_ID)
+
     async def min_offset(self, queue: MessageQueue) -> int:
         return self._broker.topics[queue.topic].queues[queue.queue_id].min_offset
 
