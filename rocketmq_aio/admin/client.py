@@ -35,7 +35,7 @@ class AdminClient(ClientBase):
     `RouteNotFoundError`.  An account without the permission gets `AuthError` or
     `PermissionDeniedError`.  All methods may be called concurrently.
 
-    The methods of the first release, such as `create_topic`, are those of the parts.
+    Its own methods, such as `create_topic`, are those of the parts.
 
     :param namesrv: where to connect; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
     :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
