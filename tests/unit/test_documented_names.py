@@ -72,6 +72,19 @@ def test_every_command_of_mqadmin_has_a_test_on_a_real_broker_or_a_reason() -> N
     assert mqadmin_marks() - covered == set()
 
 
+def test_every_test_that_the_security_guide_names_exists() -> None:
+    page = (ROOT / "docs" / "guide" / "security.md").read_text()
+    table = page.partition("\n## Threats\n")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([a-z]+(?:_[a-z0-9]+){3,})`", table))
+    paths = list((ROOT / "tests").rglob("test_*.py"))
+    texts = [path.read_text() for path in paths]
+    defined = {name for text in texts for name in re.findall(r"def test_(\w+)\(", text)}
+
+    assert len(named) > 20
+    assert named <= defined
+    assert set(re.findall(r"(test_\w+\.py)`", table)) <= {path.name for path in paths}
+
+
 class Row(NamedTuple):
     """A row of the table of mqadmin."""
 
