@@ -42,7 +42,7 @@ class Orders:
     async def check(self, message: MessageExt) -> TransactionState:
         """Return the state of the transaction from the table."""
         (name,) = message.keys
-        print(f"the broker asks about {name}", flush=True)
+        print(f"check of {name}", flush=True)
         found = self.database.execute("SELECT 1 FROM orders WHERE name = ?", (name,)).fetchone()
         return TransactionState.COMMIT if found else TransactionState.UNKNOWN
 

@@ -50,7 +50,7 @@ class NameServerUnavailableError(RocketMQError):
             f"{address}: {shown(str(e)).removeprefix(f'{address}: ')}"
             for address, e in addresses.items()
         )
-        super().__init__(f"no name server answered ({causes or 'none is configured'})")
+        super().__init__(f"no name server responded ({causes or 'none is configured'})")
         self.addresses = dict(addresses)
 
 
@@ -87,7 +87,7 @@ class RequestTimeoutError(RocketMQError, TimeoutError):
     """The request was sent and timed out: the broker may have executed it."""
 
     def __init__(self, address: str, code: int, seconds: float) -> None:
-        super().__init__(f"{shown(address)}: no answer to request {code} within {seconds:.3g} s")
+        super().__init__(f"{shown(address)}: no response to request {code} within {seconds:.3g} s")
         self.address = address
         self.code = code
         self.seconds = seconds

@@ -77,7 +77,7 @@ class BrokerAdmin:
     async def cluster(self) -> ClusterInfo:
         """Return all brokers registered with any name server, replicas included.
 
-        :raises NameServerUnavailableError: no name server answered
+        :raises NameServerUnavailableError: no name server responded
         :raises NotSupportedError: the servers are proxies, which do not support this
         """
         return await self._servers.cluster_info()

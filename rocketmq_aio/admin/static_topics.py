@@ -82,7 +82,7 @@ class StaticTopicAdmin:
 
         As few queues as possible move, so that these brokers own equal numbers of them.  Messages
         stay where they are and are read from there.  While a queue moves, sends to it return the
-        queue offset -1.  Clients follow when the brokers have told the name servers.
+        queue offset -1.  Clients follow when the brokers have registered the change.
 
         :raises RouteNotFoundError: there is no such topic
         :raises ConfigError: it is an ordinary topic, or some of its queues have no owner

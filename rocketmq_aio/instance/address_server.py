@@ -33,7 +33,7 @@ async def fetch_addresses(url: str, seconds: float) -> tuple[str, ...]:
             raise ValueError(f"it lists {len(addresses)} name servers, above {MAX_ADDRESSES}")
         return addresses
     except TimeoutError:
-        raise _unavailable(url, f"no answer within {seconds:.3g} s") from None
+        raise _unavailable(url, f"no response within {seconds:.3g} s") from None
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no thread for the resolver
         raise _unavailable(url, str(error)) from error
 
@@ -62,7 +62,7 @@ async def _get(url: SplitResult) -> bytes:
         while chunk := await reader.read(MAX_PAGE_BYTES):
             page += chunk
             if len(page) > MAX_PAGE_BYTES:
-                raise ValueError(f"the answer is longer than {MAX_PAGE_BYTES} bytes")
+                raise ValueError(f"the response is longer than {MAX_PAGE_BYTES} bytes")
         return page
     finally:
         writer.transport.abort()  # all of it has been read, or the call was cancelled
@@ -72,10 +72,10 @@ def _body(page: bytes) -> str:
     head, separator, body = page.partition(b"\r\n\r\n")
     version, _, status = head.partition(b"\r\n")[0].decode("ascii", "replace").partition(" ")
     if not version.startswith("HTTP/"):
-        raise ValueError("the answer is not HTTP")
+        raise ValueError("the response is not HTTP")
     if not status.startswith("200"):
-        raise ValueError(f"the answer is {status[:100]!r}")
+        raise ValueError(f"the response is {status[:100]!r}")
     length = LENGTH.search(head + separator)
     if length is not None and int(length[1]) > len(body):  # its last address may lack a digit
-        raise ValueError("the answer is cut short")
+        raise ValueError("the response is cut short")
     return body.decode("ascii", "replace").strip()

@@ -122,7 +122,7 @@ class BrokerClient:
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the first message that is still stored.
 
-        Without a master a slave is asked.
+        Without a master the request goes to a slave.
         """
         address = self._routes.named_master(queue) or self._routes.slave_of(queue)
         command = await self._request_at(address, queue, GetMinOffset(**queue_fields(queue)))
@@ -176,7 +176,7 @@ class BrokerClient:
     ) -> list[MessageQueueAssignment] | None:
         """Return the assignment of the client by the broker at *address*; None if unknown.
 
-        Without an address any broker of the topic is asked.
+        Without an address the request goes to any broker of the topic.
 
         :raises NotSupportedError: the broker is older than 5.0
         """

@@ -87,7 +87,7 @@ class ClientBase:
     async def start(self) -> None:
         """Connect and register with the group.
 
-        :raises NameServerUnavailableError: no name server answered
+        :raises NameServerUnavailableError: no name server responded
         :raises ConfigError: no name server is configured, or the group is taken in the instance
         :raises NotRunningError: it was started before, or no asyncio event loop is running
         """

@@ -48,7 +48,7 @@ class InnerConsumer(InnerClient, Protocol):
         ...
 
     def on_own_id_queried(self, check_id: str) -> None:
-        """Called when another consumer with the same client id has asked for its owner."""
+        """Called when another consumer with the same client id has queried its owner."""
 
     def running_info(self) -> ConsumerRunningInfo:
         """Return the state for administration tools."""

@@ -95,7 +95,7 @@ class NameServers:
         """Return the route of *topic*.
 
         :raises RouteNotFoundError: no reachable name server has such a topic
-        :raises NameServerUnavailableError: no name server answered
+        :raises NameServerUnavailableError: no name server responded
         """
         return (await self._routes(topic, every=False))[0]
 

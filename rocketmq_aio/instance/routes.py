@@ -239,7 +239,7 @@ class RouteTable:
         """Return the cached route, or fetch it.
 
         :raises RouteNotFoundError: there is no such topic
-        :raises NameServerUnavailableError: no name server answered
+        :raises NameServerUnavailableError: no name server responded
         """
         return self._routes.get(topic) or await self.fetch(topic)
 
@@ -405,7 +405,7 @@ class RouteTable:
         if replica is None:
             raise NotConnectedError(self.broker_of(queue), "no route names this broker")
         if replica[1] == MASTER_ID:
-            raise NotConnectedError(self.broker_of(queue), "it has a master, which has to be asked")
+            raise NotConnectedError(self.broker_of(queue), "it has a master, use that one")
         return replica[0]
 
     def broker_of(self, queue: MessageQueue) -> str:

@@ -69,7 +69,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     transaction_id: str | None = None
     region_id: str = "DefaultRegion"
     recall_handle: str | None = None
-    trace_on: bool = True  # the broker wants its messages traced
+    trace_on: bool = True  # whether the broker enables message traces
 
     @property
     def ok(self) -> bool:

@@ -93,7 +93,7 @@ class FaultStrategy:
     def on_response(self, target: SendTarget, started: float, now: float) -> None:
         """Record a response to an attempt begun at *started*, which took longer than `bound`."""
         if now - started > SLOW_SECONDS:
-            self._fault(target, started, now, f"answered after {now - started:.3f} s", False)
+            self._fault(target, started, now, f"responded after {now - started:.3f} s", False)
             return
         fault = self._faults.get(target.address)
         if fault is not None and fault.is_active and started >= fault.since:

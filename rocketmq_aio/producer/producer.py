@@ -107,7 +107,7 @@ class Producer(ClientBase, Generic[V]):
         :param timeout_seconds: for the whole call, default ``send_timeout_seconds``
         :raises InvalidMessageError: the message is invalid; nothing was sent
         :raises RouteNotFoundError: there is no such topic, or no queue of it is writable
-        :raises NameServerUnavailableError: no name server answered in time
+        :raises NameServerUnavailableError: no name server responded in time
         :raises SendUnknownError: it may have been stored
         :raises SendError: it was not stored
         :raises BrokerError: the broker rejected it (size, account, permission)
@@ -330,7 +330,7 @@ class Producer(ClientBase, Generic[V]):
         """Return the queue of each of *keys*, as sharding keys.
 
         :raises RouteNotFoundError: there is no such topic, or a queue is not writable now
-        :raises NameServerUnavailableError: no name server answered in time
+        :raises NameServerUnavailableError: no name server responded in time
         """
         self._check_running()
         deadline, keys = self._deadline(timeout_seconds), checked_several("keys", keys)
@@ -407,7 +407,7 @@ class Producer(ClientBase, Generic[V]):
         """Return the writable queues of *topic*.
 
         :raises RouteNotFoundError: there is no such topic
-        :raises NameServerUnavailableError: no name server answered
+        :raises NameServerUnavailableError: no name server responded
         """
         self._check_running()
         route = await self._instance.routes.get(check_topic(topic))

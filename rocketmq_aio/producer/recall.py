@@ -67,7 +67,7 @@ async def _master_address(
             async with asyncio.timeout(deadline - monotonic()):
                 await instance.routes.fetch(topic)
         except TimeoutError:
-            reason = "its address is not known: no name server answered in time"
+            reason = "its address is not known: no name server responded in time"
             raise NotConnectedError(broker, reason) from None
         except RocketMQError as error:
             raise NotConnectedError(broker, f"its address is not known: {error}") from error

@@ -215,7 +215,7 @@ class TopicPublishTable:
         """Return the queues of *topic*; its route is requested if it is not known.
 
         :raises RouteNotFoundError: there is no such topic, or no queue of it is writable
-        :raises NameServerUnavailableError: no name server answered before *deadline*
+        :raises NameServerUnavailableError: no name server responded before *deadline*
         """
         if (known := self.infos.get(topic)) is not None:
             return known
@@ -254,7 +254,7 @@ class TopicPublishTable:
             return RouteNotFoundError(topic, why_unwritable(route))
         if failure is not None:
             return failure
-        silent = TimeoutError("no answer before the deadline of the send")
+        silent = TimeoutError("no response before the deadline of the send")
         addresses = self._instance.name_servers.addresses
         return NameServerUnavailableError(dict.fromkeys(addresses, silent))
 

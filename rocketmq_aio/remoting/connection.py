@@ -316,7 +316,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         plain = transport is not None and transport.get_extra_info("sslcontext") is None
         if plain and self._pending and not self.received_any:
-            return "closed by the peer without an answer; it may ask for TLS"
+            return "closed by the peer without a response; it may require TLS"
         return "closed by the peer"
 
     def pause_writing(self) -> None:

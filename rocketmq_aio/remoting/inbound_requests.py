@@ -100,7 +100,7 @@ class InboundRequests:
         try:
             await connection.send_oneway(command.code, (frame, b""), self._timeout)
         except NotConnectedError as error:
-            logger.info("answer_not_sent", code=command.code, reason=error.reason)
+            logger.info("response_not_sent", code=command.code, reason=error.reason)
 
 
 def error_reply(error: Exception) -> Reply:

@@ -190,7 +190,7 @@ async def test_an_expired_certificate_is_named_in_the_error(
 async def test_a_plain_text_client_is_disconnected(secured: Cluster) -> None:
     cause = await refused(ClientConfig(namesrv=secured.namesrv))
 
-    assert "closed by the peer without an answer; it may ask for TLS" in str(cause)
+    assert "closed by the peer without a response; it may require TLS" in str(cause)
 
 
 @pytest.fixture

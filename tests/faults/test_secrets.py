@@ -176,7 +176,7 @@ async def test_no_secret_is_shown_when_handshakes_fail(
             )
         )
 
-    words = "certificate verify failed" if trusted else "it may ask for TLS"
+    words = "certificate verify failed" if trusted else "it may require TLS"
     assert words in "".join(map(str, shown))
     check(shown, caplog.text)
 

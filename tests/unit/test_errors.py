@@ -164,14 +164,14 @@ def test_errors_have_their_builtin_bases(kind: type[Exception], base: type[Excep
         (ConfigError("retries", -1, "at least 0"), "retries=-1: at least 0"),
         (InvalidMessageError("a.b", "a dot"), "message for topic 'a.b': a dot"),
         (CodecError("magic", 4, "wrong"), "magic at byte 4: wrong"),
-        (RequestTimeoutError("a:1", 310, 3.0), "a:1: no answer to request 310 within 3 s"),
+        (RequestTimeoutError("a:1", 310, 3.0), "a:1: no response to request 310 within 3 s"),
         (BrokerError(17, "no topic", "a:1"), "a:1: code 17: no topic"),
         (BrokerError(1, None, "a:1"), "a:1: code 1: no remark"),
         (BrokerError(26, "no group"), "code 26: no group"),
-        (NameServerUnavailableError({}), "no name server answered (none is configured)"),
+        (NameServerUnavailableError({}), "no name server responded (none is configured)"),
         (
             NameServerUnavailableError({"a:1": OSError("refused"), "b:2": OSError("reset")}),
-            "no name server answered (a:1: refused; b:2: reset)",
+            "no name server responded (a:1: refused; b:2: reset)",
         ),
         (
             AdminError("deleting t", {"broker-a": None}, {"broker-b": ClosedError("closed")}),

@@ -273,7 +273,7 @@ class SubscriptionCheck:
                 self._group, client_id, address, check_id=check_id, timeout=QUERY_SECONDS
             )
         except RocketMQError as error:
-            logger.debug("member_did_not_answer", client_id=client_id, reason=str(error))
+            logger.debug("member_did_not_respond", client_id=client_id, reason=str(error))
             return None
 
     def _note_departure(self, state: MemberState) -> None:

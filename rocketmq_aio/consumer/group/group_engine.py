@@ -330,7 +330,7 @@ class GroupEngine(Generic[Q]):
             try:
                 await change()
             except RocketMQError as error:
-                logger.warning("change_failed", group=self.group, reason=str(error))
+                logger.warning("subscription_change_failed", group=self.group, reason=str(error))
 
         self._tasks.spawn(later, name="change")
 
@@ -391,7 +391,7 @@ class GroupEngine(Generic[Q]):
         """Return what `wait_until_ready` waits for."""
         for assigned in self.table.values():
             if not assigned.started.is_set():
-                cause = assigned.start_error or "brokers have not answered"
+                cause = assigned.start_error or "brokers have not responded"
                 return f"the start offset of {assigned.queue} is not known: {cause}"
         if not self._subscriptions:
             return "it has no subscription"

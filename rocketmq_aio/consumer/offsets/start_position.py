@@ -151,7 +151,7 @@ class StartPositions:
         start = "earliest" if is_earliest else self._start_from
         stored = await self._stored(queue, may_lack=start == "earliest")
         if stored and await self._is_outdated(queue):
-            logger.warning("offset_outlived_its_topic", queue=str(queue), offset=stored)
+            logger.warning("offset_older_than_topic", queue=str(queue), offset=stored)
             stored, start = None, "earliest"
         self._doubted.pop(queue, None)
         if stored is not None:

@@ -191,7 +191,7 @@ class AckService:
         async def give_back_to(broker: str) -> None:
             failed = (await gather_limited(change, brokers[broker], GIVEN_BACK_AT_ONCE)).failures
             for message, error in failed.items():
-                logger.info("not_given_back", queue=str(message.queue), reason=str(error))
+                logger.info("pop_not_returned", queue=str(message.queue), reason=str(error))
 
         await gather_limited(give_back_to, brokers)
 

@@ -47,7 +47,7 @@ class BrokerAssignment:
     ) -> Assignment | None:
         """Return the queues of *topic* that a broker assigns to this client, with their modes.
 
-        The broker at *address* is asked, by default any of the topic.
+        The request goes to the broker at *address*, by default to any of the topic.
         None: the broker does not know the topic or the strategy; keep the current queues.  Empty:
         the client reads nothing, or is not a member yet.  A queue with the id `ALL_QUEUES` stands
         for all queues of its broker, to be popped.

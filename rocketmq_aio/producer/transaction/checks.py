@@ -148,7 +148,7 @@ class TransactionChecks:
             cause = await self._end_transaction.send(half, monotonic() + REPLY_SECONDS, check)
             if cause is not None:
                 logger.info(
-                    "transaction_check_not_answered", message_id=message_id, reason=str(cause)
+                    "transaction_check_response_not_sent", message_id=message_id, reason=str(cause)
                 )
 
     async def _is_copy(self, half: HalfMessage) -> bool:
@@ -174,7 +174,7 @@ class TransactionChecks:
             logger.exception("transaction_check_failed", message_id=message.message_id)
         else:
             if not isinstance(state, TransactionState) and not scope.cancelled_caught:
-                logger.error("transaction_check_gave_no_state", answer=type(state).__name__)
+                logger.error("transaction_check_without_state", answer=type(state).__name__)
         return state if isinstance(state, TransactionState) else TransactionState.UNKNOWN
 
     async def _run_function(self, message: MessageExt) -> object:

@@ -187,7 +187,7 @@ class EndTransactionSender:
         try:
             await self._instance.remoting.oneway(check.location.address, header)
         except RocketMQError as error:
-            logger.debug("transaction_check_not_answered", reason=str(error))
+            logger.debug("transaction_check_response_not_sent", reason=str(error))
         self._call_hooks(half, TransactionState.UNKNOWN, check)
 
     async def has_commit(self, half: HalfMessage, location: HalfMessageLocation) -> bool:
@@ -238,7 +238,7 @@ class EndTransactionSender:
         header = self._header(half, location, TransactionState.ROLLBACK, is_check=True)
         if (cause := await self._request(location.address, header, PROBE_SECONDS)) is not None:
             logger.info(
-                "transaction_check_not_answered", message_id=half.message_id, reason=str(cause)
+                "transaction_check_response_not_sent", message_id=half.message_id, reason=str(cause)
             )
 
     def _may_respond(self, half: HalfMessage, address: str) -> bool:

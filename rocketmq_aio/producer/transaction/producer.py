@@ -60,8 +60,8 @@ class TransactionProducer(Producer[V]):
         async with producer.transaction(Message("orders", b"42 is paid", keys="42")) as tx:
             await database.mark_paid(42, tx.message_id)
 
-    Every member of the group must be able to check all transactions of the group: a broker that
-    has no decision asks any connected member.
+    Every member of the group must be able to check all transactions of the group: a broker
+    without a decision sends the check to any connected member.
 
     :param check: returns the state of a transaction, from what the application has stored; an
         ``async def`` or a plain function (run in a thread).  It is called for transactions that
@@ -186,7 +186,7 @@ def _state_error(execute: Execute, state: object) -> ConfigError | None:
     if isinstance(state, TransactionState):
         return None
     name = name_of(execute)
-    logger.warning("local_part_gave_no_state", function=name, answer=type(state).__name__)
+    logger.warning("local_transaction_without_state", function=name, answer=type(state).__name__)
     reason = f"it returned {state!r}, expected a TransactionState: it is left to the check"
     return ConfigError("execute", name, reason)
 

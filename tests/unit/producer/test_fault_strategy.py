@@ -155,7 +155,7 @@ def test_exclusions_are_logged_with_their_reason(
 
     first, second = caplog.messages
     assert "event='broker_isolated' broker='broker-1'" in first
-    assert "no answer to request 310 within 1.5 s" in first
+    assert "no response to request 310 within 1.5 s" in first
     assert "seconds=1.0 times=1" in first
     assert "event='broker_restored'" in second
     assert "shown_by='a send' after_seconds=0.5" in second

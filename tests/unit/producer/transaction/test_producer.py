@@ -489,7 +489,7 @@ async def test_execute_without_a_state_leaves_it_to_the_check(
         assert f"forgetful': it returned {answer!r}, expected a TransactionState" in str(
             result.error
         )
-        assert "local_part_gave_no_state" in caplog.text
+        assert "local_transaction_without_state" in caplog.text
         assert "forgetful" in caplog.text
 
 
