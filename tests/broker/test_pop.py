@@ -101,7 +101,7 @@ async def refused(place: Place) -> None:
 Scenario = Callable[[Place], Any]
 
 
-async def everything_comes_once_and_acknowledged_nothing_again(place: Place) -> None:
+async def acknowledged_messages_are_delivered_once(place: Place) -> None:
     await place.send(numbers(100))
     async with place.popping(invisible_seconds=5) as consumer:
         taken = await received(consumer, 100)
@@ -126,7 +126,7 @@ async def members_share_all_queues(place: Place) -> None:
     assert second
 
 
-async def a_message_that_comes_ends_the_wait(place: Place) -> None:
+async def a_new_message_ends_the_wait(place: Place) -> None:
     async with place.popping() as consumer:
         waiting = asyncio.ensure_future(consumer.receive(wait_seconds=SECONDS))
         await place.send(["1"])
@@ -134,7 +134,7 @@ async def a_message_that_comes_ends_the_wait(place: Place) -> None:
         await consumer.ack(message)
 
 
-async def what_is_not_acknowledged_comes_again_to_anyone(place: Place) -> None:
+async def unacknowledged_messages_are_redelivered_to_any_member(place: Place) -> None:
     await place.send(numbers(3))
     async with place.popping(invisible_seconds=1) as consumer:
         await received(consumer, 3)
@@ -148,7 +148,7 @@ async def what_is_not_acknowledged_comes_again_to_anyone(place: Place) -> None:
         assert await is_quiet(consumer)
 
 
-async def renewed_messages_stay_with_their_worker(place: Place) -> None:
+async def renewed_messages_are_not_redelivered(place: Place) -> None:
     await place.send(numbers(6))
     seen: Counter[str] = Counter()
     async with place.popping(invisible_seconds=3) as consumer, asyncio.timeout(SECONDS * 2):
@@ -166,7 +166,7 @@ async def renewed_messages_stay_with_their_worker(place: Place) -> None:
     assert seen == Counter(numbers(6))
 
 
-async def retries_end_among_the_dead_letters(place: Place) -> None:
+async def a_message_goes_to_the_dead_letter_topic_after_its_retries(place: Place) -> None:
     await place.send(["1"])
     async with place.popping(max_reconsume_times=2) as consumer:
         events = consumer.events()
@@ -183,7 +183,7 @@ async def retries_end_among_the_dead_letters(place: Place) -> None:
     assert [each.body for each in dead] == [b"1"]
 
 
-async def what_nobody_fails_ends_there_too(place: Place) -> None:
+async def expired_messages_become_dead_letters_at_the_retry_limit(place: Place) -> None:
     await place.send(["1"])
     async with place.popping(max_reconsume_times=0, invisible_seconds=1) as consumer:
         events = consumer.events()
@@ -225,7 +225,7 @@ async def queues_of(consumer: LitePullConsumer, topic: str) -> list[MessageQueue
         return []
 
 
-async def an_ordered_queue_waits_and_counts(place: Place) -> None:
+async def an_orderly_queue_waits_for_acknowledgements_and_counts_deliveries(place: Place) -> None:
     queue = MessageQueue(place.topic, "broker-a", 0)
     await place.send(numbers(6), queue=queue)
     invisible = 10 if place.repeats_batches else 30
@@ -249,7 +249,7 @@ async def an_ordered_queue_waits_and_counts(place: Place) -> None:
             assert await is_quiet(two)
 
 
-async def selectors_pick(place: Place) -> None:
+async def selectors_filter_popped_messages(place: Place) -> None:
     await place.send(["1"], tags="BB", properties={"price": "1"})
     await place.send(["2"], tags="Aa", properties={"price": "5"})
     async with place.popping("Aa") as consumer:
@@ -266,7 +266,7 @@ async def selectors_pick(place: Place) -> None:
     assert message.body == other.body == b"2"
 
 
-async def what_nobody_took_is_given_back_at_the_end(place: Place) -> None:
+async def close_returns_messages_that_were_not_received(place: Place) -> None:
     await place.send(numbers(8))
     async with place.popping(invisible_seconds=60) as consumer:
         message = await anext(aiter(consumer))
@@ -289,22 +289,22 @@ async def the_broker_lists_the_member(place: Place) -> None:
 
 
 SCENARIOS: Final = [
-    everything_comes_once_and_acknowledged_nothing_again,
+    acknowledged_messages_are_delivered_once,
     members_share_all_queues,
-    a_message_that_comes_ends_the_wait,
-    what_is_not_acknowledged_comes_again_to_anyone,
-    renewed_messages_stay_with_their_worker,
-    retries_end_among_the_dead_letters,
-    what_nobody_fails_ends_there_too,
-    an_ordered_queue_waits_and_counts,
-    selectors_pick,
-    what_nobody_took_is_given_back_at_the_end,
+    a_new_message_ends_the_wait,
+    unacknowledged_messages_are_redelivered_to_any_member,
+    renewed_messages_are_not_redelivered,
+    a_message_goes_to_the_dead_letter_topic_after_its_retries,
+    expired_messages_become_dead_letters_at_the_retry_limit,
+    an_orderly_queue_waits_for_acknowledgements_and_counts_deliveries,
+    selectors_filter_popped_messages,
+    close_returns_messages_that_were_not_received,
     the_broker_lists_the_member,
 ]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_popping(
+async def test_pop_consumer(
     scenario: Scenario, rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     version = rocketmq_cluster.version

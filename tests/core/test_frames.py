@@ -75,7 +75,7 @@ def test_other_arguments_raise(built_core: ModuleType, arguments: tuple[object, 
         built_core.cut_frames(*arguments)
 
 
-def test_what_is_called_may_raise(built_core: ModuleType) -> None:
+def test_exceptions_of_the_callback_propagate(built_core: ModuleType) -> None:
     def fail(*_: object) -> None:
         raise LookupError("bad")
 

@@ -23,7 +23,7 @@ def batches(run: Run) -> int:
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_connections_cut_repeatedly(reset: bool) -> None:
+async def test_cut_connections_fail_no_send(reset: bool) -> None:
     async with sending(brokers=2, producer=BATCHED) as run:
         for _ in range(10):
             for proxy in run.proxies:
@@ -51,7 +51,7 @@ async def test_duplicate_batch_responses_count_once() -> None:
         assert run.count(Outcome.OK) == len(run.ended())
 
 
-async def test_truncated_batch_responses() -> None:
+async def test_truncated_batch_responses_do_not_stop_later_sends() -> None:
     async with sending(producer=BATCHED, max_seconds=BRIEF) as run:
         run.cluster.faults.truncate(BATCH, close=False)
         await run.until_ok(100)

@@ -111,7 +111,7 @@ async def sending(producer_config: ProducerConfig | None) -> AsyncIterator[Run]:
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_connections_cut_repeatedly(reset: bool, config: ProducerConfig | None) -> None:
+async def test_cut_connections_keep_the_order(reset: bool, config: ProducerConfig | None) -> None:
     async with sending(config) as run:
         for _ in range(5):
             for proxy in run.proxies:

@@ -117,7 +117,7 @@ async def sending(
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_connections_cut_repeatedly(reset: bool) -> None:
+async def test_cut_connections_fail_no_send(reset: bool) -> None:
     async with sending(brokers=2) as run:
         for _ in range(10):
             for proxy in run.proxies:

@@ -322,7 +322,7 @@ async def test_a_message_of_another_type_than_its_topic_is_rejected(
             await producer.send(Message(topic, b"0", delay_seconds=1))
 
 
-async def test_what_a_proxy_does_not_serve_is_refused_with_the_way_out(
+async def test_calls_that_a_proxy_does_not_support_raise_with_advice(
     client: ClientConfig, make_topic: Callable[[str], Awaitable[str]], rocketmq_group: str
 ) -> None:
     topic = await make_topic("NORMAL")

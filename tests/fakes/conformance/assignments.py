@@ -69,14 +69,14 @@ async def members_share_the_queues_by_the_strategy(env: CaseEnv) -> None:
     assert dealt == (pulled(1, 3) if env.is_5 else 3)
 
 
-async def who_is_no_member_reads_nothing(env: CaseEnv) -> None:
+async def a_client_that_is_not_a_member_gets_no_queues(env: CaseEnv) -> None:
     async with env.client() as client:
         await heartbeat(client, env, "c@1")
 
         assert await ask(client, env, "c@9") == ([] if env.is_5 else 3)
 
 
-async def what_a_broker_does_not_know_it_does_not_answer(env: CaseEnv) -> None:
+async def unknown_groups_topics_and_strategies_get_no_assignment(env: CaseEnv) -> None:
     async with env.client() as client:
         nobody = await ask(client, env, "c@1")
         await heartbeat(client, env, "c@1")
@@ -86,7 +86,7 @@ async def what_a_broker_does_not_know_it_does_not_answer(env: CaseEnv) -> None:
     assert [nobody, nothing, nohow] == [None if env.is_5 else 3] * 3
 
 
-async def everybody_reads_everything_when_broadcasting(env: CaseEnv) -> None:
+async def broadcasting_members_get_all_queues(env: CaseEnv) -> None:
     async with env.client() as client:
         said = await ask(client, env, "c@9", message_model="BROADCASTING")
 
@@ -116,9 +116,9 @@ async def retried_messages_are_always_pulled(env: CaseEnv) -> None:
 CASES: tuple[Case, ...] = (
     brokers_before_5_do_not_know_the_request,
     members_share_the_queues_by_the_strategy,
-    who_is_no_member_reads_nothing,
-    what_a_broker_does_not_know_it_does_not_answer,
-    everybody_reads_everything_when_broadcasting,
+    a_client_that_is_not_a_member_gets_no_queues,
+    unknown_groups_topics_and_strategies_get_no_assignment,
+    broadcasting_members_get_all_queues,
     a_group_is_told_to_pop_all_queues_of_a_broker,
     retried_messages_are_always_pulled,
 )

@@ -48,7 +48,7 @@ async def only_servers_before_5_answer_in_the_encoding_of_the_request(env: CaseE
     assert client.encoding == (JSON_HEADER if env.is_5 else BINARY_HEADER)
 
 
-async def any_opaque_comes_back(env: CaseEnv) -> None:
+async def the_opaque_is_returned(env: CaseEnv) -> None:
     async with env.client() as client:
         for opaque in (0, -5, 0x7FFF_FFFF):
             client.write(encode_command(Command(BROKER_INFO, opaque), {}))
@@ -68,7 +68,7 @@ async def fields_may_be_numbers_and_unknown_ones_are_ignored(env: CaseEnv) -> No
         assert (await client.answer(7)).ext_fields() == {"offset": "0"}
 
 
-async def what_is_no_frame_closes_the_connection_without_a_word(env: CaseEnv) -> None:
+async def invalid_frames_close_the_connection_without_a_response(env: CaseEnv) -> None:
     for name, data in NOT_FRAMES.items():
         async with env.client() as client:
             client.write(data)
@@ -76,7 +76,7 @@ async def what_is_no_frame_closes_the_connection_without_a_word(env: CaseEnv) ->
             assert await client.end() == b"", name
 
 
-async def name_servers_close_on_what_is_no_frame_too(env: CaseEnv) -> None:
+async def name_servers_close_connections_with_invalid_frames(env: CaseEnv) -> None:
     for name, data in NOT_FRAMES.items():
         async with RawClient(env.namesrv) as client:
             client.write(data)
@@ -98,9 +98,9 @@ CASES: tuple[Case, ...] = (
     an_unknown_code_is_not_supported,
     oneway_requests_are_never_answered,
     only_servers_before_5_answer_in_the_encoding_of_the_request,
-    any_opaque_comes_back,
+    the_opaque_is_returned,
     fields_may_be_numbers_and_unknown_ones_are_ignored,
-    what_is_no_frame_closes_the_connection_without_a_word,
-    name_servers_close_on_what_is_no_frame_too,
+    invalid_frames_close_the_connection_without_a_response,
+    name_servers_close_connections_with_invalid_frames,
     bytes_may_come_one_by_one,
 )

@@ -41,7 +41,7 @@ async def a_queue_is_locked_for_one_client_id(env: CaseEnv) -> None:
         assert await lock(client, env, "c@1", 0, 1, 2) == [0, 1]
 
 
-async def each_group_has_locks_of_its_own(env: CaseEnv) -> None:
+async def locks_are_per_group(env: CaseEnv) -> None:
     async with env.client() as client:
         await lock(client, env, "c@1", 0)
         other = env._replace(group=f"{env.group}-2")
@@ -80,7 +80,7 @@ async def any_queue_is_locked_also_one_that_does_not_exist(env: CaseEnv) -> None
 
 CASES: tuple[Case, ...] = (
     a_queue_is_locked_for_one_client_id,
-    each_group_has_locks_of_its_own,
+    locks_are_per_group,
     a_lock_outlives_its_connection,
     an_unlocked_queue_is_free,
     only_its_owner_can_unlock_a_queue,

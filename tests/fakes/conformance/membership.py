@@ -108,7 +108,7 @@ async def one_client_over_two_connections_is_listed_twice(env: CaseEnv) -> None:
         assert await members(one, env) == ["c@1", "c@1"]
 
 
-async def who_unregisters_is_no_member_any_more(env: CaseEnv) -> None:
+async def an_unregistered_client_is_not_a_member(env: CaseEnv) -> None:
     leave = UnregisterClient(client_id="c@1", consumer_group=env.group)
     async with env.client() as client:
         await heartbeat(client, env, "c@1")
@@ -118,7 +118,7 @@ async def who_unregisters_is_no_member_any_more(env: CaseEnv) -> None:
         assert await members(client, env) is None
 
 
-async def unregistering_concerns_only_the_connection_it_came_over(env: CaseEnv) -> None:
+async def unregistering_applies_to_its_connection_only(env: CaseEnv) -> None:
     leave = UnregisterClient(client_id="c@1", consumer_group=env.group)
     async with env.client() as one, env.client() as two:
         await heartbeat(one, env, "c@1")
@@ -273,8 +273,8 @@ CASES: tuple[Case, ...] = (
     a_group_without_members_is_an_error,
     members_are_those_that_sent_a_heartbeat,
     one_client_over_two_connections_is_listed_twice,
-    who_unregisters_is_no_member_any_more,
-    unregistering_concerns_only_the_connection_it_came_over,
+    an_unregistered_client_is_not_a_member,
+    unregistering_applies_to_its_connection_only,
     a_closed_connection_ends_its_memberships,
     all_members_are_told_when_one_joins_or_leaves,
     brokers_from_5_say_whether_short_heartbeats_will_do,

@@ -116,7 +116,7 @@ async def a_pull_makes_its_group_known(env: CaseEnv) -> None:
     assert answer.code == 0
 
 
-async def a_queue_tells_where_it_begins_and_ends(env: CaseEnv) -> None:
+async def a_queue_returns_its_first_and_next_offset(env: CaseEnv) -> None:
     max_offset = GetMaxOffset(topic=env.topic, queue_id=0)
     min_offset = GetMinOffset(topic=env.topic, queue_id=0)
     async with env.client() as client:
@@ -204,7 +204,7 @@ CASES: tuple[Case, ...] = (
     a_pull_makes_its_group_known,
     a_time_between_messages_has_a_lower_and_an_upper_offset,
     unknown_queues_and_topics_have_no_messages,
-    a_queue_tells_where_it_begins_and_ends,
+    a_queue_returns_its_first_and_next_offset,
     an_offset_is_found_by_store_time,
     the_earliest_store_time_is_that_of_the_first_message,
 )

@@ -166,7 +166,7 @@ async def a_popped_message_is_invisible_to_its_group_alone(env: CaseEnv) -> None
     assert {(r.marker, r.queue_id, r.invisible_time) for _, r in found} == {("0", 0, LONG_MILLIS)}
 
 
-async def a_pop_gets_no_more_than_it_asks_for(env: CaseEnv) -> None:
+async def a_pop_returns_at_most_the_requested_number(env: CaseEnv) -> None:
     if await is_unknown(env):
         return
     async with env.client() as client:
@@ -177,7 +177,7 @@ async def a_pop_gets_no_more_than_it_asks_for(env: CaseEnv) -> None:
     assert (bodies(first), bodies(rest)) == ([b"1"], [b"2", b"3"])
 
 
-async def a_pop_that_finds_nothing_is_held_until_a_message_comes(env: CaseEnv) -> None:
+async def a_pop_without_messages_is_held_until_one_arrives(env: CaseEnv) -> None:
     if await is_unknown(env):
         return
     async with env.client() as client:
@@ -322,7 +322,7 @@ async def too_much_or_the_unknown_is_refused(env: CaseEnv) -> None:
 # --- acks and renewals ---------------------------------------------------------------------------
 
 
-async def what_is_not_acknowledged_comes_again(env: CaseEnv) -> None:
+async def unacknowledged_messages_are_redelivered(env: CaseEnv) -> None:
     if await is_unknown(env):
         return
     async with env.client() as client:
@@ -340,7 +340,7 @@ async def what_is_not_acknowledged_comes_again(env: CaseEnv) -> None:
         assert await pop(client, env) == []
 
 
-async def a_message_that_comes_again_says_how_often_and_its_receipt(env: CaseEnv) -> None:
+async def a_redelivered_message_has_its_count_and_receipt(env: CaseEnv) -> None:
     if await is_unknown(env):
         return
     async with env.client() as client:
@@ -365,7 +365,7 @@ async def redelivered(client: RawClient, env: CaseEnv) -> MessageExt:
     return message
 
 
-async def a_suspended_message_comes_again_without_a_retry(env: CaseEnv) -> None:
+async def a_suspended_message_is_redelivered_without_a_retry(env: CaseEnv) -> None:
     if await is_unknown(env):
         return
     async with env.client() as client:
@@ -399,7 +399,7 @@ async def a_change_moves_the_time_under_a_new_receipt(env: CaseEnv) -> None:
     assert longer.pop_time > found[0][1].pop_time
 
 
-async def a_batch_of_nothing_is_refused(env: CaseEnv) -> None:
+async def an_empty_batch_is_rejected(env: CaseEnv) -> None:
     if await is_unknown(env):
         return
     async with env.client() as client:
@@ -459,7 +459,7 @@ async def an_ordered_queue_waits_for_its_messages(env: CaseEnv) -> None:
     assert bodies(rest) == [b"1", b"2", b"3"][len(same) :]
 
 
-async def an_ordered_message_comes_again_counted(env: CaseEnv) -> None:
+async def an_orderly_redelivery_is_counted(env: CaseEnv) -> None:
     if await is_unknown(env):
         return
     async with env.client() as client:
@@ -479,7 +479,7 @@ async def peek(client: RawClient, env: CaseEnv, most: int = 32) -> Command:
     return await client.answer(client.send_fields(code, ext | {"maxMsgNums": str(most)}))
 
 
-async def a_peek_returns_what_is_not_popped_and_takes_nothing(env: CaseEnv) -> None:
+async def a_peek_returns_visible_messages_and_pops_none(env: CaseEnv) -> None:
     async with env.client() as client:
         if not env.is_5:
             assert (await peek(client, env)).code == UNKNOWN
@@ -514,7 +514,7 @@ def notification(env: CaseEnv, poll_millis: int) -> dict[str, str]:
     }
 
 
-async def a_notification_comes_when_there_is_something_to_pop(env: CaseEnv) -> None:
+async def a_notification_follows_a_message_to_pop(env: CaseEnv) -> None:
     code = OtherCode.NOTIFICATION
     async with env.client() as client, env.client() as sender:
         if not env.is_5:
@@ -568,8 +568,8 @@ async def _ack_all(client: RawClient, env: CaseEnv, found: Sequence[tuple[bytes,
 
 CASES: tuple[Case, ...] = (
     a_popped_message_is_invisible_to_its_group_alone,
-    a_pop_gets_no_more_than_it_asks_for,
-    a_pop_that_finds_nothing_is_held_until_a_message_comes,
+    a_pop_returns_at_most_the_requested_number,
+    a_pop_without_messages_is_held_until_one_arrives,
     a_held_pop_ends_empty,
     a_pop_of_unknown_age_tells_the_time_and_is_not_held,
     a_pop_from_long_ago_is_not_served,
@@ -581,15 +581,15 @@ CASES: tuple[Case, ...] = (
     a_disabled_group_may_not_pop,
     a_pop_may_pick_by_tag,
     too_much_or_the_unknown_is_refused,
-    what_is_not_acknowledged_comes_again,
-    a_message_that_comes_again_says_how_often_and_its_receipt,
-    a_suspended_message_comes_again_without_a_retry,
+    unacknowledged_messages_are_redelivered,
+    a_redelivered_message_has_its_count_and_receipt,
+    a_suspended_message_is_redelivered_without_a_retry,
     a_change_moves_the_time_under_a_new_receipt,
-    a_batch_of_nothing_is_refused,
+    an_empty_batch_is_rejected,
     a_binary_header_cuts_the_code,
     an_ordered_queue_waits_for_its_messages,
-    an_ordered_message_comes_again_counted,
-    a_peek_returns_what_is_not_popped_and_takes_nothing,
-    a_notification_comes_when_there_is_something_to_pop,
+    an_orderly_redelivery_is_counted,
+    a_peek_returns_visible_messages_and_pops_none,
+    a_notification_follows_a_message_to_pop,
     held_pops_are_counted,
 )

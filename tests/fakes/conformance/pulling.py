@@ -30,7 +30,7 @@ TICK_SECONDS = 5.5  # real brokers check held pulls every five seconds
 NOT_HELD = PULL_SUBSCRIPTION
 
 
-async def a_pull_at_the_end_is_held_until_a_message_comes(env: CaseEnv) -> None:
+async def a_pull_at_the_end_is_held_until_a_message_arrives(env: CaseEnv) -> None:
     async with env.client() as consumer, env.client() as producer:
         opaque = consumer.send(pull_header(env, 0))
         assert await is_unanswered(consumer, opaque)
@@ -68,7 +68,7 @@ async def a_pull_that_may_not_be_held_is_answered_at_once(env: CaseEnv) -> None:
     assert fields.next_begin_offset == 1
 
 
-async def a_held_pull_blocks_nothing_else_on_its_connection(env: CaseEnv) -> None:
+async def a_held_pull_does_not_block_its_connection(env: CaseEnv) -> None:
     async with env.client() as client:
         opaque = client.send(pull_header(env, 0))
         assert await send(client, env, b"body") == 0
@@ -115,7 +115,7 @@ async def any_offset_but_0_is_illegal_in_an_empty_queue(env: CaseEnv) -> None:
     assert fields.next_begin_offset == 0
 
 
-async def a_pull_gets_no_more_than_it_asks_for(env: CaseEnv) -> None:
+async def a_pull_returns_at_most_the_requested_number(env: CaseEnv) -> None:
     async with env.client() as client:
         for _ in range(3):
             await send(client, env, b"body")
@@ -254,15 +254,15 @@ async def an_independent_reader_reads_the_same(env: CaseEnv) -> None:
 
 
 CASES: tuple[Case, ...] = (
-    a_pull_at_the_end_is_held_until_a_message_comes,
+    a_pull_at_the_end_is_held_until_a_message_arrives,
     a_held_pull_ends_empty_after_the_time_it_gave,
     a_pull_that_may_not_be_held_is_answered_at_once,
-    a_held_pull_blocks_nothing_else_on_its_connection,
+    a_held_pull_does_not_block_its_connection,
     two_held_pulls_of_one_queue_are_both_answered,
     an_offset_beyond_the_end_is_corrected_to_the_end,
     an_offset_before_the_beginning_is_corrected_to_it,
     any_offset_but_0_is_illegal_in_an_empty_queue,
-    a_pull_gets_no_more_than_it_asks_for,
+    a_pull_returns_at_most_the_requested_number,
     a_tag_expression_picks_messages_by_tag,
     a_pull_past_messages_that_do_not_match_is_answered_at_once,
     a_message_that_does_not_match_ends_no_hold,

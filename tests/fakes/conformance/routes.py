@@ -32,7 +32,7 @@ async def routes_for_clients_before_4_9_4_have_bare_numbers_as_keys(env: CaseEnv
     assert b'"brokerAddrs":{0:"' in answer.body
 
 
-async def routes_are_standard_json_for_newer_clients_and_for_who_asks(env: CaseEnv) -> None:
+async def routes_are_standard_json_for_newer_clients_and_on_request(env: CaseEnv) -> None:
     async with RawClient(env.namesrv) as client:
         newer = await client.ask(GetRouteInfo(topic=env.topic))
     async with RawClient(env.namesrv, version=OLD_CLIENT) as client:
@@ -64,7 +64,7 @@ async def name_servers_before_5_leave_unknown_codes_unanswered(env: CaseEnv) -> 
 CASES: tuple[Case, ...] = (
     a_route_names_brokers_addresses_and_queues,
     routes_for_clients_before_4_9_4_have_bare_numbers_as_keys,
-    routes_are_standard_json_for_newer_clients_and_for_who_asks,
+    routes_are_standard_json_for_newer_clients_and_on_request,
     an_unknown_topic_has_no_route,
     name_servers_before_5_leave_unknown_codes_unanswered,
 )

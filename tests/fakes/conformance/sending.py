@@ -45,7 +45,7 @@ async def offsets_of_a_queue_ascend_by_one(env: CaseEnv) -> None:
         assert [await send(client, env, b"body") for _ in range(3)] == [0, 1, 2]
 
 
-async def what_was_sent_comes_back(env: CaseEnv) -> None:
+async def a_stored_message_has_the_fields_that_were_sent(env: CaseEnv) -> None:
     sent = {"TAGS": "new", "KEYS": "k1 k2", "UNIQ_KEY": ID, "colour": "grün"}
     header = send_header(
         env, flag=7, properties=encode_properties(sent), born_timestamp=1_700_000_000_123
@@ -300,7 +300,7 @@ async def a_send_creates_no_topic_from_one_that_is_no_template(env: CaseEnv) -> 
 CASES: tuple[Case, ...] = (
     a_send_is_answered_with_where_the_message_is,
     offsets_of_a_queue_ascend_by_one,
-    what_was_sent_comes_back,
+    a_stored_message_has_the_fields_that_were_sent,
     brokers_from_5_give_a_message_without_an_id_one,
     a_compressed_body_is_kept_as_it_is,
     the_entries_of_a_batch_are_messages_at_consecutive_offsets,

@@ -91,7 +91,7 @@ async def found(client: RawClient, env: CaseEnv, topic: str, count: int = 1) -> 
     return messages
 
 
-async def a_delayed_message_comes_later(env: CaseEnv) -> None:
+async def a_delayed_message_is_delivered_after_its_delay(env: CaseEnv) -> None:
     async with env.client() as client:
         await stored(client, env)
         header = send_header(env, properties=encode_properties(SENT | {"DELAY": "1"}))
@@ -125,7 +125,7 @@ async def a_retry_topic_keeps_its_permission(env: CaseEnv) -> None:
         assert (await topics(client))[retries(env)]["perm"] == 4
 
 
-async def what_is_sent_back_comes_again_after_its_delay(env: CaseEnv) -> None:
+async def a_message_sent_back_is_redelivered_after_its_delay(env: CaseEnv) -> None:
     async with env.client() as client:
         message = await stored(client, env)
         answer = await send_back(client, env, message, 1)
@@ -247,10 +247,10 @@ async def a_copy_of_a_group_with_locks_is_dead_from_5(env: CaseEnv) -> None:
 
 
 CASES: tuple[Case, ...] = (
-    a_delayed_message_comes_later,
+    a_delayed_message_is_delivered_after_its_delay,
     the_heartbeat_of_a_group_makes_its_retry_topic,
     a_retry_topic_keeps_its_permission,
-    what_is_sent_back_comes_again_after_its_delay,
+    a_message_sent_back_is_redelivered_after_its_delay,
     a_second_return_counts_on_and_keeps_the_first_id,
     a_negative_level_is_the_end,
     the_limit_is_the_end,

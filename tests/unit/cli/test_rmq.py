@@ -440,7 +440,7 @@ def test_every_option_and_argument_has_a_help_text() -> None:
     assert not without
 
 
-def test_what_destroys_asks_and_has_a_dry_run() -> None:
+def test_destructive_commands_ask_and_have_a_dry_run() -> None:
     asking = {
         name
         for name, each in commands().items()

@@ -105,7 +105,7 @@ def test_an_unknown_cluster_or_broker_is_an_error(rmq: Rmq, command: str) -> Non
         ("namesrv values space", "no name server has values in namespace space"),
     ],
 )
-def test_what_is_not_found_is_an_error(rmq: Rmq, command: str, reason: str) -> None:
+def test_a_missing_message_or_trace_exits_with_3(rmq: Rmq, command: str, reason: str) -> None:
     assert rmq(*command.split(), "-o", "json", code=3) == ""
     assert rmq(*command.split(), code=3, stderr=True).startswith(f"rmq: {reason}")
 

@@ -78,9 +78,7 @@ def test_logs_are_not_kept_because_there_are_none(cluster: Cluster) -> None:
     [("5.3.1", {}), ("5.5.0", {"storePathRootDir": "/tmp"})],
     ids=["version", "property"],
 )
-def test_what_the_embedded_broker_does_not_have_raises(
-    version: str, properties: dict[str, str]
-) -> None:
+def test_unsupported_broker_properties_raise(version: str, properties: dict[str, str]) -> None:
     with pytest.raises(NotSupportedError, match="the embedded backend"):
         Cluster.start(version, backend="embedded", broker_properties=properties)
 

@@ -86,7 +86,7 @@ class QueueModel(RuleBasedStateMachine):
         assert not [o for o in range(self.done, settled) if o % UNWANTED]
 
     @invariant()
-    def what_was_settled_may_be_committed(self) -> None:
+    def committable_covers_processed_messages(self) -> None:
         assert self.assigned.committable >= self.done
 
     @invariant()

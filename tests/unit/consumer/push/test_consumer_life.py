@@ -66,7 +66,7 @@ async def test_run_starts_consumes_and_returns_when_it_is_closed_elsewhere(
     assert cluster.broker.committed(GROUP, TOPIC, 0) == 3
 
 
-async def test_what_others_processed_during_a_long_outage_is_not_handled_again(
+async def test_messages_processed_by_others_during_a_long_outage_are_not_handled_again(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(10))

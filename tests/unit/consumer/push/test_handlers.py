@@ -119,7 +119,7 @@ async def test_a_partial_of_an_async_object_runs_on_the_loop() -> None:
     assert handler.seen == [7]
 
 
-async def test_what_a_plain_function_returns_is_awaited_on_the_loop() -> None:
+async def test_an_awaitable_of_a_plain_function_is_awaited_on_the_loop() -> None:
     kinds = Kinds()
 
     assert await called(lambda message: kinds.coroutine(message)) is False
