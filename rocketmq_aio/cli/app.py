@@ -49,7 +49,7 @@ PANELS: Final = {  # commands of each panel of the help: name, module, help
         ("metadata", "metadata", "Topics and groups with their settings, to a file and from it."),
     ),
     "Other": (
-        ("context", "context", "Profiles of connections."),
+        ("context", "context", "Named connections."),
         ("completion", "context", "Print the completion script of a shell."),
         ("dev", "dev", "Run a RocketMQ for development, in memory, for clients of any language."),
         ("pipeline", "pipelines", "Pipelines between topics and files, on Spark."),

@@ -32,7 +32,7 @@ FILE_FORM: Final = "expected lines accessKey=..., secretKey=... and optionally s
 ACCOUNT: Final = ("ROCKETMQ_ACCESS_KEY", "ROCKETMQ_SECRET_KEY", "ROCKETMQ_SECURITY_TOKEN")
 READER_GROUP: Final = "TOOLS_CONSUMER"  # RocketMQ's own tools read as this group
 NO_NAME_SERVER: Final = (
-    "is not given: set it to host:port, set ROCKETMQ_NAMESRV, or choose a profile with --context"
+    "is not given: set it to host:port, set ROCKETMQ_NAMESRV, or choose a context with --context"
 )
 NO_SECRET: Final = "its secret key is not known: set ROCKETMQ_SECRET_KEY, or use --credentials-file"
 
@@ -50,7 +50,7 @@ class ClientArguments:
         *("--namesrv", "--name-server", "-n"),
     )
     context: str | None = _option(
-        "Profile of the connection, see `rmq context`; default: the current one.",
+        "Context of the connection, see `rmq context`; default: the current one.",
         complete=complete_contexts,
     )
     credentials_file: Path | None = _option(
@@ -80,9 +80,9 @@ class ClientArguments:
             given["credentials_file"] = ""  # not that of the context
         found = environ.get("ROCKETMQ_NAMESRV") or environ.get("NAMESRV_ADDR")
         is_wanted = not (self.name_server or found)
-        profile = find_context(self.context, wanted=is_wanted, environ=environ)
-        given["namesrv"] = self.name_server or profile.namesrv or found
-        return profile.updated(given)
+        context = find_context(self.context, wanted=is_wanted, environ=environ)
+        given["namesrv"] = self.name_server or context.namesrv or found
+        return context.updated(given)
 
     def config(
         self, environ: Mapping[str, str] = os.environ, *, may_prompt: bool = True

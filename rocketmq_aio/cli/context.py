@@ -20,7 +20,7 @@ from rocketmq_aio.cli.contexts import (
 from rocketmq_aio.cli.output import FormatArguments, print_line, print_note, show_result
 from rocketmq_aio.errors import ConfigError
 
-app = Group("context", "Profiles of connections.")
+app = Group("context", "Named connections.")
 completion = Group("completion")
 apps: Final = {"context": app, "completion": completion}
 COLUMNS: Final = ("current", "name", "namesrv", "access_key", "tls", "namespace")
@@ -28,16 +28,16 @@ COLUMNS: Final = ("current", "name", "namesrv", "access_key", "tls", "namespace"
 
 @options
 class NameArguments:
-    """A profile."""
+    """A context."""
 
-    name: str = argument("Name of the profile.", "NAME", complete=complete_contexts)
+    name: str = argument("Name of the context.", "NAME", complete=complete_contexts)
 
 
 @options
 class ShowArguments(FormatArguments):
     """Options of `show`."""
 
-    name: str | None = argument("Name of the profile; default: the current one.", "NAME", None)
+    name: str | None = argument("Name of the context; default: the current one.", "NAME", None)
 
 
 @options
@@ -62,7 +62,7 @@ class DeleteArguments(ChangeArguments, NameArguments):
 
 @command(app, "list", FormatArguments, "rmq context list -o json")
 def _list(arguments: FormatArguments) -> int:
-    """List the profiles."""
+    """List the contexts."""
     found = load_contexts()
     rows = [
         {"current": name == found.current, "name": name, **msgspec.structs.asdict(each)}
@@ -74,10 +74,10 @@ def _list(arguments: FormatArguments) -> int:
 
 @command(app, "show", ShowArguments, "rmq context show\nrmq context show prod")
 def _show(arguments: ShowArguments) -> int:
-    """Show a profile."""
+    """Show a context."""
     found = load_contexts()
     if (name := arguments.name or found.current) is None:
-        raise ConfigError("NAME", None, "is needed: there is no current profile")
+        raise ConfigError("NAME", None, "is needed: there is no current context")
     values = {"name": name, **msgspec.structs.asdict(found.get(name)), "file": str(config_file())}
     show_result({key: each for key, each in values.items() if each is not None}, arguments.output)
     return 0
@@ -85,7 +85,7 @@ def _show(arguments: ShowArguments) -> int:
 
 @command(app, "use", NameArguments, "rmq context use prod")
 def _use(arguments: NameArguments) -> int:
-    """Make a profile the current one."""
+    """Make a context the current one."""
     found = load_contexts()
     found.get(arguments.name)
     found.current = arguments.name
@@ -96,7 +96,7 @@ def _use(arguments: NameArguments) -> int:
 
 @command(app, "set", SetArguments, "rmq context set prod -n ns1:9876;ns2:9876 --tls")
 def _set(arguments: SetArguments) -> int:
-    """Create or change a profile; options that are not given stay. An empty text removes one."""
+    """Create or change a context; options that are not given stay. An empty text removes one."""
     from rocketmq_aio.model.address import check_namesrv
 
     if arguments.namesrv:
@@ -116,7 +116,7 @@ def _set(arguments: SetArguments) -> int:
 
 @command(app, "delete", DeleteArguments, "rmq context delete old --yes")
 def _delete(arguments: DeleteArguments) -> int:
-    """Delete a profile."""
+    """Delete a context."""
     found = load_contexts()
     found.get(arguments.name)
     if arguments.confirm(f"delete context {arguments.name}"):

@@ -1,4 +1,4 @@
-"""Contexts: named profiles of connections in a file of the user, and `rmq context`."""
+"""Contexts: named connections in a file of the user, and `rmq context`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rocketmq_aio.errors import ConfigError
 FILE: Final = "RMQ_CONFIG"
 PLACE: Final = re.compile(r"\(at [a-z0-9, ]+\)$")  # of an error of TOML
 CURRENT: Final = "RMQ_CONTEXT"
-HEADER: Final = "# Profiles of rmq; secrets do not belong here: see `rmq context set --help`.\n"
+HEADER: Final = "# Contexts of rmq; secrets do not belong here: see `rmq context set --help`.\n"
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,16 +42,16 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Contexts(msgspec.Struct, forbid_unknown_fields=True):
-    """All profiles, and the name of the current one."""
+    """All contexts, and the name of the current one."""
 
     current: str | None = None
     contexts: dict[str, Context] = {}
 
     def get(self, name: str) -> Context:
-        """Return a profile; raise `ConfigError` if there is none of this name."""
+        """Return a context; raise `ConfigError` if there is none of this name."""
         if name not in self.contexts:
             known = ", ".join(sorted(self.contexts)) or "none"
-            raise ConfigError("context", name, f"there is no such profile (known: {known})")
+            raise ConfigError("context", name, f"there is no such context (known: {known})")
         return self.contexts[name]
 
 
@@ -108,7 +108,7 @@ def save_contexts(contexts: Contexts) -> None:
 
 
 def find_context(name: str | None, *, wanted: bool, environ: Mapping[str, str]) -> Context:
-    """Return the profile *name*, or the current one if *wanted*, or an empty one."""
+    """Return the context *name*, or the current one if *wanted*, or an empty one."""
     if name is None and not wanted:
         return Context()
     contexts = load_contexts(environ)

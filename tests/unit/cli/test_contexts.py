@@ -32,7 +32,7 @@ def test_every_text_survives_the_file(file: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_a_profile_is_set_used_shown_and_deleted(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_context_is_set_used_shown_and_deleted(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["context", "set", "dev", "-n", "a:1"]) == 0
     assert run(["context", "set", "prod", "-n", "b:1", "--tls", "--access-key", "app"]) == 0
     assert run(["context", "use", "prod"]) == 0
@@ -51,8 +51,8 @@ def test_a_profile_is_set_used_shown_and_deleted(capfd: pytest.CaptureFixture[st
 
 
 def test_options_win_over_the_context_and_the_context_over_the_environment(file: Path) -> None:
-    profile = Context(namesrv="b:1", namespace="ctx", access_key="app")
-    save_contexts(Contexts(current="prod", contexts={"prod": profile}))
+    context = Context(namesrv="b:1", namespace="ctx", access_key="app")
+    save_contexts(Contexts(current="prod", contexts={"prod": context}))
     own = {"ROCKETMQ_SECRET_KEY": "planted", "RMQ_CONFIG": str(file)}
     environ = {"ROCKETMQ_NAMESRV": "a:1", **own}
 
@@ -104,5 +104,5 @@ def test_an_unknown_context_names_the_known_ones(capfd: pytest.CaptureFixture[st
     assert run(["topic", "list", "--context", "prod"]) == 2
 
     assert capfd.readouterr().err == (
-        "rmq: --context 'prod': there is no such profile (known: dev)\n"
+        "rmq: --context 'prod': there is no such context (known: dev)\n"
     )
