@@ -130,14 +130,14 @@ class RawClient:
         return command
 
     async def _read(self) -> Command:
-        length, word = PREFIX.unpack_from(await self._received(PREFIX.size))
-        frame = await self._received(LENGTH.size + length)
+        length, word = PREFIX.unpack_from(await self.received(PREFIX.size))
+        frame = await self.received(LENGTH.size + length)
         del self._buffer[: len(frame)]
         self.encoding = word >> 24
         body_at = PREFIX.size + (word & HEADER_MASK)
         return decode_command(self.encoding, frame[PREFIX.size : body_at], frame[body_at:])
 
-    async def _received(self, count: int) -> bytes:
+    async def received(self, count: int) -> bytes:
         """Return the next *count* bytes; they stay buffered in case the wait is cancelled."""
         while len(self._buffer) < count:
             chunk = await self._reader.read(READ_BYTES)

@@ -318,7 +318,7 @@ async def test_any_bytes_can_be_sent_instead_of_a_response(
     fault = add(cluster.faults)
     client.send(MAX_OFFSET)
     await fault.wait()
-    await asyncio.sleep(0.01)
+    await client.received(len(data))
     await cluster.broker.stop()
 
     assert await client.end() == data
