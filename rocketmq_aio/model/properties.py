@@ -34,7 +34,6 @@ UNIQ_KEY: Final = "UNIQ_KEY"
 PRODUCER_GROUP: Final = "PGROUP"  # the producer group of a half message
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 INNER_NUM: Final = "INNER_NUM"
-INNER_BASE: Final = "INNER_BASE"
 LMQ_NAMES: Final = "INNER_MULTI_DISPATCH"  # the light message queues of a message, by commas
 LMQ_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"  # its offset in each of them; set by the broker
 

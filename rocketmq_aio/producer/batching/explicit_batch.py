@@ -207,7 +207,7 @@ def packed(
     """Return *messages* as a single batch of the compiled core; None: only Python makes batches."""
     if core is None or type(messages) is not list or len(messages) > MAX_BATCH_MESSAGES:
         return None
-    stamp, number = ids.counter(born_ms)
+    stamp, number = ids.counter(born_ms, len(messages))
     made = core.pack_batch(
         Message, messages, stamp, number, config.max_message_bytes, MAX_OWN_PROPERTIES
     )

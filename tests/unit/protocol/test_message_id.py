@@ -52,10 +52,20 @@ def test_an_id_is_upper_case_hex_of_the_right_length(host: bytes, length: int) -
 
 
 def test_ids_of_one_millisecond_differ() -> None:
-    made = ids(65_536)
+    made = ids(2 * 65_536 + 1)
 
-    assert len(set(made)) == 65_536
+    assert len(set(made)) == len(made)
     assert [each[-4:] for each in made[:3]] == ["0000", "0001", "0002"]
+
+
+def test_ids_that_are_counted_together_differ_from_earlier_ones() -> None:
+    generator = MessageIdGenerator(HOST, 1, 1)
+    earlier = {generator.next_id(NOON) for _ in range(65_530)}
+    stamp, number = generator.counter(NOON, 10)
+    generator.skip(10)
+    together = {f"{stamp}{number + place:04X}" for place in range(1, 11)}
+
+    assert len(earlier | together | {generator.next_id(NOON)}) == 65_541
 
 
 def test_the_counter_continues_across_milliseconds() -> None:
