@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,7 +16,7 @@ from rocketmq_aio.instance.name_servers import NameServers
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.address import parse_address
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.bodies import MAX_QUEUES, TopicRouteData
+from rocketmq_aio.protocol.bodies import MAX_QUEUES, TopicQueueMappingInfo, TopicRouteData
 from rocketmq_aio.protocol.codes import MASTER_ID, PERM_READ, PERM_WRITE
 from rocketmq_aio.protocol.static_topics import NO_OWNER, is_logical, logical_queues
 from rocketmq_aio.remoting.gather import gather_limited
@@ -127,6 +127,22 @@ def _physical_queues(
         ordered = _ordered(topic, conf) or ordered
         publish = [queue for queue in ordered if queue.broker_name in written] or publish
     return publish, subscribe, ordered
+
+
+def merge_routes(routes: Sequence[TopicRouteData]) -> TopicRouteData:
+    """Return one route with the queues and brokers of all of them, of which the first wins."""
+    if len(routes) == 1:
+        return routes[0]
+    last_wins = routes[::-1]
+    mappings: dict[str, TopicQueueMappingInfo] = {}
+    for each in last_wins:
+        mappings |= each.topic_queue_mapping_by_broker or {}
+    return TopicRouteData(
+        queue_datas=[queue for each in last_wins for queue in each.queue_datas],
+        broker_datas=[broker for each in last_wins for broker in each.broker_datas],
+        order_topic_conf=next(filter(None, (each.order_topic_conf for each in routes)), None),
+        topic_queue_mapping_by_broker=mappings or None,
+    )
 
 
 def _with_master(brokers: Mapping[str, Mapping[int, str]]) -> set[str]:
@@ -259,6 +275,15 @@ class RouteTable:
             if outcome is not None:
                 return outcome
         return await self._fetch(topic, may_lose_brokers)
+
+    async def fetch_merged(self, topic: str) -> TopicRoute:
+        """Fetch the route from all reachable name servers; errors as `get`.
+
+        It has the brokers of all of them: one that has just restarted lacks some.
+        """
+        found = await self._name_servers.routes(topic)
+        self._misses.pop(topic, None)
+        return self._store(topic, read_route(topic, merge_routes(found)), may_lose_brokers=True)
 
     async def wait_for_newer(self, known: TopicRoute) -> TopicRoute:
         """Return the route as soon as it may differ from *known*; errors as `get`.

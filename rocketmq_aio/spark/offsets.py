@@ -47,20 +47,22 @@ class StreamOffset:
     :ivar starts: the start offsets of queues that are new in this batch or start over
     :ivar stored: the store time of the last message before *end*, by queue, in milliseconds since
         1970; identifies the log: a topic that is deleted and recreated has other messages
+    :ivar since: ``startingTimestamp`` of the query, also for queues that are found later
     :ivar at_start: the start offsets are not known yet
     """
 
     end: Offsets = field(default_factory=dict)
     starts: Offsets = field(default_factory=dict)
     stored: Offsets = field(default_factory=dict)
+    since: int | None = None
     at_start: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON value for the checkpoint."""
         if self.at_start:
             return dict(MARKER)
-        optional = {"from": nested(self.starts), "stored": nested(self.stored)}
-        kept = {name: value for name, value in optional.items() if value}
+        optional = {"from": nested(self.starts), "stored": nested(self.stored), "since": self.since}
+        kept = {name: value for name, value in optional.items() if value not in ({}, None)}
         return {"v": VERSION, "end": nested(self.end), **kept}
 
     @classmethod
@@ -71,10 +73,12 @@ class StreamOffset:
             raise ConfigError("checkpoint", dict(value), f"{reason}: use the newer package")
         if value.get("at") == MARKER["at"]:
             return cls(at_start=True)
+        since = value.get("since")
         return cls(
             end=flattened("checkpoint", value.get("end")),
             starts=flattened("checkpoint", value.get("from", {})),
             stored=flattened("checkpoint", value.get("stored", {})),
+            since=since if type(since) is int else None,
         )
 
     def start_of(self, queue: Queue, before: StreamOffset) -> int | None:

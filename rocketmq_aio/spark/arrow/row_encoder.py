@@ -14,6 +14,7 @@ from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import (
     DELAY,
     KEYS,
+    LMQ_NAMES,
     MAX_PRIORITY,
     MAX_PROPERTIES,
     PRIORITY,
@@ -297,6 +298,10 @@ class _RowEncoder:
             parents,
         )
         self._reject(_is_blank(names), "a property has a blank name", parents)
+        if b"/" in bytes_of(texts):
+            light = pc.and_(pc.equal(names, LMQ_NAMES), pc.match_substring(texts, "/"))
+            reason = f"property {LMQ_NAMES}: the name of a light message queue holds no slash"
+            self._reject(light, reason, parents)
         for each in (names, texts):
             self._check_text("properties", each, parents)
         pairs = pc.binary_join_element_wise(

@@ -10,9 +10,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Observation, functions as F
 
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
-from rocketmq_aio.errors import RouteNotFoundError
+from rocketmq_aio.errors import RocketMQError, RouteNotFoundError
 from rocketmq_aio.instance.client_instance import MQClientInstance
-from rocketmq_aio.model.properties import KEYS, PRIORITY, RESERVED, SHARDING_KEY, TAGS
+from rocketmq_aio.model.properties import KEYS, LMQ_NAMES, PRIORITY, RESERVED, SHARDING_KEY, TAGS
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.spark.arrow.batch_entries import ID_BYTES
 from rocketmq_aio.spark.arrow.row_encoder import MOST_PROPERTIES
@@ -96,7 +96,8 @@ def user_properties(*excluded: str) -> Column:
     dropped = [*sorted(RESERVED), *excluded]
 
     def keep(name: Column, value: Column) -> Column:
-        return ~name.isin(dropped) & (F.trim(name) != "") & (F.trim(value) != "")
+        invalid = (name == LMQ_NAMES) & value.contains("/")  # the sink rejects it
+        return ~name.isin(dropped) & (F.trim(name) != "") & (F.trim(value) != "") & ~invalid
 
     return F.map_filter("properties", keep)
 
@@ -160,13 +161,22 @@ class TopicGrowth:
         self._before = end_offsets(connection, self._topics)
 
     def problems(self, sent: int) -> list[str]:
-        """Wait up to `STORED_SECONDS` for *sent* messages; return a problem if some are missing."""
+        """Wait up to `STORED_SECONDS` for *sent* messages; return a problem if some are missing.
+
+        It is a problem, too, if they cannot be counted: what was sent is sent.
+        """
         deadline = time.monotonic() + STORED_SECONDS
-        while (stored := self.stored()) < sent and time.monotonic() < deadline:
+        while True:
+            try:
+                stored = self.stored()
+                found = f"{stored} are stored"
+            except RocketMQError as error:
+                stored, found = -1, f"the stored ones could not be counted: {error}"
+            if stored >= sent:
+                return []
+            if time.monotonic() >= deadline:
+                return [f"{', '.join(self._topics)}: {sent} messages were sent, {found}"]
             time.sleep(POLL_SECONDS)
-        if stored >= sent:
-            return []
-        return [f"{', '.join(self._topics)}: {sent} messages were sent, {stored} are stored"]
 
     def stored(self) -> int:
         """Return by how many messages the topics have grown so far."""

@@ -150,19 +150,18 @@ class Metadata:
     async def _queues_of(self, topic: str) -> list[Queue] | None:
         """Return the queues of *topic*; None if it does not exist."""
         try:
-            queues = await self._retry(topic, lambda: self._consumer.message_queues(topic))
+            route = await self._retry(topic, lambda: self._instance.routes.fetch_merged(topic))
         except RouteNotFoundError:
             return None if await self._is_gone(topic) else []
         except NameServerUnavailableError as error:
-            route = self._instance.routes.known(topic)
-            if route is None:
+            known = self._instance.routes.known(topic)
+            if known is None:
                 raise
             self._warn_once.warn("name_servers_away", None, reason=str(error))
-            return list(map(_queue_key, route.subscribe_queues))
+            return list(map(_queue_key, known.subscribe_queues))
         self._warn_once.retain("name_servers_away", frozenset())
-        if (route := self._instance.routes.known(topic)) is not None:
-            self._brokers[topic] = set(route.brokers)
-        return list(map(_queue_key, queues))
+        self._brokers[topic] = set(route.brokers)
+        return list(map(_queue_key, route.subscribe_queues))
 
     async def _is_gone(self, topic: str) -> bool:
         """Whether no name server has the topic, though its brokers are registered.
@@ -260,8 +259,8 @@ class Metadata:
             result = await self._consumer.pull(queue, offset, count)
         return result
 
-    async def group_members(self, topics: Iterable[str]) -> set[str]:
-        """Return the client ids of the live members of the group."""
+    async def group_members(self, topics: Iterable[str]) -> set[str] | None:
+        """Return the client ids of the live members of the group; None if no master is known."""
         group = self._options.connection.group
 
         async def member_ids(address: str) -> list[str]:
@@ -271,7 +270,7 @@ class Metadata:
         routes = map(self._instance.routes.known, topics)
         masters = {each for route in routes if route is not None for each in route.masters}
         found = await _gather(sorted(masters), member_ids)
-        return {each for ids in found.values() for each in ids}
+        return {each for ids in found.values() for each in ids} if found else None
 
     def retry_pauses(self, server: str | None = None) -> Iterator[float]:
         """Yield the seconds before each retry; *server* is a broker, a topic, or empty."""
@@ -344,24 +343,30 @@ def _queue_key(queue: MessageQueue) -> Queue:
 
 async def listed_topics(instance: MQClientInstance, pattern: str) -> list[str]:
     """Return the current topics whose whole name matches *pattern*."""
-    command = await instance.name_servers.request(GetAllTopics())
-    names = names_inside(instance.remoting.namespace, read_body(command.body, TopicList).topic_list)
-    servers = await _cluster_info(instance)
+    commands = await instance.name_servers.request_all(GetAllTopics())
+    listed = {name for each in commands for name in read_body(each.body, TopicList).topic_list}
+    names = names_inside(instance.remoting.namespace, listed)
     # Brokers create topics named after themselves and their cluster.
-    return matching(names, pattern, {*servers.broker_addr_table, *servers.cluster_addr_table})
+    servers = {
+        name
+        for each in await _cluster_infos(instance)
+        for name in (*each.broker_addr_table, *each.cluster_addr_table)
+    }
+    return matching(names, pattern, servers)
 
 
 async def registered_brokers(instance: MQClientInstance) -> set[str]:
     """Return the names of the registered brokers; none if no name server answers."""
     try:
-        return set((await _cluster_info(instance)).broker_addr_table)
+        return {name for each in await _cluster_infos(instance) for name in each.broker_addr_table}
     except RocketMQError:
         return set()
 
 
-async def _cluster_info(instance: MQClientInstance) -> ClusterInfoBody:
-    command = await instance.name_servers.request(GetClusterInfo())
-    return read_body(command.body, ClusterInfoBody)
+async def _cluster_infos(instance: MQClientInstance) -> list[ClusterInfoBody]:
+    """Return the brokers by name server: one that has just restarted lacks some."""
+    commands = await instance.name_servers.request_all(GetClusterInfo())
+    return [read_body(each.body, ClusterInfoBody) for each in commands]
 
 
 def matching(names: Iterable[str], pattern: str, servers: set[str]) -> list[str]:

@@ -56,8 +56,7 @@ class MicroBatches:
 
     async def fix_target(self) -> None:
         """Let the stream end where the queues end now."""
-        topics = await self._metadata.topics()
-        self._losses.check_gone(topics.gone)
+        topics = await self._metadata.topics()  # `end_after` finds deleted ones: it has the offsets
         await self._metadata.wait_indexed(topics.queues)
         extents = complete(await self._metadata.extents(topics.queues))
         self._target = _maxima(extents)
@@ -100,7 +99,7 @@ class MicroBatches:
             extents = results.values
             moved = await self._corrected(start, extents)
             self._warn_missing(start.end, extents)
-            starts = self._new_queues(start, extents)
+            starts = await self._new_queues(start, extents)
             starts |= {queue: at for queue, at in moved.items() if at < start.end[queue]}
             positions = {**start.end, **moved, **starts}
         seen, self.latest = self.latest, StreamOffset(end=positions | _maxima(extents))
@@ -123,7 +122,7 @@ class MicroBatches:
 
     async def publish(self, reached: StreamOffset) -> None:
         """Commit *reached* for the group; failures are logged: only monitoring uses them."""
-        if not self._options.commit_offsets:
+        if not self._options.commit_offsets or not self._group_is_unused:
             return
         read = {MessageQueue(*q): at for q, at in reached.end.items() if selects(self._options, q)}
         if not read:
@@ -150,11 +149,12 @@ class MicroBatches:
         """Raise `ConfigError` for ``commitOffsets`` if live members of the group would be moved."""
         if self._group_is_unused:
             return
-        if members := await self._metadata.group_members({queue[0] for queue in topics.queues}):
+        members = await self._metadata.group_members({queue[0] for queue in topics.queues})
+        if members:
             group, names = self._options.connection.group, ", ".join(sorted(members)[:3])
             reason = f"group {group!r} has live members ({names}), whose position it would move"
             raise ConfigError("commitOffsets", True, f"{reason}: use another group")
-        self._group_is_unused = True
+        self._group_is_unused = members is not None
 
     async def _start_offsets(self, topics: TopicQueues, extents: Mapping[Queue, Extent]) -> Offsets:
         """Return the start offsets of the stream, which never change once they are checkpointed."""
@@ -171,13 +171,23 @@ class MicroBatches:
         named, by_time = self._options.starting_offsets, self._options.starting_offsets_by_timestamp
         return {*(named if isinstance(named, dict) else ()), *by_time}
 
-    def _new_queues(self, start: StreamOffset, extents: Mapping[Queue, Extent]) -> Offsets:
-        """Return the minimum offsets of queues that were added since."""
-        return {
-            queue: extent.minimum
-            for queue, extent in extents.items()
-            if queue not in start.end and (self._target is None or queue in self._target)
-        }
+    async def _new_queues(self, start: StreamOffset, extents: dict[Queue, Extent]) -> Offsets:
+        """Return the start offsets of queues that were added since.
+
+        Queues that cannot be searched now are removed from *extents*.
+        """
+        new = [
+            queue
+            for queue in extents.keys() - start.end.keys()
+            if self._target is None or queue in self._target
+        ]
+        if start.since is None:
+            return {queue: extents[queue].minimum for queue in new}
+        # The broker may have been away at the start, and have older messages.
+        found = await self._metadata.offsets_at(dict.fromkeys(new, start.since), extents)
+        for queue in set(new) - found.values.keys():
+            del extents[queue]
+        return found.values
 
     async def _corrected(self, start: StreamOffset, extents: dict[Queue, Extent]) -> Offsets:
         """Return the resume offsets of positions that do not exist any more."""
@@ -258,7 +268,8 @@ class MicroBatches:
         times = (await self._metadata.stored_at(last)).values
         stored = {queue: time for queue, time in start.stored.items() if queue in same}
         stored |= {queue: time for queue, time in times.items() if time is not None}
-        return StreamOffset(end=end, starts=starts, stored=stored)
+        since = self._options.starting_timestamp if start.at_start else start.since
+        return StreamOffset(end=end, starts=starts, stored=stored, since=since)
 
     def _warn_missing(
         self, held: Mapping[Queue, int | None], extents: Mapping[Queue, Extent]

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from rocketmq_aio.instance.routes import read_route
+from rocketmq_aio.instance.routes import merge_routes, read_route
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.bodies import TopicRouteData
 from tests.unit.instance.route_data import READ, WRITE, A, B, broker, queues, route, static
 
 
@@ -155,3 +156,29 @@ def test_malformed_addresses_are_left_out_and_named(address: str) -> None:
     assert found.brokers == {"broker-a": {1: A}, "broker-b": {0: B}}
     assert found.malformed == (address,)
     assert {name for name, _ in numbers(found.publish_queues)} == {"broker-b"}
+
+
+def test_a_merged_route_has_the_brokers_of_all_and_the_first_address_of_each() -> None:
+    first = route(queues(), broker(master=A))
+    second = route(queues(), queues("broker-b"), broker(master=B), broker("broker-b", master=B))
+
+    merged = read_route("orders", merge_routes([first, second]))
+
+    assert merged.brokers == {"broker-a": {0: A}, "broker-b": {0: B}}
+    assert len(merged.subscribe_queues) == 4
+    assert merge_routes([first]) is first
+
+
+def test_a_merged_route_has_the_logical_queues_of_all() -> None:
+    whole = static({0: "broker-a", 1: "broker-b"}, total=2)
+    mappings = whole.topic_queue_mapping_by_broker or {}
+    parts = [
+        TopicRouteData(
+            queue_datas=whole.queue_datas,
+            broker_datas=whole.broker_datas,
+            topic_queue_mapping_by_broker={name: mapping},
+        )
+        for name, mapping in mappings.items()
+    ]
+
+    assert read_route("orders", merge_routes(parts)) == read_route("orders", whole)

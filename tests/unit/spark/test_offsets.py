@@ -31,13 +31,14 @@ def planned(start: StreamOffset, end: StreamOffset) -> list[tuple[object, ...]]:
     return sorted(tuple(part) for each in plan_between(start, end, OPTIONS) for part in each.ranges)
 
 
-@given(offsets, offsets, offsets)
+@given(offsets, offsets, offsets, st.none() | st.integers(0, 2**62))
 def test_offsets_survive_a_json_round_trip(
     end: dict[tuple[str, str, int], int],
     starts: dict[tuple[str, str, int], int],
     stored: dict[tuple[str, str, int], int],
+    since: int | None,
 ) -> None:
-    offset = StreamOffset(end=end, starts=starts, stored=stored)
+    offset = StreamOffset(end=end, starts=starts, stored=stored, since=since)
 
     assert StreamOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 

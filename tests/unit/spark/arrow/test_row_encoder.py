@@ -325,6 +325,10 @@ def test_a_large_record_batch_is_encoded_in_slices() -> None:
         ({"properties": pa.array([[], [("\x01", "a")]], TEXT_MAP)}, "row 11 .* properties may not"),
         ({"properties": pa.array([[], [("KEYS", "a")]], TEXT_MAP)}, "row 11 .*'KEYS' is reserved"),
         ({"properties": pa.array([None, [(" ", "a")]], TEXT_MAP)}, "row 11 .* a blank name"),
+        (
+            {"properties": pa.array([[("a", "b/c")], [("INNER_MULTI_DISPATCH", "b/c")]], TEXT_MAP)},
+            "row 11 .* light message queue holds no slash",
+        ),
         ({"properties": pa.array([[], [("a", "x" * 33_000)]], TEXT_MAP)}, "properties take 33"),
         ({"flag": pa.array([0, 2**31])}, "flag=2147483648"),
         ({"delayLevel": pa.array([0, 2**31])}, "delayLevel=2147483648: expected 0 to 2147483647"),

@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.spark.offsets import Queue
+from rocketmq_aio.spark.options.source_options import Connection
+from rocketmq_aio.spark.pipelines import sending
 from rocketmq_aio.spark.pipelines.row_counts import count_problems, split_gap
-from rocketmq_aio.spark.pipelines.sending import growth
+from rocketmq_aio.spark.pipelines.sending import TopicGrowth, growth
 from rocketmq_aio.spark.pipelines.summary import Gap, QueueCount
 
 GAP = Gap(start=10, end=20)
@@ -59,3 +63,23 @@ def test_growth_counts_new_queues_and_ignores_shrunk_queues() -> None:
     before = {("t", "b", 0): 5, ("t", "b", 1): 9}
 
     assert growth(before, {("t", "b", 0): 8, ("t", "b", 1): 0, ("t", "c", 0): 2}) == 5
+
+
+@pytest.mark.parametrize("failures", [1, 10**9])
+def test_messages_that_cannot_be_counted_are_a_problem_after_retries(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    calls: list[object] = []
+
+    def end_offsets(*_: object) -> dict[Queue, int]:
+        calls.append(_)
+        if 1 < len(calls) <= 1 + failures:
+            raise RocketMQError("broker-a is away")
+        return {("t", "b", 0): 5 * (len(calls) > 1)}
+
+    monkeypatch.setattr(sending, "end_offsets", end_offsets)
+    monkeypatch.setattr(sending, "STORED_SECONDS", 0.3)
+    topics = TopicGrowth(Connection(name_server="127.0.0.1:1"), ["t"])
+
+    counts = "t: 5 messages were sent, the stored ones could not be counted: broker-a is away"
+    assert topics.problems(5) == ([] if failures == 1 else [counts])

@@ -8,15 +8,19 @@ from collections.abc import Iterable
 
 import pytest
 
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import AuthError, NameServerUnavailableError
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.spark.options.source_options import read_options
 from rocketmq_aio.spark.read import metadata as metadata_module
 from rocketmq_aio.spark.read.data_loss import Extent
-from rocketmq_aio.spark.read.metadata import matching, selects
+from rocketmq_aio.spark.read.metadata import Metadata, matching, selects
 from tests.fakes.cluster import FakeCluster
+from tests.fakes.name_server import FakeNameServer
 from tests.unit.spark.driving import TOPIC, driving, put, put_at, queue
 from tests.unit.spark.reading import pull_response
 
@@ -84,6 +88,23 @@ async def test_known_topics_are_used_while_name_servers_are_unavailable() -> Non
             server.faults.handle(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, BUSY, times=None)
 
             assert (await driver.metadata.topics()).queues == {queue(0, topic="orders-eu")}
+
+
+async def test_brokers_missing_at_one_name_server_are_read() -> None:
+    restarted = FakeNameServer()
+    async with FakeCluster(brokers=2, topics={TOPIC: 1, "orders-eu": 1}) as cluster, restarted:
+        restarted.register(cluster.brokers[0])
+        namesrv = f"{restarted.address};{cluster.namesrv}"
+        config = ClientConfig(namesrv=namesrv)
+        async with MQClientInstance(config) as instance, PullConsumer("g", client=instance) as pull:
+            for given in ({"subscribe": TOPIC}, {"subscribePattern": "orders"}):
+                options = read_options({"nameServer": namesrv, **given}, streaming=False)
+                metadata = Metadata(instance, pull, options)
+                found = await metadata.topics()
+                extents = await metadata.extents(found.queues)
+
+                assert found.queues == {queue(0), queue(0, "broker-b")}
+                assert not extents.unavailable
 
 
 @pytest.mark.parametrize("registered", [[], ["broker-a"]])

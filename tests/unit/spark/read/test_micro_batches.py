@@ -184,6 +184,36 @@ async def test_a_new_broker_is_read_from_its_minimum() -> None:
         assert driver.ranges(first, end) == {queue(0, "broker-b"): (0, 2)}
 
 
+async def test_a_start_by_time_applies_to_queues_that_are_found_later() -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        away = cluster.brokers[1]
+        put_at(away, 1000, 2000, 3000)
+        cluster.name_server.unregister(away)
+        async with driving(cluster, startingTimestamp="2000") as driver:
+            first = through_json(await driver.end_after(START))
+        cluster.name_server.register(away)
+        async with driving(cluster, startingTimestamp="9000") as driver:  # ignored after the start
+            second = through_json(await driver.end_after(first))
+
+            assert driver.ranges(first, second) == {queue(0, "broker-b"): (1, 3)}
+            assert second.since == 2000
+
+
+async def test_a_queue_that_is_found_later_waits_until_its_start_by_time_is_known() -> None:
+    async with (
+        FakeCluster(topics={TOPIC: 1}) as cluster,
+        driving(cluster, startingTimestamp="2000") as driver,
+    ):
+        first = await driver.end_after(START)
+        cluster.create_topic(TOPIC, 2)
+        put_at(cluster.broker, 1000, 2000, number=1)
+        busy = Response(ResponseCode.SYSTEM_BUSY, remark="busy")
+        cluster.faults.handle(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, busy, times=2)
+
+        assert await driver.end_after(first) is first
+        assert driver.ranges(first, await driver.end_after(first)) == {queue(1): (1, 2)}
+
+
 @pytest.mark.parametrize("fail", ["true", "false"])
 async def test_a_queue_without_a_route_keeps_its_position(
     fail: str, caplog: pytest.LogCaptureFixture
@@ -704,6 +734,22 @@ async def test_available_now_does_not_end_while_a_broker_of_its_queues_is_unregi
             assert await driver.end_after(second) is second
 
 
+async def test_available_now_tells_unregistered_brokers_from_a_deleted_topic() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        async with driving(cluster, startingOffsets="earliest") as earlier:
+            held = await earlier.end_after(START)
+        cluster.name_server.unregister(cluster.broker)
+        script_brokers(cluster, "broker-b")
+        async with driving(cluster, startingOffsets="earliest") as driver:
+            await driver.batches.fix_target()
+
+            with pytest.raises(TargetNotReachedError, match=r"'broker-a', queue 0 "):
+                await driver.end_after(held)
+            script_brokers(cluster, "broker-a", "broker-b")
+            with pytest.raises(TopicGoneError):
+                await driver.end_after(held)
+
+
 @pytest.mark.parametrize(("fail", "registered"), [("false", False), ("true", True)])
 async def test_available_now_ends_without_removed_queues(fail: str, registered: bool) -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 2}) as cluster:
@@ -775,6 +821,26 @@ async def test_commit_offsets_rejects_a_group_with_live_members() -> None:
         async with driving(cluster, commitOffsets="true") as driver:
             with pytest.raises(ConfigError, match=r"commitOffsets=True.*10\.0\.0\.1@worker"):
                 await driver.end_after(START)
+
+
+async def test_nothing_is_committed_before_a_broker_was_asked_for_members() -> None:
+    held = StreamOffset(end={queue(0): 1})
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        cluster.broker.create_group(GROUP)
+        put(cluster.broker, 1)
+        script_brokers(cluster)
+        cluster.name_server.unregister(cluster.broker)
+        async with driving(cluster, commitOffsets="true") as driver:
+            assert await driver.end_after(held) is held
+            cluster.name_server.register(cluster.broker)
+            await driver.instance.routes.fetch(TOPIC)
+            await driver.batches.publish(held)
+            body = json.dumps({"consumerIdList": ["10.0.0.1@worker"]}).encode()
+            cluster.faults.handle("members", Response(body=body), times=None)
+
+            with pytest.raises(ConfigError, match=r"commitOffsets=True.*10\.0\.0\.1@worker"):
+                await driver.end_after(held)
+        assert cluster.broker.committed(GROUP, TOPIC, 0) is None
 
 
 # --- rate limits --------------------------------------------------------------------------------
