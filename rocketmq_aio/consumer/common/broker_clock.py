@@ -17,6 +17,10 @@ class BrokerClock:
         self._lag: float | None = None
         self._measured_at = 0.0
 
+    def forget(self) -> None:
+        """Drop the estimate, as the broker's clock was set; the next response gives another."""
+        self._lag = None
+
     def now_ms(self, now: float) -> int:
         """Return the broker's time at *now*, in ms since 1970; 0 if unknown."""
         return 0 if self._lag is None else int((now - self._lag) * 1000)

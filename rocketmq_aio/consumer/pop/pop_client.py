@@ -148,7 +148,7 @@ class PopClient:
             return Popped(*read_popped(decoded, response, source, now, age))
         if command.code not in NOTHING:
             raise self._pop_error(command, address)
-        _note_time(command, clock, requested_at, now)
+        _note_time(command, clock, requested_at, now, header.poll_time / 1000)
         return Popped([], None)
 
     def _pop_header(
@@ -307,11 +307,18 @@ class PopClient:
         return known
 
 
-def _note_time(command: Command, clock: BrokerClock, requested_at: float, now: float) -> None:
-    """Note the broker's time from a response without messages, if it has one."""
+def _note_time(
+    command: Command, clock: BrokerClock, requested_at: float, now: float, wait_seconds: float
+) -> None:
+    """Note the broker's time from a response without messages, if it has one.
+
+    Without it, and before the end of the wait, the broker counted the request as too old.
+    """
     try:
         response = read_header(command, PopMessageResponse)
     except CodecError:
         return
     if response.pop_time > 0:
         clock.note_response(response.pop_time, requested_at, now)
+    elif command.code == ResponseCode.POLLING_TIMEOUT and now - requested_at < wait_seconds:
+        clock.forget()

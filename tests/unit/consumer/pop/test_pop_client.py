@@ -13,10 +13,12 @@ from rocketmq_aio.consumer.pop.pop_client import PopClient, PopRequest
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.codes import V5_0_0
+from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import to_ext_fields
 from rocketmq_aio.protocol.receipt import parse_receipt
 from rocketmq_aio.protocol.record import decode_messages
-from rocketmq_aio.protocol.requests.pop import PopMessageResponse
+from rocketmq_aio.protocol.requests.pop import PopMessage, PopMessageResponse
 from rocketmq_aio.protocol.subscription import subscription
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, queue
 from tests.unit.consumer.pop_env import popped
@@ -87,3 +89,27 @@ def test_the_only_queue_of_a_light_topic_is_number_0_whatever_queue_stores_a_mes
     assert fault is None
     assert (message.queue, message.queue_offset) == (MessageQueue("%LMQ%jobs", "broker-a", 0), 5)
     assert str(message.receipt) == "5 1700000000000 60000 2 0 broker-a 0 5"
+
+
+async def test_a_pop_that_is_too_old_is_followed_by_one_that_does_not_wait() -> None:
+    """So the time of a broker whose clock was set ahead is measured again."""
+    times = iter([1_700_000_000_000, 0, 1_700_003_600_000, 1_700_003_600_000])
+    waits: list[int] = []
+
+    async def find_nothing(_address: str, header: PopMessage, **_how: Any) -> Command:  # noqa: ANN401 - those of `request`
+        waits.append(header.poll_time)
+        response = PopMessageResponse(
+            pop_time=next(times), invisible_time=0, revive_queue_id=0, rest_num=0
+        )
+        return Command(ResponseCode.POLLING_TIMEOUT, 0, ext=to_ext_fields(response))
+
+    instance = SimpleNamespace(
+        config=ClientConfig(),
+        routes=SimpleNamespace(master=lambda _name: "10.0.0.1:10911"),
+        remoting=SimpleNamespace(request=find_nothing, decode=None),
+    )
+    calls = PopClient(cast(MQClientInstance, instance), GROUP, start_from="earliest")
+    for _ in range(4):
+        await calls.pop(queue(-1), subscription(TOPIC, "*", 0), PopRequest(1, 60.0, 15.0), None)
+
+    assert waits == [0, 15_000, 0, 15_000]
