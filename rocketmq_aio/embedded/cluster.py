@@ -49,8 +49,8 @@ class EmbeddedCluster:
     :param auto_create_groups: members create their group, the default of brokers
     :param tls: accept TLS only
     :param accounts: enforce access control
-    :param idle_seconds: close connections without traffic for so long, by `clock`, as real servers
-        do after 120; default: never
+    :param idle_seconds: close connections without traffic, and those of producers and members
+        without a heartbeat, for so long, by `clock`, as real servers do after 120; default: never
     :param max_bytes: bytes of messages that a broker keeps; the oldest are deleted beyond
     :param host: address or name to listen on; whoever reaches it can read and write everything;
         message ids contain 127.0.0.1 instead of an IPv6 address

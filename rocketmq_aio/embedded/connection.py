@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 import struct
@@ -44,6 +45,7 @@ class ServerConnection(asyncio.Protocol):
     read its responses is not read either, and is dropped at `MAX_UNSENT_BYTES`.
 
     :ivar active_at: when data came or went last, by *now*, if that is set
+    :ivar heartbeat_at: when a registered client sent its last heartbeat, by *now*
     :ivar language: of the client, as in connection lists
     :ivar tasks: of requests that are not answered yet
     :ivar pushed: responses of the client that the server waits for, by opaque
@@ -56,6 +58,7 @@ class ServerConnection(asyncio.Protocol):
         self.client_address: tuple[str, int] = ("0.0.0.0", 0)
         self.now: Callable[[], float] | None = None
         self.active_at = 0.0
+        self.heartbeat_at = math.inf
         self.tasks: set[asyncio.Future[Any]] = set()
         self.pushed: dict[int, asyncio.Future[Command]] = {}
         self._peer = peer

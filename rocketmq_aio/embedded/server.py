@@ -69,7 +69,8 @@ class ServerOptions(TypedDict, total=False):
     :param host: address or name to listen on, and to give to clients
     :param port: default: any free one
     :param preferred_port: used instead of any other if it is free
-    :param idle_seconds: close connections without traffic for so long; default: never
+    :param idle_seconds: close connections without traffic, and those of registered clients without
+        a heartbeat, for so long; default: never
     :param clock: of the cluster; default: one of its own, as for faults and thread
     """
 
@@ -320,11 +321,12 @@ class EmbeddedServer:
         self.changed.notify()
 
     def _close_when_idle(self, connection: ServerConnection, seconds: float) -> None:
-        left = connection.active_at + seconds - self.clock.monotonic()
+        since = min(connection.active_at, connection.heartbeat_at)
+        left = since + seconds - self.clock.monotonic()
         if left > 0:
             self.clock.call_later(left, partial(self._close_when_idle, connection, seconds))
-        elif connection.is_open:
-            connection.close()
+        elif connection.is_open:  # a client that stands still would not read the rest
+            connection.abort()
 
     def received(self, connection: ServerConnection, encoding: int, command: Command) -> None:
         if command.is_response:

@@ -15,6 +15,7 @@ from rocketmq_aio.embedded.broker.pop import Hidden
 from rocketmq_aio.embedded.broker.store import StoredMessage, Topic
 from rocketmq_aio.errors import CodecError, shown
 from rocketmq_aio.protocol.record import stored_message
+from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 from rocketmq_aio.protocol.requests.operations import TopicMapping
 
 FORMAT: Final = "rocketmq_aio embedded 1"
@@ -43,6 +44,8 @@ class BrokerData(msgspec.Struct):
     half: list[tuple[int, int]]
     popped: list[Hidden] = []
     mappings: dict[str, TopicMapping] = {}
+    request_modes: list[tuple[str, str, MessageRequestMode]] = []
+    recalled: list[tuple[str, str]] = []
 
 
 class Snapshot(msgspec.Struct):
@@ -144,6 +147,8 @@ def _data(broker: EmbeddedBroker) -> BrokerData:
         half=broker.transactions.checks.items(),
         popped=list(broker.pops.invisible.values()),
         mappings=state.mappings,
+        request_modes=[(*key, mode) for key, mode in state.request_modes.items()],
+        recalled=list(broker.timers.recalled),
     )
 
 
@@ -190,11 +195,13 @@ def _restore(broker: EmbeddedBroker, data: BrokerData) -> None:
         group = state.create_group(name)  # the file may be of a broker of another version
         group.update({key: value for key, value in settings.items() if key in group})
     state.committed.update({(group, topic, at): to for group, topic, at, to in data.committed})
-    state.settings.update(data.settings)
+    state.update_settings(data.settings)
     state.mappings.update(data.mappings)
+    state.request_modes.update({(topic, group): mode for topic, group, mode in data.request_modes})
     for due_ms, log_offset in data.delayed:
         broker.delays.waiting.add(due_ms, log_offset)
     for due_ms, log_offset in data.timed:
         broker.timers.waiting.add(due_ms, log_offset)
+    broker.timers.recalled.update(dict.fromkeys(data.recalled))
     broker.transactions.restore(data.half)
     broker.pops.restore(data.popped)

@@ -8,7 +8,12 @@ from typing import Final, Protocol
 import msgspec
 
 from rocketmq_aio.admin.server_results import HAClient, HASlave, HAStatus, read_properties
-from rocketmq_aio.embedded.broker.state import RATE_SECONDS, BrokerState
+from rocketmq_aio.embedded.broker.state import (
+    AUTO_CREATE_GROUPS,
+    AUTO_CREATE_TOPICS,
+    RATE_SECONDS,
+    BrokerState,
+)
 from rocketmq_aio.embedded.handlers import answers, reads
 from rocketmq_aio.embedded.responses import Response, properties_body
 from rocketmq_aio.protocol.codes import MASTER_ID, RequestCode
@@ -38,8 +43,6 @@ KEPT_SETTINGS: Final = {
     "useTLS": "false",
 }
 # These have one:
-AUTO_CREATE_TOPICS: Final = "autoCreateTopicEnable"
-AUTO_CREATE_GROUPS: Final = "autoCreateSubscriptionGroup"
 PERMISSION: Final = "brokerPermission"
 PERMISSIONS: Final = tuple(map(str, range(8)))
 SETTINGS: Final = KEPT_SETTINGS | {
@@ -104,12 +107,14 @@ class AdminProcessor:
     @reads(Command, RequestCode.UPDATE_BROKER_CONFIG)
     def update_config(self, command: Command) -> None:
         """Store settings; unknown names and impossible values are ignored, as by real brokers."""
-        for name, value in read_properties(command.body).items():
-            if name in self._defaults and (name != PERMISSION or value in PERMISSIONS):
-                self._state.settings[name] = value
-        state = self._state
-        state.auto_create_topics = state.enabled(AUTO_CREATE_TOPICS, state.auto_create_topics)
-        state.auto_create_groups = state.enabled(AUTO_CREATE_GROUPS, state.auto_create_groups)
+        given = read_properties(command.body)
+        self._state.update_settings(
+            {
+                name: value
+                for name, value in given.items()
+                if name in self._defaults and (name != PERMISSION or value in PERMISSIONS)
+            }
+        )
 
     @answers(RequestCode.GET_BROKER_RUNTIME_INFO)
     def runtime_info(self) -> object:

@@ -90,17 +90,18 @@ class EmbeddedBroker(EmbeddedServer):
             self.acl = AccessControl(self.version, cluster, accounts)
             self.transactions = TransactionProcessor(self.state, self._send_check)
             self.pops = PopProcessor(self.state)
+            self.delays = DelayLevels(store)
+            self.timers = TimerProcessor(self.state)
         else:
             master.replicas.append(self)
             self.copies.append(self)
             self.broker_id = len(master.replicas)
             self.state, self.acl = master.state, master.acl
             self.transactions, self.pops = master.transactions, master.pops
+            self.delays, self.timers = master.delays, master.timers
         self.members = ClientProcessor(self.state, self._notify_members)
         self.assignments = AssignmentProcessor(self.state, self.members)
         self.locks = LockProcessor(self.clock)
-        self.delays = DelayLevels(self.state.store)
-        self.timers = TimerProcessor(self.state)
         self.static_topics = StaticTopics(self.state, self.run_handler)
         self._handlers = handlers_of(self.version.major, *self._processors())
 

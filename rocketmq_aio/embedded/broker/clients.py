@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 from rocketmq_aio.embedded.broker.filters import FilterError, compile_sql
@@ -50,6 +51,8 @@ class ClientProcessor:
     @handles(RequestCode.HEART_BEAT)
     def heartbeat(self, command: Command, connection: ServerConnection) -> Response:
         data = read_body(command.body, HeartbeatData)
+        if connection.now is not None and (data.producer_data_set or data.consumer_data_set):
+            connection.heartbeat_at = connection.now()
         client = groups.ConnectionBody(
             client_id=data.client_id,
             client_addr="{}:{}".format(*connection.client_address),
@@ -73,6 +76,10 @@ class ClientProcessor:
             self._remove_producer(header.producer_group, connection.number)
         if header.consumer_group is not None:
             self._remove(header.consumer_group, connection.number)
+        number = connection.number
+        registered = any(number in members for members in self.producers.values())
+        if not registered and not any(number in each.members for each in self.groups.values()):
+            connection.heartbeat_at = math.inf  # it may go on without heartbeats
         return Response()
 
     @reads(groups.GetConsumerListByGroup)

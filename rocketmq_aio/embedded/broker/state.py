@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -34,6 +34,8 @@ NEW_GROUP_5: Final[dict[str, Any]] = {
 ONLY_IN_5: Final = """consumeMessageOrderly consumeTimeoutMinute groupRetryPolicy groupSysFlag
     attributes""".split()
 NEW_GROUP: Final = {name: NEW_GROUP_5[name] for name in NEW_GROUP_5 if name not in ONLY_IN_5}
+AUTO_CREATE_TOPICS: Final = "autoCreateTopicEnable"
+AUTO_CREATE_GROUPS: Final = "autoCreateSubscriptionGroup"
 ILLEGAL_OPERATION: Final = 604
 INVALID_PARAMETER: Final = 29  # since 5.3.2; earlier brokers return 1
 
@@ -148,6 +150,12 @@ class BrokerState:
         topic = RETRY_PREFIX + group
         queues = self.group_setting(group, "retryQueueNums")
         return self.store.ensure_topic(topic, queues, UNIT_GROUP if unit else 0)
+
+    def update_settings(self, settings: Mapping[str, str]) -> None:
+        """Store settings of an administrator, and apply those that have an effect."""
+        self.settings.update(settings)
+        self.auto_create_topics = self.enabled(AUTO_CREATE_TOPICS, self.auto_create_topics)
+        self.auto_create_groups = self.enabled(AUTO_CREATE_GROUPS, self.auto_create_groups)
 
     def enabled(self, setting: str, default: bool) -> bool:
         """Return a setting of the broker that is on or off."""

@@ -29,12 +29,13 @@ class TimerProcessor:
     """Delivers messages at their times.
 
     :ivar waiting: log offsets of messages that are not due
+    :ivar recalled: topics and keys of recalled messages that are not due
     """
 
     def __init__(self, state: BrokerState) -> None:
         self.recall_enabled = False
         self._state = state
-        self._recalled: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self.recalled: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.waiting = DelayQueue[int](
             state.clock, self._deliver, lambda log_offset: log_offset >= state.store.log_start
         )
@@ -85,9 +86,9 @@ class TimerProcessor:
             raise ErrorResponse(
                 "recall failed, topic, broker or timestamp invalid", ILLEGAL_OPERATION
             )
-        self._recalled[topic, key] = None
-        if len(self._recalled) > MAX_RECALLED:
-            self._recalled.popitem(last=False)
+        self.recalled[topic, key] = None
+        if len(self.recalled) > MAX_RECALLED:
+            self.recalled.popitem(last=False)
         return RecallMessageResponse(msg_id=key, region_id=REGION)
 
     def _deliver(self, log_offset: int) -> None:
@@ -98,7 +99,7 @@ class TimerProcessor:
         message = real_message(stored)
         del message.properties[TIMER_OUT_MS]
         recalled = message.topic, message.properties[UNIQ_KEY]
-        if recalled in self._recalled:
-            del self._recalled[recalled]
+        if recalled in self.recalled:
+            del self.recalled[recalled]
         elif store.queue(message.topic, message.queue_id) is not None:
             store.append(message)

@@ -161,9 +161,12 @@ class TransactionProcessor:
         self._state.store.append(visible)
 
     def _is_late(self, half: StoredMessage) -> bool:
-        """Whether the immunity time that the producer asked for is over (5.x)."""
+        """Whether the immunity time that the producer asked for is over (5.x).
+
+        Real brokers count from the producer's time, which does not follow a moved clock.
+        """
         seconds = number(half.properties, IMMUNITY)
-        age_ms = self._state.clock.now_ms() - real_message(half).born_ms
+        age_ms = self._state.clock.now_ms() - half.store_ms
         return self._state.version.is_5 and 0 < seconds * 1000 < age_ms
 
     def _halves(self, message_id: str) -> list[StoredMessage]:

@@ -134,6 +134,18 @@ async def test_transactions_are_checked_without_a_request_of_the_test(
     assert checked == [b"sale"] * len(checked)
 
 
+async def test_transactions_of_a_moved_clock_keep_their_immunity_time(
+    cluster: EmbeddedCluster,
+) -> None:
+    cluster.clock.advance(HOUR)
+    env = env_of(cluster)
+    async with env.client() as client:
+        half = await halves.send_half(client, env, CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+        decided = await client.ask(halves.end(env, half, TRANSACTION_ROLLBACK))
+
+    assert decided.code == 0
+
+
 async def test_a_half_message_is_discarded_after_too_many_checks(cluster: EmbeddedCluster) -> None:
     env = env_of(cluster)
     async with env.client() as client:

@@ -13,17 +13,19 @@ import pytest
 from rocketmq_aio.embedded.broker.locks import KEPT_SECONDS
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS
+from rocketmq_aio.model.properties import encode_properties
 from rocketmq_aio.protocol.bodies import MAX_QUEUES
 from rocketmq_aio.protocol.requests.admin import CreateTopic
-from rocketmq_aio.protocol.requests.groups import GetRouteInfo, LockBatchMQ
+from rocketmq_aio.protocol.requests.groups import GetRouteInfo, LockBatchMQ, UnregisterClient
 from rocketmq_aio.protocol.requests.offsets import (
     GetMaxOffset,
     QueryConsumerOffset,
     UpdateConsumerOffset,
 )
-from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack, EndTransaction
+from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack, EndTransaction, RecallMessage
 from tests.fakes.conformance.case_env import CaseEnv, pull_header, send_header
 from tests.fakes.conformance.locking import body as lock_body, lock
+from tests.fakes.conformance.membership import heartbeat, members
 from tests.fakes.conformance.popping import pop_header
 from tests.fakes.raw_client import RawClient
 from tests.history import Resources
@@ -164,6 +166,27 @@ async def test_idle_connections_are_closed_if_the_cluster_shall() -> None:
             await idle.ask(MAX_OFFSET)
 
         assert (await busy.ask(MAX_OFFSET)).code == 0
+
+
+async def test_members_without_heartbeats_leave_although_they_pull() -> None:
+    async with (
+        EmbeddedCluster(topics={"orders": 1}, idle_seconds=120) as cluster,
+        RawClient(cluster.broker.address) as silent,
+        RawClient(cluster.broker.address) as member,
+        RawClient(cluster.broker.address) as left,
+    ):
+        for number, client in enumerate((silent, member, left)):
+            await heartbeat(client, CASE_ENV, f"c@{number}")
+        await left.ask(UnregisterClient(client_id="c@2", consumer_group="billing"))
+        for _ in range(2):
+            cluster.clock.advance(70)
+            await heartbeat(member, CASE_ENV, "c@1")
+            await left.ask(MAX_OFFSET)
+            with suppress(ConnectionResetError, EOFError):
+                await silent.ask(MAX_OFFSET)
+
+        assert await members(member, CASE_ENV) == ["c@1"]
+        assert (await left.ask(MAX_OFFSET)).code == 0
 
 
 async def test_a_topic_of_too_many_queues_is_refused(cluster: EmbeddedCluster) -> None:
@@ -327,6 +350,25 @@ async def test_a_promoted_replica_is_the_master(replicated: EmbeddedCluster) -> 
     async with RawClient(old.address) as at_old:
         assert (await at_old.ask(send_header(CASE_ENV), b"three")).code == 0
     assert [each.body for each in old.messages("orders", 0)] == [b"one", b"two", b"three"]
+
+
+async def test_a_promoted_replica_recalls_timed_messages_of_its_master() -> None:
+    async with EmbeddedCluster(replicas=1, topics={"orders": 1}) as cluster:
+        old, (new,) = cluster.broker, cluster.broker.replicas
+        old.timers.recall_enabled = True
+        properties = encode_properties({"TIMER_DELAY_SEC": "3600", "UNIQ_KEY": "A1"})
+        async with RawClient(old.address) as client:
+            sent = await client.ask(send_header(CASE_ENV, properties=properties), b"later")
+        old.kill()
+        new.promote()
+        recall = RecallMessage(
+            topic="orders", recall_handle=sent.ext_fields()["recallHandle"], producer_group="shop"
+        )
+        async with RawClient(new.address) as client:
+            assert (await client.ask(recall)).code == 0
+        cluster.clock.advance(2 * 3600)
+
+        assert new.messages("orders") == []
 
 
 async def test_a_replica_rejects_writes_like_real_ones(replicated: EmbeddedCluster) -> None:

@@ -17,6 +17,7 @@ from rocketmq_aio import (
 )
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.embedded.snapshot import SnapshotError, load_snapshot, save_snapshot
+from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 from tests.fakes.conformance.case_env import CaseEnv
 from tests.fakes.conformance.popping import LONG_MILLIS, ack_header, bodies, pop
 from tests.fakes.raw_client import RawClient
@@ -141,6 +142,26 @@ async def test_delayed_messages_and_open_transactions_survive(file: Path) -> Non
 
     assert half.body == b"half"
     assert sorted(bodies) == [b"level", b"timed"]
+
+
+async def test_recalls_request_modes_and_settings_of_the_broker_survive(file: Path) -> None:
+    async with EmbeddedCluster(topics={"orders": 1}) as cluster:
+        broker = cluster.broker
+        broker.state.update_settings({"autoCreateTopicEnable": "false"})
+        broker.assignments.modes["orders", "billing"] = MessageRequestMode.POP
+        broker.timers.recall_enabled = True
+        async with Producer("shop", namesrv=cluster.namesrv) as producer:
+            sent = await producer.send(Message("orders", b"recalled", delay_seconds=60))
+            await producer.recall("orders", sent.recall_handle)
+    save_snapshot(cluster.brokers, file)
+
+    async with loaded(file) as cluster:
+        cluster.clock.advance(61)
+        state = cluster.broker.state
+
+        assert cluster.broker.messages("orders") == []
+        assert not state.auto_create_topics
+        assert state.request_modes == {("orders", "billing"): MessageRequestMode.POP}
 
 
 def test_without_a_file_nothing_is_loaded(file: Path) -> None:

@@ -86,6 +86,10 @@ def anyio_backend():
     return "asyncio"
 
 
+def test_faults(rocketmq_faults, rocketmq_topic):
+    rocketmq_faults.refuse(None, times=None)
+
+
 def test_fresh(rocketmq, rocketmq_fresh_cluster):
     rocketmq_fresh_cluster.brokers[0].kill()
     assert rocketmq.namesrv != rocketmq_fresh_cluster.namesrv
@@ -113,7 +117,7 @@ def test_fixtures_run_the_embedded_broker_by_default(
 
     result = pytester.runpytest_subprocess("-W", "error", *options)
 
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=4)
 
 
 @pytest.mark.parametrize(
