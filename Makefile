@@ -18,8 +18,9 @@ READY := .venv/.ready
 PARALLEL ?= 3
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/pytest -n $(PARALLEL) $(BY_FILE)
-# Tests without servers of their own mostly wait.
 UNIT_PYTEST := $(BIN)/pytest -n 4 $(BY_FILE)
+# Tests of faults and on the embedded broker mostly wait, and each has its own servers.
+WAITING_PYTEST := $(BIN)/pytest -n 8 --dist worksteal
 # A Spark session uses two processors, and fails if its Python processes take 10 s to start.
 SPARK_PYTEST := $(BIN)/pytest -n 2 $(BY_FILE)
 # Read, stream and write; the other Spark tests, and what is rejected before a request, do not
@@ -58,7 +59,7 @@ test: test-unit test-core test-faults test-embedded test-broker test-spark
 
 test-quick: $(READY)
 	$(UNIT_PYTEST) -m "not long" -k "not uvloop" tests/unit tests/faults
-	$(PYTEST) $(QUICK_BROKER_TESTS) examples/billing --rocketmq-backend embedded
+	$(WAITING_PYTEST) $(QUICK_BROKER_TESTS) examples/billing --rocketmq-backend embedded
 
 test-unit: $(READY)
 	$(UNIT_PYTEST) tests/unit
@@ -68,20 +69,20 @@ test-core: $(READY)
 	$(PYTEST) tests/core
 
 test-faults: $(READY)
-	$(UNIT_PYTEST) tests/faults
+	$(WAITING_PYTEST) tests/faults
 
 # The embedded broker: where versions differ, and the official clients.  All broker tests, except
 # those that need a real broker, run on it with EMBEDDED_TESTS="tests/broker examples/billing".
 test-embedded: $(READY)
 	set -e; for version in $(VERSIONS); do \
-	  $(PYTEST) $(EMBEDDED_TESTS) --rocketmq-backend embedded --rocketmq-version $$version; \
+	  $(WAITING_PYTEST) $(EMBEDDED_TESTS) --rocketmq-backend embedded --rocketmq-version $$version; \
 	done
 
-# On 5.x with the essential topologies, whose servers mostly wait for each other.
+# On 5.x with the essential topologies: first, because they take longest and mostly wait.
 test-broker: $(READY)
 	failed=; for version in $(VERSIONS); do \
 	  case $$version in 4.*) topologies=;; *) topologies=tests/topologies;; esac; \
-	  $(PYTEST) tests/broker examples/billing $$topologies -m "essential or not topologies" $(addprefix --ignore=,$(ONLY_EMBEDDED)) --rocketmq-version $$version || failed="$$failed $$version"; \
+	  $(PYTEST) $$topologies tests/broker examples/billing -m "essential or not topologies" $(addprefix --ignore=,$(ONLY_EMBEDDED)) --rocketmq-version $$version || failed="$$failed $$version"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
 # The clients on versions that `make test` does not use; every version runs even if one fails.
