@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import socket
 import ssl
 from collections import deque
 from contextlib import suppress
@@ -222,7 +223,7 @@ class EmbeddedServer:
         if self._server is None:
             return
         self._closing, self._server = self._server, None
-        self._closing.close()
+        _close(self._closing)
         self._frozen = False
         current = asyncio.current_task()
         for connection in list(self.connections.values()):
@@ -419,3 +420,20 @@ class EmbeddedServer:
                 connection.close()
         elif isinstance(outcome, Close):
             (connection.reset if outcome.reset else connection.close)()
+
+
+def _close(server: asyncio.Server) -> None:
+    """Refuse connections from now on.
+
+    A closed server of asyncio loses a connection that it has accepted, but not made yet (CPython
+    issue 109564); it is made first, and aborted by `EmbeddedServer.opened`.
+    """
+    loop = asyncio.get_running_loop()
+    accepting = [loop.remove_reader(each.fileno()) for each in server.sockets]
+    if not any(accepting):
+        server.close()  # of uvloop, which makes a connection when it accepts it
+        return
+    for each in server.sockets:
+        with suppress(OSError):  # not on each system; the queue of the socket is closed soon
+            each.shutdown(socket.SHUT_RD)
+    loop.call_soon(server.close)

@@ -220,6 +220,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> Any:
         return self.network.listen(protocol_factory, host, port)
 
+    def remove_reader(self, fd: Any) -> bool:
+        return False  # a listening socket of the network has none
+
 
 class SimulatedThreads(Executor):
     """Executor whose calls run in the event loop, at a time soon."""
