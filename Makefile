@@ -15,7 +15,7 @@ BACKEND ?= embedded
 BIN := .venv/bin
 READY := .venv/.ready
 # Parallel test processes; each has its own servers, about 1 GB.
-PARALLEL ?= 3
+PARALLEL ?= 4
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/pytest -n $(PARALLEL) $(BY_FILE)
 UNIT_PYTEST := $(BIN)/pytest -n 4 $(BY_FILE)
