@@ -45,6 +45,7 @@ from rocketmq_aio.protocol.requests.pop import (
 )
 from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack
 from rocketmq_aio.protocol.subscription import Subscription
+from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.remoting.response_errors import broker_error
 
 POP_SLACK_SECONDS: Final = 10.0
@@ -56,6 +57,7 @@ NOTHING: Final = (
 )
 # Errors after which the same request may succeed later.
 PASSING: Final = (BusyError, ConnectionLostError, NotConnectedError, RequestTimeoutError)
+ACKS_PER_BROKER: Final = 16  # in flight, if the broker takes one message per request
 STRAIGHT_TO_DEAD_LETTERS: Final = -1
 FROM: Final = {"earliest": 0, "latest": 1}
 OLD_BROKER: Final = "popping needs a broker of RocketMQ 5.0 or newer"
@@ -219,17 +221,20 @@ class PopClient:
     async def _ack_one_by_one(
         self, address: str, messages: Sequence[PoppedMessage]
     ) -> dict[PoppedMessage, RocketMQError]:
-        failed: dict[PoppedMessage, RocketMQError] = {}
-        for number, message in enumerate(messages):
+        passing: RocketMQError | None = None
+
+        async def ack(message: PoppedMessage) -> None:
+            nonlocal passing
+            if passing is not None:  # it would fail too, after its own timeout
+                raise passing.with_traceback(None)
             try:
-                await self._remoting.request_checked(
-                    address, AckMessage(**self._receipt_fields(message))
-                )
-            except PASSING as error:  # the others would fail too, each after its own timeout
-                return failed | dict.fromkeys(messages[number:], error)
-            except RocketMQError as error:
-                failed[message] = error
-        return failed
+                header = AckMessage(**self._receipt_fields(message))
+                await self._remoting.request_checked(address, header)
+            except PASSING as error:
+                passing = error
+                raise
+
+        return (await gather_limited(ack, messages, ACKS_PER_BROKER)).failures
 
     async def change(
         self, message: PoppedMessage, seconds: float, *, suspend: bool

@@ -221,6 +221,21 @@ async def test_a_broker_without_batch_acks_gets_single_acks(cluster: FakeCluster
     assert len(cluster.broker.requests_of(BATCH)) == 1
 
 
+async def test_single_acks_do_not_wait_for_each_other(cluster: FakeCluster) -> None:
+    cluster.faults.refuse(BATCH, 3, times=None)
+    put(cluster, *numbers(20))
+    async with popping(cluster) as consumer:
+        taken = await received(consumer, 20)
+        held = cluster.faults.hold(ACK, times=16)
+        acking = asyncio.ensure_future(consumer.ack(taken))
+        await held.wait(16)
+        held.release()
+        await acking
+
+    assert invisible(cluster) == 0
+    assert len(cluster.broker.requests_of(ACK)) == 20
+
+
 async def test_an_ack_to_a_busy_broker_is_retried(cluster: FakeCluster) -> None:
     put(cluster, "1")
     cluster.faults.refuse(ACK, times=2)
