@@ -48,6 +48,7 @@ from rocketmq_aio.remoting.inbound_requests import Reply
 
 MAX_OFFSET: Final = 2**63 - 1
 DIRECT_SECONDS: Final = 9.0  # the broker waits 10 s
+RESET_SECONDS: Final = 9.0  # a store of the application may hang; the broker does not wait
 
 logger = get_logger(__name__)
 
@@ -156,7 +157,10 @@ class BrokerRequestHandler:
             for queue, offset in read_reset_offsets(command.body).items()
             if queue.topic == header.topic and 0 <= offset <= MAX_OFFSET
         }
-        await self._client(header.group).reset_offsets(header.topic, offsets)
+        client = self._client(header.group)
+        # The queues have moved when it begins to commit; what is not committed is due again later.
+        with anyio.move_on_after(RESET_SECONDS):
+            await client.reset_offsets(header.topic, offsets)
         return OK
 
     async def _consumer_status(self, command: Command) -> Reply:

@@ -83,6 +83,14 @@ class Consumer:
         )
 
 
+class HangingConsumer(Consumer):
+    """A consumer whose offset store hangs."""
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        await super().reset_offsets(topic, offsets)
+        await asyncio.Event().wait()
+
+
 class HandlingConsumer(Consumer):
     """A consumer with a handler, which ends when a test says so."""
 
@@ -152,6 +160,18 @@ async def test_offsets_are_reset_by_the_consumer_of_the_group() -> None:
         assert answer is not None
         assert answer.code == 0
         assert made.consumer.resets == [{QUEUE: 7}]
+
+
+async def test_resets_that_hang_do_not_hold_up_other_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(requests_from_broker, "RESET_SECONDS", 0.01)
+    consumer = HangingConsumer()
+    async with asking(consumer) as made:
+        answers = [await made.broker.push(RESET, body=reset_body({QUEUE: 7})) for _ in range(9)]
+
+        assert [answer.code for answer in answers if answer] == [0] * 9
+        assert consumer.resets == [{QUEUE: 7}] * 9
 
 
 async def test_resets_that_make_no_sense_are_left_out() -> None:
