@@ -100,7 +100,7 @@ class SendContext(msgspec.Struct, kw_only=True, eq=False):
 
     group: str
     mode: str
-    messages: tuple[Message, ...]
+    messages: Sequence[Message]
     queue: MessageQueue | None = None
     notes: dict[str, Any] = {}
     outcomes: Sequence[SendResult | BaseException] = ()
@@ -129,7 +129,9 @@ class SendContext(msgspec.Struct, kw_only=True, eq=False):
         check_encoded(message.topic, take_properties(message.topic, properties, added), len(added))
         message.properties = message.properties | added
         message.encoded_properties = encode_properties(message.properties)
-        self.messages = (*self.messages[:place], message, *self.messages[place + 1 :])
+        if not isinstance(self.messages, list):  # once, not for each message of a batch
+            self.messages = list(self.messages)
+        self.messages[place] = message
 
 
 @runtime_checkable

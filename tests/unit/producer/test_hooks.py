@@ -295,6 +295,18 @@ def test_a_hook_replaces_a_property() -> None:
     assert (context.message.sharding_key, context.message.body) == ("ann", b"hello")
 
 
+def test_properties_of_a_batch_are_added_without_copying_it_each_time() -> None:
+    given = (ORDER,) * 3
+    context = SendContext(group="shop", mode="send_batch", messages=given)
+    context.add_properties({"signed": "by-0"}, 0)
+    messages = context.messages
+    context.add_properties({"signed": "by-2"}, 2)
+
+    assert context.messages is messages
+    assert [each.properties.get("signed") for each in messages] == ["by-0", None, "by-2"]
+    assert given == (ORDER,) * 3
+
+
 @pytest.mark.parametrize("added", [{"UNIQ_KEY": "1"}, {"a": "b\x01c"}, {"a\x02": "b"}, {"a": " "}])
 def test_a_hook_cannot_add_invalid_properties(added: dict[str, str]) -> None:
     context = SendContext(group="shop", mode="send", messages=(ORDER,))
