@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextvars import copy_context
@@ -34,6 +35,14 @@ async def run_in_thread(threads: Executor | None, function: Callable[..., T], *a
             raise
         # A thread that became idle meanwhile has begun the call.
     return await asyncio.wrap_future(called)
+
+
+async def call_in_thread(
+    threads: Executor, function: Callable[..., object], *args: object
+) -> object:
+    """Return the result of *function*, awaited in the event loop if it is awaitable."""
+    result = await run_in_thread(threads, function, *args)
+    return await result if inspect.isawaitable(result) else result
 
 
 def _call(called: Future[T], function: Callable[[], T]) -> None:

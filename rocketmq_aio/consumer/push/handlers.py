@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from time import monotonic
@@ -19,7 +18,7 @@ from rocketmq_aio.model.codec import Codec, V
 from rocketmq_aio.model.errors import CopyableException
 from rocketmq_aio.model.message import MessageExt, decode_all
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.remoting.threads import run_in_thread
+from rocketmq_aio.remoting.threads import call_in_thread
 
 MessageHandler: TypeAlias = Callable[[MessageExt[V]], Awaitable[object] | object]
 """`on_message`: takes a message; plain or async."""
@@ -178,7 +177,7 @@ class Handler:
 def _calling_one(handler: MessageHandler, threads: Executor | None) -> Call:
     if threads is None:  # await the handler's own coroutine, without another around it
         return lambda messages: cast(Awaitable[object], handler(messages[0]))
-    return lambda messages: _in_thread(threads, handler, messages[0])
+    return lambda messages: call_in_thread(threads, handler, messages[0])
 
 
 def _calling_batch(handler: BatchHandler, threads: Executor | None) -> Call:
@@ -189,19 +188,12 @@ def _calling_batch(handler: BatchHandler, threads: Executor | None) -> Call:
         if threads is None:
             result = await handler(given, context)  # type: ignore[misc]  # it is async
         else:
-            result = await _in_thread(threads, handler, given, context)
+            result = await call_in_thread(threads, handler, given, context)
         if is_retry_request(result):
             return result
         return context if context.says_more else None
 
     return call
-
-
-async def _in_thread(threads: Executor, handler: Callable[..., object], *args: object) -> object:
-    outcome = await run_in_thread(threads, handler, *args)
-    if inspect.isawaitable(outcome):  # a plain function that returns a coroutine
-        outcome = await outcome
-    return outcome
 
 
 def decoding(call: Call, codec: Codec) -> Call:

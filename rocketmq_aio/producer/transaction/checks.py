@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import anyio
 
@@ -27,7 +26,7 @@ from rocketmq_aio.producer.transaction.half_message import (
 from rocketmq_aio.producer.transaction.transaction_log import TransactionLog
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
 from rocketmq_aio.remoting.background_tasks import call_isolated
-from rocketmq_aio.remoting.threads import run_in_thread
+from rocketmq_aio.remoting.threads import call_in_thread
 
 logger = get_logger(__name__)
 
@@ -179,10 +178,8 @@ class TransactionChecks:
 
     async def _run_function(self, message: MessageExt) -> object:
         if self._is_async:
-            state: object = self._check(message)
-        else:
-            if self._threads is None:
-                name = "transaction-check"
-                self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix=name)
-            state = await run_in_thread(self._threads, self._check, message)
-        return await state if inspect.isawaitable(state) else state
+            return await cast("Awaitable[object]", self._check(message))
+        if self._threads is None:
+            name = "transaction-check"
+            self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix=name)
+        return await call_in_thread(self._threads, self._check, message)
