@@ -196,6 +196,9 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
     ) -> None:
         """Commit, and return when the offsets are stored.
 
+        Brokers store any offset; who begins at one that does not exist continues as the setting
+        ``offset_illegal`` says.
+
         :param offsets: next offset to consume per queue; or queues, to commit all messages
             returned from them; None commits all returned messages
         :raises CommitError: some queues were not committed; ``lost`` has their errors

@@ -115,7 +115,8 @@ class PullConsumer(ClientBase):
         """Commit *offset*, the next one to consume, for the group; return when it is confirmed.
 
         It may go backwards.  Running members of the group do not read it.  Brokers from 5.0
-        return an error for a group that does not exist; a pull creates it if they may.
+        return an error for a group that does not exist; a pull creates it if they may.  They store
+        any offset; a pull from one that does not exist has the status ``OFFSET_ILLEGAL``.
 
         :raises CommitError: it is not stored, or possibly not; ``lost`` has the error
         """
