@@ -20,6 +20,7 @@ from rocketmq_aio.remoting.gather import gather_limited
 logger = get_logger(__name__)
 
 STALL_SECONDS: Final = 30.0  # as for locks; brokers drop a silent member after two minutes
+DOUBT_SECONDS: Final = 10.0  # in which a broker can restart, and know another member first
 LOOK_SECONDS: Final = 5.0  # counts as a part of the stall, at most
 COMPARE_SECONDS: Final = 10.0  # for reading the committed offsets; then nothing is committed
 
@@ -79,7 +80,9 @@ class CommitFence(Generic[Q]):
         clock: Callable[[], float] = boottime,
         limit_seconds: float = STALL_SECONDS,
     ) -> None:
-        self.stalls = StallDetector(self._end_stall, clock=clock, limit_seconds=limit_seconds)
+        doubt_seconds = min(DOUBT_SECONDS, limit_seconds)
+        self.stalls = StallDetector(self._end_stall, clock=clock, limit_seconds=doubt_seconds)
+        self._limit_seconds = limit_seconds
         self._store = store
         self._table = table
         self._count = 0  # of invalidations
@@ -118,7 +121,8 @@ class CommitFence(Generic[Q]):
 
     def _end_stall(self, seconds: float) -> None:
         self.invalidate()
-        if held := list(self._table.values()):
+        held = list(self._table.values())
+        if held and seconds > self._limit_seconds:
             logger.warning("event_loop_stalled", seconds=round(seconds), queues=len(held))
             self._on_stall(held)
 
@@ -135,7 +139,7 @@ class CommitFence(Generic[Q]):
             raise
         # Unchanged: since then there was no seek, and no other invalidation.
         if assigned.min_commit_offset == UNVERIFIED and count == self._count:
-            assigned.min_commit_offset = UNKNOWN if committed is None else committed
+            assigned.require(UNKNOWN if committed is None else committed)
 
 
 class StallRecovery(CommitFence[Q]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
-from rocketmq_aio.consumer.group.stall_recovery import STALL_SECONDS, CommitFence
+from rocketmq_aio.consumer.group.stall_recovery import DOUBT_SECONDS, STALL_SECONDS, CommitFence
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED
@@ -71,10 +71,25 @@ def env() -> FenceEnv:
 
 
 async def test_without_a_stall_the_store_is_not_read(env: FenceEnv) -> None:
-    env.now += STALL_SECONDS
+    env.now += DOUBT_SECONDS
 
     assert await env.commit_progress() == HERE
     assert env.store.called("read") == []
+
+
+async def test_a_short_stall_in_which_a_broker_can_restart_is_no_reason_to_revoke(
+    env: FenceEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stalled: list[list[PolledQueue]] = []
+    monkeypatch.setattr(env.fence, "_on_stall", stalled.append)
+    env.now += DOUBT_SECONDS + 1
+    env.store.kept[env.queue] = THERE
+
+    assert await env.commit_progress() == THERE
+    assert stalled == []
+    env.stall()
+    await env.commit_progress()
+    assert stalled == [[env.assigned]]
 
 
 async def test_an_offset_below_the_commit_of_another_member_is_not_committed(env: FenceEnv) -> None:
@@ -187,6 +202,48 @@ async def test_a_changed_filter_keeps_the_floor(env: FenceEnv) -> None:
     env.assigned.refetch()
 
     assert await env.commit_progress() == THERE
+
+
+async def test_a_queue_that_is_read_again_from_an_earlier_offset_is_committed_there(
+    env: FenceEnv,
+) -> None:
+    assert await env.commit_progress() == HERE
+    env.assigned.rescan(1)
+    env.assigned.doubt()
+
+    assert await env.commit_progress() == 1
+
+
+async def test_a_queue_that_was_doubted_before_it_is_read_again_is_committed_there(
+    env: FenceEnv,
+) -> None:
+    env.store.kept[env.queue] = HERE
+    env.assigned.doubt()
+    await env.fence.refresh([env.assigned])
+    env.assigned.rescan(1)
+
+    assert await env.commit_progress() == 1
+
+
+async def test_a_queue_that_is_read_again_keeps_what_another_member_committed(
+    env: FenceEnv,
+) -> None:
+    env.assigned.rescan(1)
+    env.assigned.doubt()
+    env.store.kept[env.queue] = THERE
+    assert await env.commit_progress() == THERE
+
+    env.assigned.rescan(0)
+    assert await env.commit_progress() == THERE
+
+
+async def test_an_offset_before_a_rescan_is_no_own_one_after_the_next_commit(env: FenceEnv) -> None:
+    env.assigned.rescan(1)
+    assert await env.commit_progress() == 1
+    env.assigned.doubt()
+    env.store.kept[env.queue] = HERE  # of another member, by now
+
+    assert await env.commit_progress() == HERE
 
 
 async def test_an_answer_from_before_another_stall_is_ignored(

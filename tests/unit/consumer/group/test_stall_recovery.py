@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.consumer.group import stall_recovery as recovery_module
-from rocketmq_aio.consumer.group.stall_recovery import STALL_SECONDS, StallRecovery
+from rocketmq_aio.consumer.group.stall_recovery import DOUBT_SECONDS, STALL_SECONDS, StallRecovery
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.model.values import MessageQueue
@@ -77,10 +77,18 @@ async def env() -> AsyncIterator[RecoveryEnv]:
 
 async def test_looks_in_time_change_nothing(env: RecoveryEnv) -> None:
     for _ in range(3):
-        env.now += STALL_SECONDS
+        env.now += DOUBT_SECONDS
         env.recovery.stalls.look()
 
     assert all(env.committable().values())
+    assert not any(each.dropped for each in env.table.values())
+
+
+async def test_a_short_stall_delays_commits_and_revokes_nothing(env: RecoveryEnv) -> None:
+    env.now += STALL_SECONDS
+    env.recovery.stalls.look()
+
+    assert not any(env.committable().values())
     assert not any(each.dropped for each in env.table.values())
 
 
