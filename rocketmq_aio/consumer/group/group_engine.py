@@ -21,6 +21,7 @@ from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
+from rocketmq_aio.consumer.pull_loop.log_check import last_stored
 from rocketmq_aio.consumer.pull_loop.puller import Puller
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.consumer.rebalance.apply_assignment import Assignments
@@ -35,6 +36,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.heartbeats import check_accepted
 from rocketmq_aio.log import get_logger
+from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 from rocketmq_aio.protocol.codes import RequestCode
@@ -454,7 +456,7 @@ class GroupEngine(Generic[Q]):
             return
         self._missing.check(topic)
         if self.instance.routes.is_gone(topic):
-            self._starts.note_gone(topic)
+            self._starts.note_gone(topic, self._latest_store_times(topic))
         elif self.instance.routes.known(topic) is not None:
             self._starts.note_back(topic)
         if topic in self._shared_topics():
@@ -462,6 +464,15 @@ class GroupEngine(Generic[Q]):
         for assigned in self._of_topic(topic):
             if is_logical(assigned.queue) or self._has_new_master(assigned):
                 assigned.interrupt()  # the former broker still holds the pull
+
+    def _latest_store_times(self, topic: str) -> dict[str, int]:
+        """Return the newest store time that was pulled from each broker, in milliseconds."""
+        latest: dict[str, int] = {}
+        for assigned in self._of_topic(topic):
+            if (last := last_stored(assigned)) is not None:
+                name, millis = assigned.queue.broker_name, millis_of(last.store_time)
+                latest[name] = max(millis, latest.get(name, millis))
+        return latest
 
     def _has_new_master(self, assigned: QueueState) -> bool:
         master = self.instance.routes.master(assigned.queue.broker_name)

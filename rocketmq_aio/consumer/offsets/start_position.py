@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from time import monotonic, time_ns
@@ -29,6 +30,8 @@ logger = get_logger(__name__)
 READS_AT_ONCE: Final = 16
 NOTING_SECONDS: Final = 0.5
 FIRST_ASSIGNMENT_SECONDS: Final = 5.0  # after a broker has a topic that was created again
+# How much the clock of a broker may differ from ours, if it can be told from pulled messages.
+SKEW_MS: Final = 600_000
 # Name servers that were away may know a slave first, and slaves copy offsets every 10 s.
 COPIED_SECONDS: Final = 10.0
 GET_IS_MISSING: Final = (
@@ -41,18 +44,27 @@ class _Gone:
     """A topic that no name server knew.
 
     :ivar since_ms: when that was noticed, in milliseconds since 1970
+    :ivar latest_ms: the newest store time that was pulled before, by broker name
     :ivar back_at: when it was known again, in monotonic seconds, by broker name: brokers can
         create it one after another
     :ivar assigned: queues that this member had since
     :ivar deleted: whether it was deleted, by broker name
     """
 
-    def __init__(self) -> None:
+    def __init__(self, latest_ms: Mapping[str, int]) -> None:
         self.since_ms = time_ns() // 1_000_000
+        self.latest_ms = latest_ms
         self.back_at: dict[str, float] = {}
         self.assigned: set[MessageQueue] = set()
         self.deleted: dict[str, bool] = {}
         self.lock = anyio.Lock()
+
+    def is_older(self, stored_ms: int, broker_name: str) -> bool:
+        """Whether a message of *broker_name* was stored before, or may have been."""
+        latest = self.latest_ms.get(broker_name)
+        if latest is None:
+            return 0 <= stored_ms < self.since_ms
+        return 0 <= stored_ms <= max(latest, self.since_ms - SKEW_MS)
 
 
 class StartPositions:
@@ -102,9 +114,12 @@ class StartPositions:
             self._ends.update(ends)
         self._first_seen[topic] = frozenset(() if known else queues)
 
-    def note_gone(self, topic: str) -> None:
-        """Note that *topic* was deleted: if it is created again, all its messages are new."""
-        self._gone[topic] = _Gone()
+    def note_gone(self, topic: str, latest_ms: Mapping[str, int]) -> None:
+        """Note that *topic* was deleted: if it is created again, all its messages are new.
+
+        :param latest_ms: the newest store time that was pulled, by broker name
+        """
+        self._gone[topic] = _Gone(latest_ms)
         if topic in self._first_seen:
             self._first_seen[topic] = frozenset()
 
@@ -173,18 +188,19 @@ class StartPositions:
                 queues = [q for q in route.subscribe_queues if q.broker_name == broker_name]
                 if not queues:  # its broker, which may be restarting, is not registered again yet
                     raise RouteNotFoundError(queue.topic, f"no route names {broker_name}")
-                gone.deleted[broker_name] = not await self._has_older(queues, gone.since_ms)
+                gone.deleted[broker_name] = not await self._has_older(queues, gone)
         return gone.deleted[broker_name]
 
-    async def _has_older(self, queues: list[MessageQueue], since_ms: int) -> bool:
-        """Whether any of *queues* has messages from before *since_ms*, or may have.
+    async def _has_older(self, queues: list[MessageQueue], gone: _Gone) -> bool:
+        """Whether any of *queues* has messages from before the topic was gone, or may have.
 
         A topic that name servers did not know for a while need not have been deleted: messages
         can have been stored and committed all the time.
         """
 
         async def has_older(queue: MessageQueue) -> bool:
-            return 0 <= await self._broker.earliest_store_time(queue) < since_ms
+            stored_ms = await self._broker.earliest_store_time(queue)
+            return gone.is_older(stored_ms, queue.broker_name)
 
         try:
             answers, failures = await gather_limited(has_older, queues, READS_AT_ONCE)

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
 from rocketmq_aio.consumer.pull_loop.pull_response import read_response
+from rocketmq_aio.consumer.pull_loop.queue_state import QueueState
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.time_search import TimeSearch
@@ -41,6 +42,14 @@ def stored_at(message: MessageExt) -> StoredAt | None:
         return StoredAt(message.queue_offset, message.commit_log_offset, message.store_time)
     except CodecError:
         return None
+
+
+def last_stored(assigned: QueueState) -> StoredAt | None:
+    """Return where the last message that was pulled was stored, None if that is unknown."""
+    if assigned.last_message is None:
+        return None
+    queue, (offset, head) = assigned.queue, assigned.last_message
+    return stored_at(MessageExt(queue.topic, b"", queue, offset, head, b""))
 
 
 class LogCheck:

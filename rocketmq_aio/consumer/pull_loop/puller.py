@@ -18,7 +18,7 @@ from rocketmq_aio.consumer.common.events import (
     QueueHeld,
 )
 from rocketmq_aio.consumer.pull_loop.flow_control import FlowControl
-from rocketmq_aio.consumer.pull_loop.log_check import LogCheck, stored_at
+from rocketmq_aio.consumer.pull_loop.log_check import LogCheck, last_stored
 from rocketmq_aio.consumer.pull_loop.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
 from rocketmq_aio.consumer.pull_loop.pull_response import (
@@ -263,15 +263,11 @@ class Puller(Generic[Q]):
 
         The messages after the last one that was pulled are unknown: they were filtered out.
         """
-        queue, record = assigned.queue, assigned.last_message
-        if record is None or is_logical(queue):
+        last = last_stored(assigned)
+        if last is None or is_logical(assigned.queue):
             return None
-        offset, head = record
-        last = stored_at(MessageExt(queue.topic, b"", queue, offset, head, b""))
-        if last is None:
-            return None
-        differs_at = await self._log_check.first_difference(queue, address, last)
-        if differs_at is None or differs_at <= offset:
+        differs_at = await self._log_check.first_difference(assigned.queue, address, last)
+        if differs_at is None or differs_at <= last.offset:
             return differs_at
         if assigned.filtered_from == UNKNOWN:
             return None

@@ -189,7 +189,7 @@ async def test_a_topic_that_was_deleted_and_created_again_is_read_from_its_begin
 ) -> None:
     positions = starts(ends, store, start_from)
     await positions.note_topic("orders")
-    positions.note_gone("orders")
+    positions.note_gone("orders", {})
 
     assert await positions.find(queue(0)) == (10, True)
 
@@ -204,11 +204,41 @@ async def test_an_offset_older_than_its_topic_does_not_count(
     store.kept[queue(0)] = 40
     positions = starts(ends, store, "latest")
     await positions.note_topic("orders")
-    positions.note_gone("orders")
+    positions.note_gone("orders", {})
     positions.note_back("orders")
     positions.note_assigned(queue(0))
 
     assert await positions.find(queue(0)) == ((40, False) if age_ms > 0 else (10, True))
+
+
+@pytest.mark.parametrize("skew_ms", [-300_000, 0, 300_000], ids=["behind", "equal", "ahead"])
+@pytest.mark.parametrize("deleted", [True, False])
+async def test_the_age_of_a_topic_does_not_depend_on_the_clock_of_the_client(
+    ends: Ends, store: Store, deleted: bool, skew_ms: int
+) -> None:
+    broker_ms = time_ns() // 1_000_000 + skew_ms
+    ends.began_ms = broker_ms + 1000 if deleted else broker_ms - 60_000
+    store.kept[queue(0)] = 40
+    positions = starts(ends, store, "latest")
+    positions.note_gone("orders", {"broker-a": broker_ms})
+    positions.note_back("orders")
+    positions.note_assigned(queue(0))
+
+    assert await positions.find(queue(0)) == ((10, True) if deleted else (40, False))
+
+
+async def test_an_offset_counts_though_all_pulled_messages_were_deleted_by_retention(
+    ends: Ends, store: Store
+) -> None:
+    now_ms = time_ns() // 1_000_000
+    ends.began_ms = now_ms - 3_600_000
+    store.kept[queue(0)] = 40
+    positions = starts(ends, store, "latest")
+    positions.note_gone("orders", {"broker-a": now_ms - 7_200_000})
+    positions.note_back("orders")
+    positions.note_assigned(queue(0))
+
+    assert await positions.find(queue(0)) == (40, False)
 
 
 async def test_brokers_may_create_a_topic_again_one_after_another(
@@ -219,7 +249,7 @@ async def test_brokers_may_create_a_topic_again_one_after_another(
     store.kept = {queue(0): 40, queue(0, "broker-b"): 40}
     positions = starts(ends, store, "latest")
     await positions.note_topic("orders")
-    positions.note_gone("orders")
+    positions.note_gone("orders", {})
     positions.note_back("orders")
     monkeypatch.setattr(start_position_module, "FIRST_ASSIGNMENT_SECONDS", 0.0)
     positions.note_assigned(queue(0))
@@ -239,7 +269,7 @@ async def test_an_offset_committed_since_its_topic_was_created_again_counts(
     ends.began_ms = time_ns() // 1_000_000 + 1000
     store.kept[queue(0)] = 40
     positions = starts(ends, store, "latest")
-    positions.note_gone("orders")
+    positions.note_gone("orders", {})
     positions.note_back("orders")
     if later == "again":
         positions.note_assigned(queue(0))
@@ -256,7 +286,7 @@ async def test_a_broker_that_no_route_names_does_not_prove_that_its_topic_was_de
     ends.began_ms = time_ns() // 1_000_000 - 100
     store.kept[queue(0)] = 40
     positions = starts(ends, store, "latest")
-    positions.note_gone("orders")
+    positions.note_gone("orders", {})
     positions.note_back("orders")
     positions.note_assigned(queue(0))
     ends.brokers = ["broker-b"]
@@ -281,7 +311,7 @@ async def test_an_offset_counts_if_the_age_of_its_topic_cannot_be_queried(
     monkeypatch.setattr(ends, "earliest_store_time", refused)
     store.kept[queue(0)] = 40
     positions = starts(ends, store, "latest")
-    positions.note_gone("orders")
+    positions.note_gone("orders", {})
     positions.note_back("orders")
     positions.note_assigned(queue(0))
 
