@@ -161,8 +161,9 @@ class GroupEngine(Generic[Q]):
     def on_cut_off(self, assigned: Q) -> None:
         """Commit no less than other members, who may have the queue by now."""
         assigned.doubt()
-        seconds = asyncio.get_running_loop().time() - assigned.failing_since
-        assigned.pull_expired |= seconds > EXPIRED_SECONDS
+        now = asyncio.get_running_loop().time()
+        since = now if assigned.failing_since is None else assigned.failing_since
+        assigned.pull_expired |= now - since > EXPIRED_SECONDS
 
     def on_recovered(self, assigned: Q) -> None:
         """Commit again: the queue is pulled after failures."""

@@ -141,15 +141,35 @@ class Puller(Generic[Q]):
                 while not assigned.dropped:
                     if not self._flow_control.may_pull(assigned):
                         await self._flow_control.pause(assigned)
+                        self._note_connections(assigned)
                         continue
                     try:
                         await self._pull(assigned)
                     except RocketMQError as error:
                         await self._recover(assigned, error, backoff, busy)
                         continue
-                    if backoff.failures:
-                        self._owner.on_recovered(assigned)
+                    self._note_response(assigned)
                     backoff.failures = busy.failures = 0
+
+    def _note_response(self, assigned: Q) -> None:
+        if assigned.failing_since is not None:
+            assigned.failing_since = None
+            self._owner.on_recovered(assigned)
+
+    def _note_no_response(self, assigned: Q) -> None:
+        now = asyncio.get_running_loop().time()
+        if assigned.failing_since is None:
+            assigned.failing_since = now
+        elif now - assigned.failing_since > CUT_OFF_SECONDS:
+            self._owner.on_cut_off(assigned)
+
+    def _note_connections(self, assigned: Q) -> None:
+        """Note an outage of the broker of a queue that is not pulled, as failing pulls do."""
+        replicas = self._instance.routes.replicas_of(assigned.queue).values()
+        if any(map(self._instance.remoting.is_connected, replicas)):
+            self._note_response(assigned)
+        else:
+            self._note_no_response(assigned)
 
     async def _find_start(self, assigned: Q) -> None:
         while not assigned.started.is_set():
@@ -462,12 +482,9 @@ class Puller(Generic[Q]):
         if isinstance(error, BusyError):
             await anyio.sleep(busy.next_pause())
             return
-        now = asyncio.get_running_loop().time()
-        if isinstance(error, NO_RESPONSE) and backoff.failures:
-            if now - assigned.failing_since > CUT_OFF_SECONDS:
-                self._owner.on_cut_off(assigned)
-        else:
-            assigned.failing_since = now
+        if not isinstance(error, NO_RESPONSE):
+            assigned.failing_since = None
+        self._note_no_response(assigned)
         if not backoff.failures:
             logger.warning("pull_failed", queue=str(assigned.queue), reason=str(error))
             self._context.publish(PullFailed(queue=assigned.queue, reason=str(error)))

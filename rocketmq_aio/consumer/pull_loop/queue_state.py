@@ -72,7 +72,8 @@ class QueueState:
         self.started = anyio.Event()
         self.start_error: RocketMQError | None = None  # why the start offset is unknown
         self.drained: anyio.Event | None = None  # set when no message is in flight
-        self.failing_since = 0.0  # by the event loop's clock, while pulls fail
+        # By the event loop's clock, while pulls fail or would; None: the broker responds.
+        self.failing_since: float | None = None
         self.pull_expired = False  # they failed so long that the broker may have dropped the member
         self.last_pull = 0.0  # both in monotonic seconds, for administrators
         self.last_consume = 0.0

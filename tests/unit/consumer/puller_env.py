@@ -49,6 +49,7 @@ class FakeInstance:
         self.decode = decode_messages
         self.broker_versions = {ADDRESS: V5_0_0}
         self.addresses: dict[int, str] = {MASTER_ID: ADDRESS}
+        self.connected = True
         self.beats = 0
         self.invalidated: list[str] = []
         self.pulls: list[PullMessage] = []
@@ -81,7 +82,7 @@ class FakeInstance:
         return self._broker.topics[queue.topic].queues[queue.queue_id].search(millis)
 
     def is_connected(self, address: str) -> bool:
-        return True
+        return self.connected
 
     def connection_number(self, address: str) -> int:
         return 1

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from rocketmq_aio.consumer.common.events import MessageUnreadable, PullFailed
-from rocketmq_aio.consumer.pull_loop import puller as puller_module
+from rocketmq_aio.consumer.pull_loop import flow_control, puller as puller_module
 from rocketmq_aio.consumer.pull_loop.log_check import StoredAt
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Close, Outcome, Response
@@ -233,6 +233,31 @@ async def test_the_owner_learns_of_a_queue_that_was_long_without_a_response(
     await env.polled(1)
 
     assert set(env.cut_off) == ({assigned} if is_cut_off else set())
+
+
+@pytest.mark.parametrize("reason", ["full", "paused"])
+async def test_the_owner_learns_of_an_outage_in_which_a_queue_is_not_pulled(
+    make_env: Callable[..., PullerEnv], monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.setattr(puller_module, "CUT_OFF_SECONDS", 0.0)
+    monkeypatch.setattr(flow_control, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(flow_control, "LONG_LOOK_SECONDS", 0.001)
+    env = make_env(pull_threshold_per_queue=1)
+    env.put("a", "b", "c")
+    assigned = env.begin()
+    await until(lambda: assigned.wake is not None, "the cache to be full")
+    assigned.paused = reason == "paused"
+    env.wire.connected = False
+    await until(lambda: env.cut_off, "the outage to be noticed")
+    assert env.recovered == []
+    env.wire.connected = True
+    await until(lambda: env.recovered, "the recovery to be noticed")
+    assigned.paused = False
+    await env.polled(3)
+
+    assert set(env.cut_off) == {assigned}
+    assert env.recovered == [assigned]
+    assert len(env.wire.pulls) == 1 or env.wire.pulls[1].queue_offset == 3
 
 
 @pytest.mark.usefixtures("impatient")
