@@ -12,11 +12,11 @@ from rocketmq_aio.admin.group_settings import config_of as group_config
 from rocketmq_aio.admin.groups import GroupAdmin
 from rocketmq_aio.admin.results import GroupConfig, Result, TopicConfig
 from rocketmq_aio.admin.servers import Servers
-from rocketmq_aio.admin.topic_settings import config_of as topic_config
+from rocketmq_aio.admin.topic_settings import check_config, config_of as topic_config
 from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.errors import AdminError, ConfigError, RocketMQError
-from rocketmq_aio.model.names import check_group, check_topic
+from rocketmq_aio.model.names import check_group
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import (
     GetAllGroups,
@@ -88,7 +88,8 @@ class MetadataAdmin:
         Others stay as they are.  A failure with topics does not keep groups from being tried.
 
         :param brokers: the new name of brokers
-        :raises ConfigError: there is no such broker, or a name is invalid; nothing was changed
+        :raises ConfigError: there is no such broker, or a name or setting is invalid; nothing was
+            changed
         :raises AdminError: ``done`` and ``failed`` have names such as ``topics on broker-a``
         """
 
@@ -98,7 +99,7 @@ class MetadataAdmin:
 
         topics, groups = [*map(moved, metadata.topics)], [*map(moved, metadata.groups)]
         for topic in topics:
-            check_topic(topic.topic)
+            check_config(topic)
         for group in groups:
             check_group(group.group)
         needed = {each.broker_name for each in topics} | {each.broker_name for each in groups}

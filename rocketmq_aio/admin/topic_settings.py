@@ -7,10 +7,11 @@ from typing import Final, Literal, TypeAlias, TypedDict, get_args
 
 import msgspec
 
-from rocketmq_aio.admin.results import TopicConfig, perm_bits, perm_text
+from rocketmq_aio.admin.results import PERMISSIONS, TopicConfig, perm_bits, perm_text
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
+from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.protocol.bodies import MAX_QUEUES
 from rocketmq_aio.protocol.requests.admin import CreateTopic, TopicConfigBody
 
@@ -52,6 +53,20 @@ def checked(settings: TopicSettings) -> TopicSettings:
     if (queues := rest.pop("queues", None)) is not None:
         return {"read_queues": queues, "write_queues": queues, **rest}
     return rest
+
+
+def check_config(config: TopicConfig) -> None:
+    """Raise ConfigError for settings that brokers may store, but that make the topic unusable.
+
+    A topic may be without queues or permissions, and then is exported so.
+    """
+    check_topic(config.topic)
+    for name in ("read_queues", "write_queues"):
+        if not 0 <= (count := getattr(config, name)) <= MAX_QUEUES:
+            raise ConfigError(name, count, f"expected 0 to {MAX_QUEUES} in topic {config.topic}")
+    if not set(config.perm) <= {letter for letter, _ in PERMISSIONS}:
+        reason = f"expected the letters R, W and X in topic {config.topic}"
+        raise ConfigError("perm", config.perm, reason)
 
 
 def changed(config: TopicConfig, settings: TopicSettings) -> TopicConfig:

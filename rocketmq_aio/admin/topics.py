@@ -35,6 +35,7 @@ from rocketmq_aio.admin.servers import (
 from rocketmq_aio.admin.topic_settings import (
     TopicSettings,
     changed,
+    check_config,
     checked,
     config_of,
     new_topic,
@@ -260,11 +261,11 @@ class TopicAdmin:
 
         Brokers from 5.3.0 get all topics in one request.
 
-        :raises ConfigError: there is no such broker
+        :raises ConfigError: there is no such broker, or a setting is invalid; nothing was changed
         """
         chosen: dict[str, builtins.list[TopicConfig]] = {}
         for each in configs:
-            check_topic(each.topic)
+            check_config(each)
             chosen.setdefault(each.broker_name, []).append(each)
 
         async def put(name: str, address: str) -> None:

@@ -71,9 +71,15 @@ async def _restore(arguments: RestoreArguments) -> int:
         raise ConfigError("FILE", str(arguments.file), str(error.strerror)) from None
     except msgspec.DecodeError as error:
         raise ConfigError("FILE", str(arguments.file), f"is no object in JSON: {error}") from None
+    if unknown := values.keys() - NOTHING.keys():
+        reason = f"has {', '.join(sorted(unknown))}: expected topics and groups"
+        raise ConfigError("FILE", str(arguments.file), reason)
     metadata = Metadata.from_dict(NOTHING | values)
-    pairs = parse_pairs(arguments.brokers, "brokers") or {}
-    brokers = {old: new for old, new in pairs.items() if new}
+    brokers: dict[str, str] = {}
+    for old, new in (parse_pairs(arguments.brokers, "brokers") or {}).items():
+        if new is None:
+            raise ConfigError("brokers", f"{old}=", "expected OLD=NEW")
+        brokers[old] = new
     if arguments.confirm(f"create or change {_count(metadata)}"):
         async with arguments.admin() as admin:
             await admin.metadata.restore(metadata, brokers=brokers)

@@ -405,6 +405,39 @@ async def test_a_restore_with_an_invalid_name_changes_nothing() -> None:
     assert topics == ["orders"]
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"), [("perm", "rw"), ("read_queues", -4), ("write_queues", 65537)]
+)
+async def test_a_restore_with_a_setting_that_makes_a_topic_unusable_changes_nothing(
+    setting: str, value: object
+) -> None:
+    async with (
+        EmbeddedCluster(1, topics={"orders": 2}) as cluster,
+        AdminClient(namesrv=cluster.namesrv) as admin,
+    ):
+        saved = await admin.metadata.export()
+        (topic,) = saved.topics
+        topics = (replace(topic, topic="new"), replace(topic, **{setting: value}))
+        with pytest.raises(ConfigError, match=f"{value}.*in topic orders"):
+            await admin.metadata.restore(replace(saved, topics=topics))
+        after = await admin.metadata.export()
+
+    assert after == saved
+
+
+async def test_a_topic_without_permissions_is_restored() -> None:
+    async with (
+        EmbeddedCluster(1, topics={"orders": 2}) as cluster,
+        AdminClient(namesrv=cluster.namesrv) as admin,
+    ):
+        saved = await admin.metadata.export()
+        (topic,) = saved.topics
+        closed = replace(saved, topics=(replace(topic, perm=""),))
+        await admin.metadata.restore(closed)
+
+        assert await admin.metadata.export() == closed
+
+
 @pytest.mark.parametrize("code", [RequestCode.GET_KV_CONFIG, RequestCode.PUT_KV_CONFIG])
 def test_brokers_that_were_changed_are_named_if_the_order_was_not_stored(
     rmq: Rmq, cluster: EmbeddedCluster, code: RequestCode

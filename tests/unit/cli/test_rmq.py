@@ -385,6 +385,8 @@ def test_metadata_moves_topics_and_groups_to_other_brokers(rmq: Rmq, tmp_path: P
     (config,) = json.loads(rmq("topic", "config", "moved", "-o", "json"))
     file.write_text("[]")
     refused = rmq("metadata", "restore", str(file), "--yes", code=2, stderr=True)
+    file.write_text('{"topic": []}')
+    misspelt = rmq("metadata", "restore", str(file), "--yes", code=2, stderr=True)
 
     assert written == "2 topics and 1 groups written\n"
     assert "--file" in again
@@ -392,6 +394,7 @@ def test_metadata_moves_topics_and_groups_to_other_brokers(rmq: Rmq, tmp_path: P
     assert dry == "dry run: would create or change 2 topics and 1 groups\n"
     assert (config["broker_name"], config["read_queues"]) == ("broker-b", 3)
     assert refused.startswith("rmq: FILE")
+    assert misspelt.endswith("has topic: expected topics and groups\n")
 
 
 def commands() -> dict[str, Any]:

@@ -89,6 +89,7 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_sent(
         ("message by-key orders 1 --begin now", "--begin 'now': expected a time with zone"),
         ("broker switch-timer-engine POP --yes", "ENGINE 'POP': expected one of"),
         ("metadata restore {} --brokers a --yes", "--brokers 'a': expected NAME=VALUE"),
+        ("metadata restore {} --brokers a= --yes", "--brokers 'a=': expected OLD=NEW"),
     ],
 )
 def test_a_wrong_option_is_named_as_the_command_names_it(
