@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import make_dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, get_type_hints
@@ -461,9 +461,12 @@ def _page(rows: list[Any], arguments: ListArguments) -> list[Any]:
     return shown
 
 
-def _matches(row: object, pattern: str) -> bool:
-    values = row.values() if isinstance(row, Mapping) else [row]
-    return any(isinstance(each, str) and fnmatchcase(each, pattern) for each in values)
+def _matches(value: object, pattern: str) -> bool:
+    """Return whether a text in *value* matches, also a nested one, such as that of a queue."""
+    if isinstance(value, str):
+        return fnmatchcase(value, pattern)
+    values = value.values() if isinstance(value, Mapping) else value
+    return isinstance(values, Iterable) and any(_matches(each, pattern) for each in values)
 
 
 ADMIN: Final = AdminClient(namesrv="127.0.0.1:1")  # not started: only its methods are read

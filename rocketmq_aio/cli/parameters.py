@@ -26,6 +26,7 @@ COMPLETED: Final = {
     **dict.fromkeys(("group", "source", "target"), complete_groups),
     **dict.fromkeys(("broker", "brokers", "broker_name"), complete_brokers),
 }
+LEAST_MILLIS: Final = 10**11  # in 1973; less are seconds, or a date such as 20260301
 SECRET: Final = frozenset({"password", "secret_key"})
 SECRET_VARIABLE: Final = "RMQ_NEW_SECRET"
 TEXTS: Final = {  # of parameters that docstrings do not describe
@@ -303,7 +304,7 @@ def _same(value: Any) -> Any:  # noqa: ANN401
 def parse_time(text: str | None) -> datetime | None:
     """Return the time of ISO 8601 with a zone, or of milliseconds since 1970.
 
-    :raises ConfigError: *text* is neither
+    :raises ConfigError: *text* is neither, or a number of milliseconds that no message has
     """
     if text is None:
         return None
@@ -316,12 +317,21 @@ def parse_time(text: str | None) -> datetime | None:
     if when is None or when.tzinfo is None:
         reason = "expected a time with zone such as 2026-03-01T00:00:00Z, or milliseconds"
         raise ConfigError("time", text, reason)
+    if text.isdecimal() and 0 < int(text) < LEAST_MILLIS:
+        reason = "expected a time with zone, or milliseconds since 1970, which have 13 digits"
+        raise ConfigError("time", text, reason)
     return when
 
 
 def parse_target(text: str | None) -> str | datetime | None:
-    """Return "earliest", "latest" or a time."""
-    return text if text in ("earliest", "latest") else parse_time(text)
+    """Return "earliest", "latest" or a time; raise `ConfigError` for others."""
+    if text in ("earliest", "latest"):
+        return text
+    try:
+        return parse_time(text)
+    except ConfigError as error:
+        reason = f"expected earliest, latest, {error.reason.removeprefix('expected ')}"
+        raise ConfigError("time", text, reason) from None
 
 
 def parse_queue(text: str | None) -> MessageQueue | None:

@@ -89,6 +89,18 @@ def test_every_format_has_the_same_rows(rmq: Rmq) -> None:
     ]
 
 
+def test_nested_texts_are_matched(rmq: Rmq, tmp_path: Path) -> None:
+    file = tmp_path / "in"
+    file.write_text("x\n" * 8)
+    rmq("produce", "orders", "--key", "42", str(file))
+
+    shown = json.loads(
+        rmq("message", "by-key", "orders", "42", "--match", "broker-b", "-o", "json")
+    )
+
+    assert {each["queue"]["broker_name"] for each in shown} == {"broker-b"}
+
+
 def test_a_change_needs_a_confirmation(rmq: Rmq) -> None:
     dry = rmq("topic", "delete", "orders", "--dry-run", stderr=True)
     refused = rmq("topic", "delete", "orders", code=2, stderr=True)
