@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import cycle
 from random import randrange
@@ -42,6 +42,7 @@ from rocketmq_aio.protocol.requests.pop import (
 )
 
 MAX_MESSAGES: Final = 32
+MAX_BIT_SET_BYTES: Final = 4096  # of an acknowledged batch; a pop returns at most 32 messages
 MAX_AGE_MS: Final = 500  # of a request whose poll time is over
 REVIVE_QUEUES: Final = 8
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
@@ -117,7 +118,7 @@ class PopProcessor:
         self.retry_v2 = False
         self.invisible: dict[Delivery, Hidden] = {}
         self._state = state
-        self._orders: defaultdict[tuple[str, PopQueue], PopOrder] = defaultdict(PopOrder)
+        self._orders: dict[tuple[str, PopQueue], PopOrder] = {}  # of pops
         self._held: Counter[tuple[type, str, str, int]] = Counter()  # by kind and queue
         self._revive_queues = cycle(range(REVIVE_QUEUES))
         self._expiring = DelayQueue[Hidden](state.clock, self._expire, self._expires)
@@ -198,7 +199,8 @@ class PopProcessor:
         self._expiring.deliver_due()
         found = "false"
         for queue in self._queues(header):
-            blocked = header.order and self._orders[group, queue].blocks(header.attempt_id, now)
+            order = self._orders.get((group, queue)) if header.order else None
+            blocked = order is not None and order.blocks(header.attempt_id, now)
             log = self._log(queue)
             if not blocked and self._begin(group, queue, log) < log.max_offset:
                 found = "true"
@@ -253,7 +255,7 @@ class PopProcessor:
         key, end = (group, queue.topic, queue.queue_id), now + header.invisible_time
         if state.reset_offsets.pop(key, None) is not None:
             self._orders.pop((group, queue), None)
-        order = self._orders[group, queue] if header.order else None
+        order = self._orders.setdefault((group, queue), PopOrder()) if header.order else None
         if order is not None and order.blocks(header.attempt_id, now):
             return None
         # A new group begins at the first message, if the queue has lost none.
@@ -340,7 +342,7 @@ class PopProcessor:
         for each in acks:
             topic = stored_topic(each.group, each.marker, each.topic)
             queue = PopQueue(topic, each.marker, each.queue_id)
-            bits = int.from_bytes(b64decode(each.bits), "little")
+            bits = int.from_bytes(b64decode(each.bits)[:MAX_BIT_SET_BYTES], "little")
             for bit in range(bits.bit_length()):
                 if bits >> bit & 1:
                     offset = each.start_offset + bit
@@ -354,7 +356,8 @@ class PopProcessor:
         now = self._state.clock.now_ms()
         end = now + header.invisible_time
         if receipt.is_ordered:
-            self._orders[delivery.group, delivery.queue].hide(delivery.offset, end)
+            if (order := self._orders.get((delivery.group, delivery.queue))) is not None:
+                order.hide(delivery.offset, end)
             popped_at, invisible = receipt.pop_time, end - receipt.pop_time
             self._wake_at(end, delivery.queue.topic)
         else:
@@ -372,7 +375,8 @@ class PopProcessor:
         if ordered:
             queue = delivery.queue
             key = delivery.group, queue.topic, queue.queue_id
-            following = self._orders[delivery.group, queue].ack(delivery.offset)
+            order = self._orders.get((delivery.group, queue))
+            following = None if order is None else order.ack(delivery.offset)
             if following is not None and key not in self._state.reset_offsets:
                 self._state.commit(*key, following)
             self._state.store.arrivals.wake(queue.topic)

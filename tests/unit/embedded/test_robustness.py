@@ -6,9 +6,12 @@ import asyncio
 import gc
 import resource
 import socket
+from base64 import b64encode
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from rocketmq_aio.embedded import connection as connection_module
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
@@ -22,11 +25,14 @@ from rocketmq_aio.embedded.connection import (
 from rocketmq_aio.embedded.faults import GARBAGE
 from rocketmq_aio.model.address import parse_address
 from rocketmq_aio.model.properties import encode_properties
+from rocketmq_aio.protocol.bodies import BatchAck, BatchAckRequest
 from rocketmq_aio.protocol.codes import RESPONSE_FLAG, RequestCode
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.protocol.frame import LENGTH
+from rocketmq_aio.protocol.receipt import ORDER_REVIVE_QUEUE
 from rocketmq_aio.protocol.requests.groups import GetRouteInfo
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
+from rocketmq_aio.protocol.requests.pop import BatchAckMessage
 from tests.fakes.conformance.case_env import CaseEnv, eventually, pull_header, send_header
 from tests.fakes.raw_client import RawClient
 
@@ -41,6 +47,26 @@ CONNECTIONS = 1000
 async def cluster() -> AsyncIterator[EmbeddedCluster]:
     async with EmbeddedCluster(topics={"orders": 4}) as cluster:
         yield cluster
+
+
+async def test_batch_acks_of_what_was_never_popped_cost_nothing(cluster: EmbeddedCluster) -> None:
+    ack = BatchAck(
+        group="billing",
+        topic="orders",
+        marker="0",
+        start_offset=0,
+        queue_id=0,
+        revive_queue_id=ORDER_REVIVE_QUEUE,
+        pop_time=1,
+        invisible_time=1000,
+        bits=b64encode(b"\xff" * 2**20).decode(),
+    )
+    short = [replace(ack, topic=f"topic-{number}", bits="AQ==") for number in range(100)]
+    body = msgspec.json.encode(BatchAckRequest(broker_name="broker-a", acks=[ack, *short]))
+    async with RawClient(cluster.broker.address) as client:
+        assert (await client.ask(BatchAckMessage(), body)).code == 0
+
+    assert not cluster.broker.pops._orders
 
 
 async def responds(cluster: EmbeddedCluster) -> bool:
