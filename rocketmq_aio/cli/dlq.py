@@ -14,11 +14,14 @@ from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups
 from rocketmq_aio.cli.confirm import ChangeArguments
 from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
+from rocketmq_aio.cli.failures import ExitCode, format_error
+from rocketmq_aio.cli.input import InputError
 from rocketmq_aio.cli.names import check_known
 from rocketmq_aio.cli.output import (
     FormatArguments,
     ProgressArguments,
     json_line,
+    print_error,
     print_note,
     progress,
     show_result,
@@ -84,14 +87,19 @@ class ExportArguments(ProgressArguments, GroupArguments):
 
 @command(app, "list", ListArguments, "rmq dlq list")
 async def _list(arguments: ListArguments) -> int:
-    """List the groups with dead letters, and how many are stored."""
+    """List the groups with dead letters, and how many are stored.
+
+    The exit code is 1 if those of some groups could not be counted; the others are shown.
+    """
     async with arguments.admin() as admin:
         before = await _brokers(admin)
         names = [n for n in await admin.topics.list(internal=True) if n.startswith(DLQ_PREFIX)]
         found, failed = await gather_limited(admin.topics.stats, names, AT_ONCE)
         after = await _brokers(admin)
-    if failed:
+    if failed and not found:
         raise next(iter(failed.values()))
+    for topic, error in failed.items():
+        print_error(f"{topic.removeprefix(DLQ_PREFIX)}: {format_error(error)}")
     rows = [
         {
             "group": topic.removeprefix(DLQ_PREFIX),
@@ -104,7 +112,7 @@ async def _list(arguments: ListArguments) -> int:
     ]
     show_result(rows, arguments.output, ("group", "letters", "last_time"))
     check_brokers("counting dead letters", before ^ after, before & after)
-    return 0
+    return ExitCode.INCOMPLETE if failed else ExitCode.DONE
 
 
 async def _brokers(admin: AdminClient) -> set[str]:
@@ -181,8 +189,14 @@ async def _resend(arguments: ResendArguments) -> int:
                 aclosing(_letters(reader, arguments, report)) as letters,
             ):
                 async for letter in letters:
+                    try:
+                        copy = copy_of(letter, arguments.to_topic)
+                    except ConfigError as error:
+                        if not sent or not is_wanted:
+                            raise
+                        raise InputError(format_error(error)) from error  # not "nothing was done"
                     if is_wanted:
-                        await producer.send(copy_of(letter, arguments.to_topic))
+                        await producer.send(copy)
                     sent += 1
     finally:
         would = "sent" if is_wanted else "would be sent"
@@ -223,7 +237,11 @@ async def _export(arguments: ExportArguments) -> int:
     """Write dead letters as JSON lines, bodies in base64: `rmq produce --json` sends them."""
     count = 0
     try:
-        out: Any = nullcontext(sys.stdout) if arguments.file is None else arguments.file.open("x")
+        out: Any = (
+            nullcontext(sys.stdout)
+            if arguments.file is None
+            else arguments.file.open("x", encoding="utf-8")
+        )
     except OSError as error:
         raise ConfigError("--file", str(arguments.file), str(error.strerror)) from None
     is_quiet = arguments.quiet or (arguments.file is None and sys.stdout.isatty())

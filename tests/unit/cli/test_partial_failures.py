@@ -311,6 +311,41 @@ def test_letters_that_one_broker_made_unreadable_are_an_error(
     assert "rmq topic update '%DLQ%billing' --perm RW" in said
 
 
+def test_letters_of_the_other_groups_are_counted(rmq: Rmq, cluster: EmbeddedCluster) -> None:
+    for group in ("billing", "shipping"):
+        cluster.create_topic(f"%DLQ%{group}", 1)
+    counted = RequestCode.GET_TOPIC_STATS_INFO
+    cluster.faults.refuse(counted, 1, "too busy", topic="%DLQ%billing", times=None)
+
+    rows = json.loads(rmq("dlq", "list", "-o", "json", code=1))
+    said = rmq("dlq", "list", code=1, stderr=True)
+
+    assert [row["group"] for row in rows] == ["shipping"]
+    assert said.startswith("rmq: billing: ")
+
+
+def test_a_letter_without_a_topic_is_found_by_a_dry_run(rmq: Rmq, cluster: EmbeddedCluster) -> None:
+    async def send_two_letters() -> None:
+        async with (
+            Producer("p", namesrv=cluster.namesrv) as producer,
+            PullConsumer("billing", namesrv=cluster.namesrv) as consumer,
+        ):
+            result = await producer.send(Message("orders", b"1"))
+            found = (await consumer.pull(result.queue, result.queue_offset)).messages
+            await consumer.send_back(found[0], -1)
+            await producer.send(Message("%DLQ%billing", b"2"))
+
+    cluster.create_group("billing")
+    asyncio.run(send_two_letters())
+
+    dry = rmq("dlq", "resend", "billing", "--dry-run", code=2, stderr=True)
+    midway = rmq("dlq", "resend", "billing", "--yes", code=3, stderr=True)
+
+    assert "--to-topic" in dry
+    assert "--to-topic" in midway
+    assert "1 dead letters of billing sent" in midway
+
+
 def test_a_broker_that_is_dropped_while_letters_are_counted_is_named(
     rmq: Rmq, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
