@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from rocketmq_aio.cli.streams import open_closed_streams
+from rocketmq_aio.cli.streams import open_closed_streams, write_utf8
 
 NEEDED: Final = ("click", "rich")
 STOPPED: Final = 130  # `ExitCode.STOPPED`, which may not be imported yet
@@ -14,6 +14,7 @@ STOPPED: Final = 130  # `ExitCode.STOPPED`, which may not be imported yet
 def main() -> None:
     """Run the command of this process and end with its exit code."""
     open_closed_streams()
+    write_utf8()
     try:
         code = _run()
     except KeyboardInterrupt:  # during imports

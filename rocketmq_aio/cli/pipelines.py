@@ -116,7 +116,7 @@ def read_value(text: str) -> str:
     if not text.startswith("@"):
         return text
     try:
-        return Path(text[1:]).read_text().strip()
+        return Path(text[1:]).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeError) as error:
         reason = f"the file cannot be read ({type(error).__name__}): check path and permissions"
         raise ConfigError("@FILE", text, reason) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -19,6 +20,16 @@ def open_closed_streams() -> None:
                 os.close(opened)
             stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
+
+
+def write_utf8() -> None:
+    """Write UTF-8 to files and pipes, as `rmq produce --json` and others read JSON.
+
+    A terminal with another encoding gets escapes for characters that it lacks.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        encoding = sys.stdout.encoding if sys.stdout.isatty() else "utf-8"
+        sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
 
 
 def drop_output() -> None:

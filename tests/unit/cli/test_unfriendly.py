@@ -277,6 +277,21 @@ def test_closed_standard_streams_are_the_null_device(
     assert b"NoneType" not in ended.stderr
 
 
+@pytest.mark.skipif(os.name != "posix", reason="starts a shell")
+def test_pipes_get_utf8_whatever_the_locale_is(rmq: Rmq, tmp_path: Path) -> None:
+    file = tmp_path / "in"
+    file.write_text("\u4f60\u597d\n", encoding="utf-8")
+    rmq("produce", "orders", str(file))
+    ended = subprocess.run(
+        ["sh", "-c", f"{SHELL} consume orders --from beginning --exit-at-end -o json"],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        check=True,
+    )
+
+    assert json.loads(ended.stdout)["body"] == "\u4f60\u597d"
+
+
 def test_an_interrupt_during_imports_ends_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
