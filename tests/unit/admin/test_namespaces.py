@@ -139,3 +139,12 @@ async def test_lite_topics_belong_to_the_topic_in_the_namespace(
     assert (of_topic.parent_topic, of_topic.subscribers[0].group) == (TOPIC, GROUP)
     assert (of_client.parent_topic, of_client.group) == (TOPIC, GROUP)
     assert (of_group.parent_topic, of_group.group) == (TOPIC, GROUP)
+
+
+async def test_test_messages_go_to_the_topics_of_the_brokers(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    await admin.brokers.send_test(count=1)
+
+    *_, sent = cluster.broker.requests_of(RequestCode.SEND_MESSAGE_V2)
+    assert sent.ext_fields()["b"] == "broker-a"
