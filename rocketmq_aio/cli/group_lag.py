@@ -58,41 +58,47 @@ def _lag(arguments: LagArguments) -> int:
 
 
 async def _show(arguments: LagArguments) -> int:
-    place = ("broker", "queue") if arguments.queues else ("queues",)
-    columns = ("group", "topic", *place, "committed", "end", "lag", "last_time")
+    is_shown = False
     async with arguments.admin() as admin:
         while True:
-            names = arguments.groups or await admin.groups.list()
-            names = [n for n in names if arguments.match is None or fnmatchcase(n, arguments.match)]
-            async with topics_checked(arguments):
-                rows, failed = await read_lag(
-                    admin,
-                    names,
-                    arguments.topic,
-                    by_queue=arguments.queues,
-                    check_names=bool(arguments.groups),
-                )
-                if failed and len(failed) == len(names):
-                    raise next(iter(failed.values()))
-            for group, error in failed.items():
-                print_error(f"{group}: {format_error(error)}")
-            rows = [row for row in rows if row["lag"] > arguments.above]
-            show_result(rows, arguments.output, columns)
-            if arguments.watch is None:
-                return ExitCode.INCOMPLETE if failed else ExitCode.DONE
+            try:
+                code = await _show_once(admin, arguments)
+            except RocketMQError as error:
+                if not is_shown:
+                    raise
+                print_error(format_error(error))  # it is watched because servers may fail
+            else:
+                if arguments.watch is None:
+                    return code
+                is_shown = True
+            assert arguments.watch is not None
             await asyncio.sleep(arguments.watch)
             print_line("")
 
 
-async def read_lag(
-    admin: AdminClient,
-    groups: list[str],
-    topic: str | None = None,
-    *,
-    by_queue: bool = False,
-    check_names: bool = False,
-) -> tuple[list[dict[str, Any]], Mapping[str, RocketMQError]]:
-    """Return the rows of *groups*, and the errors of those that cannot be read.
+async def _show_once(admin: AdminClient, arguments: LagArguments) -> ExitCode:
+    place = ("broker", "queue") if arguments.queues else ("queues",)
+    columns = ("group", "topic", *place, "committed", "end", "lag", "last_time")
+    names = arguments.groups or await admin.groups.list()
+    names = [n for n in names if arguments.match is None or fnmatchcase(n, arguments.match)]
+    async with topics_checked(arguments):
+        found, failed = await read_progress(
+            admin, names, arguments.topic, check_names=bool(arguments.groups)
+        )
+        if failed and len(failed) == len(names):
+            raise next(iter(failed.values()))
+    for group, error in failed.items():
+        print_error(f"{group}: {format_error(error)}")
+    make = _queue_rows if arguments.queues else topic_rows
+    rows = [row for each in found for row in make(each) if row["lag"] > arguments.above]
+    show_result(rows, arguments.output, columns)
+    return ExitCode.INCOMPLETE if failed else ExitCode.DONE
+
+
+async def read_progress(
+    admin: AdminClient, groups: list[str], topic: str | None = None, *, check_names: bool = False
+) -> tuple[list[GroupProgress], Mapping[str, RocketMQError]]:
+    """Return the progress of *groups*, and the errors of those that cannot be read.
 
     :param check_names: a group that does not exist is an error
     """
@@ -104,8 +110,7 @@ async def read_lag(
         return progress
 
     found, failed = await gather_limited(read, groups, AT_ONCE)
-    make = _queue_rows if by_queue else _topic_rows
-    return [row for each in found.values() for row in make(each)], failed
+    return [*found.values()], failed
 
 
 def _queue_rows(progress: GroupProgress) -> list[dict[str, Any]]:
@@ -124,7 +129,8 @@ def _queue_rows(progress: GroupProgress) -> list[dict[str, Any]]:
     ]
 
 
-def _topic_rows(progress: GroupProgress) -> list[dict[str, Any]]:
+def topic_rows(progress: GroupProgress) -> list[dict[str, Any]]:
+    """Return a row for each topic of a group."""
     by_topic = defaultdict(list)
     for each in progress.queues:
         by_topic[each.queue.topic].append(each)

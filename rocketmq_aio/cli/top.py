@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketmq_aio.cli.arguments import Group, command, option, options
 from rocketmq_aio.cli.connection import ClientArguments
-from rocketmq_aio.cli.failures import ExitCode
-from rocketmq_aio.cli.group_lag import read_lag
+from rocketmq_aio.cli.failures import ExitCode, format_error
+from rocketmq_aio.cli.group_lag import read_progress, topic_rows
 from rocketmq_aio.cli.output import as_rows, console, format_table, print_line
 from rocketmq_aio.cli.running import run_async
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.gather import gather_limited
 
 if TYPE_CHECKING:
     from rocketmq_aio.admin.client import AdminClient
 
 app = Group("top")
+Offsets = dict[MessageQueue, int]
 AT_ONCE: Final = 16
 TOPICS: Final = ("topic", "messages", "in_per_second")
 GROUPS: Final = ("group", "topic", "lag", "out_per_second")
@@ -57,12 +61,17 @@ async def _show(arguments: TopArguments) -> int:
 
     stdout = console()
     live = Live(console=stdout, auto_refresh=False, screen=True) if stdout.is_terminal else None
-    before: dict[Any, tuple[float, int]] = {}
+    before: dict[Any, tuple[float, Offsets]] = {}
     shown = 0
     async with arguments.admin() as admin:
         with live or nullcontext():
             while True:
-                text, before, is_whole = await _screen(admin, arguments, before)
+                try:
+                    text, before, is_whole = await _screen(admin, arguments, before)
+                except RocketMQError as error:
+                    if not shown:
+                        raise
+                    text, is_whole = f"{time.strftime('%H:%M:%S')}  {format_error(error)}", False
                 if live is None:
                     print_line(text)
                 else:
@@ -74,35 +83,41 @@ async def _show(arguments: TopArguments) -> int:
 
 
 async def _screen(
-    admin: AdminClient, arguments: TopArguments, before: dict[Any, tuple[float, int]]
-) -> tuple[str, dict[Any, tuple[float, int]], bool]:
-    """Return the text, the time and the sum of offsets by topic and by group, and if it is whole.
+    admin: AdminClient, arguments: TopArguments, before: dict[Any, tuple[float, Offsets]]
+) -> tuple[str, dict[Any, tuple[float, Offsets]], bool]:
+    """Return the text, the time and the offsets by topic and by group, and if it is whole.
 
     Topics and groups that cannot be read, because a broker does not respond, are counted.
     """
     topics, of_topics = _chosen(await admin.topics.list(), arguments.match, arguments.most)
     groups, of_groups = _chosen(await admin.groups.list(), arguments.match, arguments.most)
     found, failed = await gather_limited(admin.topics.stats, topics, AT_ONCE)
-    lags, unread = await read_lag(admin, groups)
+    lags, unread = await read_progress(admin, groups)
     now, after = time.monotonic(), {}
 
-    def rate(key: object, offset: int) -> float | None:
-        after[key] = now, offset
-        then, old = before.get(key, (now, offset))
-        return (offset - old) / (now - then) if now > then else None
+    def rate(key: object, offsets: Offsets) -> float | None:
+        """Return the growth of the queues that both screens have: brokers come and go."""
+        after[key] = now, offsets
+        then, old = before.get(key, (now, offsets))
+        grown = sum(offset - old[queue] for queue, offset in offsets.items() if queue in old)
+        return grown / (now - then) if now > then else None
 
     busy: list[dict[str, Any]] = [
         {
             "topic": topic,
             "messages": each.count,
-            "in_per_second": rate(topic, sum(queue.max_offset for queue in each.queues)),
+            "in_per_second": rate(topic, {q.queue: q.max_offset for q in each.queues}),
         }
         for topic, each in found.items()
     ]
-    late = [
-        {**row, "out_per_second": rate((row["group"], row["topic"]), row["committed"])}
-        for row in lags
-    ]
+    late = []
+    for progress in lags:
+        committed: defaultdict[str, Offsets] = defaultdict(dict)
+        for each in progress.queues:
+            committed[each.queue.topic][each.queue] = each.consumer_offset
+        for row in topic_rows(progress):
+            key, topic = (row["group"], row["topic"]), row["topic"]
+            late.append({**row, "out_per_second": rate(key, committed[topic])})
     busy.sort(key=lambda row: (-(row["in_per_second"] or 0), -row["messages"], row["topic"]))
     late.sort(key=lambda row: (-row["lag"], row["group"], row["topic"]))
     head = f"{of_topics} topics, {of_groups} groups"

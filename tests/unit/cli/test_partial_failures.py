@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from msgspec.structs import replace
@@ -24,14 +25,16 @@ from rocketmq_aio import (
     Producer,
 )
 from rocketmq_aio.admin.topics import TopicAdmin
+from rocketmq_aio.cli import top
 from rocketmq_aio.cli.app import run
+from rocketmq_aio.cli.top import TopArguments
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.testing import Account
-from tests.unit.cli.test_rmq import Rmq, cluster, rmq
+from tests.unit.cli.test_rmq import Rmq, cluster, rmq, start
 
 __all__ = ["cluster", "rmq"]
 SOON = ("--timeout", "2")  # also for requests that are answered
@@ -210,6 +213,45 @@ def test_top_counts_the_groups_that_are_not_readable(rmq: Rmq, cluster: Embedded
 
     assert "; not readable: 0 topics, 1 groups" in out
     assert rmq("top", "--count", "1", code=1, stderr=True) == ""
+
+
+@pytest.mark.parametrize("command", [("lag", "--watch"), ("top", "--interval")])
+def test_watching_goes_on_when_servers_fail_for_a_while(
+    rmq: Rmq, cluster: EmbeddedCluster, command: tuple[str, ...]
+) -> None:
+    cluster.create_group("billing")
+    cluster.brokers[0].state.committed["billing", "orders", 0] = 0
+    with start(*command, "0.2", "--timeout", "1") as process:
+        assert process.stdout is not None
+        wait_for_line(process.stdout, b"billing")
+        cluster.faults.refuse(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, 1, "busy", times=2)
+        for _ in range(4):
+            wait_for_line(process.stdout, b"billing")
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+
+    assert process.returncode == 0
+
+
+def wait_for_line(lines: IO[bytes], text: bytes) -> None:
+    assert any(text in line for line in lines)
+
+
+async def test_rates_leave_out_the_queues_of_a_broker_that_is_gone(
+    cluster: EmbeddedCluster,
+) -> None:
+    async with Producer("p", namesrv=cluster.namesrv) as producer:
+        for _ in range(100):
+            await producer.send(Message("orders", b"x"))
+    async with AdminClient(namesrv=cluster.namesrv) as admin:
+        arguments = TopArguments()
+        _, before, _ = await top._screen(admin, arguments, {})
+        cluster.brokers[1].kill()
+        text, _, is_whole = await top._screen(admin, arguments, before)
+
+    (row,) = [line.split() for line in text.splitlines() if line.startswith("orders")]
+    assert row == ["orders", "50", "0.00"]
+    assert is_whole
 
 
 async def test_a_reset_that_fails_midway_names_the_queues_that_were_reset() -> None:
