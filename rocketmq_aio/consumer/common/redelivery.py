@@ -35,7 +35,12 @@ from rocketmq_aio.protocol.static_topics import is_logical
 logger = get_logger(__name__)
 
 DEAD_LETTER: Final = -1  # as a delay level
-FIRST_LEVEL: Final = 3  # of the first retry (10 s by default); each further one is a level higher
+FIRST_LEVEL: Final = 3  # of the first retry; each further one is a level higher
+# What the brokers' delay levels 1 to 18 mean unless they are configured otherwise.
+LEVEL_SECONDS: Final = (
+    *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200),
+)
+MAX_RECONSUME_TIMES: Final = 16  # unless the settings have another number
 COPY_ATTEMPTS: Final = 3  # brokers to try
 INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"  # of such sends, as in the Java client
 ANY_QUEUE: Final = -1

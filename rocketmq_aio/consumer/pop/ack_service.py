@@ -15,6 +15,7 @@ from typing import Final
 import anyio
 
 from rocketmq_aio.consumer.common.clock import boottime
+from rocketmq_aio.consumer.common.redelivery import FIRST_LEVEL, LEVEL_SECONDS
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
 from rocketmq_aio.consumer.pop.pop_client import PASSING, PopClient
 from rocketmq_aio.errors import (
@@ -34,9 +35,7 @@ logger = get_logger(__name__)
 ACK_SECONDS: Final = 10.0  # for retries of an acknowledgement
 WITHOUT_EFFECT: Final = (BrokerError, NotConnectedError)
 # Seconds until redelivery, by the number of deliveries before (as in the Java client).
-RETRY_SECONDS: Final = (
-    *(10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200),
-)
+RETRY_SECONDS: Final = LEVEL_SECONDS[FIRST_LEVEL - 1 :]
 GIVE_BACK_SECONDS: Final = 1.0  # until redelivery of messages that nobody processed here
 GIVEN_BACK_AT_ONCE: Final = 32  # to one broker
 MAX_UNCONFIRMED: Final = 256  # of one broker; more would be delivered twice after a crash

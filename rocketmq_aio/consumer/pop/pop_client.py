@@ -9,6 +9,7 @@ import msgspec
 
 from rocketmq_aio.consumer.common.broker_clock import BrokerClock
 from rocketmq_aio.consumer.common.clock import boottime
+from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER
 from rocketmq_aio.consumer.pop.message import PoppedMessage, read_popped
 from rocketmq_aio.consumer.pull_loop.message_decoder import MessageDecoder
 from rocketmq_aio.errors import (
@@ -58,7 +59,6 @@ NOTHING: Final = (
 # Errors after which the same request may succeed later.
 PASSING: Final = (BusyError, ConnectionLostError, NotConnectedError, RequestTimeoutError)
 ACKS_PER_BROKER: Final = 16  # in flight, if the broker takes one message per request
-STRAIGHT_TO_DEAD_LETTERS: Final = -1
 FROM: Final = {"earliest": 0, "latest": 1}
 OLD_BROKER: Final = "popping needs a broker of RocketMQ 5.0 or newer"
 AT_PROXY: Final = (
@@ -254,7 +254,7 @@ class PopClient:
         header = ConsumerSendMsgBack(
             offset=message.commit_log_offset,
             group=self._group,
-            delay_level=STRAIGHT_TO_DEAD_LETTERS,
+            delay_level=DEAD_LETTER,
             origin_msg_id=message.message_id,
             origin_topic=self._dead_letter_topic(message, address),
             max_reconsume_times=0,

@@ -21,6 +21,7 @@ from rocketmq_aio.consumer.pop.loop import PopLoop
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
 from rocketmq_aio.consumer.pop.pop_client import PopRequest
 from rocketmq_aio.consumer.pop.scheduler import PopScheduler
+from rocketmq_aio.consumer.rebalance.broker_assignment import ALL_QUEUES
 from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.instance.heartbeats import check_accepted
 from rocketmq_aio.log import get_logger
@@ -30,7 +31,6 @@ from rocketmq_aio.protocol.subscription import Subscription
 
 logger = get_logger(__name__)
 
-ALL_QUEUES: Final = -1
 LOOP_WAIT_SECONDS: Final = 15.0  # of ``async for``, where receive() does not wait
 CLOSE_SECONDS: Final = 3.0  # for acknowledging processed messages and giving back the others
 

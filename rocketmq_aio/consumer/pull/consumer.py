@@ -10,7 +10,7 @@ import anyio
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.validation import checked_count, checked_queue, checked_seconds
-from rocketmq_aio.consumer.common.redelivery import SendBack, check_delay_level
+from rocketmq_aio.consumer.common.redelivery import MAX_RECONSUME_TIMES, SendBack, check_delay_level
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
 from rocketmq_aio.consumer.pull.result import PullResult, PullStatus, RawPull, pull_result
@@ -26,7 +26,6 @@ from rocketmq_aio.protocol.subscription import Subscription, subscription
 from rocketmq_aio.remoting.keyed_lock import KeyedLock
 
 MAX_INT: Final = 2**31 - 1
-MAX_RECONSUME_TIMES: Final = 16
 
 
 class PullConsumer(ClientBase):

@@ -10,7 +10,7 @@ from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import MessageDropped, MessageUndecodable, message_event
-from rocketmq_aio.consumer.common.redelivery import SendBack
+from rocketmq_aio.consumer.common.redelivery import MAX_RECONSUME_TIMES, SendBack
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryRequest
 from rocketmq_aio.errors import PayloadError
@@ -22,7 +22,6 @@ logger = get_logger(__name__)
 
 TURN: Final = 32  # handler calls for one queue in a row; then the event loop and other queues run
 
-DEFAULT_RECONSUME_TIMES: Final = 16
 NOT_ACKNOWLEDGED: Final = "the handler did not acknowledge it"
 
 
@@ -89,7 +88,7 @@ class ConsumeService:
 def max_reconsume_times(config: PushConfig) -> int:
     """Return after how many retries a concurrent consumer gives a message up."""
     times = config.max_reconsume_times
-    return DEFAULT_RECONSUME_TIMES if times is None else times
+    return MAX_RECONSUME_TIMES if times is None else times
 
 
 def reason_of(error: BaseException | None) -> str:

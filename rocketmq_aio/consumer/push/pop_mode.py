@@ -12,7 +12,7 @@ import anyio
 from rocketmq_aio.config.consumer import PopConfig, PushConfig, StartFrom
 from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.common.context import ConsumerContext
-from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack
+from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, LEVEL_SECONDS, SendBack
 from rocketmq_aio.consumer.pop.ack_service import BackgroundAcks
 from rocketmq_aio.consumer.pop.intake import PopIntake
 from rocketmq_aio.consumer.pop.loop import PopLoop
@@ -29,10 +29,6 @@ from rocketmq_aio.protocol.bodies import PopProcessQueueInfo
 
 logger = get_logger(__name__)
 
-# What the brokers' delay levels 1 to 18 mean unless they are configured otherwise.
-LEVEL_SECONDS: Final = (
-    *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200),
-)
 CONFIRM_SECONDS: Final = 3.0  # for acknowledgements when a queue is revoked
 LOOK_SECONDS: Final = 1.0
 
