@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from rocketmq_aio.config.consumer import LitePullConfig, PopConfig, PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
@@ -25,14 +25,6 @@ MIB: Final = 1024 * 1024
 
 
 PASSIVELY: Final = "CONSUME_PASSIVELY"  # also of pop consumers: 4.9 brokers know no third type
-
-
-class Kind(NamedTuple):
-    """The kind of a consumer, for administration tools."""
-
-    consume_type: str = "CONSUME_ACTIVELY"
-    orderly: bool = False
-    concurrency: int = 0  # of handlers
 
 
 def heartbeat_data(
@@ -56,7 +48,9 @@ def running_info(
     subscriptions: Iterable[Subscription],
     held: Iterable[QueueState] = (),
     *,
-    kind: Kind = Kind(),  # noqa: B008 - nobody can change it
+    consume_type: str = "CONSUME_ACTIVELY",
+    orderly: bool = False,
+    concurrency: int = 0,  # of handlers
     is_locked: Callable[[MessageQueue], bool] = lambda queue: False,
     popped: Mapping[MessageQueue, PopProcessQueueInfo] | None = None,
 ) -> ConsumerRunningInfo:
@@ -69,9 +63,9 @@ def running_info(
         properties={
             "messageModel": _model(config).value,
             **_shown(config),
-            "PROP_CONSUME_TYPE": kind.consume_type,
-            "PROP_CONSUMEORDERLY": _flag(kind.orderly),  # Java's spelling
-            "PROP_THREADPOOL_CORE_SIZE": str(kind.concurrency),
+            "PROP_CONSUME_TYPE": consume_type,
+            "PROP_CONSUMEORDERLY": _flag(orderly),  # Java's spelling
+            "PROP_THREADPOOL_CORE_SIZE": str(concurrency),
             "PROP_CLIENT_VERSION": "V5_5_0",
             "PROP_NAMESERVER_ADDR": ";".join(instance.name_servers.addresses),
             "PROP_CONSUMER_START_TIMESTAMP": str(instance.started_ms),

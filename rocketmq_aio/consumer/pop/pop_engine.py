@@ -13,7 +13,7 @@ from rocketmq_aio.consumer.checks.missing_topics import MissingTopics
 from rocketmq_aio.consumer.checks.subscription_check import SubscriptionCheck
 from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.common.context import ConsumerContext
-from rocketmq_aio.consumer.group.running_info import PASSIVELY, Kind, heartbeat_data, running_info
+from rocketmq_aio.consumer.group.running_info import PASSIVELY, heartbeat_data, running_info
 from rocketmq_aio.consumer.pop.ahead import PopAhead
 from rocketmq_aio.consumer.pop.buffer import PopBuffer
 from rocketmq_aio.consumer.pop.intake import PopIntake
@@ -210,8 +210,13 @@ class PopEngine:
 
     def running_info(self) -> ConsumerRunningInfo:
         popped = {q: PopProcessQueueInfo(droped=loop.stopped) for q, loop in self.loops.items()}
-        kind = Kind(PASSIVELY, orderly=self.config.orderly)
-        info = running_info(self.context, self.subscriptions.values(), kind=kind, popped=popped)
+        info = running_info(
+            self.context,
+            self.subscriptions.values(),
+            consume_type=PASSIVELY,
+            orderly=self.config.orderly,
+            popped=popped,
+        )
         return self.checks.describe(info, leaving=not self.running)
 
     def on_members_changed(self) -> None:

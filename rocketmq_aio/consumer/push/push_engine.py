@@ -16,7 +16,7 @@ from rocketmq_aio.consumer.common.events import LeaseLost
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners
 from rocketmq_aio.consumer.common.redelivery import RetryTopics, SendBack
 from rocketmq_aio.consumer.group.group_engine import GroupEngine
-from rocketmq_aio.consumer.group.running_info import PASSIVELY, Kind, running_info
+from rocketmq_aio.consumer.group.running_info import PASSIVELY, running_info
 from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
@@ -324,12 +324,13 @@ class PushEngine(GroupEngine[DispatchQueue]):
         return [each for each in self.table.values() if not isinstance(each, PoppedQueue)]
 
     def _running_info(self) -> ConsumerRunningInfo:
-        kind = Kind(self.consume_type, orderly=self.orderly, concurrency=self.workers.size)
         return running_info(
             self.context,
             self._subscriptions.values(),
             self._pulled(),
-            kind=kind,
+            consume_type=self.consume_type,
+            orderly=self.orderly,
+            concurrency=self.workers.size,
             popped=self._pops.info() if self._pops is not None else None,
             is_locked=self.locks.holds if self.locks else lambda queue: False,
         )

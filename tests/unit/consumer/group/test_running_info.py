@@ -15,7 +15,7 @@ import pytest_asyncio
 from rocketmq_aio.config.consumer import LitePullConfig, PopConfig, PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
-from rocketmq_aio.consumer.group.running_info import Kind, running_info
+from rocketmq_aio.consumer.group.running_info import running_info
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache
 from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragelyByCircle
@@ -56,9 +56,8 @@ def only(table: dict[str, Any]) -> tuple[MessageQueue, Any]:
 
 
 def test_properties_contain_the_kind_of_consumer() -> None:
-    properties = info_json(kind=Kind("CONSUME_PASSIVELY", orderly=True, concurrency=7))[
-        "properties"
-    ]
+    kind = {"consume_type": "CONSUME_PASSIVELY", "orderly": True, "concurrency": 7}
+    properties = info_json(**kind)["properties"]
 
     assert properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
     assert properties["PROP_CONSUMEORDERLY"] == "true"
