@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable
 from time import time_ns
 from typing import Generic, TypeVar
 
@@ -61,12 +60,20 @@ class ConsumerContext(Generic[C_co]):
         known, now = self.subscriptions.get(topic), time_ns() // 1_000_000
         return subscription(topic, selector, max(now, known.version + 1) if known else now)
 
-    def subscribing(self, topic: str) -> AbstractAsyncContextManager[None]:
-        """Return the block in which to make a subscription of *topic*, one at a time.
-
-        Otherwise an earlier call could replace a later one, or a refused one return to it.
-        """
-        return self._subscribing.hold(topic)
+    async def subscribe(
+        self,
+        topic: str,
+        selector: str | MessageSelector,
+        announce: Callable[[Subscription], Awaitable[None]] | None,
+    ) -> None:
+        """Subscribe by *announce*, or, if it is None, note the subscription for the start."""
+        wanted = self.new_subscription(topic, selector)
+        if announce is None:
+            self.subscriptions[topic] = wanted
+            return
+        # One at a time: an earlier call could replace a later one, or a refused one return to it.
+        async with self._subscribing.hold(topic):
+            await announce(self.new_subscription(topic, selector))
 
     def warn(self, name: str, event: ConsumerEvent, **fields: str) -> None:
         """Log a warning with *event*, and publish it."""

@@ -240,12 +240,7 @@ class GroupEngine(Generic[Q]):
         self.instance.drop_consumer(self)
 
     async def subscribe(self, topic: str, selector: str | MessageSelector) -> None:
-        wanted = self.context.new_subscription(topic, selector)
-        if not self._running:
-            self._subscriptions[topic] = wanted
-            return
-        async with self.context.subscribing(topic):
-            await self._replace(self.context.new_subscription(topic, selector))
+        await self.context.subscribe(topic, selector, self._replace if self._running else None)
 
     async def _replace(self, wanted: Subscription) -> None:
         topic = wanted.topic

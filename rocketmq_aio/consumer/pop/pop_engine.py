@@ -110,12 +110,7 @@ class PopEngine:
         self._buffer.notify()
 
     async def subscribe(self, topic: str, selector: str | MessageSelector) -> None:
-        wanted = self.context.new_subscription(topic, selector)
-        if not self.running:
-            self.subscriptions[topic] = wanted
-            return
-        async with self.context.subscribing(topic):
-            await self._replace(self.context.new_subscription(topic, selector))
+        await self.context.subscribe(topic, selector, self._replace if self.running else None)
 
     async def _replace(self, wanted: Subscription) -> None:
         topic = wanted.topic
