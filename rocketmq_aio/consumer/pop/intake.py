@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+import anyio
+
 from rocketmq_aio.config.consumer import PopConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import (
@@ -27,6 +29,7 @@ from rocketmq_aio.remoting.gather import gather_limited
 logger = get_logger(__name__)
 
 DEAD_LETTERS_AT_ONCE: Final = 32  # of one response
+FINISH_SECONDS: Final = 3.0  # when the consumer is closed, or a queue is revoked
 
 
 class PopIntake:
@@ -83,6 +86,13 @@ class PopIntake:
         if self._filters and accepted:
             accepted = self._filter(accepted)
         return accepted, exhausted
+
+    async def finish(self, messages: Iterable[PoppedMessage]) -> None:
+        """Wait for acknowledgements, and give *messages* back, which nobody has processed."""
+        with anyio.move_on_after(FINISH_SECONDS):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.acks.flush)
+                tasks.start_soon(self.service.give_back, messages)
 
     async def send_to_dlq(self, messages: list[PoppedMessage]) -> None:
         """Send *messages* to the dead-letter queue; failures are logged."""

@@ -43,7 +43,7 @@ class PopLoop:
         *,
         next_request: Callable[[PopLoop], PopRequest | None],
         deliver: Callable[[list[PoppedMessage]], None],
-        on_idle: Callable[[], None] | None = None,
+        on_idle: Callable[[], object] = lambda: None,
         on_full: Callable[[PopLoop, PopRequest, float], None] | None = None,
     ) -> None:
         self.source = source
@@ -88,7 +88,7 @@ class PopLoop:
                 await self._pop(wanted, request, backoff)
             finally:
                 self.is_busy = False
-            self._notify_idle()
+            self._on_idle()
 
     async def pop_ahead(self, request: PopRequest) -> None:
         """Pop once more, besides `run`; the caller has counted it in `ahead`."""
@@ -153,9 +153,5 @@ class PopLoop:
             self._attempt = None
         if first and not self.stopped:  # closing ends running requests
             self._intake.on_pop_failed(self.source, error)
-        self._notify_idle()
+        self._on_idle()
         await anyio.sleep(backoff.next_pause())
-
-    def _notify_idle(self) -> None:
-        if self._on_idle is not None:
-            self._on_idle()

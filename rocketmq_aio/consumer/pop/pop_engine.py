@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 from weakref import WeakSet
 
-import anyio
-
 from rocketmq_aio.config.consumer import PopConfig
 from rocketmq_aio.consumer.checks.missing_topics import MissingTopics
 from rocketmq_aio.consumer.checks.subscription_check import SubscriptionCheck
@@ -32,7 +30,6 @@ from rocketmq_aio.protocol.subscription import Subscription
 logger = get_logger(__name__)
 
 LOOP_WAIT_SECONDS: Final = 15.0  # of ``async for``, where receive() does not wait
-CLOSE_SECONDS: Final = 3.0  # for acknowledging processed messages and giving back the others
 
 
 class Worker:
@@ -62,6 +59,7 @@ class PopEngine:
         self.checks = SubscriptionCheck(context, unique_ids=False)
         self._missing = MissingTopics(context)
         self._intake = PopIntake(context, config, in_use=self._in_use)
+        self.change_invisible = self._intake.service.change
         self._buffer = PopBuffer(orderly=config.orderly, give_back=self._intake.give_back)
         self._ahead = PopAhead(context.instance, self.loops, self._buffer, self.workers)
         self.scheduler = PopScheduler(
@@ -86,11 +84,7 @@ class PopEngine:
         self.running = False
         self._stop_loops()
         try:
-            with anyio.move_on_after(CLOSE_SECONDS):
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._intake.acks.flush)
-                    rest = self._buffer.remove(lambda _: True)
-                    tasks.start_soon(self._intake.service.give_back, rest)
+            await self._intake.finish(self._buffer.remove(lambda _: True))
             await self._tasks.close()
         finally:
             self.events.close()
@@ -275,11 +269,6 @@ class PopEngine:
                 behind = self._buffer.remove(lambda each: each.queue == message.queue)
             self._notify_if_orderly()
         await self._intake.service.give_back(behind)
-
-    async def change_invisible(
-        self, message: PoppedMessage, seconds: float, *, suspend: bool
-    ) -> None:
-        await self._intake.service.change(message, seconds, suspend=suspend)
 
     def _notify_if_orderly(self) -> None:
         if self.config.orderly:  # callers may take the messages behind it

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any, Final
 
-import anyio
-
 from rocketmq_aio.config.consumer import PopConfig, PushConfig, StartFrom
 from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.common.context import ConsumerContext
@@ -29,7 +27,6 @@ from rocketmq_aio.protocol.bodies import PopProcessQueueInfo
 
 logger = get_logger(__name__)
 
-CONFIRM_SECONDS: Final = 3.0  # for acknowledgements when a queue is revoked
 LOOK_SECONDS: Final = 1.0
 
 
@@ -198,11 +195,7 @@ class PushPops:
     async def release(self, released: Iterable[PoppedQueue]) -> None:
         """Wait for acknowledgements and give back messages that no handler started."""
         leaving = list(released)
-        with anyio.move_on_after(CONFIRM_SECONDS):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._intake.acks.flush)
-                for assigned in leaving:
-                    tasks.start_soon(self._intake.service.give_back, assigned.unwanted)
+        await self._intake.finish([each for assigned in leaving for each in assigned.unwanted])
         for assigned in leaving:
             if self._queues.get(assigned.queue) is assigned:
                 del self._queues[assigned.queue]

@@ -10,7 +10,7 @@ import pytest
 
 from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.common.events import AckFailed
-from rocketmq_aio.consumer.pop import ack_service as pop_acks, pop_engine, renewal
+from rocketmq_aio.consumer.pop import ack_service as pop_acks, intake, renewal
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS
@@ -283,7 +283,7 @@ def are_done(messages: list[PoppedMessage]) -> bool:
 async def test_loops_that_wait_for_confirmations_end_when_the_consumer_is_closed(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pop_engine, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(intake, "FINISH_SECONDS", 0.05)
     put(cluster, *numbers(3))
     hold_acks(cluster.broker)
     async with popping(cluster) as consumer:
