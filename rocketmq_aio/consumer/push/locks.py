@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import anyio
 import msgspec
@@ -31,6 +31,8 @@ LEASE_SECONDS: Final = 30.0  # brokers keep a lock twice as long, which covers a
 RENEW_SECONDS: Final = 20.0
 LOOKS_PER_INTERVAL: Final = 20  # checks for due renewals and expired leases
 BROKER_LOCK_SECONDS: Final = 60.0  # after which brokers give a lock to others
+
+_RequestAtBroker: TypeAlias = Callable[[str, list[MessageQueue]], Coroutine[Any, Any, None]]
 
 
 class Lease(NamedTuple):
@@ -102,7 +104,6 @@ class QueueLocks:
         What fails is repeated by `keep_renewing`, until the broker expires the lock after a minute.
         """
         self._forget(queues)
-        self._note_not_unlocked(queues)  # also if this is cancelled
         await self._at_each_broker(queues, self._unlock)
 
     async def keep_renewing(self, interval_seconds: float = RENEW_SECONDS) -> None:
@@ -113,9 +114,14 @@ class QueueLocks:
                 self._drop_ended()
                 self._drop_past()
                 due = self._due(interval_seconds)
-                for broker in (due | self._left()) - self._renewing:
+                left = {self._broker_of(queue) for queue in self._not_unlocked}
+                for broker in (due | left) - self._renewing:
                     self._renewing.add(broker)
-                    tasks.start_soon(self._renew if broker in due else self._unlock_left, broker)
+                    if broker in due:
+                        tasks.start_soon(self._repeat, broker, self._leases, self._request_locks)
+                    else:
+                        unlock = self._request_unlocks
+                        tasks.start_soon(self._repeat, broker, self._not_unlocked, unlock)
 
     def _due(self, interval_seconds: float) -> set[str]:
         """Return brokers whose locks are due for renewal, or may have been forgotten.
@@ -137,26 +143,16 @@ class QueueLocks:
             return True
         return not self._instance.remoting.is_connected(lease.address)
 
-    async def _renew(self, broker: str) -> None:
+    async def _repeat(
+        self, broker: str, table: Iterable[MessageQueue], request: _RequestAtBroker
+    ) -> None:
+        """Repeat *request* for the queues of *broker* in *table*."""
         try:
             async with self._turns[broker]:
                 self._drop_ended()
-                held = [queue for queue in self._leases if self._broker_of(queue) == broker]
-                if held:
-                    await self._request_locks(broker, held)
-        finally:
-            self._renewing.discard(broker)
-
-    def _left(self) -> set[str]:
-        """Return brokers that may keep locks of released queues."""
-        return {self._broker_of(queue) for queue in self._not_unlocked}
-
-    async def _unlock_left(self, broker: str) -> None:
-        try:
-            async with self._turns[broker]:
-                left = [each for each in self._not_unlocked if self._broker_of(each) == broker]
-                if left:
-                    await self._request_unlocks(broker, left)
+                queues = [queue for queue in table if self._broker_of(queue) == broker]
+                if queues:
+                    await request(broker, queues)
         finally:
             self._renewing.discard(broker)
 
@@ -193,7 +189,6 @@ class QueueLocks:
     async def _unlock(self, broker: str, queues: list[MessageQueue]) -> None:
         async with self._turns[broker]:
             self._forget(queues)  # granted meanwhile
-            self._note_not_unlocked(queues)
             await self._request_unlocks(broker, queues)
 
     async def _request_unlocks(self, broker: str, queues: list[MessageQueue]) -> None:
@@ -249,17 +244,13 @@ class QueueLocks:
         self._on_lost(queue)
 
     def _forget(self, queues: Iterable[MessageQueue]) -> None:
+        """Drop leases; until they are unlocked, also if that is cancelled, brokers keep them."""
+        until = self._clock() + BROKER_LOCK_SECONDS
         for queue in queues:
             self._leases.pop(queue, None)
+            self._not_unlocked[queue] = until
 
-    def _note_not_unlocked(self, queues: Iterable[MessageQueue]) -> None:
-        self._not_unlocked.update(dict.fromkeys(queues, self._clock() + BROKER_LOCK_SECONDS))
-
-    async def _at_each_broker(
-        self,
-        queues: Iterable[MessageQueue],
-        act: Callable[[str, list[MessageQueue]], Coroutine[Any, Any, None]],
-    ) -> None:
+    async def _at_each_broker(self, queues: Iterable[MessageQueue], act: _RequestAtBroker) -> None:
         """Call *act* with the queues of each broker, concurrently."""
         by_broker: defaultdict[str, list[MessageQueue]] = defaultdict(list)
         for queue in queues:
