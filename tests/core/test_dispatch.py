@@ -30,7 +30,7 @@ def message(offset: int, size: int = 1) -> MessageExt:
 
 def state(queue: ProcessQueue) -> tuple[Any, ...]:
     held = [(each.queue_offset, each.done) for each in queue._messages]
-    return queue.count, queue.size_bytes, queue.first_offset, queue.next_offset, queue.span, held
+    return queue.count, queue.size_bytes, queue.first_offset, queue.span, held
 
 
 @given(puts=Puts, marked=st.lists(st.lists(st.integers(0, 30), max_size=6), max_size=4))

@@ -135,18 +135,8 @@ class ProcessQueue:
 
     @property
     def first_offset(self) -> int | None:
-        """Offset of the first message, or None."""
+        """Offset of the first message, or None: all below it were taken or are done."""
         return self._messages[0].queue_offset if self._messages else None
-
-    @property
-    def next_offset(self) -> int | None:
-        """The offset that may be committed: all messages below it were taken or done.
-
-        None if no message was put since the start or the last `clear`.
-        """
-        if self._messages:
-            return self._messages[0].queue_offset
-        return None if self._largest == NO_OFFSET else self._largest + 1
 
     @property
     def span(self) -> int:

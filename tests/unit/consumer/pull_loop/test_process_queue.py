@@ -69,12 +69,10 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def answers_are_the_models(self) -> None:
         offsets_held = offsets(self.held)
-        after = None if self.largest is None else self.largest + 1
 
         assert self.queue.count == len(self.held) - len(self.done)
         assert self.queue.size_bytes == sum(len(each.body) for each in self.held)
         assert self.queue.first_offset == (offsets_held[0] if offsets_held else None)
-        assert self.queue.next_offset == (offsets_held[0] if offsets_held else after)
         assert self.queue.span == (offsets_held[-1] - offsets_held[0] if offsets_held else 0)
 
 
@@ -127,7 +125,6 @@ def test_a_new_queue_has_no_offset() -> None:
 
     assert (queue.count, queue.size_bytes, queue.span) == (0, 0, 0)
     assert queue.first_offset is None
-    assert queue.next_offset is None
 
 
 def test_repeated_messages_are_dropped_and_not_counted() -> None:
@@ -142,7 +139,7 @@ def test_a_repeated_pull_is_dropped_after_its_messages_were_taken() -> None:
     queue.take(10)
 
     assert queue.put(messages(5, 6, 7)) == 0
-    assert queue.next_offset == 8
+    assert queue.count == 0
 
 
 @pytest.mark.parametrize("repeated", [[7], [7, 8], [8, 8]])
@@ -166,7 +163,7 @@ def test_taking_ten_of_a_hundred_leaves_ninety_and_their_bytes() -> None:
     queue.put([message(offset, size=123) for offset in range(100)])
 
     assert offsets(queue.take(10)) == list(range(10))
-    assert (queue.count, queue.size_bytes, queue.next_offset) == (90, 90 * 123, 10)
+    assert (queue.count, queue.size_bytes, queue.first_offset) == (90, 90 * 123, 10)
 
 
 @pytest.mark.parametrize("limit", [0, -1])
@@ -191,11 +188,11 @@ def test_no_offset_past_an_unsettled_message_may_be_committed() -> None:
     queue.put(batch)
 
     queue.mark_done(third)
-    assert queue.next_offset == 10
+    assert queue.first_offset == 10
     queue.mark_done(first)
-    assert queue.next_offset == 11
+    assert queue.first_offset == 11
     queue.mark_done(second)
-    assert queue.next_offset == 13
+    assert queue.first_offset is None
 
 
 def test_settling_twice_counts_once() -> None:
@@ -225,9 +222,9 @@ def test_a_queue_can_be_read_again_from_an_earlier_offset_after_clear() -> None:
     queue = queue_of(100, 101)
 
     assert queue.clear() == 2
-    assert queue.next_offset is None
+    assert queue.first_offset is None
     assert queue.put(messages(7, 8)) == 2
-    assert queue.next_offset == 7
+    assert queue.first_offset == 7
 
 
 def test_settling_after_clear_changes_nothing() -> None:
@@ -239,4 +236,4 @@ def test_settling_after_clear_changes_nothing() -> None:
 
     queue.mark_done(old[0])
 
-    assert (queue.count, queue.next_offset) == (2, 1)
+    assert (queue.count, queue.first_offset) == (2, 1)
