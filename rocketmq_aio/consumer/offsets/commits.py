@@ -39,6 +39,7 @@ class Commits:
         on_event: Callable[[ConsumerEvent], None],
     ) -> None:
         self._store = store
+        self._remote = store if isinstance(store, RemoteOffsetStore) else None
         self._table = table
         self._automatic = automatic
         self._may_commit = may_commit
@@ -48,7 +49,7 @@ class Commits:
 
     def invalidate(self, assigned: QueueState) -> None:
         """Commit again: the broker was unreachable, and may have lost the last commits."""
-        if isinstance(self._store, RemoteOffsetStore) and self._store.invalidate(assigned.queue):
+        if self._remote is not None and self._remote.invalidate(assigned.queue):
             assigned.commit_due = True
 
     async def keep_committing(self, interval_seconds: float) -> None:
@@ -78,10 +79,9 @@ class Commits:
     def _is_due(self, assigned: QueueState) -> bool:
         if assigned.commit_due or not self._automatic:
             return assigned.commit_due
-        store = self._store
-        if isinstance(store, RemoteOffsetStore):  # an idle queue costs nothing else
-            return not store.is_stored(assigned.queue, assigned.committable)
-        return True
+        # An idle queue costs nothing else.
+        remote = self._remote
+        return remote is None or not remote.is_stored(assigned.queue, assigned.committable)
 
     async def forget(self, queues: Iterable[MessageQueue]) -> None:
         """Remove *queues*, which other members have now, from memory; durable offsets stay."""
@@ -117,7 +117,8 @@ class Commits:
         if assigned.committable >= offset:  # else it was set back meanwhile
             assigned.note_committed()
         if assigned.committable == offset:
-            assigned.commit_due = self._may_be_undone(assigned.queue)
+            remote = self._remote
+            assigned.commit_due = remote is not None and remote.may_be_undone(assigned.queue)
 
     async def _update(self, assigned: QueueState) -> int:
         """Update the store; return the offset, `UNKNOWN` when there is nothing to commit."""
@@ -131,9 +132,6 @@ class Commits:
                 return UNKNOWN
             await self._store.update(assigned.queue, offset)
             return offset
-
-    def _may_be_undone(self, queue: MessageQueue) -> bool:
-        return isinstance(self._store, RemoteOffsetStore) and self._store.may_be_undone(queue)
 
     async def _make_durable(
         self, queues: Collection[MessageQueue]

@@ -46,6 +46,7 @@ class PopIntake:
         instance, tasks = context.instance, context.tasks
         self._instance = instance
         self._settings = settings
+        self.is_orderly = settings.orderly
         self._tasks = tasks
         self._filters = context.filters
         self._publish = context.publish
@@ -62,10 +63,6 @@ class PopIntake:
 
     def close(self) -> None:
         self.client.close()
-
-    @property
-    def is_orderly(self) -> bool:
-        return self._settings.orderly
 
     def accept(
         self, source: MessageQueue, wanted: Subscription, popped: Popped, *, stopped: bool
@@ -105,11 +102,10 @@ class PopIntake:
         accepted: list[PoppedMessage] = []
         exhausted: list[PoppedMessage] = []
         heads: set[MessageQueue] = set()  # queues whose first message was seen
-        settings = self._settings
         for message in messages:
-            message.codec = settings.codec
+            message.codec = self._settings.codec
             # In order the broker also counts deliveries of messages behind one that failed.
-            is_behind = settings.orderly and message.queue in heads
+            is_behind = self.is_orderly and message.queue in heads
             heads.add(message.queue)
             if wanted.tags and message.tags not in wanted.tags:  # a tag of equal hash
                 self.acks.add(message)

@@ -42,12 +42,9 @@ class ConsumeService:
         self._publish = context.publish
         self._send_back = send_back
         self._ready: deque[DispatchQueue] = deque()
-        self.idle = WaiterQueue(self._pass_on)
+        # A worker that was woken and cancelled at once passes the wake-up on.
+        self.idle = WaiterQueue(lambda _, woken: woken and self.idle.wake_one())
         self.suspended = False
-
-    def _pass_on(self, _size: int, woken: bool) -> None:
-        if woken:
-            self.idle.wake_one()
 
     def add(self, assigned: DispatchQueue) -> None:
         """Offer the messages of *assigned* to the workers."""
