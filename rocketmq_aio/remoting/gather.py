@@ -20,6 +20,12 @@ class Gathered(NamedTuple, Generic[K, V]):
     results: dict[K, V]
     failures: dict[K, RocketMQError]
 
+    def complete(self) -> dict[K, V]:
+        """Return the results of all calls; raises the first failure."""
+        for error in self.failures.values():
+            raise error
+        return self.results
+
 
 async def gather_limited(
     function: Callable[[K], Awaitable[V]],

@@ -432,10 +432,7 @@ class GroupEngine(Generic[Q]):
             if not assigned.dropped:
                 lag[assigned.queue] = max(0, end - assigned.position)
 
-        for error in (
-            await gather_limited(fetch, self._pulled(), QUERIES_AT_ONCE)
-        ).failures.values():
-            raise error
+        (await gather_limited(fetch, self._pulled(), QUERIES_AT_ONCE)).complete()
         return dict(sorted(lag.items()))
 
     def on_failed(self, cause: BaseException) -> None:

@@ -203,14 +203,11 @@ class StartPositions:
             return gone.is_older(stored_ms, queue.broker_name)
 
         try:
-            answers, failures = await gather_limited(has_older, queues, READS_AT_ONCE)
-            if any(answers.values()):
-                return True
-            for error in failures.values():
-                raise error
+            answers = await gather_limited(has_older, queues, READS_AT_ONCE)
+            # One is enough: failures matter only without it.
+            return any(answers.results.values()) or any(answers.complete().values())
         except (PermissionDeniedError, NotSupportedError):
             return True  # an account that may pull need not be allowed to query, and a proxy cannot
-        return False
 
     async def offset_of(self, queue: MessageQueue, start: str | datetime) -> int:
         """Return the offset of a start position in *queue* now.
@@ -256,9 +253,8 @@ class StartPositions:
         :raises RocketMQError: none was found, and the offset of a queue could not be read
         """
         stored = partial(self._stored, may_lack=False)
-        offsets, failures = await gather_limited(stored, queues, READS_AT_ONCE)
-        known = sum(offset is not None for offset in offsets.values())
+        offsets = await gather_limited(stored, queues, READS_AT_ONCE)
+        known = sum(offset is not None for offset in offsets.results.values())
         if not known:
-            for error in failures.values():
-                raise error
+            offsets.complete()
         return known

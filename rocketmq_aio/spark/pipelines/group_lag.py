@@ -141,12 +141,10 @@ async def lags_of(
 ) -> list[QueueLag]:
     """Return the lags of *consumer*'s group by queue; *reader* pulls the next messages."""
     queues = [queue for topic in topics for queue in await consumer.message_queues(topic)]
-    found, failures = await gather_limited(
-        partial(_lag, consumer, reader), queues, CONCURRENT_QUEUES
+    found = await gather_limited(partial(_lag, consumer, reader), queues, CONCURRENT_QUEUES)
+    return sorted(
+        found.complete().values(), key=lambda each: (each.topic, each.broker, each.queue_id)
     )
-    for error in failures.values():
-        raise error
-    return sorted(found.values(), key=lambda each: (each.topic, each.broker, each.queue_id))
 
 
 async def _lag(consumer: PullConsumer, reader: PullConsumer, queue: MessageQueue) -> QueueLag:

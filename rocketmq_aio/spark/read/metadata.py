@@ -323,10 +323,7 @@ class Metadata:
 
 async def _gather(keys: Iterable[K], request: Callable[[K], Awaitable[T]]) -> dict[K, T]:
     """Call *request* for all *keys*, some concurrently; raise the first failure."""
-    results, failures = await gather_limited(request, keys, MAX_CONCURRENT, fail_fast=True)
-    for error in failures.values():
-        raise error
-    return results
+    return (await gather_limited(request, keys, MAX_CONCURRENT, fail_fast=True)).complete()
 
 
 def selects(options: ReadOptions, queue: Queue) -> bool:
