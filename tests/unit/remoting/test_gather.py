@@ -49,6 +49,13 @@ async def test_results_and_failures_come_by_item_in_the_order_of_the_items() -> 
     assert list(failures) == [3, 13]
 
 
+async def test_complete_results_are_those_of_all_calls_or_the_first_failure() -> None:
+    assert (await gather_limited(Calls(), [4, 2], 2)).complete() == {4: 8, 2: 4}
+
+    with pytest.raises(NotConnectedError, match="3: down"):
+        (await gather_limited(Calls(), [3, 4, 13], 2)).complete()
+
+
 async def test_none_is_a_result() -> None:
     async def nothing(_: int) -> None:
         return None
