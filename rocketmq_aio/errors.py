@@ -297,3 +297,7 @@ class AckError(RocketMQError):
         self.lost = dict(lost)
         first = next(iter(self.lost.values()), None)
         super().__init__(f"{len(self.lost)} message(s) not surely acknowledged: {first}")
+
+
+# No response came: the server may be down; it executed the request at most after the last two.
+NO_RESPONSE: Final = (NotConnectedError, ConnectionLostError, RequestTimeoutError)

@@ -7,10 +7,10 @@ from time import monotonic
 from typing import Final
 
 from rocketmq_aio.errors import (
+    NO_RESPONSE,
     BrokerError,
     CodecError,
     ConnectionLostError,
-    NotConnectedError,
     NotRunningError,
     OffsetIllegalError,
     RequestTimeoutError,
@@ -41,7 +41,6 @@ RETRYABLE_CODES: Final = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-TRANSPORT: Final = (NotConnectedError, ConnectionLostError, RequestTimeoutError)
 # Rejections of the request itself: another attempt ends the same way.
 FINAL_KINDS: Final = (SubscriptionError, OffsetIllegalError)
 
@@ -84,7 +83,7 @@ def is_retryable(error: RocketMQError) -> bool:
     if isinstance(error, BrokerError):
         final = isinstance(error, FINAL_KINDS) or is_about_account(error)
         return error.code in RETRYABLE_CODES and not final
-    return isinstance(error, TRANSPORT)
+    return isinstance(error, NO_RESPONSE)
 
 
 def may_have_stored(error: BaseException) -> bool:

@@ -11,10 +11,10 @@ from weakref import WeakValueDictionary
 import anyio
 
 from rocketmq_aio.errors import (
+    NO_RESPONSE,
     BrokerError,
     CommitError,
     ConfigError,
-    ConnectionLostError,
     NotConnectedError,
     RequestTimeoutError,
     RocketMQError,
@@ -25,7 +25,6 @@ from rocketmq_aio.remoting.keyed_lock import KeyedLock
 from rocketmq_aio.remoting.remoting_client import LATE_SECONDS
 
 SENDS_PER_BROKER: Final = 16  # concurrent commits to one broker
-NO_RESPONSE: Final = (NotConnectedError, ConnectionLostError, RequestTimeoutError)
 MAX_OFFSET: Final = 2**63 - 1  # the broker reads a signed int64
 
 

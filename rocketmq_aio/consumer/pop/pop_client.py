@@ -13,12 +13,11 @@ from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER
 from rocketmq_aio.consumer.pop.message import PoppedMessage, read_popped
 from rocketmq_aio.consumer.pull_loop.message_decoder import MessageDecoder
 from rocketmq_aio.errors import (
+    NO_RESPONSE,
     BusyError,
     CodecError,
-    ConnectionLostError,
     NotConnectedError,
     NotSupportedError,
-    RequestTimeoutError,
     RocketMQError,
 )
 from rocketmq_aio.instance.client_instance import MQClientInstance
@@ -57,7 +56,7 @@ NOTHING: Final = (
     ResponseCode.PULL_RETRY_IMMEDIATELY,
 )
 # Errors after which the same request may succeed later.
-PASSING: Final = (BusyError, ConnectionLostError, NotConnectedError, RequestTimeoutError)
+PASSING: Final = (BusyError, *NO_RESPONSE)
 ACKS_PER_BROKER: Final = 16  # in flight, if the broker takes one message per request
 FROM: Final = {"earliest": 0, "latest": 1}
 OLD_BROKER: Final = "popping needs a broker of RocketMQ 5.0 or newer"

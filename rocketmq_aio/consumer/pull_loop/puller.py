@@ -29,15 +29,14 @@ from rocketmq_aio.consumer.pull_loop.pull_response import (
 )
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.errors import (
+    NO_RESPONSE,
     AuthError,
     BrokerError,
     BusyError,
     CodecError,
-    ConnectionLostError,
     NotConnectedError,
     OffsetIllegalError,
     PermissionDeniedError,
-    RequestTimeoutError,
     RocketMQError,
     SubscriptionError,
     with_notes,
@@ -69,7 +68,6 @@ CUT_OFF_SECONDS: Final = 10.0  # without a response; brokers may have dropped th
 # filtered out: more than a replica lacks, but not all messages since the last one that matched.
 RESCANNED_OFFSETS: Final = 16_384
 LOG_DIFFERS: Final = "the log of the master differs from this offset on"
-NO_RESPONSE: Final = (NotConnectedError, ConnectionLostError, RequestTimeoutError)
 DENIED: Final = (AuthError, PermissionDeniedError)
 
 
