@@ -7,11 +7,7 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.consumer.pull_loop.pull_response import (
-    RESET_REMARK,
-    read_response,
-    select_messages,
-)
+from rocketmq_aio.consumer.pull_loop.pull_response import is_reset, read_response, select_messages
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -71,7 +67,7 @@ def read_raw(command: Command, address: str) -> tuple[RawPull, int]:
     status = STATUSES.get(command.code)
     if status is None:
         raise broker_error(command, address)
-    if status is PullStatus.OFFSET_ILLEGAL and RESET_REMARK in (command.remark or ""):
+    if status is PullStatus.OFFSET_ILLEGAL and is_reset(command.remark):
         status = PullStatus.OFFSET_RESET
     header = read_response(command)
     raw = RawPull(

@@ -14,7 +14,11 @@ from rocketmq_aio.protocol.subscription import Subscription
 
 # A broker responds to an empty long poll at the first 5 s tick after the hold time (seen live).
 HOLD_SLACK_SECONDS: Final = 15.0
-RESET_REMARK: Final = "OFFSET_RESET"  # an administrator reset the offset (5.x)
+
+
+def is_reset(remark: str | None) -> bool:
+    """Whether the remark of a response means that an administrator reset the offset (5.x)."""
+    return "OFFSET_RESET" in (remark or "")
 
 
 def read_response(command: Command) -> PullMessageResponse:

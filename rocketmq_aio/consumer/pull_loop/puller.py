@@ -23,7 +23,7 @@ from rocketmq_aio.consumer.pull_loop.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
 from rocketmq_aio.consumer.pull_loop.pull_response import (
     HOLD_SLACK_SECONDS,
-    RESET_REMARK,
+    is_reset,
     read_response,
     select_messages,
 )
@@ -320,7 +320,7 @@ class Puller(Generic[Q]):
 
     def _note_late(self, assigned: Q, command: Command) -> None:
         """Follow a reset in the response to an abandoned pull: the broker sends it only once."""
-        if command.code != ResponseCode.PULL_OFFSET_MOVED or not _is_reset(command.remark):
+        if command.code != ResponseCode.PULL_OFFSET_MOVED or not is_reset(command.remark):
             return
         self._context.tasks.spawn(self._reset, assigned, command, name=f"reset-{assigned.queue}")
 
@@ -416,7 +416,7 @@ class Puller(Generic[Q]):
     async def _moved(self, assigned: Q, command: Command, address: str, requested: int) -> None:
         """The offset does not exist: go on as the policy says, and publish an event."""
         corrected = read_response(command).next_begin_offset
-        reset = _is_reset(command.remark)
+        reset = is_reset(command.remark)
         if not reset and assigned.broker_id != MASTER_ID:
             # A replica may lag behind the master: its end of the queue may be too early.
             assigned.broker_id = MASTER_ID
@@ -440,7 +440,7 @@ class Puller(Generic[Q]):
         self, assigned: Q, error: BrokerError, requested: int, corrected: int
     ) -> bool:
         """Go on at *corrected* or where the policy says; return False if the position changed."""
-        reset = _is_reset(error.remark)
+        reset = is_reset(error.remark)
         policy = "broker" if reset else self._config.offset_illegal
         if policy == "error":
             self._hold(assigned, error, requested, corrected)
@@ -501,10 +501,6 @@ class Puller(Generic[Q]):
         if now - self._last_heartbeat >= HEARTBEAT_SECONDS:
             self._last_heartbeat = now
             await self._instance.heartbeats.send_all(self._context.group)
-
-
-def _is_reset(remark: str | None) -> bool:
-    return RESET_REMARK in (remark or "")
 
 
 def _was_filtered(assigned: QueueState, offset: int) -> bool:
