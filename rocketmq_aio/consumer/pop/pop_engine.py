@@ -117,9 +117,10 @@ class PopEngine:
         except BaseException:
             if self.subscriptions.get(topic) is wanted:  # no later call has changed it
                 if before is None:
-                    del self.subscriptions[topic]
+                    self._end(topic)
                 else:
                     self.subscriptions[topic] = before.after(wanted)
+                self._intake.give_back(self._remove_cached(topic))  # popped meanwhile
                 # Some brokers may have accepted it.
                 self._tasks.spawn(self.instance.heartbeats.send_all, self.group, name="withdraw")
             raise
@@ -130,13 +131,17 @@ class PopEngine:
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop receiving; messages that no caller took are given back."""
-        self.subscriptions.pop(topic, None)
-        self._missing.forget(topic)
+        self._end(topic)
         if not self.running:
             return
-        self.on_route_changed(topic)
         await self._intake.service.give_back(self._remove_cached(topic))
         await self.instance.heartbeats.send_all(self.group)
+
+    def _end(self, topic: str) -> None:
+        """Forget the subscription of *topic*, and stop its loops."""
+        self.subscriptions.pop(topic, None)
+        self._missing.forget(topic)
+        self.on_route_changed(topic)
 
     def _remove_cached(self, topic: str) -> list[PoppedMessage]:
         return self._buffer.remove(lambda message: message.topic == topic)

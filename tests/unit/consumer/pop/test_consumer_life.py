@@ -249,6 +249,25 @@ async def test_a_cancelled_subscription_is_withdrawn_from_the_brokers(cluster: F
         await until(lambda: set(members.groups[GROUP].subscriptions) == {TOPIC})
 
 
+async def test_nothing_is_received_of_a_withdrawn_subscription_whose_topic_was_found_meanwhile(
+    cluster: FakeCluster,
+) -> None:
+    async with popping(cluster) as consumer:
+        with cluster.faults.hold("heartbeat", times=None) as heartbeats:
+            subscribing = asyncio.create_task(consumer.subscribe("invoices"))
+            await heartbeats.wait()
+            cluster.create_topic("invoices", 1)
+            put(cluster, *numbers(3), topic="invoices")
+            await consumer.client.routes.fetch("invoices")
+            assert (await anext(aiter(consumer))).topic == "invoices"
+            subscribing.cancel()
+            await asyncio.wait([subscribing])
+            heartbeats.release()
+
+        assert await consumer.receive(wait_seconds=0) == []
+        assert {source.topic for source in consumer._engine.loops} == {TOPIC}
+
+
 async def test_the_later_of_two_overlapping_subscriptions_wins(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
