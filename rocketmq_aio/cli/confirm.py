@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from asyncio import CancelledError
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import click
@@ -13,6 +16,17 @@ from rocketmq_aio.cli.stop_flag import interruptible
 from rocketmq_aio.errors import ConfigError
 
 NOT_CONFIRMED: Final = "is needed, because nobody can be asked: standard input is no terminal"
+INTERRUPTED: Final = "interrupted: some servers may be changed, others not; run it again, or check"
+
+
+@contextmanager
+def changing() -> Iterator[None]:
+    """Say that a change may be done in part if a signal cancels the block."""
+    try:
+        yield
+    except CancelledError:
+        print_note(INTERRUPTED)
+        raise
 
 
 @options

@@ -9,7 +9,7 @@ import msgspec
 
 from rocketmq_aio.admin.metadata import Metadata
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
-from rocketmq_aio.cli.confirm import ChangeArguments
+from rocketmq_aio.cli.confirm import ChangeArguments, changing
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.output import print_line, print_note
 from rocketmq_aio.cli.parameters import parse_pairs
@@ -82,7 +82,8 @@ async def _restore(arguments: RestoreArguments) -> int:
         brokers[old] = new
     if arguments.confirm(f"create or change {_count(metadata)}"):
         async with arguments.admin() as admin:
-            await admin.metadata.restore(metadata, brokers=brokers)
+            with changing():
+                await admin.metadata.restore(metadata, brokers=brokers)
         print_note("done")
     return 0
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import make_dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, get_type_hints
@@ -18,7 +19,7 @@ import click
 
 from rocketmq_aio.admin.client import AdminClient
 from rocketmq_aio.cli.arguments import Group, command, option, options
-from rocketmq_aio.cli.confirm import ChangeArguments
+from rocketmq_aio.cli.confirm import ChangeArguments, changing
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.names import NotFoundError, check_known
@@ -339,7 +340,8 @@ async def _call(call: _Call) -> int:
         part = getattr(admin, NOUNS[call.noun][0])
         if call.is_change and not await _is_confirmed(call, admin, part):
             return ExitCode.DONE
-        result, failure = await _result(call, admin, getattr(part, call.method))
+        with nullcontext() if call.is_read else changing():
+            result, failure = await _result(call, admin, getattr(part, call.method))
     shown = plain(result)
     code = _print(call, [] if call.is_rows and isinstance(shown, Mapping) else shown)
     if failure is not None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -27,6 +28,7 @@ from rocketmq_aio import (
 from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.cli import top
 from rocketmq_aio.cli.app import run
+from rocketmq_aio.cli.confirm import INTERRUPTED
 from rocketmq_aio.cli.top import TopArguments
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
@@ -213,6 +215,22 @@ def test_top_counts_the_groups_that_are_not_readable(rmq: Rmq, cluster: Embedded
 
     assert "; not readable: 0 topics, 1 groups" in out
     assert rmq("top", "--count", "1", code=1, stderr=True) == ""
+
+
+def test_an_interrupted_change_says_that_it_may_be_done_in_part(
+    rmq: Rmq, cluster: EmbeddedCluster
+) -> None:
+    cluster.brokers[1].freeze()
+    with start("topic", "delete", "orders", "--yes", "--timeout", "30") as process:
+        while "orders" in cluster.brokers[0].topics:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        said = process.stderr.read().decode()
+        process.wait(timeout=60)
+
+    assert process.returncode == 130
+    assert said == f"{INTERRUPTED}\nrmq: stopped\n"
 
 
 @pytest.mark.parametrize("command", [("lag", "--watch"), ("top", "--interval")])
