@@ -88,6 +88,7 @@ class BatchedSends:
         self, message: Message, routing: Routing, seconds: float, deadline: float, *, alone: bool
     ) -> SendResult:
         """Add *message* behind those of its key that wait for a route or for room."""
+        message = copy(message)  # the caller may use it again while this waits
         sender, topic, size, queue = self._sender, message.topic, len(message.body), None
         order_key = topic, routing.key
         if routing.key is not None and not sender.order.try_acquire(order_key):

@@ -155,6 +155,26 @@ async def test_a_batch_has_the_bodies_that_messages_had_when_they_were_sent(
     assert [each.body for each in turn_env.broker.messages("orders")] == [b"0", b"1", b"2"]
 
 
+async def test_a_message_that_waits_keeps_its_body_and_its_bytes_in_flight() -> None:
+    """Counted with one body and released with another, bytes would stay in flight."""
+    async with open_producer(
+        config=ProducerConfig(auto_batch=AutoBatch(linger_seconds=0), max_in_flight=1)
+    ) as env:
+        held = env.broker.faults.hold(SEND)
+        reused = Message("orders", b"first")
+        sends = send_all(env, [reused])
+        await held.wait(1)
+        reused.body = b"second"
+        sends += send_all(env, [reused])
+        await asyncio.sleep(0)
+        reused.body = b"3"
+        held.release()
+        await asyncio.gather(*sends)
+
+        assert env.bodies() == [b"first", b"second"]
+        assert room_taken(env) == (0, 0)
+
+
 async def test_without_auto_batch_each_message_is_sent_alone(env: ProducerEnv) -> None:
     await asyncio.gather(*send_all(env, messages(5)))
 
