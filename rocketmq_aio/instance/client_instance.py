@@ -73,6 +73,8 @@ class MQClientInstance:
         self._producers: dict[str, InnerClient] = {}
         self._consumers: dict[str, InnerConsumer] = {}
         self._readers: list[InnerClient] = []
+        # By topic: since the last refresh of routes, and those that began to use it after that.
+        self._topic_consumers: dict[str, dict[InnerConsumer, None]] = {}
         self._connection_numbers: dict[str, int] = {}  # of the latest connection, by address
         self._connections_made = 0
         self.tasks = BackgroundTasks(f"rocketmq:{self.address}", on_failure=self._fail)
@@ -222,6 +224,15 @@ class MQClientInstance:
         :raises ConfigError: the group has a consumer in this instance
         """
         _register(self._consumers, client)
+        for topic in client.topics():
+            self.use_topic(client, topic)
+
+    def use_topic(self, client: InnerConsumer, topic: str) -> None:
+        """Call `on_route_changed` of *client* also for *topic*, which it has begun to use.
+
+        That ends after *topic* has left its `topics`.
+        """
+        self._topic_consumers.setdefault(topic, {})[client] = None
 
     async def unregister_producer(self, client: InnerClient) -> None:
         """Unregister from all brokers; bounded in time, failures are logged."""
@@ -280,10 +291,21 @@ class MQClientInstance:
         return [*self._producers.values(), *self._consumers.values(), *self._readers]
 
     def _topics(self) -> Iterable[str]:
-        return {topic for client in self._clients() for topic in client.topics()}
+        self._topic_consumers = {}
+        for consumer in self._consumers.values():
+            for topic in consumer.topics():
+                self.use_topic(consumer, topic)
+        others = (*self._producers.values(), *self._readers)
+        return {*self._topic_consumers, *(topic for each in others for topic in each.topics())}
 
     def _route_changed(self, topic: str) -> None:
-        for client in self._clients():
+        # An instance may have a thousand consumers, each with a retry topic of its own.
+        consumers = [
+            each
+            for each in self._topic_consumers.get(topic, ())
+            if self._consumers.get(each.group) is each
+        ]
+        for client in (*self._producers.values(), *consumers, *self._readers):
             client.on_route_changed(topic)
 
     def _connected(self, address: str) -> None:

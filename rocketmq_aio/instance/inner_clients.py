@@ -24,7 +24,10 @@ class InnerClient(Protocol):
         ...
 
     def on_route_changed(self, topic: str) -> None:
-        """Called when the route of a topic has changed, appeared or gone."""
+        """Called when the route of a topic has changed, appeared or gone.
+
+        Producers and readers get all topics; consumers theirs (see `MQClientInstance.use_topic`).
+        """
 
     def on_failed(self, cause: BaseException) -> None:
         """Called when the instance has failed: every later call must raise."""

@@ -341,6 +341,7 @@ class GroupEngine(Generic[Q]):
     def _choose(self, wanted: Subscription) -> None:
         known = self._subscriptions.get(wanted.topic)
         self._subscriptions[wanted.topic] = wanted
+        self.instance.use_topic(self, wanted.topic)
         if self._running:
             self._missing.check(wanted.topic)
         if known is None or known.selects_same(wanted):
@@ -444,7 +445,6 @@ class GroupEngine(Generic[Q]):
 
     def on_route_changed(self, topic: str) -> None:
         """Rebalance after queues were added, removed or moved; pull from new masters at once."""
-        # An instance offers every change to all of its clients: most concern another group.
         if topic not in self._subscriptions and topic not in self._assignments.topics:
             return
         self._missing.check(topic)

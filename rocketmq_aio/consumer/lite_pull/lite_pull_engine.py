@@ -163,6 +163,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
 
     async def listen(self, topic: str, listener: TopicQueuesListener) -> None:
         self._watch.add(topic, listener)
+        self.instance.use_topic(self, topic)
         if self._running:
             await self.know_route(topic)
 

@@ -76,6 +76,7 @@ class PopEngine:
             self._check_brokers(topic)
         self.running = True
         for topic in list(self.subscriptions):
+            self.instance.use_topic(self, topic)
             self.on_route_changed(topic)
         self._intake.start()
         self._tasks.spawn(self.checks.keep_checking, name="group-check")
@@ -111,6 +112,7 @@ class PopEngine:
         await self._prepare(wanted)
         before = self.subscriptions.get(topic)
         self.subscriptions[topic] = wanted
+        self.instance.use_topic(self, topic)
         try:
             check_accepted(await self.instance.heartbeats.send_all(self.group))
             self._check_brokers(topic)
@@ -167,7 +169,6 @@ class PopEngine:
         """Start and stop loops after a change of the route or subscription."""
         if not self.running:
             return
-        # An instance offers every change to all of its clients: most concern another group.
         if topic not in self.subscriptions and all(each.topic != topic for each in self.loops):
             return
         self._missing.check(topic)

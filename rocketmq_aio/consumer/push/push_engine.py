@@ -244,6 +244,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
             read.discard(topic)
         for topic in added:
             self._subscriptions[topic] = subscription(topic, "*", self.instance.started_ms)
+            self.instance.use_topic(self, topic)
             read.add(topic)
         if ended or added:
             await self.instance.heartbeats.send_all(self.group)

@@ -274,6 +274,29 @@ async def test_on_route_changed_is_called_for_members() -> None:
         assert before <= 2
 
 
+async def test_changed_routes_are_offered_to_the_consumers_that_use_the_topic() -> None:
+    async with (
+        FakeCluster(topics={"orders": 2, "refunds": 2}) as cluster,
+        MQClientInstance(config_of(cluster, route_refresh_interval_seconds=3600)) as client,
+        ConsumerClient(client, "billing") as billing,
+        ConsumerClient(client, "archive") as archive,
+    ):
+        archive.wanted = {"refunds"}
+        client.use_topic(archive, "refunds")
+        assert set(client._topics()) == {"orders", "refunds"}
+        billing.changed.clear()
+        archive.changed.clear()
+        for topic in ("orders", "refunds"):
+            cluster.create_topic(topic, 4)
+            await client.routes.fetch(topic)
+        assert (billing.changed, archive.changed) == (["orders"], ["refunds"])
+
+        await client.unregister_consumer(archive)
+        cluster.create_topic("refunds", 5)
+        await client.routes.fetch("refunds")
+        assert archive.changed == ["refunds"]
+
+
 # --- heartbeats ----------------------------------------------------------------------------------
 
 
