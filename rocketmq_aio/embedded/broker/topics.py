@@ -72,20 +72,12 @@ class TopicProcessor:
     @reads(admin.CreateTopic)
     def create(self, header: admin.CreateTopic) -> None:
         signed = [part.partition("=") for part in (header.attributes or "").split(",") if part]
-        config = admin.TopicConfigBody(
-            topic_name=header.topic,
-            read_queue_nums=header.read_queue_nums,
-            write_queue_nums=header.write_queue_nums,
-            perm=header.perm,
-            topic_sys_flag=header.topic_sys_flag or 0,
-            order=header.order,
-        )
-        self._put(config, {name: value for name, _, value in signed})
+        self._put(header.topic, header, {name: value for name, _, value in signed})
 
     @reads(TopicConfigList, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, version=5)
     def create_all(self, body: TopicConfigList) -> None:
         for config in body.topic_config_list:
-            self._put(config, config.attributes or {})
+            self._put(config.topic_name, config, config.attributes or {})
 
     @reads(admin.DeleteTopicInBroker)
     def delete(self, header: admin.DeleteTopicInBroker) -> None:
@@ -121,9 +113,10 @@ class TopicProcessor:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _put(self, config: admin.TopicConfigBody, signed: dict[str, str]) -> None:
+    def _put(
+        self, name: str, config: admin.CreateTopic | admin.TopicConfigBody, signed: dict[str, str]
+    ) -> None:
         """Create or change a topic; *signed* are changes of attributes."""
-        name = config.topic_name
         if (fault := topic_fault(name, is_5=self._state.version.is_5)) is not None:
             raise self._state.invalid(fault)
         self._check_not_system(name)
@@ -135,7 +128,7 @@ class TopicProcessor:
             raise ErrorResponse(remark)
         topic = self._state.store.create_topic(name, queues, config.perm)
         topic.read_queues, topic.write_queues = config.read_queue_nums, config.write_queue_nums
-        topic.sys_flag, topic.attributes = config.topic_sys_flag, attributes
+        topic.sys_flag, topic.attributes = config.topic_sys_flag or 0, attributes
         topic.order = config.order and self._state.version.is_5
         self._state.changes += 1
 
