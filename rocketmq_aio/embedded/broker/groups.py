@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Page
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Page, discard_keys
 from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
@@ -80,8 +80,7 @@ class GroupProcessor:
         clean = header.clean_offset if self._state.version.is_5 else header.remove_offset
         if clean:
             for offsets in (self._state.committed, self._state.pulled):
-                for key in [key for key in offsets if key[0] == header.group_name]:
-                    del offsets[key]
+                discard_keys(offsets, lambda key: key[0] == header.group_name)
 
     @reads(OfGroup, OtherCode.GET_SUBSCRIPTIONGROUP_CONFIG, version=5)
     def config(self, header: OfGroup) -> object:

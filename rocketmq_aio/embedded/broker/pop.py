@@ -13,7 +13,7 @@ from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
 from rocketmq_aio.embedded.broker.filters import FilterError, Matches, compile_filter
 from rocketmq_aio.embedded.broker.pop_order import PopOrder
 from rocketmq_aio.embedded.broker.pull import PARSE_FAILED, select
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, discard_keys
 from rocketmq_aio.embedded.broker.store import QueueLog, StoredMessage
 from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.handlers import reads
@@ -396,10 +396,8 @@ class PopProcessor:
 
     def _forget(self, topic: str) -> None:
         """Delete what is known about a deleted topic, and its retry topics."""
-        for key in [key for key in self._orders if key[1].topic == topic]:
-            del self._orders[key]
-        for delivery in [each for each in self.invisible if each.queue.topic == topic]:
-            del self.invisible[delivery]
+        discard_keys(self._orders, lambda key: key[1].topic == topic)
+        discard_keys(self.invisible, lambda delivery: delivery.queue.topic == topic)
         for group in {group for group, name, _ in self._state.committed if name == topic}:
             for marker in RETRY_JOINTS:
                 self._state.delete_topic(stored_topic(group, marker, topic))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from rocketmq_aio.protocol.requests.admin import SubscriptionGroupBody
 from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 from rocketmq_aio.protocol.requests.operations import TopicMapping
 
+K = TypeVar("K")
 WINDOWS: Final = {"statsMinute": 60, "statsHour": 3600, "statsDay": 86400}  # seconds
 RATE_SECONDS: Final = (10, 60, 600)
 GroupQueue = tuple[str, str, int]  # group, topic, queue id
@@ -38,6 +39,12 @@ AUTO_CREATE_TOPICS: Final = "autoCreateTopicEnable"
 AUTO_CREATE_GROUPS: Final = "autoCreateSubscriptionGroup"
 ILLEGAL_OPERATION: Final = 604
 INVALID_PARAMETER: Final = 29  # since 5.3.2; earlier brokers return 1
+
+
+def discard_keys(table: dict[K, Any], is_gone: Callable[[K], bool]) -> None:
+    """Delete the entries of *table* whose keys are gone."""
+    for key in [key for key in table if is_gone(key)]:
+        del table[key]
 
 
 class Page(Header, frozen=True):
@@ -135,10 +142,8 @@ class BrokerState:
             self.on_topic_deleted(name)
         if self.version.is_5:
             for offsets in (self.committed, self.reset_offsets, self.pulled):
-                for key in [key for key in offsets if key[1] == name]:
-                    del offsets[key]
-        for queried in [key for key in self.rates if key[0] == name]:
-            del self.rates[queried]
+                discard_keys(offsets, lambda key: key[1] == name)
+        discard_keys(self.rates, lambda key: key[0] == name)
 
     def data_version(self) -> dict[str, int]:
         """Return the version of the topics and groups, as in their tables."""
