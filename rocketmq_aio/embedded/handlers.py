@@ -6,6 +6,7 @@ becomes the response.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from functools import partial
 from inspect import getmembers, isawaitable, iscoroutinefunction, isfunction
@@ -25,10 +26,9 @@ R = TypeVar("R")
 Method = TypeVar("Method", bound=Callable[..., object])
 Handlers = dict[int, Handler]
 Arguments = Callable[[Command], tuple[object, ...]]
+Registration = tuple[tuple[int, ...], int | None, Callable[[Callable[..., Any]], Handler]]
 # Codes, version and what makes the handler, by the function of the method.
-_registered: Final[
-    dict[object, tuple[tuple[int, ...], int | None, Callable[[Callable[..., Any]], Handler]]]
-] = {}
+_registered: Final[defaultdict[object, list[Registration]]] = defaultdict(list)
 
 
 def handles(*codes: int, version: int | None = None) -> Callable[[Method], Method]:
@@ -74,7 +74,7 @@ def _registering(
     codes: tuple[int, ...], version: int | None, make: Callable[[Callable[..., Any]], Handler]
 ) -> Callable[[Method], Method]:
     def register(method: Method) -> Method:
-        _registered[method] = codes, version, make
+        _registered[method].append((codes, version, make))
         return method
 
     return register
@@ -88,8 +88,7 @@ def handlers_of(version: int, *parts: object) -> Handlers:
     found: Handlers = {}
     for part in parts:
         for name, function in getmembers(type(part), isfunction):
-            if function in _registered:
-                codes, only, make = _registered[function]
+            for codes, only, make in _registered.get(function, ()):
                 if only in (None, version):
                     found |= dict.fromkeys(codes, make(getattr(part, name)))
     return found

@@ -46,9 +46,6 @@ class PullProcessor:
         self._clients = clients
 
     @reads(LitePullMessage, version=5)
-    def lite_pull(self, header: LitePullMessage) -> object:
-        return self.pull(header)
-
     @reads(PullMessage)
     def pull(self, header: PullMessage) -> object:
         self._state.check_consumer(header.consumer_group)
