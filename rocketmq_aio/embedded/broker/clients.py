@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+from rocketmq_aio.admin.server_results import ProducerInfo
 from rocketmq_aio.embedded.broker.filters import FilterError, compile_sql
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse
 from rocketmq_aio.embedded.connection import ServerConnection
@@ -112,19 +113,14 @@ class ClientProcessor:
 
     @answers(RequestCode.GET_ALL_PRODUCER_INFO)
     def all_producers(self) -> object:
-        data: dict[str, list[dict[str, object]]] = {}
-        for name, members in self.producers.items():
-            data[name] = [
-                {
-                    "clientId": each.client_id,
-                    "remoteIP": f"/{each.client_addr}",
-                    "language": each.language,
-                    "version": each.version,
-                    "lastUpdateTimestamp": self._state.clock.now_ms(),
-                }
-                for each in members.values()
-            ]
-        return {"data": data}
+        now = self._state.clock.now_ms()
+
+        def described(each: groups.ConnectionBody) -> ProducerInfo:
+            address = f"/{each.client_addr}"
+            return ProducerInfo(each.client_id, address, each.language, each.version, now)
+
+        members = self.producers.items()
+        return {"data": {name: [*map(described, each.values())] for name, each in members}}
 
     @reads(CheckClientRequest, RequestCode.CHECK_CLIENT_CONFIG)
     def check(self, body: CheckClientRequest) -> None:
