@@ -107,10 +107,6 @@ class TransactionProcessor:
         for half in self._halves(message_id):
             self._open[half.log_offset] = None
 
-    def replicate(self, message_id: str, other: TransactionProcessor) -> None:
-        """Copy the half message *message_id* to *other*, the new master."""
-        other.store(real_message(self._halves(message_id)[0]))
-
     def store_check(self, half: StoredMessage) -> tuple[str, Command]:
         """Store *half* again; return its group and the check request."""
         message = real_message(half)
