@@ -44,6 +44,14 @@ class ManualCommits(Commits):
         )
         self._polled = table
         self._fence = fence
+        if self._remote is not None and fence is not None:
+            self._remote.may_send = self._may_send
+
+    def _may_send(self, queue: MessageQueue) -> bool:
+        assigned = self._polled.get(queue)
+        if assigned is None or self._fence is None:  # revoked, and its last commit is under way
+            return True
+        return self._fence.may_commit(assigned)
 
     async def commit(self, offsets: Offsets) -> None:
         """Commit for the application, and return when it is durable.

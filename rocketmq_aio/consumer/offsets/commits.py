@@ -69,6 +69,8 @@ class Commits:
         _, lost = await self._persist(due)
         unverified = [each for each in due if each.min_commit_offset == UNVERIFIED]
         if self._refresh is not None and unverified:  # these last: their broker may not respond
+            for assigned in unverified:
+                lost.pop(assigned.queue, None)  # it is tried again
             lost |= await self._refresh(unverified)
             lost |= (await self._persist(unverified))[1]
         if lost:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
 from rocketmq_aio.consumer.group.stall_recovery import DOUBT_SECONDS, STALL_SECONDS, CommitFence
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
+from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED
 from rocketmq_aio.errors import CommitError
 from rocketmq_aio.model.values import MessageQueue
@@ -22,6 +25,7 @@ from tests.unit.consumer.lite_pull_env import (
     polled,
     put,
 )
+from tests.unit.consumer.offset_brokers import Brokers
 from tests.unit.consumer.parts import assigned_queue, queue
 from tests.unit.consumer.pushing import Notes, pushing
 from tests.unit.consumer.stores import AppStore, StoreError
@@ -284,6 +288,32 @@ async def test_a_manual_commit_fails_if_the_offsets_of_others_were_read_too_earl
     assert env.store.kept == {env.queue: THERE}
 
     await env.commits.commit(None)
+
+
+@pytest.mark.parametrize("manual", [False, True])
+async def test_commits_that_wait_during_a_stall_are_not_sent_after_it(manual: bool) -> None:
+    brokers, now = Brokers(), 0.0
+    events: list[ConsumerEvent] = []
+    store = RemoteOffsetStore(brokers, "billing")
+    table = {queue(n): assigned_queue(n, begin=HERE) for n in range(2)}
+    fence = CommitFence(store, table, clock=lambda: now)
+    commits = ManualCommits(store, table, automatic=True, fence=fence, on_event=events.append)
+    brokers.hold()
+    commit = commits.commit(None) if manual else commits.commit_progress(table.values())
+    task = asyncio.create_task(commit)
+    await until(lambda: brokers.updates, "the first commit of the topic, which is sent alone")
+    now += DOUBT_SECONDS + 1
+    brokers.kept[queue(1)] = THERE
+    brokers.let_go()
+    if manual:
+        with pytest.raises(CommitError) as caught:
+            await task
+        assert list(caught.value.lost) == [queue(1)]
+    else:
+        await task
+
+    assert brokers.kept == {queue(0): HERE, queue(1): THERE}
+    assert events == []
 
 
 def test_without_a_stall_every_offset_may_be_committed(env: FenceEnv) -> None:
