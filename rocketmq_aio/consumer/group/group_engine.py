@@ -19,7 +19,7 @@ from rocketmq_aio.consumer.group.running_info import heartbeat_data
 from rocketmq_aio.consumer.group.stall_recovery import CommitFence
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
-from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
+from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
 from rocketmq_aio.consumer.pull_loop.log_check import last_stored
 from rocketmq_aio.consumer.pull_loop.puller import Puller
@@ -480,7 +480,6 @@ class GroupEngine(Generic[Q]):
 
     async def check_in_range(self, queue: MessageQueue, offset: int) -> None:
         """Validate the offset of a seek.  Raises ConfigError: *queue* has no such offset."""
-        check_offset(offset)
         least = await self.instance.broker.min_offset(queue)
         largest = await self.instance.broker.max_offset(queue)
         if not least <= offset <= largest:

@@ -29,7 +29,6 @@ RECENT_SECONDS: Final = 600.0  # after the last request; then the route is fetch
 NO_LITE: Final = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION)
 
 Kind = tuple[MessageQueue, Subscription, int, float, int | None]
-Key = tuple[MessageQueue, Subscription, int, float, int | None, bool]
 
 
 class TopicSettings(NamedTuple):
@@ -60,7 +59,7 @@ class RawPulls:
         self._topics: dict[str, float] = {}  # when each was last used, in monotonic seconds
         self._old: set[str] = set()  # addresses that do not serve LITE_PULL_MESSAGE
         self._replicas: dict[MessageQueue, int] = {}  # broker ids that responses suggested
-        self._requests: dict[Key, PullRequest] = {}
+        self._requests: dict[tuple[Kind, bool], PullRequest] = {}
         self._checked: dict[tuple[str, str], None] = {}  # SQL expressions that a broker accepted
 
     @property
@@ -101,10 +100,10 @@ class RawPulls:
 
     async def _pull_from(self, address: str, kind: Kind, offset: int, timeout: float) -> RawPull:
         own_code = self._lite and address not in self._old
-        request = self._request((*kind, own_code))
+        request = self._request(kind, own_code=own_code)
         command = await request.send(self._instance.remoting, address, offset, timeout)
         if own_code and command.code in NO_LITE:
-            request = self._request((*kind, False))
+            request = self._request(kind, own_code=False)
             command = await request.send(self._instance.remoting, address, offset, timeout)
             if command.code in STATUSES:
                 self._note_old(address)
@@ -177,13 +176,13 @@ class RawPulls:
             raise NotConnectedError(queue.broker_name, "no route names this broker")
         return replica
 
-    def _request(self, key: Key) -> PullRequest:
-        request = self._requests.get(key)
+    def _request(self, kind: Kind, *, own_code: bool) -> PullRequest:
+        request = self._requests.get((kind, own_code))
         if request is None:
-            queue, wanted, count, wait_seconds, max_bytes, own_code = key
+            queue, wanted, count, wait_seconds, max_bytes = kind
             if len(self._requests) >= MAX_REQUESTS:
                 self._requests.clear()
-            request = self._requests[key] = PullRequest(
+            request = self._requests[kind, own_code] = PullRequest(
                 self._group,
                 queue,
                 wanted,
