@@ -98,7 +98,8 @@ class OffsetAdmin:
         The retry topic is not copied.
 
         :raises AdminError: some topics failed; ``done`` and ``failed`` are by topic
-        :raises ConfigError: members of *target* are connected, and would overwrite the offsets
+        :raises ConfigError: members of *target* are connected, and would overwrite the offsets; or
+            *source* committed offsets behind the end of a queue, as of a topic created again
         :raises SubscriptionError: there is no group *target* (5.x brokers only)
         """
         if (await self._groups.connections(target)).online:
@@ -176,7 +177,12 @@ class OffsetAdmin:
 
         async def copied(queue: MessageQueue) -> int | None:
             offset = await broker.query_offset(group, queue)
-            return None if offset is None else max(offset, await broker.min_offset(queue))
+            if offset is None:
+                return None
+            if offset > (end := await broker.max_offset(queue)):
+                reason = f"it committed offset {offset} of {queue}, which ends at {end}: reset it"
+                raise ConfigError("source", group, reason)
+            return max(offset, await broker.min_offset(queue))
 
         with self._servers.instance.routes.pin(topic):
             queues = (await self._servers.instance.routes.fetch(topic)).subscribe_queues

@@ -43,7 +43,7 @@ class LagArguments(FormatArguments, ClientArguments):
     )
     topic: str | None = option("Only this topic.", complete=complete_topics)
     match: str | None = option("Only groups whose names match, such as 'shop-*'.")
-    above: int = option("Only rows with a larger lag.", default=-1)
+    above: int | None = option("Only rows with a larger lag.")
     queues: bool = option("A row for each queue.", default=False)
     watch: float | None = option("Interval in seconds to show the lag again.", min=0.1)
 
@@ -90,7 +90,11 @@ async def _show_once(admin: AdminClient, arguments: LagArguments) -> ExitCode:
     for group, error in failed.items():
         print_error(f"{group}: {format_error(error)}")
     make = _queue_rows if arguments.queues else topic_rows
-    rows = [row for each in found for row in make(each) if row["lag"] > arguments.above]
+    rows = [row for each in found for row in make(each)]
+    if (
+        arguments.above is not None
+    ):  # else negative ones, too: of topics created again
+        rows = [row for row in rows if row["lag"] > arguments.above]
     show_result(rows, arguments.output, columns)
     return ExitCode.INCOMPLETE if failed else ExitCode.DONE
 

@@ -133,6 +133,22 @@ def test_a_clone_names_the_topics_that_were_copied_and_those_that_were_not(
     assert said.endswith("; done on orders\n")
 
 
+def test_offsets_behind_the_end_are_shown_and_not_cloned(
+    rmq: Rmq, cluster: EmbeddedCluster
+) -> None:
+    for group in ("billing", "copy"):
+        cluster.create_group(group)
+    cluster.brokers[0].state.committed["billing", "orders", 0] = 5
+
+    (row,) = json.loads(rmq("lag", "billing", "-o", "json"))
+    none = json.loads(rmq("lag", "billing", "--above", "-1", "-o", "json"))
+    said = rmq("offset", "clone", "billing", "copy", "--yes", code=2, stderr=True)
+
+    assert row["lag"] == -5
+    assert none == []
+    assert said.startswith("rmq: SOURCE 'billing': it committed offset 5 of orders/broker-a/0,")
+
+
 async def test_a_copy_of_users_names_those_that_were_copied_and_those_that_were_not() -> None:
     accounts = [Account(access_key="admin", secret_key="12345678", admin=True)]
     async with EmbeddedCluster(2, accounts=accounts) as cluster:
