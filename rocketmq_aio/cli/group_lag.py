@@ -91,9 +91,7 @@ async def _show_once(admin: AdminClient, arguments: LagArguments) -> ExitCode:
         print_error(f"{group}: {format_error(error)}")
     make = _queue_rows if arguments.queues else topic_rows
     rows = [row for each in found for row in make(each)]
-    if (
-        arguments.above is not None
-    ):  # else negative ones, too: of topics created again
+    if arguments.above is not None:  # else negative ones, too: of topics created again
         rows = [row for row in rows if row["lag"] > arguments.above]
     show_result(rows, arguments.output, columns)
     return ExitCode.INCOMPLETE if failed else ExitCode.DONE
