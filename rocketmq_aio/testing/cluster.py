@@ -7,6 +7,7 @@ import os
 import string
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -145,12 +146,11 @@ class Cluster:
                 cluster._launch(namesrvs, specs)
                 cluster._launch_slaves(specs)
             cluster._launch_proxies(proxies)
-        except StartError as error:
-            logs = cluster.save_logs()
-            cluster.close()
-            raise StartError(str(error), logs=logs) from error.__cause__
-        except BaseException:
-            cluster.close()
+        except BaseException as error:
+            with closing(cluster):
+                if isinstance(error, StartError):
+                    logs = cluster._save_logs_of_failure()
+                    raise StartError(str(error), logs=logs) from error.__cause__
             raise
         return cluster
 
@@ -163,9 +163,9 @@ class Cluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if isinstance(error, Exception) and (logs := self.save_logs()) is not None:
-            error.add_note(f"RocketMQ server logs: {logs}")
-        self.close()
+        with closing(self):
+            if isinstance(error, Exception) and (logs := self._save_logs_of_failure()) is not None:
+                error.add_note(f"RocketMQ server logs: {logs}")
 
     @property
     def backend(self) -> str:
@@ -285,6 +285,13 @@ class Cluster:
     def mqadmin(self, *arguments: str) -> str:
         """Run the official admin tool against this cluster and return its output."""
         return self._backend.mqadmin(arguments)
+
+    def _save_logs_of_failure(self) -> Path | None:
+        """Copy the logs if possible: the disk may be full, which may be why the servers failed."""
+        try:
+            return self.save_logs()
+        except OSError:
+            return None
 
     def _require_embedded(self, what: str) -> EmbeddedCluster:
         if (embedded := self._embedded) is None:
