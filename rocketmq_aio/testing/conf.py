@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -173,5 +174,5 @@ def proxy_conf(port: int, namesrv: str) -> dict[str, object]:
 
 
 def properties_text(properties: Mapping[str, str]) -> str:
-    # A backslash starts an escape in Java's property files.
-    return "".join(f"{key}={value}\n".replace("\\", "\\\\") for key, value in properties.items())
+    # Java reads Latin-1; it has the escapes of JSON, for other characters, too.
+    return "".join(f"{key}={json.dumps(value)[1:-1]}\n" for key, value in properties.items())

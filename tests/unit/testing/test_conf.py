@@ -110,6 +110,12 @@ def test_backslashes_are_escaped() -> None:
     )
 
 
+def test_property_values_are_ascii_as_java_reads_latin_1() -> None:
+    assert properties_text({"storePathRootDir": "/tmp/Jürgen/😀"}) == (
+        "storePathRootDir=/tmp/J\\u00fcrgen/\\ud83d\\ude00\n"
+    )
+
+
 def test_a_proxy_gives_out_its_own_address_and_serves_grpc_on_the_next_port() -> None:
     settings = proxy_conf(20_000, "127.0.0.1:9876;127.0.0.1:9877")
 
