@@ -172,7 +172,8 @@ class Security:
         if not self.accounts:
             return {}
         first = self.accounts[0]
-        files = {"tools.yml": f"accessKey: {first.access_key}\nsecretKey: {first.secret_key}\n"}
+        keys = {"accessKey": first.access_key, "secretKey": first.secret_key}
+        files = {"tools.yml": json.dumps(keys)}  # valid YAML, whatever the keys contain
         if is_old(version):
             files["plain_acl.yml"] = plain_acl(self.accounts)
         return files

@@ -56,6 +56,13 @@ def test_a_4_9_broker_reads_its_accounts_from_a_file(tmp_path: Path) -> None:
     assert "administrator" in (home / "conf" / "tools.yml").read_text()
 
 
+def test_the_admin_tool_gets_keys_that_look_like_yaml() -> None:
+    account = Account(access_key="01234567", secret_key="key: #1", admin=True)
+    text = Security(accounts=(account,)).files("5.5.0")["tools.yml"]
+
+    assert json.loads(text) == {"accessKey": "01234567", "secretKey": "key: #1"}
+
+
 def test_a_5_x_broker_gets_its_first_account_from_its_settings() -> None:
     properties = BOTH.broker_properties("5.5.0")
 
