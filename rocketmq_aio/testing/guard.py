@@ -5,7 +5,8 @@ Runs as a script, with the standard library only, between a test run and a JVM:
     python guard.py OWNER_PID FOLDER LOG COMMAND...
 
 It prints the pid of COMMAND, then reads standard input: each line is a signal number to
-forward.  When the owner has ended, for whatever reason, it kills the server and removes FOLDER.
+forward.  When the owner has ended, for whatever reason, it kills the server and removes FOLDER,
+which servers share: the guard that is the last to remove it finds no server that writes to it.
 On Linux the kernel kills the server if the guard itself is killed.  The owner cannot request
 this death signal itself: the signal is bound to the thread that forked, and a test run may
 start servers from a thread that ends.
@@ -13,7 +14,6 @@ start servers from a thread that ends.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import select
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         server.kill()
         server.wait()
     if orphaned:
-        remove_folder(Path(folder))
+        shutil.rmtree(folder, ignore_errors=True)
     return server.returncode
 
 
@@ -82,12 +82,6 @@ def serve(server: subprocess.Popen[bytes], owner: int, awake: int) -> bool:
         elif os.getppid() != owner:
             return True
     return False
-
-
-def remove_folder(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):  # the folder of the cluster: the last guard removes it
-        folder.parent.rmdir()
 
 
 if __name__ == "__main__":

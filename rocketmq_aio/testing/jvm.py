@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -53,6 +54,8 @@ NO_FILES: Final[Mapping[str, str]] = MappingProxyType({})
 class JVMServer(Server):
     """A Java process; *home* holds its configuration, data and logs.
 
+    When this process is killed, the folder above *home*, that of the cluster, is removed.
+
     :param command_of: the command that runs a version
     """
 
@@ -75,7 +78,9 @@ class JVMServer(Server):
             self._command = self._command_of(version)
         self.kill()  # cleans up after a process that exited
         remove_empty_files(self._home / "store")
-        self._process = GuardedProcess(self._command, folder=self._home, log=self._log)
+        self._process = GuardedProcess(
+            self._command, folder=self._home, log=self._log, remove=self._home.parent
+        )
 
     def kill(self) -> None:
         if self._process is not None:
@@ -104,10 +109,10 @@ class JVMServer(Server):
 
     def save_logs(self, folder: Path) -> None:
         """Copy the logs; it may rotate them meanwhile: files that disappear are ignored."""
-        logs, target = self._home / "logs", folder / self._home.name
-        shutil.copytree(
-            logs, target, dirs_exist_ok=True, ignore_dangling_symlinks=True, symlinks=True
-        )
+        with suppress(shutil.Error):  # raised at the end, when all other files are copied
+            shutil.copytree(
+                self._home / "logs", folder / self._home.name, dirs_exist_ok=True, symlinks=True
+            )
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is None or not self._process.running:

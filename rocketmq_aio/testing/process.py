@@ -18,10 +18,15 @@ KILL_SECONDS: Final = 10.0  # a killed process that still exists then hangs in t
 
 
 class GuardedProcess:
-    """A command that runs under a `guard`; a crash of this process also removes *folder*."""
+    """A command that runs under a `guard`, in *folder*.
 
-    def __init__(self, command: Sequence[str], *, folder: Path, log: Path) -> None:
-        owner = [str(os.getpid()), str(folder), str(log)]
+    :param remove: the folder that the guard removes if this process ends first; default: *folder*
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, folder: Path, log: Path, remove: Path | None = None
+    ) -> None:
+        owner = [str(os.getpid()), str(remove or folder), str(log)]
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", guard.__file__, *owner, *command],
             stdin=subprocess.PIPE,

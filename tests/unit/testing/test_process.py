@@ -24,7 +24,8 @@ from rocketmq_aio.testing.process import GuardedProcess
 # A test run started in the background ignores SIGINT, and its children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 folder = Path(sys.argv[1])
-process = GuardedProcess(["sleep", "600"], folder=folder, log=folder / "log")
+where = {"folder": folder, "log": folder / "log", "remove": folder.parent}
+process = GuardedProcess(["sleep", "600"], **where)
 print(process.pid, process._guard.pid, flush=True)
 exec(sys.argv[2])
 time.sleep(600)
@@ -112,6 +113,24 @@ def test_a_server_ends_with_its_owner_and_its_folder_is_removed(
     probe.wait_until(owner.check_cleaned_up, seconds=10, what="left behind")
 
 
+def test_the_folders_of_stopped_servers_are_removed_with_those_of_running_ones(
+    tmp_path: Path, owners: list[Owner]
+) -> None:
+    behaviour = """
+stopped = folder.parent / "stopped"
+stopped.mkdir()
+other = GuardedProcess(
+    ["sleep", "600"], folder=stopped, log=stopped / "log", remove=folder.parent
+)
+other.kill()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    owner = Owner(tmp_path, behaviour)
+    owners.append(owner)
+
+    probe.wait_until(owner.check_cleaned_up, seconds=10, what="left behind")
+
+
 def test_a_server_ends_with_its_owner_although_a_fork_survives(
     tmp_path: Path, owners: list[Owner]
 ) -> None:
@@ -145,7 +164,7 @@ def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path, owners: li
     behaviour = """
 import threading
 def start():
-    other = GuardedProcess(["sleep", "600"], folder=folder, log=folder / "log")
+    other = GuardedProcess(["sleep", "600"], **where)
     print(other.pid, flush=True)
     globals()["kept"] = other
 thread = threading.Thread(target=start)
