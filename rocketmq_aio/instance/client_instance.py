@@ -271,7 +271,8 @@ class MQClientInstance:
                     logger.info("unregister_failed", address=address, reason=str(error))
 
         # Only connected ones: a broker forgets a client when its connection is lost.
-        connected = {a for a in self.routes.addresses() if self.remoting.is_connected(a)}
+        connected = set(filter(self.remoting.is_connected, self.routes.addresses()))
+        connected |= self.heartbeats.registered()
         with anyio.move_on_after(UNREGISTER_SECONDS, shield=True):  # also when a close is late
             await gather_limited(leave, connected)
 

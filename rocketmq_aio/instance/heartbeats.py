@@ -163,6 +163,10 @@ class Heartbeats:
             await self.start(address)
         return self.broker_versions.get(address)
 
+    def registered(self) -> set[str]:
+        """Return the brokers that know this client, also those that no route names any more."""
+        return {address for address in self._registered if self._remoting.is_connected(address)}
+
     def lock(self, address: str) -> anyio.Lock:
         """Return the lock to hold while registering with or unregistering from a broker."""
         return self._locks[address]

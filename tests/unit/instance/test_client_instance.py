@@ -260,6 +260,20 @@ async def test_unregistering_opens_no_connection() -> None:
         assert cluster.broker.connects == []
 
 
+async def test_brokers_of_topics_that_are_no_longer_used_are_told_of_the_end() -> None:
+    """They list the member until its connection is closed, and others do not get its queues."""
+    async with (
+        FakeCluster(topics={"orders": 2}) as cluster,
+        MQClientInstance(config_of(cluster, route_refresh_interval_seconds=0.02)) as client,
+    ):
+        async with ConsumerClient(client, "billing") as member:
+            member.wanted = set()
+            await until(lambda: not client.routes.addresses())
+            assert client.remoting.is_connected(cluster.broker.address)
+
+        assert len(cluster.broker.requests_of(UNREGISTER)) == 1
+
+
 async def test_on_route_changed_is_called_for_members() -> None:
     async with (
         FakeCluster(topics={"orders": 2}) as cluster,
