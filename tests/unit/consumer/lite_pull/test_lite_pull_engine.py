@@ -11,6 +11,7 @@ import pytest
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.events import OffsetCorrected
 from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo, HeartbeatData
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -65,6 +66,23 @@ async def test_latest_begins_when_the_subscription_or_the_start_returns(
         put(cluster, "new")
 
         assert bodies(await polled(consumer, 1)) == ["new"]
+
+
+async def test_the_newest_store_time_that_was_pulled_is_noted_when_a_topic_is_gone(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells later whether the topic was created again, also if the clocks differ."""
+    put(cluster, *numbers(3))
+    put(cluster, "last", queue_id=1)
+    async with consuming(cluster) as consumer:
+        pulled = await polled(consumer, 4)
+        engine, noted = consumer._engine, list[object]()
+        monkeypatch.setattr(engine._starts, "note_gone", lambda *call: noted.append(call))
+        monkeypatch.setattr(engine.instance.routes, "is_gone", lambda topic: True)
+        engine.on_route_changed(TOPIC)
+
+        newest = max(millis_of(each.store_time) for each in pulled)
+        assert noted == [(TOPIC, {pulled[0].queue.broker_name: newest})]
 
 
 async def test_routes_of_other_topics_cause_no_rebalance(
