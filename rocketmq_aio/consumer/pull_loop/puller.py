@@ -373,7 +373,7 @@ class Puller(Generic[Q]):
             self._on_messages(assigned)
         if fault is not None and next_offset == offset:
             # With messages before it, the next pull starts with it and reports it.
-            self._unreadable(assigned, offset, fault)
+            await self._unreadable(assigned, subscription, address, offset, fault)
 
     async def _verify_log(self, assigned: Q, response: PullMessageResponse, address: str) -> None:
         """Move the position if *response* shows that the log is another one.
@@ -401,17 +401,31 @@ class Puller(Generic[Q]):
                 message.codec = codec
         return messages
 
-    def _unreadable(self, assigned: Q, offset: int, fault: CodecError) -> None:
-        """Report an undecodable message; skip it if the settings say so."""
+    async def _unreadable(
+        self, assigned: Q, subscription: Subscription, address: str, offset: int, fault: CodecError
+    ) -> None:
+        """Report the undecodable message from *offset* on; skip it if the settings say so."""
+        # A filter may have left out messages before it, and its record may not tell its offset.
+        own_code = self._request(assigned, subscription, address).own_code
+        group, queue, lite = self._context.group, assigned.queue, self._lite
+        request = PullRequest(group, queue, subscription, 1, lite=lite, own_code=own_code)
+        instance, generation = self._instance, assigned.generation
+        timeout = instance.config.request_timeout_seconds
+        command = await request.send(instance.remoting, address, offset, timeout)
+        if assigned.generation != generation:
+            return  # there was a seek in between
+        if command.code != ResponseCode.SUCCESS:
+            raise broker_error(command, address)
+        next_offset = max(offset + 1, read_response(command).next_begin_offset)
         policy = self._config.unreadable
         event = MessageUnreadable(
-            queue=assigned.queue, offset=offset, reason=str(fault), policy=policy
+            queue=queue, offset=next_offset - 1, reason=str(fault), policy=policy
         )
         self._context.publish(event)
         if policy == "hold":
             raise fault
-        logger.warning("message_skipped", queue=str(assigned.queue), event_value=repr(event))
-        assigned.advance(offset + 1)
+        logger.warning("message_skipped", queue=str(queue), event_value=repr(event))
+        assigned.advance(next_offset)
 
     async def _moved(self, assigned: Q, command: Command, address: str, requested: int) -> None:
         """The offset does not exist: go on as the policy says, and publish an event."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from itertools import groupby
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
 from rocketmq_aio.consumer.common.events import MessageUnreadable, PullFailed
 from rocketmq_aio.consumer.pull_loop import flow_control, puller as puller_module
@@ -27,10 +29,25 @@ def spoiled(env: PullerEnv) -> bytes:
     return first + second[:4] + b"\0\0\0\0" + second[8:] + third
 
 
+def spoiling(
+    env: PullerEnv, offset: int
+) -> Callable[[Command, ServerConnection], Awaitable[Outcome]]:
+    """Return a handler of pulls whose responses have the message at *offset* damaged."""
+    record = env.broker.messages("orders", 0)[offset].record
+    damaged = record[:4] + b"\0\0\0\0" + record[8:]
+
+    async def respond(command: Command, connection: ServerConnection) -> Outcome:
+        response = await env.broker.execute(command, connection)
+        assert isinstance(response, Response)
+        return replace(response, body=response.body.replace(record, damaged))
+
+    return respond
+
+
 @pytest.mark.usefixtures("impatient")
 async def test_an_undecodable_message_holds_its_queue_with_an_event(env: PullerEnv) -> None:
     env.put("a", "b", "c")
-    env.respond(found(3, spoiled(env)), times=None)
+    env.respond(spoiling(env, 1), times=None)
     assigned = env.begin()
 
     assert bodies(await env.polled(1)) == ["a"]
@@ -56,15 +73,80 @@ async def test_an_undecodable_message_is_skipped_by_the_skip_policy_with_an_even
 ) -> None:
     env = make_env(unreadable="skip")
     env.put("a", "b", "c")
-    env.respond(found(3, spoiled(env)))
-    env.respond(found(3, spoiled(env)[len(env.broker.messages("orders", 0)[0].record) :]))
+    env.respond(spoiling(env, 1), times=None)
     assigned = env.begin()
 
     assert bodies(await env.polled(2)) == ["a", "c"]
     [skipped] = env.events
     assert isinstance(skipped, MessageUnreadable)
     assert (skipped.queue, skipped.offset, skipped.policy) == (assigned.queue, 1, "skip")
-    assert [requests.queue_offset for requests in env.wire.pulls[:3]] == [0, 1, 2]
+    assert [requests.queue_offset for requests in env.wire.pulls[:4]] == [0, 1, 1, 2]
+
+
+async def test_an_undecodable_message_behind_filtered_ones_is_skipped_at_once(
+    make_env: Callable[..., PullerEnv],
+) -> None:
+    env = make_env(unreadable="skip")
+    env.subscribe("new")
+    env.put(*map(str, range(40)), tag="old")
+    env.put("a", "b", tag="new")
+    env.respond(spoiling(env, 40), times=None)
+    env.begin()
+
+    assert bodies(await env.polled(1)) == ["b"]
+    [skipped] = env.events
+    assert isinstance(skipped, MessageUnreadable)
+    assert skipped.offset == 40
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_the_event_of_a_held_queue_has_the_offset_behind_filtered_messages(
+    env: PullerEnv,
+) -> None:
+    env.subscribe("new")
+    env.put(*map(str, range(40)), tag="old")
+    env.put("a", "b", tag="new")
+    env.respond(spoiling(env, 40), times=None)
+    assigned = env.begin()
+    await until(lambda: env.events, "an event")
+    held = env.events[0]
+
+    assert isinstance(held, MessageUnreadable)
+    assert (held.offset, assigned.next_offset) == (40, 0)
+
+
+@pytest.mark.parametrize("policy", ["hold", "skip"])
+@pytest.mark.usefixtures("impatient")
+async def test_an_undecodable_message_whose_offset_is_unknown_is_pulled_again(
+    make_env: Callable[..., PullerEnv], policy: str
+) -> None:
+    env = make_env(unreadable=policy)
+    env.put("a", "b", "c")
+    env.respond(found(3, spoiled(env)[4:]))
+    env.respond(Response(ResponseCode.SYSTEM_BUSY))
+    env.begin()
+
+    assert bodies(await env.polled(3)) == ["a", "b", "c"]
+    assert not any(isinstance(event, MessageUnreadable) for event in env.events)
+
+
+async def test_a_seek_while_an_undecodable_message_is_located_is_followed(
+    make_env: Callable[..., PullerEnv],
+) -> None:
+    env = make_env(unreadable="skip")
+    env.put("a", "b", "c")
+    spoil = spoiling(env, 0)
+
+    async def respond(command: Command, connection: ServerConnection) -> Outcome:
+        if command.ext_fields()["maxMsgNums"] == "1":
+            assigned.seek(2)
+        return await spoil(command, connection)
+
+    env.respond(respond, times=None)
+    assigned = env.begin()
+
+    assert bodies(await env.polled(1)) == ["c"]
+    assert env.events == []
 
 
 @pytest.mark.usefixtures("impatient")
@@ -318,7 +400,8 @@ async def test_a_pull_that_fails_at_a_replica_is_repeated_at_the_master(
     env.put("b")
 
     assert bodies(await env.polled(1)) == ["b"]
-    assert env.wire.addressed[:3] == [ADDRESS, REPLICA, ADDRESS]
+    in_turn = [address for address, _ in groupby(env.wire.addressed)]
+    assert in_turn[:3] == [ADDRESS, REPLICA, ADDRESS]
     assert env.corrected == []
 
 
