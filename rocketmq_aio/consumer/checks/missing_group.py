@@ -25,7 +25,8 @@ class MissingGroup:
     """Publishes `PullFailed` once per topic while no queue of it is assigned for lack of the group.
 
     A broker from 5.0 that creates no groups accepts heartbeats of an unknown group, but does not
-    register the member.  It assigns it no queue, so no pull fails.  Older ones register it.
+    register the member.  It assigns it no queue, so no pull fails.  Older ones register it.  A
+    5.5.0 broker with ``rejectPullConsumerEnable`` treats members of lite pull consumers so, too.
     """
 
     def __init__(self, context: ConsumerContext[ConsumerConfig]) -> None:

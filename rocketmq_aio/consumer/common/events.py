@@ -140,7 +140,8 @@ class MessageUndecodable(msgspec.Struct, frozen=True, kw_only=True):
 class PullFailed(msgspec.Struct, frozen=True, kw_only=True):
     """Pulling a queue fails; emitted once per outage, retried until it succeeds.
 
-    Emitted for one queue of a topic if the broker does not know the group: then none is assigned.
+    Emitted for one queue of a topic if the broker does not know the group, or rejects pull
+    consumers (``rejectPullConsumerEnable``): then none is assigned.
     """
 
     queue: MessageQueue
