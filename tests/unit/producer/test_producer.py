@@ -18,7 +18,9 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue, SendStatus
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.queue_selectors import select_by_hash
+from rocketmq_aio.producer.send_request import MAX_OWN_PROPERTIES, PLACEHOLDER_ID, encode_with_id
 from rocketmq_aio.protocol.compression import inflate
+from tests.fakes.cluster import FakeCluster
 from tests.unit.producer.producer_env import ORDER, SEND, ProducerEnv, open_producer
 
 ANY_ENCODING: list[ClientSettings] = [
@@ -292,3 +294,19 @@ async def test_a_value_that_the_codec_rejects_is_not_sent() -> None:
 async def test_send_value_needs_a_codec(env: ProducerEnv) -> None:
     with pytest.raises(ConfigError, match="ProducerConfig"):
         await env.producer.send_value("orders", {"id": 7})
+
+
+async def test_properties_up_to_the_limit_fit_with_the_longest_namespace() -> None:
+    namespace, properties = "n" * 64, {"p": "v"}
+    length = len(encode_with_id(Message("orders", b"x", properties=properties), PLACEHOLDER_ID))
+    properties["p"] = "v" * (MAX_OWN_PROPERTIES - length + 1)
+    message = Message("orders", b"x", properties=properties)
+    async with FakeCluster(topics={f"{namespace}%orders": 1}) as cluster:
+        client = ClientConfig(namesrv=cluster.namesrv, namespace=namespace)
+        async with Producer("till", client=client) as producer:
+            await producer.send(message)
+            await producer.send_batch([message, message])
+
+        stored = cluster.broker.messages(f"{namespace}%orders")
+        assert [each.properties["p"] for each in stored] == [properties["p"]] * 3
+        assert stored[0].properties["INSTANCE_ID"] == namespace
