@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -24,7 +24,8 @@ DEFAULT_BACKEND: Final = "embedded"
 BACKENDS: Final = ("embedded", "jvm", "docker", "external", "auto")
 NAME_CHARACTERS: Final = 60  # of the test name; a topic has at most 127
 FIXTURE_QUEUES: Final = 4
-LOGS: Final = pytest.StashKey[str]()
+LOGS: Final = pytest.StashKey[list[str]]()  # of each worker of pytest-xdist
+WORKER_LOGS: Final = "rocketmq_logs"  # in what a worker returns
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,8 +49,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    if (logs := config.stash.get(LOGS, None)) is not None:
+    for logs in config.stash.get(LOGS, ()):
         terminalreporter.write_line(f"RocketMQ server logs: {logs}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ANN401 - of pytest-xdist
+    if (logs := getattr(node, "workeroutput", {}).get(WORKER_LOGS)) is not None:
+        node.config.stash.setdefault(LOGS, []).append(logs)
 
 
 def backend_of(config: pytest.Config) -> str:
@@ -82,7 +89,9 @@ def rocketmq_cluster(
     with _cluster(rocketmq_backend, rocketmq_version) as cluster:
         yield cluster
         if request.session.testsfailed and (logs := cluster.save_logs()) is not None:
-            request.config.stash[LOGS] = str(logs)
+            request.config.stash[LOGS] = [str(logs)]
+            if (output := getattr(request.config, "workeroutput", None)) is not None:
+                output[WORKER_LOGS] = str(logs)
 
 
 @pytest.fixture

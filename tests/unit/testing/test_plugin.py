@@ -95,6 +95,22 @@ def test_fresh(rocketmq, rocketmq_fresh_cluster):
     assert rocketmq.namesrv != rocketmq_fresh_cluster.namesrv
 """
 
+CONFTEST_WITH_LOGS = """
+from contextlib import contextmanager
+from pathlib import Path
+from rocketmq_aio.testing import plugin
+
+class ClusterWithLogs:
+    def save_logs(self):
+        return Path("the-folder")
+
+@contextmanager
+def cluster(backend, version):
+    yield ClusterWithLogs()
+
+plugin._cluster = cluster
+"""
+
 
 @pytest.fixture(autouse=True)
 def no_backend_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,3 +171,16 @@ def test_an_impossible_backend_fails_with_what_to_do(
     install = "java cannot be found; install with: apt-get"
     result.stdout.fnmatch_lines([f"*RocketMQ backend 'jvm': *{install}*"])
     result.stdout.no_fnmatch_line("*Traceback*")
+
+
+@pytest.mark.parametrize("options", [("-p", "no:xdist"), ("-n", "1")], ids=["plain", "xdist"])
+def test_the_summary_names_the_logs_of_a_failed_session(
+    pytester: pytest.Pytester, options: tuple[str, ...]
+) -> None:
+    pytester.makeconftest(CONFTEST_WITH_LOGS)
+    pytester.makepyfile("def test_it(rocketmq): assert not rocketmq")
+
+    result = pytester.runpytest_subprocess(*options)
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["RocketMQ server logs: the-folder"])
