@@ -59,17 +59,24 @@ def fetch_jars(version: str) -> Path:
 
     Concurrent processes wait for one download.  A folder under its final name is complete.
 
-    :raises UnavailableError: a download is needed, and Java or Maven is missing
+    :raises UnavailableError: a download is needed, and Java or Maven is missing, or the folder
+        cannot be written
     :raises ClusterError: Maven failed, for example because there is no such version
     """
     folder = cache_folder() / "jars" / version
     if not folder.is_dir():
         require_posix()
         require_programs("java", "mvn")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.with_name(f"{version}.lock")):
-            if not folder.is_dir():
-                _download(version, folder)
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(folder.with_name(f"{version}.lock")):
+                if not folder.is_dir():
+                    _download(version, folder)
+        except OSError as error:  # a home that is read-only or full
+            raise UnavailableError(
+                f"RocketMQ {version} cannot be stored in {folder.parent} ({error});"
+                " set ROCKETMQ_AIO_CACHE to another folder"
+            ) from error
     return folder
 
 

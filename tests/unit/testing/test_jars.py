@@ -68,6 +68,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "jars"
 
 
+def test_a_cache_that_cannot_be_written_is_named(
+    maven: FakeMaven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maven.serve("9.9.9")
+    monkeypatch.setenv("ROCKETMQ_AIO_CACHE", "/dev/null/cache")
+
+    with pytest.raises(UnavailableError, match=r"/dev/null/cache/jars.*set ROCKETMQ_AIO_CACHE"):
+        jars.fetch_jars("9.9.9")
+
+
 def test_missing_programs_are_named_with_their_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
