@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections import deque
 from contextlib import ExitStack
 from typing import Final
 
@@ -20,13 +21,20 @@ BROKER: Final = (0, -2, HA_OFFSET)  # a broker also listens on its port - 2 (VIP
 
 PROXY: Final = (0, 1)  # gRPC on p+1
 
+_recent: Final = deque[int](maxlen=300)
+
 
 def choose_port(offsets: tuple[int, ...] = NAMESRV) -> int:
-    """Return a port p such that p + each offset is free on 127.0.0.1 and on all addresses."""
+    """Return a port p such that p + each offset is free on 127.0.0.1 and on all addresses.
+
+    Ports of recent calls count as taken: their servers may still be starting, or be stopped.
+    """
     chance = random.SystemRandom()
     for _ in range(TRIES):
         port = chance.randrange(LOWEST, HIGHEST)
-        if are_free([port + offset for offset in offsets]):
+        wanted = [port + offset for offset in offsets]
+        if not any(each in _recent for each in wanted) and are_free(wanted):
+            _recent.extend(wanted)
             return port
     raise ClusterError(f"no free port between {LOWEST} and {HIGHEST} in {TRIES} tries")
 

@@ -14,6 +14,7 @@ from rocketmq_aio.testing.errors import ClusterError
 @pytest.fixture
 def taken() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", ports.choose_port())) as listener:
+        ports._recent.clear()  # or it would be avoided for that reason
         yield listener.getsockname()[1]
 
 
@@ -31,6 +32,17 @@ def test_ports_are_below_the_ephemeral_range() -> None:
 
 def test_a_listening_port_is_not_free(taken: int) -> None:
     assert not ports.are_free([taken])
+
+
+def test_a_port_is_not_chosen_again_before_its_server_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port = ports.choose_port()
+    monkeypatch.setattr(ports, "LOWEST", port)
+    monkeypatch.setattr(ports, "HIGHEST", port + 1)
+
+    with pytest.raises(ClusterError, match="no free port"):
+        ports.choose_port()
 
 
 @pytest.mark.parametrize("offset", ports.BROKER)
