@@ -231,8 +231,10 @@ class ContainerBackend(Backend):
         return self._launch(spec.name, spec.version, container, port)
 
     def mqadmin(self, arguments: Sequence[str]) -> str:
-        broker = self._servers[-1]
-        return broker.run(["sh", "mqadmin", *arguments], {"NAMESRV_ADDR": ";".join(self._namesrvs)})
+        server = next((each for each in reversed(self._servers) if each.running), None)
+        if server is None:
+            raise ClusterError("mqadmin runs in a container of the cluster, and none is running")
+        return server.run(["sh", "mqadmin", *arguments], {"NAMESRV_ADDR": ";".join(self._namesrvs)})
 
     def save_logs(self, folder: Path) -> None:
         for server in self._servers:
@@ -251,7 +253,8 @@ class ContainerBackend(Backend):
     def _start_reaper(self) -> None:
         label = f"{LABEL}={self._label[LABEL]}"
         process = subprocess.Popen(
-            [sys.executable, "-I", reaper.__file__, str(os.getpid()), label],
+            # Not isolated: `docker` may be in the user's site-packages or on PYTHONPATH.
+            [sys.executable, "-P", reaper.__file__, str(os.getpid()), label],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
