@@ -47,7 +47,9 @@ class StreamOffset:
     :ivar starts: the start offsets of queues that are new in this batch or start over
     :ivar stored: the store time of the last message before *end*, by queue, in milliseconds since
         1970; identifies the log: a topic that is deleted and recreated has other messages
-    :ivar since: ``startingTimestamp`` of the query, also for queues that are found later
+    :ivar since: store time from which queues that are found later are read; None: from the minimum
+    :ivar times: the same for single queues that were not found yet
+    :ivar group: queues that are found later are read from the committed offset, if it is lower
     :ivar at_start: the start offsets are not known yet
     """
 
@@ -55,13 +57,21 @@ class StreamOffset:
     starts: Offsets = field(default_factory=dict)
     stored: Offsets = field(default_factory=dict)
     since: int | None = None
+    times: Offsets = field(default_factory=dict)
+    group: bool = False
     at_start: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON value for the checkpoint."""
         if self.at_start:
             return dict(MARKER)
-        optional = {"from": nested(self.starts), "stored": nested(self.stored), "since": self.since}
+        optional = {
+            "from": nested(self.starts),
+            "stored": nested(self.stored),
+            "since": self.since,
+            "times": nested(self.times),
+            "group": self.group or None,
+        }
         kept = {name: value for name, value in optional.items() if value not in ({}, None)}
         return {"v": VERSION, "end": nested(self.end), **kept}
 
@@ -79,6 +89,8 @@ class StreamOffset:
             starts=flattened("checkpoint", value.get("from", {})),
             stored=flattened("checkpoint", value.get("stored", {})),
             since=since if type(since) is int else None,
+            times=flattened("checkpoint", value.get("times", {})),
+            group=value.get("group") is True,
         )
 
     def start_of(self, queue: Queue, before: StreamOffset) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -11,7 +12,7 @@ import anyio
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.errors import CommitError, ConfigError
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.spark.offsets import Offsets, Queue, StreamOffset
+from rocketmq_aio.spark.offsets import LATEST, Offsets, Queue, StreamOffset
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import (
     Extent,
@@ -29,6 +30,8 @@ from rocketmq_aio.spark.read.start_end import (
 )
 
 ROUTES_SECONDS: Final = 1.0  # an idle stream calls `end_after` a hundred times a second
+# Store times are of the brokers' clocks: a start by this one must not skip newer messages.
+CLOCKS_DIFFER_SECONDS: Final = 60
 
 
 class MicroBatches:
@@ -84,6 +87,8 @@ class MicroBatches:
     async def _end_after(
         self, start: StreamOffset, most: int | None, *, everything: bool
     ) -> StreamOffset:
+        if start.at_start:
+            start = self._before_start()
         topics = await self._current_topics(start)
         await self._check_group_unused(topics)
         await self.publish(start)
@@ -166,6 +171,21 @@ class MicroBatches:
         known = self._target.keys() | self._named()
         return {q: min(at, self._target.get(q, at)) for q, at in starts.items() if q in known}
 
+    def _before_start(self) -> StreamOffset:
+        """Return the start of the stream with the rules for queues that are found later."""
+        options = self._options
+        if options.starting_timestamp is not None:
+            return StreamOffset(at_start=True, since=options.starting_timestamp)
+        now, named = round((time.time() - CLOCKS_DIFFER_SECONDS) * 1000), options.starting_offsets
+        explicit = named.items() if isinstance(named, dict) else ()
+        times = {queue: now for queue, at in explicit if at == LATEST}
+        return StreamOffset(
+            at_start=True,
+            since=now if named in ("latest", "group") else None,
+            times=times | options.starting_offsets_by_timestamp,
+            group=named == "group",
+        )
+
     def _named(self) -> set[Queue]:
         """Return the queues whose start the options give."""
         named, by_time = self._options.starting_offsets, self._options.starting_offsets_by_timestamp
@@ -181,13 +201,31 @@ class MicroBatches:
             for queue in extents.keys() - start.end.keys()
             if self._target is None or queue in self._target
         ]
-        if start.since is None:
-            return {queue: extents[queue].minimum for queue in new}
-        # The broker may have been away at the start, and have older messages.
-        found = await self._metadata.offsets_at(dict.fromkeys(new, start.since), extents)
-        for queue in set(new) - found.values.keys():
+        # Their broker may have been away at the start, and have older messages.
+        times = {queue: start.times.get(queue, start.since) for queue in new}
+        instants = {queue: instant for queue, instant in times.items() if instant is not None}
+        found = (await self._metadata.offsets_at(instants, extents)).values
+        starts = found | {queue: extents[queue].minimum for queue in new if queue not in instants}
+        if start.group:
+            starts = await self._committed_or_older(starts, start.times.keys(), extents)
+        for queue in set(new) - starts.keys():
             del extents[queue]
-        return found.values
+        return starts
+
+    async def _committed_or_older(
+        self, starts: Offsets, given: Collection[Queue], extents: Mapping[Queue, Extent]
+    ) -> Offsets:
+        """Move *starts* back to the committed offsets, except of *given* queues.
+
+        All that was stored since the start of the stream is read, even if the group has moved on.
+        """
+        committed = (await self._metadata.committed(starts.keys() - given)).values
+        moved = {
+            queue: min(starts[queue], extents[queue].minimum if at is None else at)
+            for queue, at in committed.items()
+        }
+        moved |= self._losses.resume_offsets(find_out_of_range(moved, extents))
+        return {queue: at for queue, at in starts.items() if queue in given} | moved
 
     async def _corrected(self, start: StreamOffset, extents: dict[Queue, Extent]) -> Offsets:
         """Return the resume offsets of positions that do not exist any more."""
@@ -265,11 +303,11 @@ class MicroBatches:
             for queue, at in end.items()
             if queue not in same and queue in extents and at > extents[queue].minimum
         }
-        times = (await self._metadata.stored_at(last)).values
+        found = (await self._metadata.stored_at(last)).values
         stored = {queue: time for queue, time in start.stored.items() if queue in same}
-        stored |= {queue: time for queue, time in times.items() if time is not None}
-        since = self._options.starting_timestamp if start.at_start else start.since
-        return StreamOffset(end=end, starts=starts, stored=stored, since=since)
+        stored |= {queue: time for queue, time in found.items() if time is not None}
+        times = {queue: instant for queue, instant in start.times.items() if queue not in end}
+        return replace(start, at_start=False, end=end, starts=starts, stored=stored, times=times)
 
     def _warn_missing(
         self, held: Mapping[Queue, int | None], extents: Mapping[Queue, Extent]

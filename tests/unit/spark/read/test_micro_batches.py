@@ -199,6 +199,96 @@ async def test_a_start_by_time_applies_to_queues_that_are_found_later() -> None:
             assert second.since == 2000
 
 
+@pytest.mark.parametrize("start", ["latest", "-1"])
+async def test_after_a_start_at_latest_a_returning_broker_is_read_since_the_start(
+    start: str,
+) -> None:
+    wanted = json.dumps({TOPIC: {"broker-a": {"0": -1}, "broker-b": {"0": -1}}})
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        away = cluster.brokers[1]
+        put_at(away, 1000, 2000)
+        cluster.name_server.unregister(away)
+        given = start if start == "latest" else wanted
+        async with driving(cluster, startingOffsets=given) as driver:
+            first = through_json(await driver.end_after(START))
+        put(away, 2)
+        cluster.name_server.register(away)
+        async with driving(cluster, startingOffsets="earliest") as driver:  # ignored by now
+            second = through_json(await driver.end_after(first))
+
+            assert driver.ranges(first, second) == {queue(0, "broker-b"): (2, 4)}
+
+
+@pytest.mark.parametrize(
+    ("committed", "at"),
+    [(1, 1), (None, 0), (3, 2)],
+    ids=["committed", "nothing_committed", "moved_on_since_the_start"],
+)
+async def test_after_a_start_at_the_group_a_returning_broker_is_read_from_there(
+    committed: int | None, at: int
+) -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        away = cluster.brokers[1]
+        put_at(away, 1000, 2000)
+        cluster.name_server.unregister(away)
+        async with driving(cluster, startingOffsets="group") as driver:
+            first = through_json(await driver.end_after(START))
+        put(away, 2)
+        if committed is not None:
+            away.commit(GROUP, TOPIC, 0, committed)
+        cluster.name_server.register(away)
+        async with driving(cluster) as driver:
+            second = through_json(await driver.end_after(first))
+
+            assert driver.ranges(first, second) == {queue(0, "broker-b"): (at, 4)}
+
+
+async def test_committed_offsets_that_were_deleted_meanwhile_are_a_loss() -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        away = cluster.brokers[1]
+        put_at(away, 1000, 2000, 3000)
+        away.commit(GROUP, TOPIC, 0, 1)
+        away.topics[TOPIC].queues[0].drop_before(2)
+        cluster.name_server.unregister(away)
+        async with driving(cluster, startingOffsets="group") as driver:
+            first = await driver.end_after(START)
+            cluster.name_server.register(away)
+
+            with pytest.raises(DataLossError):
+                await driver.end_after(first)
+
+
+async def test_a_start_by_time_of_a_queue_applies_when_it_is_found_later() -> None:
+    wanted = json.dumps({TOPIC: {"broker-b": {"0": 2000}}})
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        away = cluster.brokers[1]
+        put_at(away, 1000, 2000, 3000)
+        cluster.name_server.unregister(away)
+        async with driving(cluster, startingOffsetsByTimestamp=wanted) as driver:
+            first = through_json(await driver.end_after(START))
+        cluster.name_server.register(away)
+        async with driving(cluster) as driver:
+            second = through_json(await driver.end_after(first))
+
+            assert driver.ranges(first, second) == {queue(0, "broker-b"): (1, 3)}
+            assert second.times == {}
+
+
+async def test_a_queue_that_is_found_later_waits_until_its_committed_offset_is_known() -> None:
+    async with (
+        FakeCluster(topics={TOPIC: 1}) as cluster,
+        driving(cluster, startingOffsets="group") as driver,
+    ):
+        first = await driver.end_after(START)
+        cluster.create_topic(TOPIC, 2)
+        put(cluster.broker, 2, number=1)
+        busy = Response(ResponseCode.SYSTEM_BUSY, remark="busy")
+        cluster.faults.handle(RequestCode.QUERY_CONSUMER_OFFSET, busy, times=2)
+
+        assert await driver.end_after(first) is first
+        assert driver.ranges(first, await driver.end_after(first)) == {queue(1): (0, 2)}
+
+
 async def test_a_queue_that_is_found_later_waits_until_its_start_by_time_is_known() -> None:
     async with (
         FakeCluster(topics={TOPIC: 1}) as cluster,
