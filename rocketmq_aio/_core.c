@@ -154,7 +154,8 @@ cut_frames(PyObject *module, PyObject *const *args, Py_ssize_t count)
     PyObject *end = NULL;
     while (at >= 0 && at <= data.len - PREFIX) {
         Py_ssize_t length = read_32(start + at), header = read_32(start + at + 4) & HEADER_MASK;
-        if (length > longest || length > data.len - at - 4 || header > length - 4) {
+        /* Of 32 bits, a Py_ssize_t cannot hold each length: those are negative. */
+        if (length < 4 || length > longest || length > data.len - at - 4 || header > length - 4) {
             break;
         }
         const unsigned char *header_at = start + at + PREFIX;
