@@ -361,6 +361,13 @@ class Puller(Generic[Q]):
         messages, next_offset, fault = select_messages(
             decoded, response.offset_delta or 0, response.next_begin_offset, offset, subscription
         )
+        self._take(assigned, messages, offset, next_offset)
+        if fault is not None and next_offset == offset:
+            # With messages before it, the next pull starts with it and reports it.
+            await self._unreadable(assigned, subscription, address, offset, fault)
+
+    def _take(self, assigned: Q, messages: list[MessageExt], offset: int, next_offset: int) -> None:
+        """Cache *messages*, all that match from *offset* to *next_offset*."""
         if messages:
             last = messages[-1]
             assigned.last_message = last.queue_offset, last.head
@@ -371,9 +378,6 @@ class Puller(Generic[Q]):
         self._owner.on_pulled(assigned, len(messages), next_offset - offset)
         if messages:
             self._on_messages(assigned)
-        if fault is not None and next_offset == offset:
-            # With messages before it, the next pull starts with it and reports it.
-            await self._unreadable(assigned, subscription, address, offset, fault)
 
     async def _verify_log(self, assigned: Q, response: PullMessageResponse, address: str) -> None:
         """Move the position if *response* shows that the log is another one.
@@ -416,7 +420,19 @@ class Puller(Generic[Q]):
             return  # there was a seek in between
         if command.code != ResponseCode.SUCCESS:
             raise broker_error(command, address)
-        next_offset = max(offset + 1, read_response(command).next_begin_offset)
+        response = read_response(command)
+        next_offset = max(offset + 1, response.next_begin_offset)
+        messages, _, again = select_messages(
+            instance.remoting.decode(command.body, queue),
+            response.offset_delta or 0,
+            next_offset,
+            offset,
+            subscription,
+        )
+        if again is None:  # it was damaged on its way here
+            self._note_failure(assigned, fault)
+            self._take(assigned, messages, offset, next_offset)
+            return
         policy = self._config.unreadable
         event = MessageUnreadable(
             queue=queue, offset=next_offset - 1, reason=str(fault), policy=policy
@@ -498,8 +514,7 @@ class Puller(Generic[Q]):
             assigned.failing_since = None
         self._note_no_response(assigned)
         if not backoff.failures:
-            logger.warning("pull_failed", queue=str(assigned.queue), reason=str(error))
-            self._context.publish(PullFailed(queue=assigned.queue, reason=str(error)))
+            self._note_failure(assigned, error)
         pause = backoff.next_pause()
         if isinstance(error, SubscriptionError):
             await self._send_heartbeat()
@@ -508,6 +523,10 @@ class Puller(Generic[Q]):
         elif isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
             assigned.forget_master()  # the topic may be created again, with another log
         await anyio.sleep(pause)
+
+    def _note_failure(self, assigned: Q, error: RocketMQError) -> None:
+        logger.warning("pull_failed", queue=str(assigned.queue), reason=str(error))
+        self._context.publish(PullFailed(queue=assigned.queue, reason=str(error)))
 
     async def _send_heartbeat(self) -> None:
         """Send heartbeats: a restarted broker does not know the group."""

@@ -130,6 +130,18 @@ async def test_an_undecodable_message_whose_offset_is_unknown_is_pulled_again(
     assert not any(isinstance(event, MessageUnreadable) for event in env.events)
 
 
+async def test_a_message_that_was_damaged_on_its_way_is_not_skipped(
+    make_env: Callable[..., PullerEnv],
+) -> None:
+    env = make_env(unreadable="skip")
+    env.put("a", "b", "c")
+    env.respond(spoiling(env, 0))
+    env.begin()
+
+    assert bodies(await env.polled(3)) == ["a", "b", "c"]
+    assert [type(event) for event in env.events] == [PullFailed]
+
+
 async def test_a_seek_while_an_undecodable_message_is_located_is_followed(
     make_env: Callable[..., PullerEnv],
 ) -> None:
