@@ -288,10 +288,8 @@ class GroupAdmin:
             rest = {name: each for name, each in masters.items() if name not in known[topic]}
             return await self._consume_stats(group, topic, rest)
 
-        found, failed = await gather_limited(read, known, AT_ONCE, fail_fast=True)
-        for error in failed.values():
-            raise error
-        return [each for tables in found.values() for each in tables]
+        found = await gather_limited(read, known, AT_ONCE, fail_fast=True)
+        return [each for tables in found.complete().values() for each in tables]
 
     async def put(self, configs: Iterable[GroupConfig]) -> None:
         """Create or change groups as in *configs*, each on its broker.

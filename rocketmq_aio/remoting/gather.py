@@ -33,12 +33,14 @@ async def gather_limited(
     limit: int | None = None,
     *,
     fail_fast: bool = False,
+    final: tuple[type[RocketMQError], ...] = (),
 ) -> Gathered[K, V]:
     """Call *function* for each of *items*, up to *limit* concurrently, and wait for all.
 
     A `RocketMQError` goes to ``failures`` and does not stop the others unless *fail_fast* is set;
     any other error does.
 
+    :param final: after such a failure, the items that were not begun fail with it, too
     :raises CancelledError: the caller, or one of the calls, was cancelled
     """
     items = list(dict.fromkeys(items))
@@ -51,7 +53,8 @@ async def gather_limited(
             try:
                 outcomes[item] = (await function(item),)
             except RocketMQError as error:
-                outcomes[item] = error
+                others = waiting if isinstance(error, final) else ()
+                outcomes.update(dict.fromkeys([item, *others], error))
                 if fail_fast:
                     scope.cancel()
                     return
@@ -61,7 +64,7 @@ async def gather_limited(
     else:
         with scope:
             async with anyio.create_task_group() as tasks:
-                for _ in range(len(items) if limit is None else min(limit, len(items))):
+                for _ in items[:limit]:
                     tasks.start_soon(work)
         # The group swallows a cancellation by foreign code.
         if len(outcomes) < len(items) and not scope.cancel_called:

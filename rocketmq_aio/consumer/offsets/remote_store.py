@@ -123,19 +123,8 @@ class RemoteOffsetStore:
         lost: dict[MessageQueue, BaseException] = {}
 
         async def send_to(broker: str) -> None:
-            silent: RequestTimeoutError | None = None
-
-            async def send(queue: MessageQueue) -> None:
-                nonlocal silent
-                if silent is not None:
-                    raise silent.with_traceback(None)
-                try:
-                    await self._send(queue)
-                except RequestTimeoutError as error:
-                    silent = error
-                    raise
-
-            sent = await gather_limited(send, brokers[broker], SENDS_PER_BROKER)
+            queues, final = brokers[broker], (RequestTimeoutError,)
+            sent = await gather_limited(self._send, queues, SENDS_PER_BROKER, final=final)
             lost.update(sent.failures)
 
         await gather_limited(send_to, brokers)

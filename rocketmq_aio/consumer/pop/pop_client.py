@@ -220,20 +220,12 @@ class PopClient:
     async def _ack_one_by_one(
         self, address: str, messages: Sequence[PoppedMessage]
     ) -> dict[PoppedMessage, RocketMQError]:
-        passing: RocketMQError | None = None
-
         async def ack(message: PoppedMessage) -> None:
-            nonlocal passing
-            if passing is not None:  # it would fail too, after its own timeout
-                raise passing.with_traceback(None)
-            try:
-                header = AckMessage(**self._receipt_fields(message))
-                await self._remoting.request_checked(address, header)
-            except PASSING as error:
-                passing = error
-                raise
+            header = AckMessage(**self._receipt_fields(message))
+            await self._remoting.request_checked(address, header)
 
-        return (await gather_limited(ack, messages, ACKS_PER_BROKER)).failures
+        # After a passing error the others would fail too, each after its own timeout.
+        return (await gather_limited(ack, messages, ACKS_PER_BROKER, final=PASSING)).failures
 
     async def change(
         self, message: PoppedMessage, seconds: float, *, suspend: bool

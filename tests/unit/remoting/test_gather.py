@@ -134,3 +134,22 @@ async def test_fail_fast_ends_the_other_calls_and_keeps_results(limit: int | Non
 
     assert (results, list(failures)) == ({0: 0}, [1])
     assert limit is None or len(called) <= limit + 1
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_items_that_are_not_begun_fail_with_a_final_failure(limit: int) -> None:
+    begun: list[int] = []
+
+    async def call(item: int) -> int:
+        begun.append(item)
+        await asyncio.sleep(0)
+        if item == 3:
+            raise NotConnectedError(str(item), "down")
+        return item
+
+    results, failures = await gather_limited(call, range(10), limit, final=(NotConnectedError,))
+
+    assert 4 <= len(begun) <= 3 + limit
+    assert set(results) == set(begun) - {3}
+    assert set(failures) == set(range(10)) - set(results)
+    assert len(set(failures.values())) == 1
