@@ -274,34 +274,26 @@ async def test_a_start_by_time_of_a_queue_applies_when_it_is_found_later() -> No
             assert second.times == {}
 
 
-async def test_a_queue_that_is_found_later_waits_until_its_committed_offset_is_known() -> None:
-    async with (
-        FakeCluster(topics={TOPIC: 1}) as cluster,
-        driving(cluster, startingOffsets="group") as driver,
-    ):
-        first = await driver.end_after(START)
-        cluster.create_topic(TOPIC, 2)
-        put(cluster.broker, 2, number=1)
-        busy = Response(ResponseCode.SYSTEM_BUSY, remark="busy")
-        cluster.faults.handle(RequestCode.QUERY_CONSUMER_OFFSET, busy, times=2)
-
-        assert await driver.end_after(first) is first
-        assert driver.ranges(first, await driver.end_after(first)) == {queue(1): (0, 2)}
-
-
-async def test_a_queue_that_is_found_later_waits_until_its_start_by_time_is_known() -> None:
-    async with (
-        FakeCluster(topics={TOPIC: 1}) as cluster,
-        driving(cluster, startingTimestamp="2000") as driver,
-    ):
+@pytest.mark.parametrize(
+    ("options", "query", "at"),
+    [
+        ({"startingOffsets": "group"}, RequestCode.QUERY_CONSUMER_OFFSET, 0),
+        ({"startingTimestamp": "2000"}, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, 1),
+    ],
+    ids=["group", "time"],
+)
+async def test_a_queue_that_is_found_later_waits_until_its_start_is_known(
+    options: dict[str, Any], query: RequestCode, at: int
+) -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster, **options) as driver:
         first = await driver.end_after(START)
         cluster.create_topic(TOPIC, 2)
         put_at(cluster.broker, 1000, 2000, number=1)
         busy = Response(ResponseCode.SYSTEM_BUSY, remark="busy")
-        cluster.faults.handle(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, busy, times=2)
+        cluster.faults.handle(query, busy, times=2)
 
         assert await driver.end_after(first) is first
-        assert driver.ranges(first, await driver.end_after(first)) == {queue(1): (1, 2)}
+        assert driver.ranges(first, await driver.end_after(first)) == {queue(1): (at, 2)}
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
