@@ -17,7 +17,7 @@ class PolledQueue(QueueState):
     """
 
     __slots__ = (
-        *("_auto_commit", "_cache", "_explicit", "_furthest", "_processed"),
+        *("_auto_commit", "_cache", "_explicit", "_processed"),
         *("delivered", "is_ready", "taken_in_turn", "withheld"),
     )
 
@@ -28,7 +28,6 @@ class PolledQueue(QueueState):
         self.delivered = UNKNOWN
         self._processed = UNKNOWN  # offsets below: the application has polled again
         self._explicit = UNKNOWN  # the last start, commit or reset; a seek back lowers it
-        self._furthest = UNKNOWN  # more was committed by others; `UNVERIFIED`: nobody knows
         # Nothing is delivered of these queues until others' commits are known; `DeliveryFence`.
         self.withheld: list[PolledQueue] | None = None
         self.is_ready = False  # in the `ReadyQueues`
@@ -52,11 +51,6 @@ class PolledQueue(QueueState):
             self._processed = self._explicit = offset
         self.started.set()
 
-    def _note_committable(self) -> None:
-        """Note what may be committed by now: the position is about to be set."""
-        own = self.committable
-        self._furthest = UNVERIFIED if own == UNKNOWN else max(self._furthest, own)
-
     def catch_up(self) -> bool:
         """Go on at `min_commit_offset` if only another member can have got there.
 
@@ -65,14 +59,14 @@ class PolledQueue(QueueState):
         others = self.min_commit_offset
         if others == UNVERIFIED or self.failure or not self.started.is_set():
             return False
-        if self.dropped or others <= max(self._furthest, self.committable, self.delivered):
+        if self.dropped or others <= max(self.furthest, self.committable, self.delivered):
             return False
         self.move(others)
         self.min_commit_offset = others
         return True
 
     def restart(self, offset: int) -> int:
-        self._note_committable()
+        self._note_furthest()
         dropped = self._clear()
         self.generation += 1
         self.failure = None
@@ -96,7 +90,6 @@ class PolledQueue(QueueState):
         return dropped
 
     def rescan(self, offset: int) -> None:
-        self._note_committable()
         super().rescan(offset)
         self.delivered = min(self.delivered, offset)
         self._processed = min(self._processed, offset)
@@ -119,7 +112,7 @@ class PolledQueue(QueueState):
 
     def mark_processed_at(self, offset: int) -> None:
         """Mark everything below *offset* as processed, as the application commits it."""
-        self._note_committable()
+        self._note_furthest()
         self._processed = self._explicit = offset
         if self.drained is not None and not self.has_in_flight:
             self.drained.set()

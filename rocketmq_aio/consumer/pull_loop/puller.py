@@ -409,6 +409,10 @@ class Puller(Generic[Q]):
         self, assigned: Q, subscription: Subscription, address: str, offset: int, fault: CodecError
     ) -> None:
         """Report the undecodable message from *offset* on; skip it if the settings say so."""
+        if self._instance.routes.named_master(assigned.queue) not in (None, address):
+            assigned.broker_id = MASTER_ID  # it may be damaged at this slave only
+            self._note_failure(assigned, fault)
+            return
         # A filter may have left out messages before it, and its record may not tell its offset.
         own_code = self._request(assigned, subscription, address).own_code
         group, queue, lite = self._context.group, assigned.queue, self._lite

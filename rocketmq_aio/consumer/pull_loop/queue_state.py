@@ -29,7 +29,7 @@ class QueueState:
 
     __slots__ = (
         *("queue", "process_queue", "next_offset", "commit_due", "min_commit_offset", "generation"),
-        "rescanned_at",
+        "furthest",
         *("dropped", "released", "paused", "drained", "failure", "start_error", "started"),
         *("failing_since", "pull_expired"),
         *("broker_id", "master", "connection", "bounds", "last_message", "filtered_from"),
@@ -48,9 +48,10 @@ class QueueState:
         # The position must be committed, also without automatic commits; cleared when it is.
         self.commit_due = False
         self.min_commit_offset = UNKNOWN  # less is not committed; see `CommitFence`
-        # Where `rescan` found the queue: until the next commit, a committed offset that is not
-        # beyond may be this member's own.
-        self.rescanned_at = UNKNOWN
+        # Before the position was set back: a committed offset that is not beyond may be this
+        # member's own, also later, as a killed broker may lose the commit of the lower position.
+        # `UNVERIFIED`: the position was set before it was known.
+        self.furthest = UNKNOWN
         self.generation = 0  # counts moves: the response to an older pull is ignored
         self.failure: RocketMQError | None = None  # raised by the next poll
         self.broker_id = MASTER_ID  # the replica that the broker suggested
@@ -123,14 +124,20 @@ class QueueState:
 
     def rescan(self, offset: int) -> None:
         """Pull again from *offset* on: all messages from there on were filtered out."""
-        self.rescanned_at = max(self.rescanned_at, self.committable)
+        self._note_furthest()
         self.next_offset = min(self.next_offset, offset)
         if self.min_commit_offset != TRUSTED:
             self.require(self.min_commit_offset)
 
     def require(self, committed: int) -> None:
         """Have nothing less than *committed* committed, unless this member may have done it."""
-        self.min_commit_offset = UNKNOWN if committed <= self.rescanned_at else committed
+        own = self.furthest != UNVERIFIED and committed <= self.furthest
+        self.min_commit_offset = UNKNOWN if own else committed
+
+    def _note_furthest(self) -> None:
+        """Note what may be committed by now: the position is about to be set."""
+        own = self.committable
+        self.furthest = UNVERIFIED if own == UNKNOWN else max(self.furthest, own)
 
     def block(self) -> None:
         """Note that the pull loop waits for room."""
@@ -164,7 +171,6 @@ class QueueState:
 
     def note_committed(self) -> None:
         """Note that the position is committed; later ones are not set explicitly."""
-        self.rescanned_at = UNKNOWN
         if self.min_commit_offset == TRUSTED:
             self.min_commit_offset = UNKNOWN
 

@@ -186,6 +186,7 @@ class DispatchQueue(QueueState):
         return self._continue_at(offset, counts=False)
 
     def _continue_at(self, offset: int, *, counts: bool) -> int:
+        self._note_furthest()
         self._register(counts=counts)
         self._end_suspension()
         dropped = len(self.waiting)

@@ -241,13 +241,17 @@ async def test_a_queue_that_is_read_again_keeps_what_another_member_committed(
     assert await env.commit_progress() == THERE
 
 
-async def test_an_offset_before_a_rescan_is_no_own_one_after_the_next_commit(env: FenceEnv) -> None:
-    env.assigned.rescan(1)
+@pytest.mark.parametrize("set_back", ["rescan", "move", "step_back"])
+async def test_a_broker_that_lost_the_commit_of_an_earlier_position_gets_it_again(
+    env: FenceEnv, set_back: str
+) -> None:
+    assert await env.commit_progress() == HERE
+    getattr(env.assigned, set_back)(1)
     assert await env.commit_progress() == 1
     env.assigned.doubt()
-    env.store.kept[env.queue] = HERE  # of another member, by now
+    env.store.kept[env.queue] = HERE
 
-    assert await env.commit_progress() == HERE
+    assert await env.commit_progress() == 1
 
 
 async def test_an_answer_from_before_another_stall_is_ignored(

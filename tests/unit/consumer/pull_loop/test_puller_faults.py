@@ -142,6 +142,38 @@ async def test_a_message_that_was_damaged_on_its_way_is_not_skipped(
     assert [type(event) for event in env.events] == [PullFailed]
 
 
+async def test_a_message_that_is_damaged_at_a_slave_is_pulled_from_the_master(
+    make_env: Callable[..., PullerEnv],
+) -> None:
+    env = make_env(unreadable="skip")
+    suggest_replica(env)
+    env.put("b")
+    spoil = spoiling(env, 1)
+
+    async def respond(command: Command, connection: ServerConnection) -> Outcome:
+        at_slave = env.wire.addressed[-1] == REPLICA
+        return await (spoil if at_slave else env.broker.execute)(command, connection)
+
+    env.respond(respond, times=None)
+    env.begin()
+
+    assert bodies(await env.polled(2)) == ["a", "b"]
+    assert [type(event) for event in env.events] == [PullFailed]
+
+
+async def test_a_message_that_is_damaged_at_a_slave_is_skipped_without_a_master(
+    make_env: Callable[..., PullerEnv],
+) -> None:
+    env = make_env(unreadable="skip")
+    env.put("a", "b")
+    env.wire.addresses = {1: REPLICA}
+    env.respond(spoiling(env, 0), times=None)
+    env.begin()
+
+    assert bodies(await env.polled(1)) == ["b"]
+    assert [type(event) for event in env.events] == [MessageUnreadable]
+
+
 async def test_a_seek_while_an_undecodable_message_is_located_is_followed(
     make_env: Callable[..., PullerEnv],
 ) -> None:
