@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from rocketmq_aio.config.consumer import OffsetStore
@@ -71,7 +71,8 @@ class ManualCommits(Commits):
                 assigned.trust()
         tried, failed = await self._persist(wanted)
         lost |= unknown | failed
-        _note_skipped([each for each in wanted if each not in tried], lost)
+        skipped = {each: offset for each, offset in wanted.items() if each not in tried}
+        _note_skipped(skipped, lost)
         if lost:
             raise CommitError(lost)
 
@@ -91,12 +92,13 @@ class ManualCommits(Commits):
         return wanted, lost
 
 
-def _note_skipped(skipped: Iterable[PolledQueue], lost: Lost) -> None:
+def _note_skipped(skipped: Mapping[PolledQueue, int], lost: Lost) -> None:
     """Add the queues whose progress is not stored; of others as much was committed already."""
-    for assigned in skipped:
+    for assigned, offset in skipped.items():
         if assigned.released:
             lost[assigned.queue] = ConfigError("queue", assigned.queue, NOT_ASSIGNED)
-        elif assigned.min_commit_offset == UNVERIFIED:  # again, since it was read
+        elif assigned.min_commit_offset == UNVERIFIED or assigned.min_commit_offset < offset:
+            # Other members were possible again after the read, or before the offset was sent.
             lost.setdefault(assigned.queue, RocketMQError(f"{assigned.queue}: {DOUBTED}"))
 
 

@@ -144,12 +144,16 @@ class RemoteOffsetStore:
         """
         self._invalidate(queue)
         self._known.discard((queue.topic, queue.broker_name))
-        return queue in self._latest
+        return self.has(queue)
 
     def _invalidate(self, queue: MessageQueue) -> None:
         """Forget the confirmation of the last commit, also one that arrives later."""
         self._stored.pop(queue, None)
         self._in_flight.discard(queue)
+
+    def has(self, queue: MessageQueue) -> bool:
+        """Whether there is an update of *queue*, sent or not, since it was last removed."""
+        return queue in self._latest
 
     def is_stored(self, queue: MessageQueue, offset: int) -> bool:
         """Whether the broker has confirmed *offset*, and no other update waits."""

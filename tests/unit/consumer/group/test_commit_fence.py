@@ -10,7 +10,7 @@ from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
 from rocketmq_aio.consumer.group.stall_recovery import DOUBT_SECONDS, STALL_SECONDS, CommitFence
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
-from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
+from rocketmq_aio.consumer.offsets.remote_store import SENDS_PER_BROKER, RemoteOffsetStore
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED
 from rocketmq_aio.errors import CommitError
 from rocketmq_aio.model.values import MessageQueue
@@ -318,6 +318,39 @@ async def test_commits_that_wait_during_a_stall_are_not_sent_after_it(manual: bo
 
     assert brokers.kept == {queue(0): HERE, queue(1): THERE}
     assert events == []
+
+
+@pytest.mark.parametrize("others", [1, THERE])
+async def test_a_manual_commit_of_a_queue_refreshed_while_it_waits_fails_unless_others_have_more(
+    others: int,
+) -> None:
+    brokers = Brokers()
+    store = RemoteOffsetStore(brokers, "billing")
+    table = {queue(n): assigned_queue(n, begin=HERE) for n in range(SENDS_PER_BROKER + 1)}
+    last = table[queue(SENDS_PER_BROKER)]
+    fence = CommitFence(store, table)
+    events: list[ConsumerEvent] = []
+    commits = ManualCommits(store, table, automatic=False, fence=fence, on_event=events.append)
+    await commits.commit(dict.fromkeys(table, 1))
+    brokers.kept[last.queue] = others
+    brokers.hold()
+    committing = asyncio.create_task(commits.commit(None))
+    await until(lambda: brokers.running["broker-a"] == SENDS_PER_BROKER, "the first commits")
+    last.doubt()
+    refreshing = asyncio.create_task(fence.refresh([last]))
+    await until(lambda: brokers.queries, "the query")
+    brokers.let_go()
+
+    if others == THERE:
+        await committing
+    else:
+        with pytest.raises(CommitError, match="commit again") as caught:
+            await committing
+        assert list(caught.value.lost) == [last.queue]
+    assert await refreshing == {}
+    assert brokers.kept == dict.fromkeys(table, HERE) | {last.queue: others}
+    await commits.commit(None)
+    assert brokers.kept[last.queue] == max(others, HERE)
 
 
 def test_without_a_stall_every_offset_may_be_committed(env: FenceEnv) -> None:
