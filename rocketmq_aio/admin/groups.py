@@ -201,7 +201,8 @@ class GroupAdmin:
         :param internal: include the groups of brokers and tools
         """
         header, kind = GetAllGroups(), SubscriptionGroupTable
-        tables = await self._servers.read_from("listing groups", header, kind, cluster, None)
+        replicas = await self._servers.replicas(cluster)
+        tables = await self._servers.read_each("listing groups", replicas, header, kind)
         names = self._servers.inner_names(t.subscription_group_table for t in tables.values())
         if not internal:
             names = {n for n in names - INTERNAL_NAMES if not n.startswith(INTERNAL)}
@@ -209,11 +210,11 @@ class GroupAdmin:
 
     async def config(self, group: str) -> builtins.list[GroupConfig]:
         """Return the settings of a consumer group on each broker that has it, if any."""
-        return _configs(group, await self._held(check_group(group), await self._servers.masters()))
+        return _configs(group, await self._held(check_group(group), await self._servers.replicas()))
 
     async def connections(self, group: str) -> GroupConnections:
         """Return the connected members of a consumer group, and its subscriptions."""
-        tables = await self.member_tables(check_group(group), await self._servers.masters())
+        tables = await self.member_tables(check_group(group), await self._servers.replicas())
         if not tables:
             return GroupConnections(group=group, members=())
         first = next(iter(tables.values()))
@@ -235,10 +236,10 @@ class GroupAdmin:
 
     async def producers(self, group: str) -> builtins.list[ClientConnection]:
         """Return the connected producers of a group."""
-        masters, kind = await self._servers.masters(), ProducerConnections
+        replicas, kind = await self._servers.replicas(), ProducerConnections
         header = GetProducerConnections(producer_group=group)
         action, is_absent = f"listing producers of group {group}", _has_no_producers
-        tables = await self._servers.read_stored(action, masters, header, kind, is_absent)
+        tables = await self._servers.read_stored(action, replicas, header, kind, is_absent)
         return list(_members(tables))
 
     async def progress(
@@ -247,17 +248,18 @@ class GroupAdmin:
         """Return committed offsets and lag of a group in *topic*, or in all topics with commits.
 
         A group that does not exist has consumed nothing.  The retry topic is one of the topics.
-        While members are connected, brokers leave out topics without a subscription.
+        While members are connected, brokers leave out topics without a subscription.  Of a broker
+        without a master, a slave returns what it has copied.
 
         :param owners: also ask each member for its queues; ``silent`` has the failures
         """
         check_group(group)
         if topic is None:
-            tables = await self._consume_stats(group, None, await self._servers.masters())
+            tables = await self._consume_stats(group, None, await self._servers.replicas())
             tables += await self._without_commits(group, tables)
         else:
-            masters = await self._servers.masters_of(check_topic(topic))
-            tables = await self._consume_stats(group, topic, masters)
+            replicas = await self._servers.replicas_of(check_topic(topic))
+            tables = await self._consume_stats(group, topic, replicas)
         readers, silent = await self._readers(group) if owners else ({}, {})
         return progress_of(group, [table for _, table in tables], readers, silent)
 
@@ -282,10 +284,10 @@ class GroupAdmin:
 
         async def read(topic: str) -> builtins.list[tuple[str, ConsumeStats]]:
             try:
-                masters = await self._servers.masters_of(topic)
+                replicas = await self._servers.replicas_of(topic)
             except RouteNotFoundError:  # deleted, and its commits are left
                 return []
-            rest = {name: each for name, each in masters.items() if name not in known[topic]}
+            rest = {name: each for name, each in replicas.items() if name not in known[topic]}
             return await self._consume_stats(group, topic, rest)
 
         found = await gather_limited(read, known, AT_ONCE, fail_fast=True)
@@ -394,10 +396,10 @@ class GroupAdmin:
 
     async def _places(self, group: str) -> dict[str, str]:
         """Return the address of a broker of each member, by client id."""
-        masters = await self._servers.masters()
-        tables = (await self.member_tables(group, masters)).items()
+        replicas = await self._servers.replicas()
+        tables = (await self.member_tables(group, replicas)).items()
         return {
-            member.client_id: masters[name] or ""
+            member.client_id: replicas[name] or ""
             for name, each in tables
             for member in each.connection_set
         }

@@ -308,6 +308,14 @@ class Servers:
         :raises ConfigError: there is no such cluster, or no such broker
         :raises NotConnectedError: no broker is registered
         """
+        masters = {each.broker_name: each.master for each in await self._brokers(cluster)}
+        return masters if brokers is None else _named(masters, brokers)
+
+    async def replicas(self, cluster: str | None = None) -> Masters:
+        """Return what `masters` does, with a slave of each broker that has no master now."""
+        return _readable(await self._brokers(cluster))
+
+    async def _brokers(self, cluster: str | None) -> list[BrokerInfo]:
         known = (await self.cluster_info()).brokers
         if not known:
             reason = "they know no broker: is one running and registered with them?"
@@ -316,8 +324,7 @@ class Servers:
         if not chosen and cluster is not None:
             clusters = sorted({each.cluster for each in known})
             raise ConfigError("cluster", cluster, f"the name server knows {clusters}")
-        masters = {each.broker_name: each.master for each in chosen}
-        return masters if brokers is None else _named(masters, brokers)
+        return chosen
 
     async def targets(self, cluster: str | None, brokers: Brokers, *, replicas: bool) -> Masters:
         """Return the masters as `masters` does, and their *replicas* as ``<name>:<id>``."""
@@ -337,10 +344,7 @@ class Servers:
 
     async def replicas_of(self, topic: str) -> Masters:
         """Return what `masters_of` does, with a slave of each broker that has no master now."""
-        return {
-            each.broker_name: next(iter(each.addresses.values()), None)  # that of the least id
-            for each in await self._brokers_of(topic)
-        }
+        return _readable(await self._brokers_of(topic))
 
     async def _brokers_of(self, topic: str) -> list[BrokerInfo]:
         self.check_running()
@@ -381,6 +385,11 @@ def _merged(brokers: Iterable[BrokerData]) -> list[BrokerInfo]:
         addresses = {**each.broker_addrs, **known.broker_addrs}
         merged[each.broker_name] = replace(known, broker_addrs=addresses)
     return [broker_info(merged[name]) for name in sorted(merged)]
+
+
+def _readable(brokers: Iterable[BrokerInfo]) -> Masters:
+    """Return the address of the least id of each broker: its master, or a slave."""
+    return {each.broker_name: next(iter(each.addresses.values()), None) for each in brokers}
 
 
 def _named(masters: Masters, brokers: Iterable[str]) -> Masters:

@@ -224,14 +224,14 @@ class TopicAdmin:
 
     async def config(self, topic: str) -> builtins.list[TopicConfig]:
         """Return the settings of a topic on each broker that has it."""
-        masters = await self._servers.masters_of(check_topic(topic))
-        return _configs(topic, await self._held(topic, masters))
+        replicas = await self._servers.replicas_of(check_topic(topic))
+        return _configs(topic, await self._held(topic, replicas))
 
     async def stats(self, topic: str) -> TopicStats:
         """Return the first and last offsets of the queues of a topic."""
-        masters = await self._servers.masters_of(check_topic(topic))
+        replicas = await self._servers.replicas_of(check_topic(topic))
         header, action = GetTopicStats(topic=topic), f"reading offsets of topic {topic}"
-        tables = await self._servers.read_each(action, masters, header, TopicStatsTable)
+        tables = await self._servers.read_each(action, replicas, header, TopicStatsTable)
         queues = [
             QueueStats(
                 queue=queue_key(key),
@@ -246,9 +246,9 @@ class TopicAdmin:
 
     async def groups(self, topic: str) -> builtins.list[str]:
         """Return the groups that consume a topic or have committed offsets of it, sorted."""
-        masters = await self._servers.masters_of(check_topic(topic))
+        replicas = await self._servers.replicas_of(check_topic(topic))
         header, action = GetGroupsOfTopic(topic=topic), f"listing groups of topic {topic}"
-        lists = await self._servers.read_each(action, masters, header, GroupList)
+        lists = await self._servers.read_each(action, replicas, header, GroupList)
         return sorted(self._servers.inner_names(each.group_list for each in lists.values()))
 
     async def clusters(self, topic: str) -> builtins.list[str]:

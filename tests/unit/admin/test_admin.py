@@ -28,6 +28,7 @@ from rocketmq_aio import (
     NotSupportedError,
     PermissionDeniedError,
     Producer,
+    PullConsumer,
     PushConsumer,
     RequestTimeoutError,
     RocketMQError,
@@ -728,6 +729,31 @@ async def test_messages_are_found_at_a_slave_while_the_master_is_down() -> None:
             ]
 
     assert [each.body for each in found] == [b"x"] * 3
+
+
+async def test_topics_and_groups_are_read_from_a_slave_while_the_master_is_down() -> None:
+    async with EmbeddedCluster(replicas=1, topics={TOPIC: 1}) as cluster:
+        async with Producer("shop", namesrv=cluster.namesrv) as producer:
+            await producer.send(Message(TOPIC, b"x"))
+        async with (
+            AdminClient(namesrv=cluster.namesrv) as admin,
+            PullConsumer(GROUP, namesrv=cluster.namesrv) as reader,
+        ):
+            await admin.create_group(GROUP)
+            await reader.commit(QUEUE, 0)
+            cluster.broker.kill()
+
+            assert GROUP in await admin.groups.list()
+            assert [each.broker_name for each in await admin.groups.config(GROUP)] == ["broker-a"]
+            assert not (await admin.groups.connections(GROUP)).online
+            assert await admin.groups.producers("shop") == []
+            assert (await admin.groups.progress(GROUP)).lag == 1
+            assert (await admin.groups.progress(GROUP, TOPIC)).lag == 1
+            assert (await admin.topics.stats(TOPIC)).count == 1
+            assert await admin.topics.groups(TOPIC) == [GROUP]
+            assert [each.broker_name for each in await admin.topics.config(TOPIC)] == ["broker-a"]
+            with pytest.raises(NotConnectedError, match="master"):
+                await admin.groups.update(GROUP, max_retries=2)
 
 
 # --- arguments -----------------------------------------------------------------------------------
