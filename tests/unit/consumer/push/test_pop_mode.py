@@ -369,3 +369,20 @@ async def test_messages_are_not_renewed_when_their_handler_takes_too_long() -> N
         assert in_flight.queue_offset == 0
         assert env.workers.messages_in_flight() == []
         gate.open.set()
+
+
+class Even:
+    """Keeps messages with even numbers."""
+
+    def filter(self, messages: tuple[MessageExt, ...]) -> list[MessageExt]:
+        return [each for each in messages if int(each.body) % 2 == 0]
+
+
+async def test_messages_that_a_filter_hook_drops_are_acknowledged(cluster: FakeCluster) -> None:
+    handled = Notes()
+    async with push_popping(cluster, handled, arguments={"hooks": [Even()]}):
+        put(cluster, *numbers(6))
+        await handled.have(3)
+        await until(lambda: not invisible(cluster), "the acknowledgements")
+
+    assert sorted(handled.bodies()) == ["0", "2", "4"]
