@@ -27,12 +27,12 @@ from rocketmq_aio.instance.name_servers import AT_BROKERS
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.model.address import parse_address
 from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
-from rocketmq_aio.protocol.codes import CLIENT_VERSION, RequestCode, ResponseCode
+from rocketmq_aio.protocol.codes import CLIENT_VERSION, V4_9_1, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.namespaces import name_inside, names_inside
-from rocketmq_aio.protocol.requests.admin import ClusterInfoBody, GetClusterInfo
+from rocketmq_aio.protocol.requests.admin import ClusterInfoBody, GetBrokerRuntime, GetClusterInfo
 from rocketmq_aio.protocol.requests.operations import first_release, server_kind
 from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.remoting.remoting_client import SUCCESS
@@ -82,6 +82,7 @@ class Servers:
     def __init__(self, instance: MQClientInstance, check_running: Callable[[], None]) -> None:
         self.instance = instance
         self.check_running = check_running
+        self._answering: set[str] = set()  # brokers that respond to requests they do not know
 
     # --- one server -----------------------------------------------------------------------------
 
@@ -104,17 +105,28 @@ class Servers:
         parse_address(address)  # without a port: else taken for a broker without a master
         usual = self.instance.config.request_timeout_seconds
         seconds = max(usual, SLOW_SECONDS) if header.code in SLOW else usual
-        call = self.instance.remoting.request_checked(
-            address, header, body, accept=accept, timeout=seconds, version=version
-        )
+        since, kind = first_release(header.code), server_kind(header.code)
         try:
-            return await self._explained(call)
+            if since is not None and kind == "broker" and address not in self._answering:
+                await self._check_answering(address)
+            return await self._explained(
+                self.instance.remoting.request_checked(
+                    address, header, body, accept=accept, timeout=seconds, version=version
+                )
+            )
         except NotSupportedError as error:
-            if (since := first_release(header.code)) is None:
+            if since is None:
                 raise
-            kind, said = server_kind(header.code), (error.remark or "").strip()
+            said = (error.remark or "").strip()
             remark = f"this needs a {kind} of {since} or newer ({said})"
             raise NotSupportedError(error.code, remark, error.address) from error
+
+    async def _check_answering(self, address: str) -> None:
+        """Raise NotSupportedError if a broker leaves requests that it does not know unanswered."""
+        response = await self.instance.remoting.request(address, GetBrokerRuntime())
+        if response.version < V4_9_1:
+            raise not_supported(address, "it is older than 4.9.1")
+        self._answering.add(address)
 
     async def read(
         self, address: str, header: RequestHeader, kind: type[T], body: bytes = b""

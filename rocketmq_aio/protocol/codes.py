@@ -169,6 +169,7 @@ LANGUAGE_CODE: Final = 3  # of this client, in the headers of frames
 LANGUAGE: Final = "PYTHON"
 # Ordinal of V5_5_0; above 475, so that a broker that shuts down gracefully sends GO_AWAY.
 CLIENT_VERSION: Final = 513
+V4_9_1: Final = 395  # responds to requests that it does not know
 V5_0_0: Final = 413
 V5_1_3: Final = 439  # supports batch acks
 V5_4_0: Final = 493  # indexes tags

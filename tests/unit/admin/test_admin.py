@@ -116,6 +116,22 @@ async def test_requests_that_take_long_outlast_the_request_timeout(
         await removal
 
 
+async def test_requests_that_old_brokers_leave_unanswered_are_not_sent() -> None:
+    async with EmbeddedCluster(version="4.9.7") as cluster:
+        broker = cluster.broker
+        broker.version = broker.version._replace(number=393)  # 4.9.0
+        broker.faults.drop([351, 2003], times=None, executed=False)
+        client = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=60)
+        async with AdminClient(client=client) as admin:
+            [made] = await admin.topics.create(TOPIC, queues=3)
+            [found] = await admin.topics.config(TOPIC)
+            with pytest.raises(NotSupportedError, match="this needs a broker of 5.1.2 or newer"):
+                await admin.brokers.cold_data()
+
+    assert made == found
+    assert found.read_queues == 3
+
+
 async def test_a_direct_consumption_outlasts_the_request_timeout() -> None:
     async def handle(message: MessageExt) -> None:
         await asyncio.sleep(2.2)
