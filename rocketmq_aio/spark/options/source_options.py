@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 from rocketmq_aio.config.validation import SECRET_PARTS, settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import ExpressionType
-from rocketmq_aio.spark.offsets import LATEST, MAX_OFFSET, Offsets, Queue
+from rocketmq_aio.spark.offsets import LATEST, MAX_OFFSET, Offsets, Queue, StreamOffset
 from rocketmq_aio.spark.options import values as values
 
 StartingWord: TypeAlias = Literal["earliest", "latest", "group"]
@@ -96,6 +96,8 @@ class ReadOptions:
         earliest and -1 the latest; *ending_offsets* likewise
     :ivar starting_timestamp: milliseconds since 1970 by the broker's clock, like all timestamps
     :ivar max_trigger_delay: seconds
+    :ivar later_starts: where queues start that *starting_offsets*, then a line of a checkpoint,
+        does not name
     """
 
     connection: Connection
@@ -105,7 +107,7 @@ class ReadOptions:
     sub_expression: str = option(values.text, "*")
     expression_type: ExpressionType = option(values.choice(*get_args(ExpressionType)), "TAG")
     starting_offsets: StartingWord | Offsets = option(
-        values.offsets(*get_args(StartingWord)), "earliest"
+        values.start(*get_args(StartingWord)), "earliest"
     )
     starting_timestamp: int | None = option(values.instant)
     starting_offsets_by_timestamp: Offsets = option(values.instants, {})
@@ -132,6 +134,7 @@ class ReadOptions:
     read_from: ReadFrom = option(values.choice(*get_args(ReadFrom)), "master")
     fetch_num_retries: int = option(values.count(0), 5, name="fetchOffset.numRetries")
     fetch_retry_interval_ms: int = option(values.count(1), 500, name="fetchOffset.retryIntervalMs")
+    later_starts: StreamOffset | None = None
 
     def retry_pauses(self) -> Iterator[float]:
         """Yield the seconds before each retry of a query for offsets."""
@@ -177,6 +180,8 @@ def read_options(mapping: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     connection = _connection(found)
     if streaming:
         found.setdefault("starting_offsets", "latest")
+    if isinstance(line := found.get("starting_offsets"), StreamOffset):
+        found |= {"starting_offsets": line.end, "later_starts": line}
     read = ReadOptions(connection=connection, **found)
     _check_topics(read)
     if "expression_type" not in found and SQL.search(read.sub_expression):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -15,7 +16,7 @@ from rocketmq_aio.model.names import check_group, check_namespace, check_topic
 from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import ExpressionType, MessageSelector
 from rocketmq_aio.protocol.subscription import subscription
-from rocketmq_aio.spark.offsets import EARLIEST, Offsets, Queue, flattened, items_of
+from rocketmq_aio.spark.offsets import EARLIEST, Offsets, Queue, StreamOffset, flattened, items_of
 
 T = TypeVar("T")
 
@@ -142,15 +143,27 @@ def queues(option: str, value: str) -> tuple[Queue, ...]:
 
 def offsets(*words: str) -> Callable[[str, str], str | Offsets]:
     """Return a parser of one of *words*, or of offsets as JSON."""
-    form = f"expected {' or '.join(words)} or offsets as JSON"
+    read_start = start(*words)
 
     def read(option: str, value: str) -> str | Offsets:
+        found = read_start(option, value)
+        return found.end if isinstance(found, StreamOffset) else found
+
+    return read
+
+
+def start(*words: str) -> Callable[[str, str], str | Offsets | StreamOffset]:
+    """Return a parser of one of *words*, of offsets as JSON, or of a line of a checkpoint."""
+    form = f"expected {' or '.join(words)} or offsets as JSON"
+
+    def read(option: str, value: str) -> str | Offsets | StreamOffset:
         if value.strip().lower() in words:
             return value.strip().lower()
         given = _json(option, value, form)
-        if given.get("v") == 1 and "end" in given:
-            given = given["end"]
-        return flattened(option, given, EARLIEST)
+        if given.get("v") != 1 or "end" not in given:
+            return flattened(option, given, EARLIEST)
+        end = flattened(option, given["end"], EARLIEST)
+        return replace(StreamOffset.from_json({**given, "end": {}}), end=end)
 
     return read
 

@@ -17,9 +17,9 @@ from pyspark.sql.types import StructType
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.offsets import LATEST, Queue, Range, StreamOffset, nested
+from rocketmq_aio.spark.offsets import LATEST, Queue, Range, StreamOffset
 from rocketmq_aio.spark.options import values as values
-from rocketmq_aio.spark.options.source_options import Connection
+from rocketmq_aio.spark.options.source_options import Connection, ReadOptions, read_options
 from rocketmq_aio.spark.pipelines.bodies import BAD, VALUE, BodySchema, parse_bodies
 from rocketmq_aio.spark.pipelines.folders import (
     OWNERS,
@@ -30,9 +30,10 @@ from rocketmq_aio.spark.pipelines.folders import (
     read_text,
     write_text,
 )
-from rocketmq_aio.spark.pipelines.selection import FORMAT, Selection, plan_ranges, stream_options
+from rocketmq_aio.spark.pipelines.selection import FORMAT, Selection, stream_options
 from rocketmq_aio.spark.pipelines.summary import QueueCount, Report, Summary, no_report
 from rocketmq_aio.spark.pipelines.target import Target, format_options, prepare_rows, read_back
+from rocketmq_aio.spark.read.stream_reader import stream_start
 
 POLL_SECONDS: Final = 0.2
 STOP_SECONDS: Final = 60.0  # for the running batch when the stream is stopped
@@ -146,12 +147,13 @@ def ingest(
 
 def _dry_run(settings: IngestSettings, began: float) -> IngestSummary:
     """Return what a first run would read now; ignores the checkpoint."""
-    first = replace(settings.selection, start=_start_offsets(settings))
+    start, ends = stream_start(_read_options(settings))
+    ranges = [Range(*each, at, max(at, ends[each])) for each, at in sorted(start.end.items())]
     return IngestSummary(
         dry_run=True,
         target=settings.target.name,
         filtered=settings.selection.filtered,
-        queues=tuple(map(QueueCount.of, plan_ranges(settings.connection, first))),
+        queues=tuple(map(QueueCount.of, ranges)),
         seconds=time.monotonic() - began,
     )
 
@@ -161,10 +163,13 @@ def _start_offsets(settings: IngestSettings) -> str:
     selection = settings.selection
     if _is_offsets(selection.start):
         return selection.start  # not looked up: these may be deleted when a checkpoint continues
-    latest = selection.start == "latest"
-    planned = replace(selection, start="earliest") if latest else selection
-    ranges = plan_ranges(settings.connection, planned)
-    return json.dumps(nested({each.queue: each.end if latest else each.start for each in ranges}))
+    start, _ = stream_start(_read_options(settings))
+    return json.dumps(start.to_json())
+
+
+def _read_options(settings: IngestSettings) -> ReadOptions:
+    options = stream_options(settings.connection, settings.selection)
+    return read_options(options, streaming=True)
 
 
 def _is_offsets(start: str) -> bool:

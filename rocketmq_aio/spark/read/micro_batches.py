@@ -52,10 +52,10 @@ class MicroBatches:
         self._last_batch = time.monotonic()
         self._group_is_unused = not options.commit_offsets  # False: its members are checked
 
-    def reconnect(self, metadata: Metadata, store: RemoteOffsetStore) -> None:
-        """Use another client and keep the state of the query."""
-        self._metadata = metadata
-        self._store = store
+    def reconnect(self, fresh: MicroBatches) -> None:
+        """Use the client of *fresh* and keep the state of the query."""
+        self._metadata = fresh._metadata
+        self._store = fresh._store
 
     async def fix_target(self) -> None:
         """Let the stream end where the queues end now."""
@@ -63,6 +63,20 @@ class MicroBatches:
         await self._metadata.wait_indexed(topics.queues)
         extents = complete(await self._metadata.extents(topics.queues))
         self._target = _maxima(extents)
+
+    async def start(self) -> tuple[StreamOffset, Offsets]:
+        """Return where the stream starts and where its queues end now.
+
+        :raises RocketMQError: the start of the stream cannot be determined
+        """
+        start = self._before_start()
+        topics = await self._current_topics(start)
+        await self._metadata.wait_indexed(topics.queues)
+        extents = complete(await self._metadata.extents(topics.queues))
+        end = await self._start_offsets(start, topics, extents)
+        times = {queue: instant for queue, instant in start.times.items() if queue not in end}
+        first = replace(start, at_start=False, end=end, times=times)
+        return first, end | _maxima(extents)
 
     async def end_after(
         self, start: StreamOffset, most: int | None, *, everything: bool = False
@@ -95,9 +109,8 @@ class MicroBatches:
         results = await self._metadata.extents(topics.queues, start.end)
         self._extend_target(start, results.values)
         if start.at_start:
-            check_readable(topics, self._options)
             extents = complete(results)
-            starts = await self._start_offsets(topics, extents)
+            starts = await self._start_offsets(start, topics, extents)
             positions = dict(starts)
             self._warn_missing({**dict.fromkeys(self._named()), **starts}, extents)
         else:
@@ -161,9 +174,18 @@ class MicroBatches:
             raise ConfigError("commitOffsets", True, f"{reason}: use another group")
         self._group_is_unused = members is not None
 
-    async def _start_offsets(self, topics: TopicQueues, extents: Mapping[Queue, Extent]) -> Offsets:
-        """Return the start offsets of the stream, which never change once they are checkpointed."""
+    async def _start_offsets(
+        self, start: StreamOffset, topics: TopicQueues, extents: dict[Queue, Extent]
+    ) -> Offsets:
+        """Return the start offsets of the stream, which never change once they are checkpointed.
+
+        Queues that cannot be searched now are removed from *extents*.
+        """
+        check_readable(topics, self._options)
         wanted = await start_offsets(self._metadata, self._options, topics, extents)
+        if self._options.later_starts is not None:
+            given = {queue: at for queue, at in wanted.items() if queue in self._named()}
+            wanted = given | await self._new_queues(replace(start, end=given), extents)
         starts = wanted | self._losses.resume_offsets(find_out_of_range(wanted, extents))
         if self._target is None:
             return starts
@@ -179,12 +201,11 @@ class MicroBatches:
         now, named = round((time.time() - CLOCKS_DIFFER_SECONDS) * 1000), options.starting_offsets
         explicit = named.items() if isinstance(named, dict) else ()
         times = {queue: now for queue, at in explicit if at == LATEST}
-        return StreamOffset(
-            at_start=True,
-            since=now if named in ("latest", "group") else None,
-            times=times | options.starting_offsets_by_timestamp,
-            group=named == "group",
-        )
+        since, group = now if named in ("latest", "group") else None, named == "group"
+        if (later := options.later_starts) is not None:
+            since, group, times = later.since, later.group, later.times | times
+        times |= options.starting_offsets_by_timestamp
+        return StreamOffset(at_start=True, since=since, times=times, group=group)
 
     def _named(self) -> set[Queue]:
         """Return the queues whose start the options give."""

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.offsets import StreamOffset
+from rocketmq_aio.spark.offsets import Offsets, StreamOffset
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.batch_reader import Reader
 from rocketmq_aio.spark.read.metadata import Metadata
@@ -83,14 +83,28 @@ class RocketMQStreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvaila
         """Return the runtime and the state of the query, which survives a failed client."""
         runtime = Runtime.get(self._options.connection)
         if self._batches is None or runtime is not self._clients:
-            metadata = Metadata.of(runtime, self._options)
-            store = RemoteOffsetStore(runtime.instance.broker, self._options.connection.group)
+            fresh = _micro_batches(runtime, self._options)
             if self._batches is None:
-                self._batches = MicroBatches(metadata, self._options, store)
+                self._batches = fresh
             else:
-                self._batches.reconnect(metadata, store)
+                self._batches.reconnect(fresh)
             self._clients = runtime
         return runtime, self._batches
+
+
+def stream_start(options: ReadOptions) -> tuple[StreamOffset, Offsets]:
+    """Return where a new stream starts and where its queues end now; blocks.
+
+    :raises ConfigError: offsets are given for topics that are not read
+    :raises RocketMQError: the start cannot be determined
+    """
+    runtime = Runtime.get(options.connection)
+    return runtime.call(_micro_batches(runtime, options).start)
+
+
+def _micro_batches(runtime: Runtime, options: ReadOptions) -> MicroBatches:
+    store = RemoteOffsetStore(runtime.instance.broker, options.connection.group)
+    return MicroBatches(Metadata.of(runtime, options), options, store)
 
 
 class RefusedStreamReader(DataSourceStreamReader):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
+from anyio import to_thread
 
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.offsets import Range
@@ -19,32 +21,82 @@ from rocketmq_aio.spark.pipelines.ingesting import BatchSums, IngestSettings
 from rocketmq_aio.spark.pipelines.selection import Selection
 from rocketmq_aio.spark.pipelines.summary import no_report
 from rocketmq_aio.spark.pipelines.target import Target
+from tests.fakes.cluster import FakeCluster
+from tests.unit.spark.driving import GROUP, START, TOPIC, driving, put, put_at, queue
+
+# --- the start of both queries ------------------------------------------------------------------
 
 
-def start_of(start: str) -> str:
-    settings = IngestSettings(
-        connection=Connection(name_server="127.0.0.1:1"),
-        selection=Selection(topics=("orders",), start=start),
+def settings_of(namesrv: str, start: str, **options: str) -> IngestSettings:
+    """Return settings with short retries."""
+    short = {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "1"}
+    return IngestSettings(
+        connection=Connection(name_server=namesrv),
+        selection=Selection(topics=(TOPIC,), start=start, options={**short, **options}),
         target=Target(path="/data"),
         checkpoint="/checkpoint",
     )
-    return ingesting._start_offsets(settings)
+
+
+async def start_of(cluster: FakeCluster, start: str, **options: str) -> str:
+    settings = settings_of(cluster.namesrv, start, **options)
+    return await to_thread.run_sync(ingesting._start_offsets, settings)
 
 
 def test_a_start_in_offsets_is_not_looked_up() -> None:
     offsets = '{"orders":{"broker-a":{"0":120}}}'
 
-    assert start_of(offsets) == offsets
+    assert ingesting._start_offsets(settings_of("127.0.0.1:1", offsets)) == offsets
 
 
-@pytest.mark.parametrize(("start", "offset"), [("latest", 9), ("earliest", 3)])
-def test_a_start_word_is_resolved_to_offsets(
-    monkeypatch: pytest.MonkeyPatch, start: str, offset: int
+@pytest.mark.parametrize(("start", "offset"), [("latest", 3), ("earliest", 1), ("2000", 2)])
+async def test_a_start_is_resolved_once(start: str, offset: int) -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put_at(cluster.broker, 500, 1000, 2000)
+        cluster.broker.topics[TOPIC].queues[0].drop_before(1)
+        found = await start_of(cluster, start)
+        put(cluster.broker, 1)
+        async with driving(cluster, startingOffsets=found) as driver:
+            end = await driver.end_after(START)
+
+            assert driver.ranges(START, end) == {queue(0): (offset, 4)}
+
+
+@pytest.mark.parametrize("returns_before_the_first_batch", [False, True])
+@pytest.mark.parametrize(("start", "at"), [("latest", 2), ("group", 1), ("2000", 1), ("-1", 2)])
+async def test_a_broker_away_at_the_first_run_is_read_from_the_start_of_that_run(
+    start: str, at: int, returns_before_the_first_batch: bool
 ) -> None:
-    ranges = [Range("orders", "broker-a", 0, 3, 9)]
-    monkeypatch.setattr(ingesting, "plan_ranges", lambda *_: ranges)
+    named = json.dumps({TOPIC: {"broker-a": {"0": -1}, "broker-b": {"0": -1}}})
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        away = cluster.brokers[1]
+        put_at(away, 1000, 2000)
+        away.commit(GROUP, TOPIC, 0, 1)
+        cluster.name_server.unregister(away)
+        found = await start_of(cluster, named if start == "-1" else start)
+        put(away, 2)
+        async with driving(cluster, startingOffsets=found) as driver:
+            before = START
+            if not returns_before_the_first_batch:
+                before = await driver.end_after(START)
+            cluster.name_server.register(away)
+            end = await driver.end_after(before)
 
-    assert start_of(start) == f'{{"orders": {{"broker-a": {{"0": {offset}}}}}}}'
+            assert driver.ranges(before, end) == {queue(0, "broker-b"): (at, 4)}
+
+
+async def test_the_start_is_found_with_options_of_streams() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 3)
+        settings = settings_of(cluster.namesrv, "latest", maxOffsetsPerTrigger="2")
+        found = await to_thread.run_sync(ingesting._start_offsets, settings)
+        earliest = replace(settings, selection=replace(settings.selection, start="earliest"))
+        planned = await to_thread.run_sync(
+            partial(ingesting.ingest, NO_SPARK, earliest, dry_run=True)
+        )
+
+    assert json.loads(found)["end"] == {TOPIC: {"broker-a": {"0": 3}}}
+    assert (planned.offsets, planned.dry_run) == (3, True)
 
 
 # --- existing data in the targets ---------------------------------------------------------------
@@ -179,15 +231,13 @@ def test_the_provider_of_a_table_decides_whether_it_must_be_empty(
 def test_the_start_of_the_first_run_is_stored(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ends = iter([9, 30])
-    monkeypatch.setattr(
-        ingesting, "plan_ranges", lambda *_: [Range("orders", "broker-a", 0, 0, next(ends))]
-    )
+    starts = iter(["first", "second"])
+    monkeypatch.setattr(ingesting, "_start_offsets", lambda _: next(starts))
 
     first = ingesting._stored_start(NO_SPARK, SETTINGS)
     again = ingesting._stored_start(NO_SPARK, SETTINGS)
 
-    assert first == again == '{"orders": {"broker-a": {"0": 9}}}'
+    assert first == again == "first"
 
 
 def test_each_query_has_its_own_dataframe(
