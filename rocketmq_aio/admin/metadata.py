@@ -87,7 +87,7 @@ class MetadataAdmin:
 
         Others stay as they are.  A failure with topics does not keep groups from being tried.
 
-        :param brokers: the new name of brokers
+        :param brokers: the new names of brokers of *metadata*; those that it lacks are rejected
         :raises ConfigError: there is no such broker, or a name or setting is invalid; nothing was
             changed
         :raises AdminError: ``done`` and ``failed`` have names such as ``topics on broker-a``
@@ -97,11 +97,17 @@ class MetadataAdmin:
             name = config.broker_name
             return replace(config, broker_name=(brokers or {}).get(name, name))
 
+        known = {each.broker_name for each in metadata.topics}
+        known |= {each.broker_name for each in metadata.groups}
+        if unknown := sorted((brokers or {}).keys() - known):
+            raise ConfigError("brokers", unknown[0], f"the metadata has {sorted(known)}")
         topics, groups = [*map(moved, metadata.topics)], [*map(moved, metadata.groups)]
         for topic in topics:
             check_config(topic)
         for group in groups:
             check_group(group.group)
+        _check_unique("topic", topics)
+        _check_unique("group", groups)
         needed = {each.broker_name for each in topics} | {each.broker_name for each in groups}
         if needed:
             await self._servers.masters(brokers=needed)
@@ -112,6 +118,15 @@ class MetadataAdmin:
         if failed := {part: error for part, error in outcomes.items() if error is not None}:
             done = {part: None for part in outcomes if part not in failed}
             raise AdminError("restoring metadata", done, failed, of="parts")
+
+
+def _check_unique(kind: str, configs: Iterable[TopicConfig | GroupConfig]) -> None:
+    """Reject different settings for one broker, as of two brokers that get the same name."""
+    seen: dict[tuple[str, str], TopicConfig | GroupConfig] = {}
+    for each in configs:
+        name = getattr(each, kind)
+        if seen.setdefault((each.broker_name, name), each) != each:
+            raise ConfigError("brokers", each.broker_name, f"{kind} {name} has two settings there")
 
 
 async def _outcomes(

@@ -125,7 +125,7 @@ async def test_requests_that_old_brokers_leave_unanswered_are_not_sent() -> None
         async with AdminClient(client=client) as admin:
             [made] = await admin.topics.create(TOPIC, queues=3)
             [found] = await admin.topics.config(TOPIC)
-            with pytest.raises(NotSupportedError, match="this needs a broker of 5.1.2 or newer"):
+            with pytest.raises(NotSupportedError, match=r"this needs a broker of 5\.1\.2 or newer"):
                 await admin.brokers.cold_data()
 
     assert made == found

@@ -536,6 +536,27 @@ async def test_a_restore_with_a_setting_that_makes_a_topic_unusable_changes_noth
     assert after == saved
 
 
+@pytest.mark.parametrize(
+    ("brokers", "fault"),
+    [
+        ({"broker-x": "broker-b"}, r"'broker-x'.*has \['broker-a', 'broker-b'\]"),
+        ({"broker-a": "broker-b"}, "'broker-b'.*topic orders has two settings there"),
+    ],
+)
+async def test_a_restore_to_brokers_that_do_not_fit_changes_nothing(
+    brokers: dict[str, str], fault: str
+) -> None:
+    async with EmbeddedCluster(2) as cluster, AdminClient(namesrv=cluster.namesrv) as admin:
+        await admin.topics.create("orders", queues=2, brokers=["broker-a"])
+        await admin.topics.create("orders", queues=3, brokers=["broker-b"])
+        saved = await admin.metadata.export()
+        with pytest.raises(ConfigError, match=fault):
+            await admin.metadata.restore(saved, brokers=brokers)
+        after = await admin.metadata.export()
+
+    assert after == saved
+
+
 async def test_a_topic_without_permissions_is_restored() -> None:
     async with (
         EmbeddedCluster(1, topics={"orders": 2}) as cluster,
