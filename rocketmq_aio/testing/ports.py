@@ -21,22 +21,39 @@ BROKER: Final = (0, -2, HA_OFFSET)  # a broker also listens on its port - 2 (VIP
 
 PROXY: Final = (0, 1)  # gRPC on p+1
 
-_recent: Final = deque[int](maxlen=300)
+# Handles of UDP sockets that reserve the TCP ports of the same numbers in all processes.
+_reserved: Final = deque[int]()
+MAX_RESERVED: Final = 200
 
 
 def choose_port(offsets: tuple[int, ...] = NAMESRV) -> int:
     """Return a port p such that p + each offset is free on 127.0.0.1 and on all addresses.
 
-    Ports of recent calls count as taken: their servers may still be starting, or be stopped.
+    Ports of recent calls, also of other processes, count as taken: their servers may still be
+    starting, or be stopped.
     """
     chance = random.SystemRandom()
     for _ in range(TRIES):
         port = chance.randrange(LOWEST, HIGHEST)
         wanted = [port + offset for offset in offsets]
-        if not any(each in _recent for each in wanted) and are_free(wanted):
-            _recent.extend(wanted)
+        if are_free(wanted) and _reserve(wanted):
             return port
     raise ClusterError(f"no free port between {LOWEST} and {HIGHEST} in {TRIES} tries")
+
+
+def _reserve(ports: list[int]) -> bool:
+    """Reserve *ports* for this process, until many others are; return False if one is not free."""
+    with ExitStack() as stack:
+        made = [stack.enter_context(socket.socket(type=socket.SOCK_DGRAM)) for _ in ports]
+        try:
+            for each, port in zip(made, ports, strict=True):
+                each.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        _reserved.extend(each.detach() for each in made)
+    while len(_reserved) > MAX_RESERVED:
+        socket.close(_reserved.popleft())
+    return True
 
 
 def are_free(ports: list[int]) -> bool:

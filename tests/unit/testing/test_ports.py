@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +16,8 @@ from rocketmq_aio.testing.errors import ClusterError
 @pytest.fixture
 def taken() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", ports.choose_port())) as listener:
-        ports._recent.clear()  # or it would be avoided for that reason
+        while ports._reserved:  # or it would be avoided for that reason
+            socket.close(ports._reserved.popleft())
         yield listener.getsockname()[1]
 
 
@@ -43,6 +46,26 @@ def test_a_port_is_not_chosen_again_before_its_server_listens(
 
     with pytest.raises(ClusterError, match="no free port"):
         ports.choose_port()
+
+
+def test_a_port_that_another_process_has_chosen_is_not_chosen() -> None:
+    port = ports.choose_port()
+    chooses = (
+        "from rocketmq_aio.testing import ports\n"
+        f"ports.LOWEST, ports.HIGHEST = {port}, {port + 1}\n"
+        "ports.choose_port()"
+    )
+    child = subprocess.run([sys.executable, "-c", chooses], capture_output=True, text=True)
+
+    assert "no free port" in child.stderr
+
+
+def test_few_ports_are_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "MAX_RESERVED", 7)
+    for _ in range(5):
+        ports.choose_port(ports.BROKER)
+
+    assert len(ports._reserved) == 7
 
 
 @pytest.mark.parametrize("offset", ports.BROKER)
