@@ -183,7 +183,7 @@ async def pull_queue(
     queue: Queue,
     deliver: Callable[[list[Pulled]], None],
 ) -> None:
-    """Pull one queue from its beginning, for ever, within the bound on messages held."""
+    """Pull one queue from its beginning, endlessly, within the bound on messages held."""
     offset = commit = 0
     limit = max(QUEUE_LIMIT, 4 * requests.batch)
     while True:

@@ -60,7 +60,7 @@ def _is_collection(value: object) -> bool:
 def _holds_results(value: object) -> bool:
     """Return whether *value* is a result, or a list or mapping of results, also nested.
 
-    Lists may be empty, and mappings beside others that are not.
+    Lists may be empty, and so may some of several mappings.
     """
     if isinstance(value, Mapping):
         filled = [each for each in value.values() if each != {}]

@@ -36,12 +36,12 @@ def i9_everything_is_settled_in_the_end(history: History) -> Iterator[Finding]:
 
 
 def _unsettled(history: History, group: str) -> Iterator[Finding]:
-    settled, floors = first_settled(history), _floors(history)
+    settled, starts = first_settled(history), _reset_offsets(history)
     for queue, offsets in expected_offsets(history, group).items():
-        floor = floors[GroupQueue(group, queue)]
+        start = starts[GroupQueue(group, queue)]
         for member in _members(history, group):
             for offset in offsets:
-                if (member, queue, offset) not in settled and offset >= floor:
+                if (member, queue, offset) not in settled and offset >= start:
                     yield Finding(f"{queue}@{offset} was never settled by {member!r}")
 
 
@@ -55,13 +55,13 @@ def _members(history: History, group: str) -> list[str]:
     return sorted(scopes) or [group]
 
 
-def _floors(history: History) -> dict[GroupQueue, int]:
-    """Return the offsets to which groups skipped."""
-    floors: dict[GroupQueue, int] = defaultdict(int)
+def _reset_offsets(history: History) -> dict[GroupQueue, int]:
+    """Return the highest offset to which each group was reset."""
+    highest: dict[GroupQueue, int] = defaultdict(int)
     for reset in history.resets:
         key = GroupQueue(reset.group, reset.queue)
-        floors[key] = max(floors[key], reset.offset)
-    return floors
+        highest[key] = max(highest[key], reset.offset)
+    return highest
 
 
 def _acknowledged_but_lost(history: History, group: str) -> Iterator[Finding]:
@@ -70,16 +70,16 @@ def _acknowledged_but_lost(history: History, group: str) -> Iterator[Finding]:
     subscribed = history.topics.get(group)
     if subscribed is None:
         return  # which messages it has to get is not known
-    floors = _floors(history)
+    resets = _reset_offsets(history)
     for sent in history.sends:
         if sent.outcome is not Outcome.OK or sent.transaction or sent.identity in done:
             continue
         if subscribed.get(sent.topic) != "*":
             continue
         if sent.queue is not None and sent.offset is not None:
-            skipped = floors[GroupQueue(group, sent.queue)]
-            floor = max(history.starts.get(sent.queue, 0), skipped)
-            if 0 <= sent.offset < floor:
+            skipped = resets[GroupQueue(group, sent.queue)]
+            start = max(history.starts.get(sent.queue, 0), skipped)
+            if 0 <= sent.offset < start:
                 continue
         yield Finding(f"{sent.identity} was acknowledged, but never consumed by {group}", (sent,))
 

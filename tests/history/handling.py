@@ -62,7 +62,7 @@ def i17_each_waits_for_the_one_before(history: History) -> Iterator[Finding]:
 def i18_handlers_of_a_queue_never_overlap(history: History) -> Iterator[Finding]:
     """One handler per queue at a time, across consumers.
 
-    A consumer that stood still for longer than brokers keep its lock may have one handler left per
+    A consumer that stalled for longer than brokers keep its lock may have one handler left per
     queue, and one whose lock the broker forgot has not learned it before its next request.
     """
     locks, used = Locks(history), set[tuple[float, str, MessageQueue]]()

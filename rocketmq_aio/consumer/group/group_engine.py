@@ -114,7 +114,7 @@ class GroupEngine(Generic[Q]):
 
     @property
     def _takeover_delay(self) -> float:
-        """The time in which the previous owner learns of the change, and commits."""
+        """The time until the previous owner has seen the change and committed."""
         return TAKEOVER_DELAY_SECONDS if self.rebalancer.has_other_members else 0.0
 
     async def rebalance(self) -> None:

@@ -11,7 +11,7 @@ from rocketmq_aio.consumer.pop.pop_client import PopRequest
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 
-MOST_AHEAD: Final = 3  # pops of one loop, besides its own
+MOST_AHEAD: Final = 3  # further pops of one loop
 FIRST_SECONDS: Final = 1.0  # per message, before any was processed
 LEAST_SECONDS: Final = 1e-6
 WEIGHT: Final = 8  # of a message in the average: one of so many

@@ -91,7 +91,7 @@ class PopLoop:
             self._on_idle()
 
     async def pop_ahead(self, request: PopRequest) -> None:
-        """Pop once more, besides `run`; the caller has counted it in `ahead`."""
+        """Pop once more, concurrently with `run`; the caller has counted it in `ahead`."""
         clock = asyncio.get_running_loop().time
         began = clock()
         wanted = self._intake.subscription_of(self.source.topic)

@@ -45,7 +45,7 @@ class TopicSettings(NamedTuple):
 class RawPulls:
     """Pulls by offset for callers that keep their own progress; not a member of the group.
 
-    Nothing is committed or retried here.  Whoever makes it registers it with the instance, which
+    Nothing is committed or retried here.  The caller registers it with the instance, which
     keeps the routes of its topics fresh.
 
     :param lite: send LITE_PULL_MESSAGE, which 5.x brokers serve with threads of their own, to all

@@ -223,7 +223,7 @@ async def test_both_members_report_different_topics(cluster: FakeCluster) -> Non
 
 
 async def test_members_replaced_one_by_one_report_nothing(cluster: FakeCluster) -> None:
-    """Each newcomer learns from the others that members have just left."""
+    """Each new member sees in the lists of the others that members have just left."""
     async with AsyncExitStack() as newcomers:
         olds = [AsyncExitStack() for _ in range(3)]
         checks = [

@@ -136,7 +136,7 @@ async def test_nothing_is_committed_while_the_store_cannot_be_read(env: FenceEnv
 
 
 @pytest.mark.parametrize("collection", [False, True])
-async def test_a_manual_commit_of_delivered_messages_respects_the_floor(
+async def test_a_manual_commit_of_delivered_messages_keeps_what_others_committed(
     env: FenceEnv, collection: bool
 ) -> None:
     env.stall(THERE)
@@ -145,7 +145,7 @@ async def test_a_manual_commit_of_delivered_messages_respects_the_floor(
     assert env.store.kept == {env.queue: THERE}
 
 
-async def test_a_manual_commit_of_an_offset_ignores_the_floor(env: FenceEnv) -> None:
+async def test_a_manual_commit_of_an_offset_replaces_what_others_committed(env: FenceEnv) -> None:
     env.stall(THERE)
     await env.commits.commit({env.queue: 1})
 
@@ -192,7 +192,7 @@ async def test_a_seek_is_committed_though_others_may_have_had_the_queue_since(
     assert await env.commit_progress() == THERE
 
 
-async def test_a_seek_resets_the_floor(env: FenceEnv) -> None:
+async def test_a_seek_is_committed_below_what_others_committed(env: FenceEnv) -> None:
     env.stall(THERE)
     await env.commit_progress()
     env.assigned.move(0)
@@ -200,7 +200,7 @@ async def test_a_seek_resets_the_floor(env: FenceEnv) -> None:
     assert await env.commit_progress() == 0
 
 
-async def test_a_changed_filter_keeps_the_floor(env: FenceEnv) -> None:
+async def test_a_changed_filter_keeps_the_minimum_commit_offset(env: FenceEnv) -> None:
     env.stall(THERE)
     await env.commit_progress()
     env.assigned.refetch()
@@ -360,7 +360,7 @@ def test_without_a_stall_every_offset_may_be_committed(env: FenceEnv) -> None:
     assert env.fence.may_commit(env.assigned)
 
 
-async def test_a_consumer_refreshes_the_floor_before_it_commits() -> None:
+async def test_a_consumer_reads_what_others_committed_before_it_commits() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put(cluster, *numbers(10))
         async with consumer_of(cluster, commit_interval_seconds=0.01) as consumer:

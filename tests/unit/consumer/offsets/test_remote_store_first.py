@@ -148,7 +148,7 @@ async def test_a_waiting_commit_of_a_lost_queue_is_not_sent(
     brokers.hold()
     committing = asyncio.create_task(commit(store, 0, 1, 2))
     await wait_all_tasks_blocked()
-    ours.remove(queue(1))  # the process stood still, and others have it now
+    ours.remove(queue(1))  # the process stalled, and others have it now
     brokers.let_go()
 
     with pytest.raises(CommitError) as caught:

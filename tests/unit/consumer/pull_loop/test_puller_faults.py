@@ -345,7 +345,7 @@ async def test_a_failure_is_published_once_until_pulling_works_again(env: Puller
     ],
     ids=["long", "short", "refused"],
 )
-async def test_the_owner_learns_of_a_queue_that_was_long_without_a_response(
+async def test_the_owner_is_called_for_a_queue_that_was_long_without_a_response(
     env: PullerEnv,
     monkeypatch: pytest.MonkeyPatch,
     seconds: float,
@@ -362,7 +362,7 @@ async def test_the_owner_learns_of_a_queue_that_was_long_without_a_response(
 
 
 @pytest.mark.parametrize("reason", ["full", "paused"])
-async def test_the_owner_learns_of_an_outage_in_which_a_queue_is_not_pulled(
+async def test_the_owner_is_called_for_an_outage_in_which_a_queue_is_not_pulled(
     make_env: Callable[..., PullerEnv], monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     monkeypatch.setattr(puller_module, "CUT_OFF_SECONDS", 0.0)
