@@ -52,8 +52,8 @@ class EmbeddedCluster:
     :param idle_seconds: close connections without traffic, and those of producers and members
         without a heartbeat, for so long, by `clock`, as real servers do after 120; default: never
     :param max_bytes: bytes of messages that a broker keeps; the oldest are deleted beyond
-    :param host: address or name to listen on; every client that reaches it can read and write everything;
-        message ids contain 127.0.0.1 instead of an IPv6 address
+    :param host: address or name to listen on; every client that reaches it can read and write
+        everything; message ids contain 127.0.0.1 instead of an IPv6 address
     :param port: of the name server; brokers use the next ports as far as they are free.  Default:
         any free ones
     :raises ValueError: an argument is invalid
