@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
+from time import monotonic
 from typing import Final
 
 import anyio
@@ -18,6 +20,7 @@ UNKNOWN: Final = -1
 # Of `min_commit_offset`: one that no queue reaches, and one that was set here and is not committed.
 UNVERIFIED: Final = 2**63
 TRUSTED: Final = -2
+WRITTEN_SECONDS: Final = 30.0  # in which a broker writes a commit to disk; by default every 5 s
 
 
 class QueueState:
@@ -29,7 +32,7 @@ class QueueState:
 
     __slots__ = (
         *("queue", "process_queue", "next_offset", "commit_due", "min_commit_offset", "generation"),
-        "furthest",
+        *("furthest", "furthest_may_return", "written_at"),
         *("dropped", "released", "paused", "drained", "failure", "start_error", "started"),
         *("failing_since", "pull_expired"),
         *("broker_id", "master", "connection", "bounds", "last_message", "filtered_from"),
@@ -48,10 +51,12 @@ class QueueState:
         # The position must be committed, also without automatic commits; cleared when it is.
         self.commit_due = False
         self.min_commit_offset = UNKNOWN  # less is not committed; see `CommitFence`
-        # Before the position was set back: a committed offset that is not beyond may be this
-        # member's own, also later, as a killed broker may lose the commit of the lower position.
-        # `UNVERIFIED`: the position was set before it was known.
+        # The position before it was set back; `UNVERIFIED`: it was set before it was known.
         self.furthest = UNKNOWN
+        # Whether a committed offset up to there may be this member's own: a broker that is killed
+        # before it has written the commit of the lower position to disk returns the former one.
+        self.furthest_may_return = False
+        self.written_at = inf  # by `monotonic`
         self.generation = 0  # counts moves: the response to an older pull is ignored
         self.failure: RocketMQError | None = None  # raised by the next poll
         self.broker_id = MASTER_ID  # the replica that the broker suggested
@@ -131,13 +136,14 @@ class QueueState:
 
     def require(self, committed: int) -> None:
         """Have nothing less than *committed* committed, unless this member may have done it."""
-        own = self.furthest != UNVERIFIED and committed <= self.furthest
+        own = self.furthest_may_return and committed <= self.furthest
         self.min_commit_offset = UNKNOWN if own else committed
 
     def _note_furthest(self) -> None:
         """Note what may be committed by now: the position is about to be set."""
         own = self.committable
         self.furthest = UNVERIFIED if own == UNKNOWN else max(self.furthest, own)
+        self.furthest_may_return, self.written_at = self.furthest != UNVERIFIED, inf
 
     def block(self) -> None:
         """Note that the pull loop waits for room."""
@@ -166,13 +172,16 @@ class QueueState:
 
     def doubt(self) -> None:
         """Note that other members may have the queue, and may have committed more."""
-        if self.min_commit_offset != TRUSTED:
+        if self.min_commit_offset not in (TRUSTED, UNVERIFIED):
+            self.furthest_may_return &= monotonic() < self.written_at
             self.min_commit_offset = UNVERIFIED
 
     def note_committed(self) -> None:
         """Note that the position is committed; later ones are not set explicitly."""
         if self.min_commit_offset == TRUSTED:
             self.min_commit_offset = UNKNOWN
+        if self.written_at == inf:
+            self.written_at = monotonic() + WRITTEN_SECONDS
 
     def drop(self) -> None:
         """Stop pulling and delivering: the queue is revoked."""

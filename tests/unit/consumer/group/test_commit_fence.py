@@ -11,6 +11,7 @@ from rocketmq_aio.consumer.group.stall_recovery import DOUBT_SECONDS, STALL_SECO
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.offsets.remote_store import SENDS_PER_BROKER, RemoteOffsetStore
+from rocketmq_aio.consumer.pull_loop import queue_state
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED
 from rocketmq_aio.errors import CommitError
 from rocketmq_aio.model.values import MessageQueue
@@ -318,6 +319,22 @@ async def test_commits_that_wait_during_a_stall_are_not_sent_after_it(manual: bo
 
     assert brokers.kept == {queue(0): HERE, queue(1): THERE}
     assert events == []
+
+
+@pytest.mark.parametrize("set_back", ["rescan", "move", "step_back"])
+async def test_an_earlier_position_that_a_broker_has_written_is_not_committed_below_others(
+    env: FenceEnv, set_back: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(queue_state, "monotonic", lambda: now)
+    assert await env.commit_progress() == HERE
+    getattr(env.assigned, set_back)(1)
+    assert await env.commit_progress() == 1
+    now += queue_state.WRITTEN_SECONDS
+    env.assigned.doubt()
+    env.store.kept[env.queue] = HERE  # by another member
+
+    assert await env.commit_progress() == HERE
 
 
 @pytest.mark.parametrize("others", [1, THERE])
