@@ -257,7 +257,7 @@ fill_body(PyObject *module, PyObject *const *args, Py_ssize_t count)
 
 typedef struct {
     PyObject *topic, *body, *flag, *properties, *encoded_properties, *timed, *wait, *delay,
-        *priority;
+        *priority, *light, *lite;
     PyObject *done, *queue_offset, *popleft, *suspended, *size;
 } Names;
 
@@ -273,6 +273,8 @@ intern_names(Names *names)
            (names->wait = PyUnicode_InternFromString("WAIT")) == NULL ||
            (names->delay = PyUnicode_InternFromString("DELAY")) == NULL ||
            (names->priority = PyUnicode_InternFromString("_SYS_MSG_PRIORITY_")) == NULL ||
+           (names->light = PyUnicode_InternFromString("INNER_MULTI_DISPATCH")) == NULL ||
+           (names->lite = PyUnicode_InternFromString("__LITE_TOPIC")) == NULL ||
            (names->done = PyUnicode_InternFromString("done")) == NULL ||
            (names->queue_offset = PyUnicode_InternFromString("queue_offset")) == NULL ||
            (names->popleft = PyUnicode_InternFromString("popleft")) == NULL ||
@@ -294,6 +296,8 @@ free_names(void *module)
         Py_CLEAR(names->wait);
         Py_CLEAR(names->delay);
         Py_CLEAR(names->priority);
+        Py_CLEAR(names->light);
+        Py_CLEAR(names->lite);
         Py_CLEAR(names->done);
         Py_CLEAR(names->queue_offset);
         Py_CLEAR(names->popleft);
@@ -352,7 +356,7 @@ read_flag(const Names *names, PyObject *message, int32_t *flag)
     return !overflow && number == (long)*flag;
 }
 
-/* Whether *message*, by its delivery time and priority, may be in a batch; sets *wait. */
+/* Whether *message*, by its delivery time and properties, may be in a batch; sets *wait. */
 static int
 read_wait(const Names *names, PyObject *message, PyObject **wait)
 {
@@ -365,7 +369,9 @@ read_wait(const Names *names, PyObject *message, PyObject **wait)
     PyObject *properties = PyObject_GetAttr(message, names->properties);
     if (properties != NULL && PyDict_CheckExact(properties) &&
         PyDict_Contains(properties, names->delay) == 0 &&
-        PyDict_Contains(properties, names->priority) == 0) {
+        PyDict_Contains(properties, names->priority) == 0 &&
+        PyDict_Contains(properties, names->light) == 0 &&
+        PyDict_Contains(properties, names->lite) == 0) {
 #if PY_VERSION_HEX >= 0x030D0000
         (void)PyDict_GetItemRef(properties, names->wait, wait);
 #else

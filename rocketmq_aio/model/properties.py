@@ -35,7 +35,12 @@ PRODUCER_GROUP: Final = "PGROUP"  # the producer group of a half message
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 INNER_NUM: Final = "INNER_NUM"
 LMQ_NAMES: Final = "INNER_MULTI_DISPATCH"  # the light message queues of a message, by commas
+LITE_TOPIC: Final = "__LITE_TOPIC"  # its lite topic, a light message queue of 5.5
 LMQ_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"  # its offset in each of them; set by the broker
+
+# Brokers put single messages with these into light message queues: none of a batch, and a half
+# message before its commit.
+LIGHT: Final = frozenset({LMQ_NAMES, LITE_TOPIC})
 
 RESERVED: Final = frozenset(
     """TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -286,12 +287,16 @@ async def test_every_kind_of_consumer_reads_a_light_message_queue(
     async with Producer("light", namesrv=cluster.namesrv) as producer:
         for body in bodies:  # in four queues of the parent
             await producer.send(Message(parent, body, properties=properties))
+        shared = Message(parent, b"x", properties={"INNER_MULTI_DISPATCH": f"{light}-shared"})
+        await asyncio.gather(producer.send_nowait(shared), producer.send_nowait(shared))
 
     async with PullConsumer(group, namesrv=cluster.namesrv) as consumer:
         (queue,) = await consumer.message_queues(light)
         await until_done(lambda: ends_at(consumer, queue, 9), "the light queue", POLL_SECONDS)
         first, later = await consumer.pull(queue, 0), await consumer.pull(queue, 5)
         await consumer.commit(queue, 2)
+        (queue_of_shared,) = await consumer.message_queues(f"{light}-shared")
+        assert await consumer.max_offset(queue_of_shared) == 2
     config = LitePullConfig(start_from="earliest")
     async with LitePullConsumer(group, namesrv=cluster.namesrv, config=config) as lite:
         await lite.subscribe(light)

@@ -174,6 +174,8 @@ CHANGES: Final = [
     ("flag", True),
     ("timed", True),
     ("properties", {"WAIT": "true", "DELAY": "1"}),
+    ("properties", {"WAIT": "true", "INNER_MULTI_DISPATCH": "%LMQ%a"}),
+    ("properties", {"WAIT": "true", "__LITE_TOPIC": "a"}),
     ("properties", {"WAIT": "other"}),
     ("encoded_properties", "a\x01b\x02"),
     ("encoded_properties", ""),

@@ -30,7 +30,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.names import RETRY_PREFIX
-from rocketmq_aio.model.properties import PRIORITY, WAIT
+from rocketmq_aio.model.properties import LITE_TOPIC, LMQ_NAMES, PRIORITY, WAIT
 from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.batching.explicit_batch import ENTRY_BYTES, Batch, packed, results_of
 from rocketmq_aio.producer.send_request import (
@@ -142,11 +142,14 @@ class BatchAccumulator:
     def takes(self, message: Message) -> bool:
         """Whether *message* may be part of a batch."""
         # Brokers reject a delayed message in a batch, or store it without its delay; they sort only
-        # single messages by priority.
+        # single messages by priority, and put only those into light message queues.
+        properties = message.properties
         return (
             len(message.body) < self._alone_from
             and not message.delayed
-            and PRIORITY not in message.properties
+            and PRIORITY not in properties
+            and LMQ_NAMES not in properties
+            and LITE_TOPIC not in properties
             and not message.topic.startswith(RETRY_PREFIX)
         )
 

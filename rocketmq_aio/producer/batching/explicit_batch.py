@@ -20,7 +20,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.names import RETRY_PREFIX
-from rocketmq_aio.model.properties import PRIORITY, WAIT
+from rocketmq_aio.model.properties import LIGHT, PRIORITY, WAIT
 from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.queue_selection import routing_to
 from rocketmq_aio.producer.retry import never_sent
@@ -233,7 +233,8 @@ def message_list(messages: object) -> list[Message]:
 def check_batchable(message: object) -> None:
     """Validate *message* as part of a batch.
 
-    :raises InvalidMessageError: brokers reject it in a batch, or ignore its delay or priority
+    :raises InvalidMessageError: brokers reject it in a batch, or ignore its delay, priority or
+        light message queues
     """
     if not isinstance(message, Message):
         raise not_a_message(message)
@@ -241,6 +242,9 @@ def check_batchable(message: object) -> None:
         raise InvalidMessageError(message.topic, "a delayed message cannot be part of a batch")
     if PRIORITY in message.properties:
         reason = "brokers ignore the priority of a message in a batch: send it by itself"
+        raise InvalidMessageError(message.topic, reason)
+    if not LIGHT.isdisjoint(message.properties):
+        reason = "brokers put no batch into a light message queue: send the message by itself"
         raise InvalidMessageError(message.topic, reason)
     if message.topic.startswith(RETRY_PREFIX):
         raise InvalidMessageError(message.topic, "a retry topic takes no batches")

@@ -10,7 +10,7 @@ import msgspec
 from rocketmq_aio.errors import CodecError, InvalidMessageError
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import RETRY_PREFIX
-from rocketmq_aio.model.properties import MAX_PROPERTIES, PRIORITY
+from rocketmq_aio.model.properties import LIGHT, MAX_PROPERTIES, PRIORITY
 from rocketmq_aio.model.values import SendResult, TransactionState
 from rocketmq_aio.producer.send_request import PROPERTIES_SPARE, SendRequest, not_a_message
 from rocketmq_aio.protocol.codes import TRANSACTION_PREPARED
@@ -100,6 +100,9 @@ def check_transactional(message: object) -> Message:
         raise InvalidMessageError(message.topic, "a delayed message cannot be in a transaction")
     if PRIORITY in message.properties:
         raise InvalidMessageError(message.topic, "brokers drop the priority of a transaction")
+    if not LIGHT.isdisjoint(message.properties):
+        reason = "brokers put it into its light message queues before the transaction ends"
+        raise InvalidMessageError(message.topic, reason)
     if message.topic.startswith(RETRY_PREFIX):
         raise InvalidMessageError(message.topic, "a retry topic takes no transactions")
     return message

@@ -14,6 +14,7 @@ from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import (
     DELAY,
     KEYS,
+    LIGHT,
     LMQ_NAMES,
     MAX_PRIORITY,
     MAX_PROPERTIES,
@@ -124,6 +125,7 @@ class _RowEncoder:
     def __init__(self, columns: dict[str, Column], topic: str | None, first_row: int) -> None:
         self._columns = columns
         self._first_row = first_row
+        self._light_rows: Column | None = None  # which rows have light message queues
         self.topics: str | Column = topic if topic is not None else self._topics()
 
     def bodies(self, most_bytes: int) -> Column:
@@ -193,10 +195,12 @@ class _RowEncoder:
     def unbatched(self) -> Column | None:
         """Return which rows need a request of their own.
 
-        These are delayed ones, those with a priority, and rows for retry topics.
+        These are delayed ones, those with a priority or light queues, and rows for retry topics.
         """
         names = ("delayLevel", "deliverTimestamp", "priority")
         conditions = [each for each in map(self._is_set, names) if each is not None]
+        if self._light_rows is not None:
+            conditions.append(self._light_rows)
         if not isinstance(self.topics, str):
             conditions.append(pc.starts_with(self.topics, RETRY_PREFIX))
         unbatched = reduce(pc.or_, conditions) if conditions else None
@@ -304,6 +308,10 @@ class _RowEncoder:
             self._reject(light, reason, parents)
         for each in (names, texts):
             self._check_text("properties", each, parents)
+        is_light = pc.is_in(names, value_set=_light())
+        if pc.any(is_light).as_py():
+            rows = pa.array(range(len(maps)), parents.type)
+            self._light_rows = pc.is_in(rows, value_set=parents.filter(is_light))
         pairs = pc.binary_join_element_wise(
             names, pa.scalar("\x01"), texts, pa.scalar("\x02"), pa.scalar("")
         )
@@ -347,6 +355,11 @@ def _is_blank(texts: Column) -> Column:
 @cache
 def _reserved() -> Column:
     return pa.array(sorted(RESERVED), pa.string())
+
+
+@cache
+def _light() -> Column:
+    return pa.array(sorted(LIGHT), pa.string())
 
 
 def _property_pieces(name: str, values: Column) -> tuple[Column, ...]:

@@ -107,6 +107,12 @@ def test_a_message_with_a_priority_is_rejected() -> None:
         split([Message("orders", b"x"), Message("orders", b"x", priority=0)])
 
 
+@pytest.mark.parametrize("name", ["INNER_MULTI_DISPATCH", "__LITE_TOPIC"])
+def test_a_message_for_a_light_message_queue_is_rejected(name: str) -> None:
+    with pytest.raises(InvalidMessageError, match="light message queue"):
+        split([Message("orders", b"x"), Message("orders", b"x", properties={name: "a"})])
+
+
 def test_a_retry_topic_is_rejected() -> None:
     with pytest.raises(InvalidMessageError, match="retry"):
         split([Message("%RETRY%billing", b"x")])

@@ -332,11 +332,13 @@ async def test_an_unknown_topic_raises_before_the_local_transaction() -> None:
         Message("orders", b"x", delay_seconds=1),
         Message("orders", b"x", deliver_at=datetime(2030, 1, 1, tzinfo=UTC)),
         Message("orders", b"x", priority=1),
+        Message("orders", b"x", properties={"INNER_MULTI_DISPATCH": "%LMQ%a"}),
+        Message("orders", b"x", properties={"__LITE_TOPIC": "a"}),
         Message("%RETRY%group", b"x"),
         Message("orders", b"x", properties={"long": "x" * 32_200}),
         "no message",
     ],
-    ids=["level", "delay", "time", "priority", "retry topic", "properties", "type"],
+    ids=["level", "delay", "time", "priority", "light", "lite", "retry", "properties", "type"],
 )
 async def test_messages_without_transaction_support_are_rejected(
     message: Message, env: TransactionEnv

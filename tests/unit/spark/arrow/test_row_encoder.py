@@ -152,6 +152,14 @@ def test_rows_with_a_priority_are_single_messages() -> None:
     assert [bodies(each) for each in sent(encoded)][:3] == [[b"1"], [b"2"], [b"3"]]
 
 
+@pytest.mark.parametrize("name", ["INNER_MULTI_DISPATCH", "__LITE_TOPIC"])
+def test_rows_for_light_message_queues_are_single_messages(name: str) -> None:
+    maps = pa.array([None, [("a", "1"), (name, "b")], []], pa.map_(STRING, STRING))
+    encoded = rows(properties=maps, body=pa.array([b"0", b"1", b"2"]))
+
+    assert [bodies(each) for each in sent(encoded)] == [[b"1"], [b"0", b"2"]]
+
+
 def test_rows_without_a_priority_are_sent_in_batches() -> None:
     [request] = sent(rows(priority=pa.array([None, None], pa.int32())))
 
