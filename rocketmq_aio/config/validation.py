@@ -43,7 +43,10 @@ def bounded(*, default: T, least: float | None = None, most: float | None = None
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field, bounded))
 def settings(cls: type[T]) -> type[T]:
-    """Make *cls* a frozen, keyword-only dataclass; an unknown setting is a `ConfigError`."""
+    """Make *cls* a frozen, keyword-only dataclass; an unknown setting is a `ConfigError`.
+
+    Text becomes a plain `str`: a member of a string enum is formatted by its name.
+    """
     made = dataclass(frozen=True, kw_only=True)(cls)
     known = fields(made)  # type: ignore[arg-type]  # made is a dataclass
     names = [f.name for f in known]
@@ -52,7 +55,9 @@ def settings(cls: type[T]) -> type[T]:
 
     @wraps(plain)
     def build(self: T, **given: object) -> None:
-        for name in given:
+        for name, value in given.items():
+            if isinstance(value, str):
+                given[name] = str.__str__(value)
             if name not in names:
                 from difflib import get_close_matches  # imported only for a typo: it is slow
 
@@ -60,8 +65,8 @@ def settings(cls: type[T]) -> type[T]:
                 hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
                 # The value may be a secret, misspelt or in the wrong place.
                 secret = confidential or any(part in name.lower() for part in SECRET_PARTS)
-                value = "***" if secret else given[name]
-                raise ConfigError(name, value, f"unknown setting of {cls.__name__}; {hint}")
+                shown = "***" if secret else value
+                raise ConfigError(name, shown, f"unknown setting of {cls.__name__}; {hint}")
         plain(self, **given)
 
     setattr(made, "__init__", build)  # noqa: B010 - mypy refuses the plain assignment
@@ -106,19 +111,18 @@ def checked_several(setting: str, values: Iterable[T]) -> Iterable[T]:
 
 
 def checked_queue(queue: object) -> MessageQueue:
-    """Return *queue*; raise ConfigError if it is not a `MessageQueue`."""
+    """Return *queue*; raise ConfigError if it is not a valid `MessageQueue`."""
     if not is_queue(queue):
-        raise ConfigError(
-            "queue", queue, "expected a MessageQueue of a topic, a broker and a number"
-        )
+        raise ConfigError("queue", queue, f"expected a {QUEUE_FORM}")
     return queue
 
 
 def is_queue(queue: object) -> TypeGuard[MessageQueue]:
-    """Return whether *queue* is a `MessageQueue` whose fields have their types."""
+    """Return whether *queue* is a `MessageQueue` with names, and a number from 0."""
     if not isinstance(queue, MessageQueue):
         return False
-    named = isinstance(queue.topic, str) and isinstance(queue.broker_name, str)
+    topic, broker = queue.topic, queue.broker_name
+    named = isinstance(topic, str) and isinstance(broker, str) and bool(topic and broker)
     return named and type(queue.queue_id) is int and queue.queue_id >= 0
 
 

@@ -91,7 +91,8 @@ def to_ext_fields(header: Header) -> dict[str, str]:
         if value is True or value is False:
             fields[name] = "true" if value else "false"
         else:
-            fields[name] = str(value)
+            # str() of a member of a string enum can be its name
+            fields[name] = str.__str__(value) if isinstance(value, str) else str(value)
     return fields
 
 

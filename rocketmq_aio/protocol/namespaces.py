@@ -115,7 +115,7 @@ class Namespace:
             return name
         if rest in SYSTEM_NAMES or rest in self._shared:
             return name
-        return f"{kind}{self._prefix}{rest}"
+        return kind + self._prefix + rest  # not an f-string: see `check_topic`
 
     def inner(self, name: str) -> str:
         """Return the application's form of a broker's *name*."""

@@ -73,6 +73,7 @@ def subscription(topic: str, selector: str | MessageSelector | None, version: in
         raise ConfigError("selector", selector, f"expected {EXAMPLE}, or a MessageSelector")
     if not isinstance(expression, str) or kind not in KINDS:
         raise ConfigError("selector", selector, f"expected text of kind {' or '.join(KINDS)}")
+    expression = str.__str__(expression)
     try:
         expression.encode()
     except UnicodeError as error:

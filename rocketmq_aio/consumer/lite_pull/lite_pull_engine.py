@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final, TypeAlias
 
 from rocketmq_aio.config.consumer import LitePullConfig
+from rocketmq_aio.config.validation import QUEUE_FORM, is_queue
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners, TopicQueuesListener
 from rocketmq_aio.consumer.group.group_engine import GroupEngine
@@ -20,6 +21,7 @@ from rocketmq_aio.consumer.pull_loop.puller import Puller
 from rocketmq_aio.consumer.rebalance.apply_assignment import DRAIN_SECONDS, Assignments
 from rocketmq_aio.consumer.rebalance.topic_queue_listener import TopicQueueListeners
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo
 from rocketmq_aio.protocol.subscription import ALL, Subscription
@@ -200,10 +202,15 @@ class LitePullEngine(GroupEngine[PolledQueue]):
 
 
 def _checked_queues(queues: object) -> frozenset[MessageQueue]:
-    chosen = frozenset(queues) if isinstance(queues, Collection) else frozenset()
-    if not chosen or not all(isinstance(each, MessageQueue) for each in chosen):
-        raise ConfigError("queues", queues, "expected at least one MessageQueue")
-    return chosen
+    chosen = list(queues) if isinstance(queues, Collection) else []
+    if not chosen or not all(map(is_queue, chosen)):
+        raise ConfigError("queues", queues, f"expected at least one {QUEUE_FORM}")
+    return frozenset(
+        MessageQueue(
+            check_topic(each.topic, setting="queues"), str.__str__(each.broker_name), each.queue_id
+        )
+        for each in chosen
+    )
 
 
 def _selectors(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import FrozenInstanceError, dataclass, fields, replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -435,3 +436,17 @@ def test_compression_requires_its_library(
 def test_infinite_seconds_are_rejected(value: float) -> None:
     with pytest.raises(ConfigError, match="above 0 and below 1e9"):
         ProducerConfig(send_timeout_seconds=value)
+
+
+def test_settings_keep_subclasses_of_str_as_plain_text() -> None:
+    class Name(str, Enum):  # noqa: UP042 - its members format as "Name.SHOP"
+        SHOP = "shop"
+
+    config = ClientConfig(
+        namesrv="127.0.0.1:1", namespace=Name.SHOP, instance_name=Name.SHOP, unit_name=Name.SHOP
+    )
+    credentials = Credentials(access_key=Name.SHOP, secret_key=Name.SHOP)
+
+    texts = [config.namespace, config.instance_name, config.unit_name]
+    texts += [credentials.access_key, credentials.secret_key]
+    assert [(type(text), text) for text in texts] == [(str, "shop")] * 5

@@ -11,10 +11,14 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import TOPIC, consuming, numbers, put, queue
@@ -27,6 +31,10 @@ Case: TypeAlias = tuple[str, object, Callable[[Any, Any], object]]
 NAN: Final = float("nan")
 NOW: Final = datetime.now(UTC)
 QUEUE: Final = queue()
+MISFITS: Final[list[Any]] = [
+    *((None, "broker-a", 0), (TOPIC, None, 0), ("", "broker-a", 0), (TOPIC, "", 0)),
+    *((TOPIC, "broker-a", "0"), (TOPIC, "broker-a", True), (TOPIC, "broker-a", -1)),
+]
 FOREIGN: Final = queue(9)
 BACKGROUND: Final = frozenset(
     {
@@ -58,6 +66,7 @@ LITE_PULL: Final[list[Case]] = [
     *cases("queue", (FOREIGN, TOPIC, []), lambda c, v: c.seek_to_end(v)),
     *cases("queue", (FOREIGN, TOPIC, []), lambda c, v: c.position(v)),
     *cases("queue", (TOPIC, None), lambda c, v: c.committed(v)),
+    *cases("queue", (MessageQueue(*each) for each in MISFITS), lambda c, v: c.committed(v)),
     *cases("queue", (TOPIC, None), lambda c, v: c.offset_for_time(v, NOW)),
     *cases(
         "when",
@@ -121,6 +130,43 @@ async def test_invalid_arguments_are_refused_before_any_request(
         sent = {each.command.code for each in cluster.broker.requests} - BACKGROUND
 
     assert sent == set()
+
+
+@pytest.mark.parametrize("misfit", [*MISFITS, ("a b", "broker-a", 0)])
+async def test_assign_accepts_queues_of_valid_names_and_numbers_only(
+    misfit: tuple[object, ...],
+) -> None:
+    consumer = LitePullConsumer("billing", namesrv="127.0.0.1:1")
+
+    invalid: Any = MessageQueue(*misfit)  # type: ignore[arg-type]
+    cases: list[Any] = [[invalid], [list(misfit)], [QUEUE, invalid]]
+    for queues in cases:
+        with pytest.raises(ConfigError, match="queues"):
+            await consumer.assign(queues)
+
+
+async def test_names_of_queues_may_be_members_of_a_string_enum() -> None:
+    class Name(str, Enum):  # noqa: UP042 - its members format as "Name.ORDERS"
+        ORDERS = "orders"
+        BROKER = "broker-a"
+
+    queue = MessageQueue(Name.ORDERS, Name.BROKER, 0)
+    async with EmbeddedCluster() as cluster:
+        config = ClientConfig(namesrv=cluster.namesrv, namespace="shop")
+        async with (
+            Producer("shop", client=config) as producer,
+            PullConsumer("billing", client=config) as puller,
+            LitePullConsumer("audit", client=config) as consumer,
+        ):
+            await producer.send(Message("orders", b"42"))
+            await producer.send(Message("orders", b"43"), queue=queue)
+            pulled = await puller.pull(queue, 0)
+            await puller.commit(queue, 0)
+            await consumer.assign([queue])
+
+            assert pulled.messages[-1].body == b"43"
+            assert await puller.committed(queue) == 0
+            assert str(consumer.assignment()[0]) == "orders/broker-a/0"
 
 
 async def test_topic_and_group_may_be_members_of_a_string_enum() -> None:

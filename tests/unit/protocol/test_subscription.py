@@ -1,5 +1,8 @@
 """Subscriptions: tag expressions, tag hashes, SQL expressions."""
 
+from collections.abc import Callable
+
+import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
@@ -123,3 +126,18 @@ def test_tags_of_an_expression_hold_no_bar(expression: str) -> None:
 def test_an_sql_expression_is_never_empty(expression: object) -> None:
     with pytest.raises(ConfigError, match="selector"):
         MessageSelector.by_sql(expression)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrapped", [str, MessageSelector.by_tag, MessageSelector.by_sql])
+def test_subclasses_of_str_become_plain_text(
+    wrapped: Callable[[str], str | MessageSelector],
+) -> None:
+    class Tag(str):  # msgspec encodes exact strings only
+        pass
+
+    selector: str | MessageSelector = Tag("paid") if wrapped is str else wrapped(Tag("paid"))
+
+    found = subscription("orders", selector, 5)
+
+    assert type(found.expression) is str
+    assert b'"subString":"paid"' in msgspec.json.encode(found.to_body())
