@@ -227,7 +227,7 @@ def _check_strategy(strategy: object, expected: str) -> None:
     if isinstance(strategy, type):
         name = strategy.__name__
         raise ConfigError("allocate", strategy, f"expected an object, such as {name}(...)")
-    check_function("allocate", strategy, "client_id", "queues", "client_ids")
+    check_function("allocate", strategy, "client_id", "queues", "client_ids", may_yield=True)
 
 
 def _check_offset_store(store: object) -> None:

@@ -32,6 +32,8 @@ MAX_COUNT: Final = 2**53 - 1
 QUEUE_FORM: Final = "MessageQueue(topic: str, broker_name: str, queue_id: int)"
 NOT_UTF8: Final = "half a surrogate pair cannot be sent: give the text it was decoded from"
 
+GENERATOR_FLAGS: Final = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
 SECRET_PARTS: Final = ("secret", "token", "password", "key")
 
 
@@ -141,15 +143,21 @@ def name_of(function: object) -> str:
     return f"{function.__module__}.{name}" if name else repr(function)
 
 
-def check_function(setting: str, function: object, *arguments: str) -> None:
+def check_function(
+    setting: str, function: object, *arguments: str, may_yield: bool = False
+) -> None:
     """Check that *function* can be called with *arguments* by position.
 
+    :param may_yield: its result is iterated, so it may be a generator function
     :raises ConfigError: it cannot; the error names the arguments
     """
     if not callable(function):
         raise ConfigError(setting, function, "expected a function, plain or async")
     if _takes(function, len(arguments)):
         return
+    if not may_yield and _yields(function):
+        reason = "a call of a generator function runs none of it: use no yield"
+        raise ConfigError(setting, name_of(function), reason)
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):
@@ -159,6 +167,12 @@ def check_function(setting: str, function: object, *arguments: str) -> None:
     except TypeError as error:
         reason = f"it is called with ({', '.join(arguments)}), and takes {signature}: {error}"
         raise ConfigError(setting, name_of(function), reason) from error
+
+
+def _yields(function: Callable[..., object]) -> bool:
+    call = getattr(function, "__call__", None)  # noqa: B004 - its kind matters
+    kinds = inspect.isgeneratorfunction, inspect.isasyncgenfunction
+    return any(is_kind(each) for is_kind in kinds for each in (function, call))
 
 
 def _takes(function: object, count: int) -> bool:
@@ -172,6 +186,8 @@ def _takes(function: object, count: int) -> bool:
     if not isinstance(function, FunctionType) or function.__dict__:  # may name what it wraps
         return False
     code = function.__code__
+    if code.co_flags & GENERATOR_FLAGS:
+        return False
     least = code.co_argcount - len(function.__defaults__ or ())
     return not code.co_kwonlyargcount and least <= count <= code.co_argcount
 

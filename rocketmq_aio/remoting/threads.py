@@ -21,7 +21,7 @@ async def run_in_thread(threads: Executor | None, function: Callable[..., T], *a
 
     :param threads: None means the executor of the event loop
     :raises RuntimeError: no thread can be started, the executor is shut down, or the function
-        raised StopIteration, which a future does not take before Python 3.12
+        raised StopIteration or GeneratorExit: a coroutine cannot tell them from its own end
     """
     called: Future[T] = Future()
     call = partial(_call, called, partial(copy_context().run, function, *args))
@@ -51,9 +51,9 @@ def _call(called: Future[T], function: Callable[[], T]) -> None:
         return
     try:
         result = function()
-    except StopIteration as stop:
-        error = RuntimeError("the function raised StopIteration")
-        error.__cause__ = stop
+    except (StopIteration, GeneratorExit) as ended:
+        error = RuntimeError(f"the function raised {type(ended).__name__}")
+        error.__cause__ = ended
         called.set_exception(error)
     except BaseException as error:  # noqa: BLE001 - passed to the caller
         called.set_exception(error)

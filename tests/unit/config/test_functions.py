@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
@@ -30,6 +30,15 @@ def with_option(message: object, context: object = None) -> None: ...
 
 
 def passing_on(*args: object) -> None: ...
+
+
+def yielding(message: object) -> Iterator[object]:
+    yield message
+
+
+class Yielding:
+    async def __call__(self, message: object) -> AsyncIterator[object]:
+        yield message
 
 
 @functools.wraps(two)
@@ -63,6 +72,10 @@ def test_functions_with_matching_parameters_are_accepted(function: Callable[...,
         (Shop.sell, "missing a required argument: 'message'"),
         (only_by_name, "missing a required (keyword-only )?argument: 'context'"),
         (functools.partial(two, 1, 2), "too many positional arguments"),
+        (yielding, "a generator function runs none of it"),
+        (Yielding(), "a generator function runs none of it"),
+        (Yielding().__call__, "a generator function runs none of it"),
+        (functools.partial(yielding), "a generator function runs none of it"),
         ("handle", "expected a function"),
         (None, "expected a function"),
     ],
@@ -71,6 +84,10 @@ def test_functions_with_other_parameters_are_rejected(function: object, words: s
     with pytest.raises(ConfigError, match=words) as caught:
         check_function("on_message", function, "message")
     assert caught.value.setting == "on_message"
+
+
+def test_a_function_whose_result_is_iterated_may_be_a_generator() -> None:
+    check_function("allocate", yielding, "queues", may_yield=True)
 
 
 def test_name_of_returns_the_qualified_name() -> None:

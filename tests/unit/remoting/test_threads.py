@@ -74,15 +74,16 @@ async def test_a_call_that_an_idle_thread_took_returns_although_no_thread_could_
     assert said == "done"
 
 
-async def test_a_function_that_raises_stop_iteration_ends_the_call() -> None:
+@pytest.mark.parametrize("kind", [StopIteration, GeneratorExit])
+async def test_what_ends_generators_fails_the_call(kind: type[BaseException]) -> None:
     def run() -> None:
-        next(iter(()))
+        raise kind
 
     async with asyncio.timeout(15):
         with pytest.raises(RuntimeError) as caught:
             await run_in_thread(None, run)
 
-    assert isinstance(caught.value.__cause__, StopIteration)
+    assert isinstance(caught.value.__cause__, kind)
 
 
 async def test_a_cancelled_call_that_waits_for_a_thread_is_not_made() -> None:
