@@ -390,6 +390,8 @@ def test_user_properties_are_those_that_another_message_may_have() -> None:
     )
     received.raw_properties += (
         b"__BORNHOST\x01h\x02blank\x01 \x02 \x01unnamed\x02TRACE_ON\x01true\x02"
+        b"ORIGIN_GROUP\x01g\x02__transactionId__\x01id\x02TRANSACTION_CHECK_TIMES\x011\x02"
+        b"TRANS_OFFSET\x011\x02E_T\x01R\x02TIMER_ROLL_LABEL\x011\x02__CRC32#\x010123456789\x02"
     )
     forwarded = Message("archive", received.body, properties=received.user_properties)
 
