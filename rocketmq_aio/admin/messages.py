@@ -9,6 +9,7 @@ from ipaddress import ip_address
 from typing import Final, Literal, cast
 
 import anyio
+from msgspec.structs import replace
 
 from rocketmq_aio.admin.offset_search import OffsetSearch, records
 from rocketmq_aio.admin.server_results import DirectConsumption, TraceEvent
@@ -45,6 +46,7 @@ MAX_PORT: Final = 65535
 ID_BYTES: Final = (16, 28)  # IPv4 or IPv6 address, port, offset
 SIGNED_QUERY_VERSION: Final = 399  # see QueryMessage
 INDEX_TYPES: Final = {"key": "K", "tag": "T", "message_id": "U"}
+INDEX_MS: Final = 1000  # brokers round the times in their indexes down, by less than this
 TAGS_NOT_INDEXED: Final = "this needs a broker of 5.4 or newer: older ones do not index tags"
 NOT_LISTED: Final = (
     "no name server lists a broker at this address: the broker of the message is down, or the id "
@@ -310,10 +312,12 @@ class MessageAdmin:
         unreadable: list[tuple[MessageExt, CodecError]] = []
         signed = self._servers.instance.config.credentials is not None
         version = SIGNED_QUERY_VERSION if signed else CLIENT_VERSION
+        begin_ms, end_ms = header.begin_timestamp, header.end_timestamp
+        asked = replace(header, begin_timestamp=max(0, begin_ms - INDEX_MS))
 
         async def query(name: str, address: str) -> list[MessageExt]:
             command = await self._servers.request(
-                address, header, accept=FOUND_OR_NOT, version=version
+                address, asked, accept=FOUND_OR_NOT, version=version
             )
             if header.index_type == INDEX_TYPES["tag"] and command.version < V5_4_0:
                 raise not_supported(address, TAGS_NOT_INDEXED)
@@ -334,7 +338,13 @@ class MessageAdmin:
         replicas = await self._servers.replicas_of(header.topic)
         action = f"looking for {header.key} in {header.topic}"
         matches = (await self._servers.on_each(action, replicas, query)).values()
-        messages = [each for some in matches for each in some if each.topic == header.topic]
+        found = {  # brokers return a message once for each time that it has the key
+            (each.offset_message_id, each.queue_offset): each
+            for some in matches
+            for each in some
+            if each.topic == header.topic and begin_ms <= millis_of(each.store_time) <= end_ms
+        }
+        messages = list(found.values())
         messages.sort(key=lambda each: (each.store_time, each.queue, each.queue_offset))
         failed = [each for each in unreadable if wanted(each[0]) and each[0].topic == header.topic]
         if failed:

@@ -432,6 +432,11 @@ async def test_messages_are_found_by_offset_id_and_key(
     assert [each.store_time for each in everything] == sorted(e.store_time for e in everything)
     assert await admin.query_messages(topic, "all", end=before) == []
     assert len(await admin.query_messages(topic, "all", begin=before, max_messages=5)) == 5
+    begin, end = everything[1].store_time, everything[-2].store_time
+    between = await admin.query_messages(topic, "all", begin=begin, end=end)
+    assert [each.body for each in between] == [
+        each.body for each in everything if begin <= each.store_time <= end
+    ]
     assert await admin.find_message(topic, "key-3") == []
     assert json.loads(json.dumps(describe_message(viewed)))["keys"] == ["key-3", "all"]
     inside = int(third.offset_message_id[-16:], 16) + 1

@@ -34,15 +34,20 @@ class QueryProcessor:
     def query(self, header: QueryMessage) -> object:
         """Return the newest messages of a key, in the order of their storage.
 
-        Keys and unique keys share an index; a key that a message has twice is found twice.
+        Keys and unique keys share an index; a key that a message has twice is found twice.  The
+        times of the index are whole seconds since its first message.
         """
         by_tag = self._state.version.is_5 and header.index_type == "T"
         most = MAX_BY_ID if header.by_id else min(header.max_num, MAX_MESSAGES)
         found: list[StoredMessage] = []
         store, wanted = self._state.store, header.key.encode()
-        for stored in store.stored_between(header.begin_timestamp, header.end_timestamp):
+        begin, end = header.begin_timestamp, header.end_timestamp
+        first_ms = store.log[0].store_ms if store.log else 0
+        for stored in store.stored_between(begin, end + 999):
             if len(found) >= most:
                 break
+            if not begin <= stored.store_ms - (stored.store_ms - first_ms) % 1000 <= end:
+                continue
             if stored.topic == header.topic and wanted in stored.record:
                 found += [stored] * _occurrences(stored, header.key, by_tag=by_tag)
         found = found[: max(most, 0)]

@@ -717,6 +717,23 @@ async def test_a_tag_finds_the_newest_messages_of_each_broker() -> None:
     assert nothing == []
 
 
+async def test_a_key_finds_each_message_of_a_time_range_once() -> None:
+    """Brokers index times in whole seconds, and return a message once for each of its keys."""
+    async with EmbeddedCluster(topics={TOPIC: 1}) as cluster:
+        async with Producer("shop", namesrv=cluster.namesrv) as producer:
+            for body in (b"0", b"1", b"2"):
+                await producer.send(Message(TOPIC, body, keys=["42", "7", "42"]))
+                cluster.clock.advance(0.4)
+        async with AdminClient(namesrv=cluster.namesrv) as admin:
+            zero, one, two = await admin.messages.by_key(TOPIC, "42")
+            since = await admin.messages.by_key(TOPIC, "42", begin=one.store_time)
+            until = await admin.messages.by_key(TOPIC, "42", end=one.store_time)
+
+    assert [each.body for each in (zero, one, two)] == [b"0", b"1", b"2"]
+    assert [each.body for each in since] == [b"1", b"2"]
+    assert [each.body for each in until] == [b"0", b"1"]
+
+
 async def test_a_broker_that_does_not_index_tags_is_an_error() -> None:
     versions = ("5.5.0", "4.9.7")
     async with EmbeddedCluster(2, broker_versions=versions, topics={TOPIC: 1}) as cluster:
