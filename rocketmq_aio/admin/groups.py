@@ -194,27 +194,29 @@ class GroupAdmin:
                 await self._topics.delete(prefix + group, cluster=cluster)
 
     async def list(
-        self, *, cluster: str | None = None, internal: bool = False
+        self, *, cluster: str | None = None, brokers: Brokers = None, internal: bool = False
     ) -> builtins.list[str]:
-        """Return the names of all consumer groups, or of those in *cluster*, sorted.
+        """Return the names of consumer groups: all, or those in *cluster* or on *brokers*; sorted.
 
         :param internal: include the groups of brokers and tools
         """
         header, kind = GetAllGroups(), SubscriptionGroupTable
-        replicas = await self._servers.replicas(cluster)
+        replicas = await self._servers.replicas(cluster, brokers)
         tables = await self._servers.read_each("listing groups", replicas, header, kind)
         names = self._servers.inner_names(t.subscription_group_table for t in tables.values())
         if not internal:
             names = {n for n in names - INTERNAL_NAMES if not n.startswith(INTERNAL)}
         return sorted(names)
 
-    async def config(self, group: str) -> builtins.list[GroupConfig]:
+    async def config(self, group: str, *, brokers: Brokers = None) -> builtins.list[GroupConfig]:
         """Return the settings of a consumer group on each broker that has it, if any."""
-        return _configs(group, await self._held(check_group(group), await self._servers.replicas()))
+        replicas = await self._servers.replicas(brokers=brokers)
+        return _configs(group, await self._held(check_group(group), replicas))
 
-    async def connections(self, group: str) -> GroupConnections:
+    async def connections(self, group: str, *, brokers: Brokers = None) -> GroupConnections:
         """Return the connected members of a consumer group, and its subscriptions."""
-        tables = await self.member_tables(check_group(group), await self._servers.replicas())
+        replicas = await self._servers.replicas(brokers=brokers)
+        tables = await self.member_tables(check_group(group), replicas)
         if not tables:
             return GroupConnections(group=group, members=())
         first = next(iter(tables.values()))
@@ -234,16 +236,18 @@ class GroupAdmin:
             consume_from=first.consume_from_where,
         )
 
-    async def producers(self, group: str) -> builtins.list[ClientConnection]:
+    async def producers(
+        self, group: str, *, brokers: Brokers = None
+    ) -> builtins.list[ClientConnection]:
         """Return the connected producers of a group."""
-        replicas, kind = await self._servers.replicas(), ProducerConnections
+        replicas, kind = await self._servers.replicas(brokers=brokers), ProducerConnections
         header = GetProducerConnections(producer_group=group)
         action, is_absent = f"listing producers of group {group}", _has_no_producers
         tables = await self._servers.read_stored(action, replicas, header, kind, is_absent)
         return list(_members(tables))
 
     async def progress(
-        self, group: str, topic: str | None = None, *, owners: bool = False
+        self, group: str, topic: str | None = None, *, brokers: Brokers = None, owners: bool = False
     ) -> GroupProgress:
         """Return committed offsets and lag of a group in *topic*, or in all topics with commits.
 
@@ -251,14 +255,16 @@ class GroupAdmin:
         While members are connected, brokers leave out topics without a subscription.  Of a broker
         without a master, a slave returns what it has copied.
 
+        :param brokers: only the queues on these
         :param owners: also ask each member for its queues; ``silent`` has the failures
         """
         check_group(group)
         if topic is None:
-            tables = await self._consume_stats(group, None, await self._servers.replicas())
-            tables += await self._without_commits(group, tables)
+            replicas = await self._servers.replicas(brokers=brokers)
+            tables = await self._consume_stats(group, None, replicas)
+            tables += await self._without_commits(group, tables, brokers)
         else:
-            replicas = await self._servers.replicas_of(check_topic(topic))
+            replicas = await self._servers.replicas_of(check_topic(topic), brokers)
             tables = await self._consume_stats(group, topic, replicas)
         readers, silent = await self._readers(group) if owners else ({}, {})
         return progress_of(group, [table for _, table in tables], readers, silent)
@@ -271,7 +277,7 @@ class GroupAdmin:
         return [*(await self._servers.read_each(action, masters, header, ConsumeStats)).items()]
 
     async def _without_commits(
-        self, group: str, tables: Iterable[tuple[str, ConsumeStats]]
+        self, group: str, tables: Iterable[tuple[str, ConsumeStats]], brokers: Brokers
     ) -> builtins.list[tuple[str, ConsumeStats]]:
         """Return the tables of brokers that have a topic of *tables* but no commit of the group.
 
@@ -287,7 +293,10 @@ class GroupAdmin:
                 replicas = await self._servers.replicas_of(topic)
             except RouteNotFoundError:  # deleted, and its commits are left
                 return []
-            rest = {name: each for name, each in replicas.items() if name not in known[topic]}
+            wanted = replicas.keys() - known[topic]
+            if brokers is not None:
+                wanted &= {*brokers}
+            rest = {name: replicas[name] for name in sorted(wanted)}
             return await self._consume_stats(group, topic, rest)
 
         found = await gather_limited(read, known, AT_ONCE, fail_fast=True)

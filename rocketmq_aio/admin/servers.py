@@ -323,9 +323,9 @@ class Servers:
         masters = {each.broker_name: each.master for each in await self._brokers(cluster)}
         return masters if brokers is None else _named(masters, brokers)
 
-    async def replicas(self, cluster: str | None = None) -> Masters:
+    async def replicas(self, cluster: str | None = None, brokers: Brokers = None) -> Masters:
         """Return what `masters` does, with a slave of each broker that has no master now."""
-        return _readable(await self._brokers(cluster))
+        return _readable(await self._brokers(cluster), brokers)
 
     async def _brokers(self, cluster: str | None) -> list[BrokerInfo]:
         known = (await self.cluster_info()).brokers
@@ -354,9 +354,12 @@ class Servers:
         """Return the masters that have *topic*; RouteNotFoundError if there is no such topic."""
         return {each.broker_name: each.master for each in await self._brokers_of(topic)}
 
-    async def replicas_of(self, topic: str) -> Masters:
-        """Return what `masters_of` does, with a slave of each broker that has no master now."""
-        return _readable(await self._brokers_of(topic))
+    async def replicas_of(self, topic: str, brokers: Brokers = None) -> Masters:
+        """Return what `masters_of` does, with a slave of each broker that has no master now.
+
+        :raises ConfigError: one of *brokers* does not have the topic
+        """
+        return _readable(await self._brokers_of(topic), brokers)
 
     async def _brokers_of(self, topic: str) -> list[BrokerInfo]:
         self.check_running()
@@ -399,9 +402,10 @@ def _merged(brokers: Iterable[BrokerData]) -> list[BrokerInfo]:
     return [broker_info(merged[name]) for name in sorted(merged)]
 
 
-def _readable(brokers: Iterable[BrokerInfo]) -> Masters:
-    """Return the address of the least id of each broker: its master, or a slave."""
-    return {each.broker_name: next(iter(each.addresses.values()), None) for each in brokers}
+def _readable(known: Iterable[BrokerInfo], brokers: Brokers) -> Masters:
+    """Return the address of the least id of each broker or of *brokers*: its master, or a slave."""
+    found = {each.broker_name: next(iter(each.addresses.values()), None) for each in known}
+    return found if brokers is None else _named(found, brokers)
 
 
 def _named(masters: Masters, brokers: Iterable[str]) -> Masters:

@@ -222,14 +222,14 @@ class TopicAdmin:
             topic=topic, queues=tuple(queues), brokers=tuple(brokers), order_conf=conf
         )
 
-    async def config(self, topic: str) -> builtins.list[TopicConfig]:
-        """Return the settings of a topic on each broker that has it."""
-        replicas = await self._servers.replicas_of(check_topic(topic))
+    async def config(self, topic: str, *, brokers: Brokers = None) -> builtins.list[TopicConfig]:
+        """Return the settings of a topic on each broker that has it, or on *brokers*."""
+        replicas = await self._servers.replicas_of(check_topic(topic), brokers)
         return _configs(topic, await self._held(topic, replicas))
 
-    async def stats(self, topic: str) -> TopicStats:
-        """Return the first and last offsets of the queues of a topic."""
-        replicas = await self._servers.replicas_of(check_topic(topic))
+    async def stats(self, topic: str, *, brokers: Brokers = None) -> TopicStats:
+        """Return the first and last offsets of the queues of a topic, or of those on *brokers*."""
+        replicas = await self._servers.replicas_of(check_topic(topic), brokers)
         header, action = GetTopicStats(topic=topic), f"reading offsets of topic {topic}"
         tables = await self._servers.read_each(action, replicas, header, TopicStatsTable)
         queues = [
@@ -244,9 +244,9 @@ class TopicAdmin:
         ]
         return TopicStats(topic=topic, queues=tuple(sorted(queues, key=lambda each: each.queue)))
 
-    async def groups(self, topic: str) -> builtins.list[str]:
+    async def groups(self, topic: str, *, brokers: Brokers = None) -> builtins.list[str]:
         """Return the groups that consume a topic or have committed offsets of it, sorted."""
-        replicas = await self._servers.replicas_of(check_topic(topic))
+        replicas = await self._servers.replicas_of(check_topic(topic), brokers)
         header, action = GetGroupsOfTopic(topic=topic), f"listing groups of topic {topic}"
         lists = await self._servers.read_each(action, replicas, header, GroupList)
         return sorted(self._servers.inner_names(each.group_list for each in lists.values()))

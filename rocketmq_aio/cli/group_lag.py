@@ -7,17 +7,17 @@ from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups, complete_topics
 from rocketmq_aio.cli.connection import ClientArguments
-from rocketmq_aio.cli.failures import ExitCode, format_error
+from rocketmq_aio.cli.failures import ExitCode, answering, format_error
 from rocketmq_aio.cli.names import check_known, topics_checked
 from rocketmq_aio.cli.output import FormatArguments, print_error, print_line, show_result
 from rocketmq_aio.cli.results import is_empty
 from rocketmq_aio.cli.running import run_async
-from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.errors import AdminError, RocketMQError
 from rocketmq_aio.remoting.gather import gather_limited
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class LagArguments(FormatArguments, ClientArguments):
 def _lag(arguments: LagArguments) -> int:
     """Show how many messages groups have not consumed yet, by topic or by queue.
 
-    The exit code is 1 if some groups could not be read; the others are shown.
+    The exit code is 1 if some groups or brokers could not be read; the others are shown.
     """
     return run_async(_show(arguments), on_signal=ExitCode.DONE if arguments.watch else None)
 
@@ -79,14 +79,16 @@ async def _show(arguments: LagArguments) -> int:
 async def _show_once(admin: AdminClient, arguments: LagArguments) -> ExitCode:
     place = ("broker", "queue") if arguments.queues else ("queues",)
     columns = ("group", "topic", *place, "committed", "end", "lag", "last_time")
-    names = arguments.groups or await admin.groups.list()
-    names = [n for n in names if arguments.match is None or fnmatchcase(n, arguments.match)]
+    known = GroupNames(arguments.groups) if arguments.groups else await list_groups(admin)
+    names = [n for n in known.names if arguments.match is None or fnmatchcase(n, arguments.match)]
     async with topics_checked(arguments):
         found, failed = await read_progress(
-            admin, names, arguments.topic, check_names=bool(arguments.groups)
+            admin, names, arguments.topic, known.brokers, check_names=bool(arguments.groups)
         )
-        if failed and len(failed) == len(names):
+        if failed and not found:
             raise next(iter(failed.values()))
+    if known.failure is not None:
+        print_error(format_error(known.failure))
     for group, error in failed.items():
         print_error(f"{group}: {format_error(error)}")
     make = _queue_rows if arguments.queues else topic_rows
@@ -94,25 +96,66 @@ async def _show_once(admin: AdminClient, arguments: LagArguments) -> ExitCode:
     if arguments.above is not None:  # else negative ones, too: of topics created again
         rows = [row for row in rows if row["lag"] > arguments.above]
     show_result(rows, arguments.output, columns)
-    return ExitCode.INCOMPLETE if failed else ExitCode.DONE
+    return ExitCode.INCOMPLETE if failed or known.failure else ExitCode.DONE
+
+
+class GroupNames(NamedTuple):
+    """Names of groups.
+
+    :ivar brokers: those that answered, if some did not
+    :ivar failure: of the others
+    """
+
+    names: list[str]
+    brokers: list[str] | None = None
+    failure: AdminError | None = None
+
+
+async def list_groups(admin: AdminClient) -> GroupNames:
+    """Return the names of all groups, or of those on the brokers that answer.
+
+    :raises RocketMQError: no broker answered
+    """
+    try:
+        return GroupNames(await admin.groups.list())
+    except AdminError as error:
+        if not (brokers := answering(error)):
+            raise
+        return GroupNames(await admin.groups.list(brokers=brokers), brokers, error)
 
 
 async def read_progress(
-    admin: AdminClient, groups: list[str], topic: str | None = None, *, check_names: bool = False
+    admin: AdminClient,
+    groups: list[str],
+    topic: str | None = None,
+    brokers: list[str] | None = None,
+    *,
+    check_names: bool = False,
 ) -> tuple[list[GroupProgress], Mapping[str, RocketMQError]]:
     """Return the progress of *groups*, and the errors of those that cannot be read.
 
+    A group that some brokers do not return has an error, and its progress on the others.
+
+    :param brokers: only the queues on these; ignored with *topic*, which some may not have
     :param check_names: a group that does not exist is an error
     """
+    partial: dict[str, RocketMQError] = {}
 
     async def read(group: str) -> GroupProgress:
-        progress = await admin.groups.progress(group, topic)
+        try:
+            wanted = brokers if topic is None else None
+            progress = await admin.groups.progress(group, topic, brokers=wanted)
+        except AdminError as error:
+            if not (others := answering(error)):
+                raise
+            progress = await admin.groups.progress(group, topic, brokers=others)
+            partial[group] = error
         if check_names and is_empty(progress):
             await check_known(admin, "group", "GROUPS", group)
         return progress
 
     found, failed = await gather_limited(read, groups, AT_ONCE)
-    return [*found.values()], failed
+    return [*found.values()], {**partial, **failed}
 
 
 def _queue_rows(progress: GroupProgress) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from rocketmq_aio.admin.client import AdminClient
 from rocketmq_aio.cli.arguments import Group, command, option, options
 from rocketmq_aio.cli.confirm import ChangeArguments, changing
 from rocketmq_aio.cli.connection import ClientArguments
-from rocketmq_aio.cli.failures import ExitCode
+from rocketmq_aio.cli.failures import ExitCode, answering
 from rocketmq_aio.cli.names import NotFoundError, check_known
 from rocketmq_aio.cli.output import FormatArguments, print_error, print_note
 from rocketmq_aio.cli.parameters import SECRET, parameters
@@ -421,13 +421,10 @@ def _of_the_others(
 
     The results in *error* are parts of the answers in the form of brokers.
     """
-    # With replicas, names are "<broker>:<id>"; a broker answered if all of it did.
-    failed = {name.partition(":")[0] for name in error.failed}
-    done = dict.fromkeys(name.partition(":")[0] for name in error.done)
-    brokers = [name for name in done if name not in failed]
-    if not brokers or "brokers" not in inspect.signature(method).parameters:
+    brokers, known = answering(error), inspect.signature(method).parameters
+    if not brokers or "brokers" not in known:
         return {}
-    return {**given, "cluster": None, "brokers": brokers}
+    return {**given, **({"cluster": None} if "cluster" in known else {}), "brokers": brokers}
 
 
 def _silent(shown: object) -> Mapping[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rocketmq_aio.cli.arguments import Group, command, option, options
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.failures import ExitCode, format_error
-from rocketmq_aio.cli.group_lag import read_progress, topic_rows
+from rocketmq_aio.cli.group_lag import list_groups, read_progress, topic_rows
 from rocketmq_aio.cli.output import as_rows, console, format_table, print_line
 from rocketmq_aio.cli.running import run_async
 from rocketmq_aio.errors import RocketMQError
@@ -90,9 +90,10 @@ async def _screen(
     Topics and groups that cannot be read, because a broker does not respond, are counted.
     """
     topics, of_topics = _chosen(await admin.topics.list(), arguments.match, arguments.most)
-    groups, of_groups = _chosen(await admin.groups.list(), arguments.match, arguments.most)
+    known = await list_groups(admin)
+    groups, of_groups = _chosen(known.names, arguments.match, arguments.most)
     found, failed = await gather_limited(admin.topics.stats, topics, AT_ONCE)
-    lags, unread = await read_progress(admin, groups)
+    lags, unread = await read_progress(admin, groups, brokers=known.brokers)
     now, after = time.monotonic(), {}
 
     def rate(key: object, offsets: Offsets) -> float | None:
@@ -123,12 +124,14 @@ async def _screen(
     head = f"{of_topics} topics, {of_groups} groups"
     if failed or unread:
         head += f"; not readable: {len(failed)} topics, {len(unread)} groups"
+    if known.failure is not None:
+        head += f"; {format_error(known.failure)}"
     tables = [
         format_table(*as_rows(rows[: arguments.limit], columns))
         for rows, columns in ((busy, TOPICS), (late, GROUPS))
     ]
     text = "\n\n".join([f"{time.strftime('%H:%M:%S')}  {head}", *tables])
-    return text, after, not failed and not unread
+    return text, after, not (failed or unread or known.failure)
 
 
 def _chosen(names: list[str], match: str | None, most: int) -> tuple[list[str], str]:

@@ -98,6 +98,53 @@ def test_a_search_shows_what_the_other_brokers_found(
     assert names[dead] in rmq("message", verb, "orders", sought, *SOON, code=1, stderr=True)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "topic stats orders",
+        "topic config orders",
+        "topic groups orders",
+        "group list",
+        "group config billing",
+        "group connections billing",
+        "group producers shop",
+        "group progress billing",
+        "lag",
+        "lag billing",
+        "lag billing --topic orders",
+        "top --count 1",
+    ],
+)
+def test_what_the_other_brokers_return_is_shown(
+    rmq: Rmq, cluster: EmbeddedCluster, command: str
+) -> None:
+    cluster.create_group("billing")
+    for broker in cluster.brokers:
+        broker.state.committed["billing", "orders", 0] = 0
+    cluster.brokers[1].freeze()
+    is_top = command.startswith("top ")
+
+    shown = rmq(*command.split(), *SOON, *(() if is_top else ("-o", "json")), code=1)
+    said = shown if is_top else rmq(*command.split(), *SOON, code=1, stderr=True)
+
+    text = {"topic stats orders": "broker-a", "topic config orders": "broker-a"}
+    assert {**text, "group producers shop": "[]"}.get(command, "billing") in shown
+    assert "failed on 1 of 2 servers: broker-b: " in said
+
+
+@pytest.mark.parametrize(
+    "command", ["topic stats orders", "group list", "group progress billing orders"]
+)
+def test_only_chosen_brokers_are_read(rmq: Rmq, cluster: EmbeddedCluster, command: str) -> None:
+    cluster.create_group("billing")
+    cluster.brokers[1].freeze()
+
+    rmq(*command.split(), "--brokers", "broker-a", *SOON)
+    said = rmq(*command.split(), "--brokers", "broker-x", *SOON, code=2, stderr=True)
+
+    assert "['broker-a', 'broker-b']" in said
+
+
 async def test_a_trace_shows_what_the_other_brokers_stored() -> None:
     async with EmbeddedCluster(2, topics={"orders": 1, "RMQ_SYS_TRACE_TOPIC": 1}) as cluster:
         trace = MessageTrace()

@@ -393,16 +393,6 @@ def test_results_of_the_brokers_that_answered_have_their_usual_form(
     assert [row.keys() for row in part] == [row.keys() for row in whole]
 
 
-@pytest.mark.parametrize("verb", ["group list", "topic config orders", "topic stats orders"])
-def test_an_answer_that_needs_all_brokers_is_an_error_only(
-    rmq: Rmq, cluster: EmbeddedCluster, verb: str
-) -> None:
-    cluster.brokers[1].freeze()
-
-    assert rmq(*verb.split(), "--timeout", "2", "-o", "json", code=1) == ""
-    assert "broker-b" in rmq(*verb.split(), "--timeout", "2", code=1, stderr=True)
-
-
 def test_a_broker_without_an_answer_in_a_list_ends_with_1(
     rmq: Rmq, cluster: EmbeddedCluster
 ) -> None:
