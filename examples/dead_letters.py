@@ -10,6 +10,7 @@ topic receives the new messages.
 
 import argparse
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 from rocketmq_aio import (
@@ -39,7 +40,7 @@ def copy_of(letter: MessageExt, group: str, own: list[str]) -> Message:
     """Return a new message with the content of *letter*; *own* names the properties to copy."""
     topic = letter.property("RETRY_TOPIC") or letter.topic
     return Message(
-        topic.removeprefix(f"%RETRY%{group}_"),  # of a message that was popped
+        re.sub(rf"^%RETRY%{re.escape(group)}[_+]", "", topic),  # of a message that was popped
         letter.body,
         tags=letter.tags,
         keys=letter.keys,

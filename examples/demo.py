@@ -137,7 +137,9 @@ def embedded(version: str, topic: str) -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
         try:
             assert broker.stdout is not None
-            line = next(line for line in broker.stdout if line.startswith("name server"))
+            found = (line for line in broker.stdout if line.startswith("name server"))
+            if (line := next(found, None)) is None:
+                raise ClusterError("rmq dev has ended; its error is above")
             yield line.rpartition("=")[2].strip()
         finally:
             broker.terminate()

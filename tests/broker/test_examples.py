@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from rocketmq_aio import LitePullConfig, LitePullConsumer, Message, Producer
-from rocketmq_aio.testing import Cluster
+from rocketmq_aio.testing import Cluster, received_message
 from rocketmq_aio.testing.ports import choose_port
 from tests.broker.reading import wait_for_messages
 from tests.broker.reading_groups import is_before
@@ -247,6 +247,22 @@ def test_demo_starts_a_broker_and_loses_no_message(
     summary = re.search(r"^sent ([\d,]+), received ([\d,]+), lost 0, ", output, re.M)
     assert summary is not None, output
     assert int(summary[1].replace(",", "")) > 0
+
+
+def test_demo_reports_a_broker_that_does_not_start(capfd: pytest.CaptureFixture[str]) -> None:
+    code = runpy.run_path(str(EXAMPLES / "demo.py"))["main"](1.0, "9.9", "embedded")
+
+    assert code == 1
+    assert "9.9" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("joint", "_+")
+def test_a_dead_letter_that_was_popped_returns_to_its_topic(joint: str) -> None:
+    copy_of = runpy.run_path(str(EXAMPLES / "dead_letters.py"))["copy_of"]
+    letter = received_message(Message("%DLQ%push", b"x"))
+    letter.raw_properties = f"RETRY_TOPIC\x01%RETRY%push{joint}orders\x02".encode()
+
+    assert copy_of(letter, "push", []).topic == "orders"
 
 
 def test_demo_exits_with_an_error_when_a_message_is_lost() -> None:
