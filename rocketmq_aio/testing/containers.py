@@ -22,7 +22,12 @@ from testcontainers.core.docker_client import DockerClient, get_docker_host
 from testcontainers.core.network import Network
 
 from rocketmq_aio.testing import conf, reaper
-from rocketmq_aio.testing.errors import ClusterError, NotSupportedError, UnavailableError
+from rocketmq_aio.testing.errors import (
+    ClusterError,
+    NotSupportedError,
+    StartError,
+    UnavailableError,
+)
 from rocketmq_aio.testing.ports import BROKER, choose_port
 from rocketmq_aio.testing.server import (
     STOP_SECONDS,
@@ -39,6 +44,8 @@ ENGINE_SECONDS: Final = 2  # an engine that responds later is not used
 PULL_SECONDS: Final = 300  # without progress
 KILL_SECONDS: Final = 10
 NAMESRV_PORT: Final = 9876
+FAILURES: Final = (docker.errors.DockerException, OSError)
+OTHERWISE: Final = "or use the backend 'jvm' or 'embedded'"
 LOGS: Final = "/home/rocketmq/logs"
 
 # The default heaps of the image are gigabytes.
@@ -192,15 +199,18 @@ class ContainerBackend(Backend):
         try:
             _check_engine()
             self._network = Network(docker_network_kw={"labels": self._label})
-        except (docker.errors.DockerException, OSError) as error:
+        except FAILURES as error:
             raise UnavailableError(
                 f"no container engine answers ({error}):"
                 " start one, or install one with: apt-get install docker.io"
             ) from error
         try:
             self._prepare()
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, FAILURES):
+                reason = f"the container engine makes no network ({error}); {OTHERWISE}"
+                raise UnavailableError(reason) from error
             raise
 
     def namesrv(self, name: str, *, controller: bool = False) -> Launched:
@@ -292,6 +302,10 @@ class ContainerBackend(Backend):
 
     def _launch(self, name: str, version: str, container: DockerContainer, port: int) -> Launched:
         self._cleanup.callback(container.stop)
-        server = ContainerServer(name, container)
+        try:
+            server = ContainerServer(name, container)
+        except FAILURES as error:
+            reason = f"{name} cannot be started from the image {image_of(version)} ({error})"
+            raise StartError(f"{reason}: ROCKETMQ_IMAGE names another one; {OTHERWISE}") from error
         self._servers.append(server)
         return Launched(name, f"127.0.0.1:{port}", server, version)

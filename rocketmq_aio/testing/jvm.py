@@ -10,14 +10,14 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from rocketmq_aio.testing import conf
 from rocketmq_aio.testing.errors import ClusterError, NotSupportedError
-from rocketmq_aio.testing.jars import fetch_jars, require_posix, require_programs
+from rocketmq_aio.testing.jars import PACKAGES, fetch_jars, require_posix, require_programs
 from rocketmq_aio.testing.ports import BROKER, PROXY, choose_port
 from rocketmq_aio.testing.process import GuardedProcess
 from rocketmq_aio.testing.security import Security
@@ -46,6 +46,7 @@ OPENINGS: Final = (
 SMALL: Final = ("-Xms128m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 BROKER_MEMORY: Final = ("-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseG1GC")
 PROXY_MEMORY: Final = ("-Xms256m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+OLD_JAVA: Final = "Unrecognized option: --add-opens"
 ADMIN_SECONDS: Final = 60.0
 UNSECURED: Final = Security()
 NO_FILES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -105,7 +106,11 @@ class JVMServer(Server):
     def log_tail(self) -> str:
         reports = sorted(self._home.glob("hs_err_pid*.log"))
         crashes = [line for report in reports for line in _lines(report)[:TAIL_LINES]]
-        return "\n".join([*_lines(self._log)[-TAIL_LINES:], *crashes])
+        tail = [*_lines(self._log)[-TAIL_LINES:], *crashes]
+        if any(OLD_JAVA in line for line in tail):
+            install = f"apt-get install {PACKAGES['java']}, or put another one into PATH"
+            tail.append(f"{shutil.which('java')} is Java 8 or older, Java 17 is needed: {install}")
+        return "\n".join(tail)
 
     def save_logs(self, folder: Path) -> None:
         """Copy the logs; it may rotate them meanwhile: files that disappear are ignored."""
@@ -203,9 +208,10 @@ class JVMBackend(Backend):
             server.save_logs(folder)
 
     def close(self) -> None:
-        for server in reversed(self._servers):
-            server.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with ExitStack() as stack:  # one that does not end does not keep the others
+            stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            for server in self._servers:
+                stack.callback(server.kill)
 
     def _controller_store(self, name: str) -> str:
         return str(self._folder / name / "controller")

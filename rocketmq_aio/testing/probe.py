@@ -22,6 +22,7 @@ from rocketmq_aio.remoting.acl import sign
 from rocketmq_aio.testing.errors import ClusterError
 
 MASTER_ID: Final = "0"
+MALFORMED: Final = (ValueError, LookupError, TypeError, AttributeError)  # what parsers raise
 MAX_FRAME: Final = 16 * 1024 * 1024
 POLL_SECONDS: Final = 0.1
 
@@ -61,7 +62,7 @@ def request(
 ) -> Reply:
     """Send one request to *address* and return its response, whatever the code.
 
-    :raises OSError: no complete response within *timeout_seconds*
+    :raises OSError: no complete response within *timeout_seconds*, or a malformed one
     """
     host, _, port = address.rpartition(":")
     frame = _encode(code, fields or {}, body, access.credentials)
@@ -71,9 +72,12 @@ def request(
         if length > MAX_FRAME or word >> 24:
             raise ConnectionError(f"{address} does not speak the remoting protocol")
         rest = _read(connection, length - 4)
-    header = json.loads(rest[:word])
-    remark, ext_fields = header.get("remark") or "", header.get("extFields") or {}
-    return Reply(header["code"], remark, ext_fields, rest[word:])
+    try:
+        header = json.loads(rest[:word])
+        remark, ext_fields = header.get("remark") or "", header.get("extFields") or {}
+        return Reply(int(header["code"]), str(remark), dict(ext_fields), rest[word:])
+    except MALFORMED as error:
+        raise ConnectionError(f"{address} sent a malformed response: {error!r}") from error
 
 
 def ask(
@@ -227,12 +231,18 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 
 def _json(body: bytes) -> Any:  # noqa: ANN401 - any JSON value
-    """Parse JSON of brokers before 5.0, which can have bare numbers as keys."""
-    text = body.decode()
+    """Parse JSON of brokers before 5.0, which can have bare numbers as keys.
+
+    :raises ProbeError: it is no JSON
+    """
+    text = body.decode(errors="replace")
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        return json.loads(_BARE_KEY.sub(r'\1"\2":', text))
+        try:
+            return json.loads(_BARE_KEY.sub(r'\1"\2":', text))
+        except json.JSONDecodeError as error:
+            raise ProbeError(f"malformed body: {error}") from error
 
 
 def _masters(broker_datas: Iterable[dict[str, Any]]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from rocketmq_aio.testing import guard
-from rocketmq_aio.testing.errors import StartError
+from rocketmq_aio.testing.errors import ClusterError, StartError
 
 KILL_SECONDS: Final = 10.0  # a killed process that still exists then hangs in the kernel
 
@@ -34,6 +34,7 @@ class GuardedProcess:
             cwd=folder,  # a JVM writes its crash report here
             start_new_session=True,  # Ctrl-C reaches only this process, which stops the servers
         )
+        self.pid = 0  # until it is known
         try:
             self.pid = self._read_pid(command[0])
         except BaseException:
@@ -63,6 +64,10 @@ class GuardedProcess:
         return True
 
     def kill(self) -> None:
+        """Kill the process and wait for its end.
+
+        :raises ClusterError: it does not end
+        """
         self.send_signal(signal.SIGKILL)
         self.wait(KILL_SECONDS)
         self._close()
@@ -79,4 +84,8 @@ class GuardedProcess:
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-        self._guard.wait(KILL_SECONDS)
+        try:
+            self._guard.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            reason = f"process {self.pid} has not ended {KILL_SECONDS:g} s after SIGKILL"
+            raise ClusterError(reason) from None

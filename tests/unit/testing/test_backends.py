@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -75,3 +76,27 @@ def test_an_unknown_backend_raises_with_the_known_ones(monkeypatch: pytest.Monke
 
     with pytest.raises(ClusterError, match="'podman': choose one of auto, embedded, external"):
         open_backend("auto", "5.5.0")
+
+
+@pytest.mark.parametrize("failing", ["network", "container"])
+def test_an_error_of_the_engine_has_a_hint(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    containers = pytest.importorskip("rocketmq_aio.testing.containers")
+    network, container = MagicMock(), MagicMock()
+    fault = containers.docker.errors.ImageNotFound("no such image")
+    broken = network.return_value.create if failing == "network" else container.return_value.start
+    broken.side_effect = fault
+    for name, fake in (("Network", network), ("DockerContainer", container)):
+        monkeypatch.setattr(containers, name, fake)
+    monkeypatch.setattr(containers, "_check_engine", lambda: None)
+    monkeypatch.setattr(containers.testcontainers_config, "ryuk_disabled", False)
+    container.return_value.with_env.return_value.with_kwargs.return_value = container.return_value
+
+    def start() -> None:
+        backend = open_backend("containers", "5.5.0")
+        try:
+            backend.namesrv("namesrv-0")
+        finally:
+            backend.close()
+
+    with pytest.raises(ClusterError, match=r"no such image.*use the backend 'jvm'"):
+        start()

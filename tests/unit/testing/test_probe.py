@@ -65,11 +65,24 @@ def test_non_standard_json_of_old_brokers_is_decoded() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"\0\0\0", b"\0\0\0\x40\0\0\0\x20{", b"HTTP/1.1 400 Bad Request\r\n\r\n"]
+    "raw",
+    [
+        *(b"", b"\0\0\0", b"\0\0\0\x40\0\0\0\x20{", b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        *(b"\0\0\0\x05\0\0\0\x01{", b"\0\0\0\x06\0\0\0\x02[]", b"\0\0\0\x06\0\0\0\x02{}"),
+        b"\0\0\0\0\0\0\0\x01",
+    ],
 )
-def test_an_incomplete_frame_is_an_error(raw: bytes) -> None:
+def test_an_incomplete_or_malformed_frame_is_an_error(raw: bytes) -> None:
     with answering({}, raw=raw) as server, pytest.raises(OSError):  # noqa: PT011
         probe.request(server.address, 28)
+
+
+def test_a_malformed_body_is_an_error() -> None:
+    with (
+        answering({106: Answer(body=b"{half")}) as server,
+        pytest.raises(probe.ProbeError, match="malformed"),
+    ):
+        probe.cluster_masters(server.address)
 
 
 def test_waiting_ends_with_the_first_success() -> None:

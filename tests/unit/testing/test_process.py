@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rocketmq_aio.testing import probe
+from rocketmq_aio.testing.errors import ClusterError
 from rocketmq_aio.testing.process import GuardedProcess
 
 SLEEP = ["sleep", "600"]
@@ -230,3 +231,17 @@ def test_server_output_is_appended_to_its_log(tmp_path: Path) -> None:
     GuardedProcess(["sh", "-c", "echo out; echo err >&2"], folder=tmp_path, log=log).wait(10)
 
     assert log.read_text(encoding="utf-8") == "first\nout\nerr\n"
+
+
+def test_a_process_that_does_not_end_is_named(
+    sleeper: GuardedProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketmq_aio.testing.process.KILL_SECONDS", 0.01)
+    guard = sleeper._guard.pid
+    os.kill(guard, signal.SIGSTOP)
+    try:
+        with pytest.raises(ClusterError, match=f"process {sleeper.pid} has not ended"):
+            sleeper.kill()
+    finally:
+        os.kill(guard, signal.SIGCONT)
+        sleeper._guard.wait(60)
