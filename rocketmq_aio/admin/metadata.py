@@ -15,8 +15,9 @@ from rocketmq_aio.admin.servers import Servers
 from rocketmq_aio.admin.topic_settings import check_config, config_of as topic_config
 from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.config.arguments import checked_arguments
+from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import AdminError, ConfigError, RocketMQError
-from rocketmq_aio.model.names import check_group
+from rocketmq_aio.model.names import check_group, check_topic
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import (
     GetAllGroups,
@@ -29,10 +30,14 @@ C = TypeVar("C", TopicConfig, GroupConfig)
 
 
 class Metadata(Result, frozen=True):
-    """Topics and groups with their settings, by broker."""
+    """Topics and groups with their settings, by broker.
+
+    :ivar order: the order configurations of name servers: queues by topic and broker
+    """
 
     topics: tuple[TopicConfig, ...]
     groups: tuple[GroupConfig, ...]
+    order: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -78,7 +83,13 @@ class MetadataAdmin:
             for group in known
             if (raw := table.subscription_group_table.get(self._servers.outer(group))) is not None
         ]
-        return Metadata(topics=tuple(topics), groups=tuple(groups))
+        exported = {each.topic for each in topics}
+        order = {
+            topic: some
+            for topic, counts in sorted((await self._topics.orders()).items())
+            if topic in exported and (some := {n: c for n, c in counts.items() if n in masters})
+        }
+        return Metadata(topics=tuple(topics), groups=tuple(groups), order=order)
 
     async def restore(
         self, metadata: Metadata, *, brokers: Mapping[str, str] | None = None
@@ -99,6 +110,7 @@ class MetadataAdmin:
 
         known = {each.broker_name for each in metadata.topics}
         known |= {each.broker_name for each in metadata.groups}
+        known |= {name for counts in metadata.order.values() for name in counts}
         if unknown := sorted((brokers or {}).keys() - known):
             raise ConfigError("brokers", unknown[0], f"the metadata has {sorted(known)}")
         topics, groups = [*map(moved, metadata.topics)], [*map(moved, metadata.groups)]
@@ -108,6 +120,13 @@ class MetadataAdmin:
             check_group(group.group)
         _check_unique("topic", topics)
         _check_unique("group", groups)
+        order = {
+            check_topic(topic): {
+                (brokers or {}).get(name, name): checked_count(f"order of {topic}", count)
+                for name, count in counts.items()
+            }
+            for topic, counts in metadata.order.items()
+        }
         needed = {each.broker_name for each in topics} | {each.broker_name for each in groups}
         if needed:
             await self._servers.masters(brokers=needed)
@@ -115,9 +134,21 @@ class MetadataAdmin:
             **await _outcomes("topics", topics, self._topics.put(topics)),
             **await _outcomes("groups", groups, self._groups.put(groups)),
         }
+        if order:
+            outcomes["order of topics"] = await self._put_order(order)
         if failed := {part: error for part, error in outcomes.items() if error is not None}:
             done = {part: None for part in outcomes if part not in failed}
             raise AdminError("restoring metadata", done, failed, of="parts")
+
+    async def _put_order(self, order: Mapping[str, Mapping[str, int]]) -> RocketMQError | None:
+        """Store *order*, keep that of other brokers, and return the error."""
+        try:
+            known = await self._topics.orders()
+            for topic, counts in order.items():
+                await self._topics.set_order(topic, {**known.get(topic, {}), **counts})
+        except RocketMQError as error:
+            return error
+        return None
 
 
 def _check_unique(kind: str, configs: Iterable[TopicConfig | GroupConfig]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Final, Unpack
+from typing import Final, TypeVar, Unpack
 
 import msgspec
 
@@ -71,19 +72,21 @@ from rocketmq_aio.protocol.requests.admin import (
     GetTopicsOfCluster,
     GetTopicStats,
     GroupList,
+    KVTable,
     PutKVConfig,
     TopicConfigBody,
     TopicConfigTable,
     TopicList,
     TopicStatsTable,
 )
-from rocketmq_aio.protocol.requests.operations import PUT_TOPICS
+from rocketmq_aio.protocol.requests.operations import PUT_TOPICS, ListKVConfig
 from rocketmq_aio.remoting.gather import gather_limited
 
 ROUTE_SECONDS: Final = 10.0  # brokers usually register a new topic at once
 ORDER_CONF: Final = "ORDER_TOPIC_CONFIG"
 
 HeldTopic = Held[TopicConfigBody]
+T = TypeVar("T")
 
 
 @checked_arguments
@@ -292,11 +295,22 @@ class TopicAdmin:
 
         :raises CodecError: a name server holds another text; `name_servers.value` returns it
         """
-        stored = await self._order(self._servers.outer(check_topic(topic)))
-        try:
-            return {name: int(count) for name, count in stored.items()}
-        except ValueError as error:
-            raise CodecError("order configuration", 0, str(error)) from error
+        return _counts(topic, await self._order(self._servers.outer(check_topic(topic))))
+
+    async def orders(self) -> dict[str, dict[str, int]]:
+        """Return the order configurations of all topics that have one; errors as `order`."""
+        header = ListKVConfig(namespace=ORDER_CONF)
+
+        async def read(address: str) -> dict[str, str]:
+            command = await self._servers.request(address, header, accept=FOUND_OR_NOT)
+            return read_body(command.body, KVTable).table if command.body else {}
+
+        texts = defaultdict[str, builtins.list[str]](list)
+        for table in await self._of_name_servers(read):
+            for key, text in table.items():
+                if (topic := self._servers.inner(key)) is not None:
+                    texts[topic].append(text)
+        return {topic: _counts(topic, _merged_order(some)) for topic, some in texts.items()}
 
     async def set_order(self, topic: str, queues: Mapping[str, int]) -> None:
         """Store the order configuration at all name servers; without *queues*, delete it."""
@@ -413,12 +427,15 @@ class TopicAdmin:
             command = await self._servers.request(address, header, accept=FOUND_OR_NOT)
             return read_header(command, GetKVConfigResponse).value or ""
 
+        return _merged_order(await self._of_name_servers(read))
+
+    async def _of_name_servers(self, read: Callable[[str], Awaitable[T]]) -> builtins.list[T]:
+        """Return the results of *read* at each name server that responds; one is enough."""
         addresses = self._servers.instance.name_servers.addresses
         done, failed = await gather_limited(read, addresses, AT_ONCE)
         if not done:
             raise failed[addresses[0]]
-        parts = (each.rpartition(":") for each in ";".join(reversed(done.values())).split(";"))
-        return {name: count for name, _, count in parts if name}
+        return [*done.values()]
 
     async def _wait_for_route(self, topic: str, brokers: Iterable[str]) -> None:
         missing = set(brokers)
@@ -443,6 +460,19 @@ def _check_equal(topic: str, held: Mapping[str, HeldTopic], wanted: TopicSetting
             config = msgspec.structs.replace(config, order=wanted.get("order", False))
         if changed(config, wanted) != config:
             raise ConfigError("topic", topic, f"a broker has it as {config}; use topics.update()")
+
+
+def _merged_order(texts: Sequence[str]) -> dict[str, str]:
+    """Return the number of queues by broker in *texts*, of which the first wins."""
+    parts = (each.rpartition(":") for each in ";".join(reversed(texts)).split(";"))
+    return {name: count for name, _, count in parts if name}
+
+
+def _counts(topic: str, order: Mapping[str, str]) -> dict[str, int]:
+    try:
+        return {name: int(count) for name, count in order.items()}
+    except ValueError as error:
+        raise CodecError(f"order configuration of topic {topic}", 0, str(error)) from error
 
 
 def _order_request(key: str, counts: Mapping[str, str]) -> PutKVConfig | DeleteKVConfig:

@@ -16,7 +16,7 @@ from rocketmq_aio.cli.parameters import parse_pairs
 from rocketmq_aio.errors import ConfigError
 
 app = Group("metadata", "Topics and groups with their settings.")
-NOTHING: Final[dict[str, object]] = {"topics": [], "groups": []}
+NOTHING: Final[dict[str, object]] = {"topics": [], "groups": [], "order": {}}
 
 
 @options
@@ -72,7 +72,7 @@ async def _restore(arguments: RestoreArguments) -> int:
     except msgspec.DecodeError as error:
         raise ConfigError("FILE", str(arguments.file), f"is no object in JSON: {error}") from None
     if unknown := values.keys() - NOTHING.keys():
-        reason = f"has {', '.join(sorted(unknown))}: expected topics and groups"
+        reason = f"has {', '.join(sorted(unknown))}: expected topics, groups and order"
         raise ConfigError("FILE", str(arguments.file), reason)
     metadata = Metadata.from_dict(NOTHING | values)
     brokers: dict[str, str] = {}

@@ -25,6 +25,7 @@ from rocketmq_aio import (
     MessageTrace,
     Producer,
 )
+from rocketmq_aio.admin.metadata import Metadata
 from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.cli import top
 from rocketmq_aio.cli.app import run
@@ -615,6 +616,39 @@ async def test_a_topic_without_permissions_is_restored() -> None:
         await admin.metadata.restore(closed)
 
         assert await admin.metadata.export() == closed
+
+
+async def test_the_order_configuration_is_restored_on_new_brokers() -> None:
+    async with EmbeddedCluster(2) as cluster, AdminClient(namesrv=cluster.namesrv) as admin:
+        await admin.topics.create("orders", queues=2, order=True, brokers=["broker-a"])
+        await admin.topics.create("other", queues=2)
+        await admin.topics.set_order("elsewhere", {"broker-a": 1})
+        exported = await admin.metadata.export()
+        saved = Metadata.from_dict(json.loads(json.dumps(exported.to_dict())))
+        await admin.topics.delete("orders")
+        await admin.topics.set_order("orders", {"broker-c": 7})
+        await admin.metadata.restore(
+            replace(saved, topics=saved.topics[:1]), brokers={"broker-a": "broker-b"}
+        )
+        order = await admin.topics.order("orders")
+
+    assert saved.order == {"orders": {"broker-a": 2}}
+    assert order == {"broker-b": 2, "broker-c": 7}
+
+
+async def test_an_order_configuration_that_is_not_restored_is_named() -> None:
+    async with EmbeddedCluster(1) as cluster, AdminClient(namesrv=cluster.namesrv) as admin:
+        await admin.topics.create("orders", queues=2, order=True)
+        saved = await admin.metadata.export()
+        cluster.faults.refuse(RequestCode.PUT_KV_CONFIG, 1, "no space", times=None)
+        with pytest.raises(AdminError, match="no space") as raised:
+            await admin.metadata.restore(saved)
+        wrong = replace(saved, order={"orders": {"broker-a": 0}})
+        with pytest.raises(ConfigError, match="order of orders=0"):
+            await admin.metadata.restore(wrong)
+
+    assert list(raised.value.failed) == ["order of topics"]
+    assert list(raised.value.done) == ["topics on broker-a"]
 
 
 @pytest.mark.parametrize("code", [RequestCode.GET_KV_CONFIG, RequestCode.PUT_KV_CONFIG])

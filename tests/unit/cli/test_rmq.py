@@ -406,7 +406,7 @@ def test_metadata_moves_topics_and_groups_to_other_brokers(rmq: Rmq, tmp_path: P
     assert dry == "dry run: would create or change 2 topics and 1 groups\n"
     assert (config["broker_name"], config["read_queues"]) == ("broker-b", 3)
     assert refused.startswith("rmq: FILE")
-    assert misspelt.endswith("has topic: expected topics and groups\n")
+    assert misspelt.endswith("has topic: expected topics, groups and order\n")
 
 
 def commands() -> dict[str, Any]:
