@@ -38,17 +38,32 @@ class LoopThread:
         return self._pid != os.getpid()
 
     def start(self) -> None:
+        """Start the thread; return when its event loop runs.
+
+        :raises OSError: the event loop cannot be made, for example without a free descriptor
+        """
         if self._thread is not None:
             raise RuntimeError("the cluster runs already")
         started: Future[None] = Future()
         self._pid = os.getpid()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._until_end(started)),
-            name="rocketmq-embedded",
-            daemon=True,
-        )
-        self._thread.start()
-        started.result(CALL_SECONDS)
+
+        def run() -> None:
+            main = self._until_end(started)
+            try:
+                asyncio.run(main)
+            except BaseException as error:
+                main.close()
+                if started.done():
+                    raise
+                started.set_exception(error)
+
+        self._thread = threading.Thread(target=run, name="rocketmq-embedded", daemon=True)
+        try:
+            self._thread.start()
+            started.result(CALL_SECONDS)
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """End the loop and the thread; without effect in a forked child."""
@@ -99,8 +114,9 @@ class LoopThread:
 
     async def _until_end(self, started: Future[None]) -> None:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
-        started.set_result(None)
-        await self._end.wait()
+        if self._thread is not None:  # not stopped meanwhile
+            started.set_result(None)
+            await self._end.wait()
 
 
 class Threaded(Protocol):

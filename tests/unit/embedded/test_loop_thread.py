@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import subprocess
@@ -222,3 +223,20 @@ def test_a_call_ends_when_the_thread_hangs(monkeypatch: pytest.MonkeyPatch) -> N
         resume.set()
         monkeypatch.undo()
         thread.stop()
+
+
+def test_a_loop_that_cannot_be_made_is_an_error_of_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_descriptors() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    cluster = EmbeddedCluster()
+    with monkeypatch.context() as patched:
+        patched.setattr("asyncio.events.new_event_loop", without_descriptors)
+        patched.setattr("rocketmq_aio.embedded.loop_thread.CALL_SECONDS", 5.0)
+        with pytest.raises(OSError, match="Too many open files"):
+            cluster.__enter__()
+
+    with cluster:
+        assert cluster.thread.elsewhere
