@@ -14,7 +14,7 @@ NEVER_IN_HOSTS: Final = " ,;/\\@?#[]"
 MAX_HOST: Final = 253  # RFC 1035
 URL: Final = "http://"
 # The name servers of an instance in a cloud; as for Java clients, its http:// is dropped.
-ENDPOINT: Final = re.compile(r"(?:http://)?(MQ_INST_\w+_\w+)\.")
+ENDPOINT: Final = re.compile(r"\s*(?:http://)?(MQ_INST_\w+_\w+)\.", re.ASCII)
 
 
 def parse_address(text: str, *, setting: str = "address") -> tuple[str, int]:
@@ -46,7 +46,7 @@ def parse_address(text: str, *, setting: str = "address") -> tuple[str, int]:
 def parse_addresses(text: str, *, setting: str = "namesrv") -> tuple[str, ...]:
     """Split a ``;`` (or ``,``) separated list and check every part; the order is kept."""
     if ENDPOINT.match(text):
-        text = text.removeprefix(URL)
+        text = text.strip().removeprefix(URL)
     parts = tuple(dict.fromkeys(p.strip() for p in text.replace(",", ";").split(";") if p.strip()))
     if not parts:
         raise ConfigError(setting, text, "expected at least one host:port")

@@ -235,3 +235,17 @@ def test_namespace_of_a_config() -> None:
     assert namespace_fields(second) == {"nsd": "true", "ns": "shop"}
     assert namespace_fields(ClientConfig(namespace="shop")) == {}
     assert namespace_fields(ClientConfig()) == {}
+
+
+@pytest.mark.parametrize(
+    ("namesrv", "name"),
+    [
+        (" MQ_INST_123_abc.localhost:80", "MQ_INST_123_abc"),
+        (" http://MQ_INST_123_abc.localhost:80 ", "MQ_INST_123_abc"),
+        ("MQ_INST_\u0661_abc.localhost:80", None),  # an Arabic digit: no name of a topic has them
+    ],
+)
+def test_an_endpoint_implies_a_namespace_of_ascii(namesrv: str, name: str | None) -> None:
+    found = namespace_of(ClientConfig(namesrv=namesrv))
+
+    assert (None if found is None else found.name) == name
