@@ -143,6 +143,8 @@ class PopProcessor:
     def peek(self, header: PeekMessage) -> object:
         """Return messages that the group has not popped yet; they stay visible."""
         self._check(header)
+        if header.max_msg_nums < 0:  # as the constructor of a list raises it
+            raise ErrorResponse(f"Illegal Capacity: {header.max_msg_nums}")
         found: list[StoredMessage] = []
         rest = 0
         for queue in self._queues(header):

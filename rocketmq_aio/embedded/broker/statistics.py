@@ -104,8 +104,7 @@ class StatisticsProcessor:
         if log is None:
             raise ErrorResponse(f"{number}@{topic} is not exist!")
         first = (header.index or 0) - log.min_offset
-        entries = log.messages[first : first + (header.count or 0)] if first >= 0 else []
-        if not entries:
+        if not 0 <= first < len(log.messages):
             return Response(remark=f"Index {header.index} of {number}@{topic} is not exist!")
         body: dict[str, Any] = {
             "minQueueIndex": log.min_offset,
@@ -116,7 +115,7 @@ class StatisticsProcessor:
                     physic_size=len(each.record),
                     tags_code=0 if each.tag is None else java_hash(each.tag),
                 )
-                for each in entries
+                for each in log.messages[first : first + max(0, header.count or 0)]
             ],
         }
         if (name := header.consumer_group) is not None:

@@ -488,6 +488,7 @@ async def a_peek_returns_visible_messages_and_pops_none(env: CaseEnv) -> None:
         everything = await peek(client, env)
         [(_, receipt)] = await popped(client, env, 1, max_msg_nums=1, queue_id=0)
         found, first = await peek(client, env), await peek(client, env, 1)
+        none, negative = await peek(client, env, 0), await peek(client, env, -1)
         rest = await popped(client, env, 2, queue_id=0)
         nothing = await peek(client, env)
         await _ack_all(client, env, [(b"", receipt), *rest])
@@ -496,6 +497,8 @@ async def a_peek_returns_visible_messages_and_pops_none(env: CaseEnv) -> None:
     listed, _ = decode_messages(found.body, env.queue())
     assert [message.body for message in listed] == [b"2", b"3"]
     assert len(decode_messages(first.body, env.queue())[0]) == 1
+    assert (none.code, negative.code) == (19, 1)
+    assert "Illegal Capacity: -1" in (negative.remark or "")
     assert (found.remark, nothing.code, nothing.remark) == ("FOUND", 19, "NO_MESSAGE_IN_QUEUE")
     fields = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0"}
     found_fields, nothing_fields = found.ext_fields(), nothing.ext_fields()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 from typing import Final
@@ -19,8 +20,10 @@ from rocketmq_aio import (
     Producer,
 )
 from rocketmq_aio.embedded import EmbeddedCluster
+from rocketmq_aio.protocol.requests.operations import GetConsumeQueue
 from rocketmq_aio.protocol.subscription import java_hash
 from rocketmq_aio.testing import Account
+from tests.fakes.raw_client import RawClient
 
 TOPIC: Final = "orders"
 QUEUE: Final = MessageQueue(TOPIC, "broker-a", 0)
@@ -101,12 +104,16 @@ async def test_entries_of_a_consume_queue_are_those_of_its_messages(
             await producer.send(Message(TOPIC, b"1", tags=tag))
 
     found = await admin.brokers.consume_queue(QUEUE, 1, 5, group="nobody")
+    async with RawClient(cluster.broker.address) as client:
+        header = GetConsumeQueue(topic=TOPIC, queue_id=0, index=0, count=-1)
+        none = await client.ask(header)
 
     stored = cluster.broker.messages(TOPIC)
     assert [(each.physic_offset, each.physic_size, each.tags_code) for each in found.entries] == [
         (stored[1].log_offset, len(stored[1].record), java_hash("paid")),
         (stored[2].log_offset, len(stored[2].record), java_hash("sent")),
     ]
+    assert json.loads(none.body)["queueData"] == []
     assert (found.min_queue_index, found.max_queue_index) == (0, 3)
     assert found.filter_data == f"nobody@{TOPIC} is not online!"
     with pytest.raises(ConfigError, match=re.escape("index=3: Index 3 of 0@orders is not exist!")):
