@@ -393,7 +393,7 @@ def broker_info(data: BrokerData) -> BrokerInfo:
 
 
 def _merged(brokers: Iterable[BrokerData]) -> list[BrokerInfo]:
-    """Return each broker once, with the addresses from all name servers."""
+    """Return each broker once, with the addresses from all name servers: the first wins."""
     merged: dict[str, BrokerData] = {}
     for each in brokers:
         known = merged.setdefault(each.broker_name, each)

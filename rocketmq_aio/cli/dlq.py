@@ -15,6 +15,7 @@ from rocketmq_aio.cli.completion import complete_groups
 from rocketmq_aio.cli.confirm import ChangeArguments
 from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
 from rocketmq_aio.cli.failures import ExitCode, format_error
+from rocketmq_aio.cli.group_lag import read_stats
 from rocketmq_aio.cli.input import InputError
 from rocketmq_aio.cli.names import check_known
 from rocketmq_aio.cli.output import (
@@ -33,7 +34,6 @@ from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX, popped_topic_pattern
 from rocketmq_aio.model.properties import RETRY_TOPIC
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.remoting.gather import gather_limited
 
 if TYPE_CHECKING:
     from rocketmq_aio.admin.client import AdminClient
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 app = Group("dlq", "Dead letters of groups.")
 COPIED_ID: Final = "COPIED_ID"  # as in the copies of `rmq pipeline dlq`
-AT_ONCE: Final = 16
 
 
 @options
@@ -89,12 +88,12 @@ class ExportArguments(ProgressArguments, GroupArguments):
 async def _list(arguments: ListArguments) -> int:
     """List the groups with dead letters, and how many are stored.
 
-    The exit code is 1 if those of some groups could not be counted; the others are shown.
+    The exit code is 1 if some groups or brokers could not be read; the others are shown.
     """
     async with arguments.admin() as admin:
         before = await _brokers(admin)
         names = [n for n in await admin.topics.list(internal=True) if n.startswith(DLQ_PREFIX)]
-        found, failed = await gather_limited(admin.topics.stats, names, AT_ONCE)
+        found, failed = await read_stats(admin, names)
         after = await _brokers(admin)
     if failed and not found:
         raise next(iter(failed.values()))

@@ -22,7 +22,7 @@ from rocketmq_aio.remoting.gather import gather_limited
 
 if TYPE_CHECKING:
     from rocketmq_aio.admin.client import AdminClient
-    from rocketmq_aio.admin.results import GroupProgress
+    from rocketmq_aio.admin.results import GroupProgress, TopicStats
 
 app = Group("lag")
 AT_ONCE: Final = 16
@@ -156,6 +156,29 @@ async def read_progress(
 
     found, failed = await gather_limited(read, groups, AT_ONCE)
     return [*found.values()], {**partial, **failed}
+
+
+async def read_stats(
+    admin: AdminClient, topics: list[str]
+) -> tuple[Mapping[str, TopicStats], Mapping[str, RocketMQError]]:
+    """Return the offsets of *topics*, and the errors of those that cannot be read.
+
+    A topic that some brokers do not return has an error, and its offsets on the others.
+    """
+    partial: dict[str, RocketMQError] = {}
+
+    async def read(topic: str) -> TopicStats:
+        try:
+            return await admin.topics.stats(topic)
+        except AdminError as error:
+            if not (others := answering(error)):
+                raise
+            stats = await admin.topics.stats(topic, brokers=others)
+            partial[topic] = error
+            return stats
+
+    found, failed = await gather_limited(read, topics, AT_ONCE)
+    return found, {**partial, **failed}
 
 
 def _queue_rows(progress: GroupProgress) -> list[dict[str, Any]]:

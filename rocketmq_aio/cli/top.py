@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 from rocketmq_aio.cli.arguments import Group, command, option, options
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.failures import ExitCode, format_error
-from rocketmq_aio.cli.group_lag import list_groups, read_progress, topic_rows
+from rocketmq_aio.cli.group_lag import list_groups, read_progress, read_stats, topic_rows
 from rocketmq_aio.cli.output import as_rows, console, format_table, print_line
 from rocketmq_aio.cli.running import run_async
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.remoting.gather import gather_limited
 
 if TYPE_CHECKING:
     from rocketmq_aio.admin.client import AdminClient
 
 app = Group("top")
 Offsets = dict[MessageQueue, int]
-AT_ONCE: Final = 16
 TOPICS: Final = ("topic", "messages", "in_per_second")
 GROUPS: Final = ("group", "topic", "lag", "out_per_second")
 EXAMPLES: Final = """
@@ -92,7 +90,7 @@ async def _screen(
     topics, of_topics = _chosen(await admin.topics.list(), arguments.match, arguments.most)
     known = await list_groups(admin)
     groups, of_groups = _chosen(known.names, arguments.match, arguments.most)
-    found, failed = await gather_limited(admin.topics.stats, topics, AT_ONCE)
+    found, failed = await read_stats(admin, topics)
     lags, unread = await read_progress(admin, groups, brokers=known.brokers)
     now, after = time.monotonic(), {}
 
@@ -123,7 +121,7 @@ async def _screen(
     late.sort(key=lambda row: (-row["lag"], row["group"], row["topic"]))
     head = f"{of_topics} topics, {of_groups} groups"
     if failed or unread:
-        head += f"; not readable: {len(failed)} topics, {len(unread)} groups"
+        head += f"; not wholly readable: {len(failed)} topics, {len(unread)} groups"
     if known.failure is not None:
         head += f"; {format_error(known.failure)}"
     tables = [

@@ -113,6 +113,7 @@ def test_a_search_shows_what_the_other_brokers_found(
         "lag",
         "lag billing",
         "lag billing --topic orders",
+        "dlq list",
         "top --count 1",
     ],
 )
@@ -120,6 +121,7 @@ def test_what_the_other_brokers_return_is_shown(
     rmq: Rmq, cluster: EmbeddedCluster, command: str
 ) -> None:
     cluster.create_group("billing")
+    cluster.create_topic("%DLQ%billing", 1)
     for broker in cluster.brokers:
         broker.state.committed["billing", "orders", 0] = 0
     cluster.brokers[1].freeze()
@@ -277,7 +279,7 @@ def test_top_counts_the_groups_that_are_not_readable(rmq: Rmq, cluster: Embedded
 
     out = rmq("top", "--count", "1", code=1)
 
-    assert "; not readable: 0 topics, 1 groups" in out
+    assert "; not wholly readable: 0 topics, 1 groups" in out
     assert rmq("top", "--count", "1", code=1, stderr=True) == ""
 
 
