@@ -91,14 +91,13 @@ class OpenTelemetryHook:
         if len(context.messages) == 1:
             kind = SpanKind.CLIENT if links else SpanKind.PRODUCER
             attributes |= _of_message(context.message, context.mode)
-            span = self._start(attributes, kind, links)
+            context.notes[NOTE] = span = self._start(attributes, kind, links)
             if not links:
                 self._inject(context, 0, span)
         else:
             attributes["messaging.batch.message_count"] = len(context.messages)
             links += self._create_each(context, carried)
-            span = self._start(attributes, SpanKind.CLIENT, links)
-        context.notes[NOTE] = span
+            context.notes[NOTE] = self._start(attributes, SpanKind.CLIENT, links)
 
     def after_send(self, context: SendContext) -> None:
         """End the span and record metrics."""
@@ -133,8 +132,10 @@ class OpenTelemetryHook:
             attributes = _of_destination(message.topic, "create", "create")
             attributes |= _of_message(message, context.mode)
             span = self._start(attributes, SpanKind.PRODUCER, [])
-            self._inject(context, place, span)
-            span.end()
+            try:
+                self._inject(context, place, span)
+            finally:
+                span.end()
             links.append(Link(span.get_span_context()))
         return links
 

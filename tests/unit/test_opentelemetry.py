@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from rocketmq_aio import Message, MessageExt, MessageQueue, SendResult, SendStatus
 from rocketmq_aio.errors import BusyError, SendError
@@ -210,6 +211,21 @@ def test_a_span_ends_when_str_of_the_error_raises(watched: Watched) -> None:
 
     assert watched.span().status.status_code is StatusCode.ERROR
     assert "WithoutTextError" in _value(watched.span().attributes, "error.type")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_spans_end_when_a_propagator_raises(watched: Watched, count: int) -> None:
+    class Failing(TraceContextTextMapPropagator):
+        def inject(self, *_: object, **__: object) -> None:
+            raise LookupError
+
+    hook = OpenTelemetryHook(tracer_provider=watched.tracers, propagator=Failing())
+    sent = SendContext(group="shop", mode="send", messages=[Message("orders", b"1")] * count)
+    with pytest.raises(LookupError):
+        hook.before_send(sent)
+    hook.after_send(sent)
+
+    assert len(watched.spans()) == 1
 
 
 def test_messages_of_a_batch_are_counted_by_outcome(watched: Watched) -> None:
