@@ -42,6 +42,7 @@ from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import (
+    AdminError,
     BrokerError,
     ConfigError,
     NotSupportedError,
@@ -262,7 +263,11 @@ class GroupAdmin:
         if topic is None:
             replicas = await self._servers.replicas(brokers=brokers)
             tables = await self._consume_stats(group, None, replicas)
-            tables += await self._without_commits(group, tables, brokers)
+            try:
+                tables += await self._without_commits(group, tables, brokers)
+            except AdminError as error:  # its results lack the brokers with commits
+                done = {name: each for name, each in tables if name not in error.failed}
+                raise AdminError(error.action, {**done, **error.done}, error.failed) from error
         else:
             replicas = await self._servers.replicas_of(check_topic(topic), brokers)
             tables = await self._consume_stats(group, topic, replicas)

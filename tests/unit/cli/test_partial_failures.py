@@ -135,6 +135,23 @@ def test_what_the_other_brokers_return_is_shown(
     assert "failed on 1 of 2 servers: broker-b: " in said
 
 
+def test_progress_has_the_brokers_with_commits_although_another_one_fails(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with EmbeddedCluster(3, topics={"orders": 1}) as three:
+        monkeypatch.setenv("ROCKETMQ_NAMESRV", three.namesrv)
+        three.create_group("billing")
+        three.brokers[0].state.committed["billing", "orders", 0] = 0
+        stats = RequestCode.GET_CONSUME_STATS
+        three.faults.refuse(stats, 1, "too busy", topic="orders", broker="broker-b", times=None)
+        code = run(["lag", "billing", "--queues", "-o", "json"])
+        ended = capfd.readouterr()
+
+    assert code == 1, ended
+    assert [row["broker"] for row in json.loads(ended.out)] == ["broker-a", "broker-c"]
+    assert "failed on 1 of 3 servers: broker-b: " in ended.err
+
+
 @pytest.mark.parametrize(
     "command", ["topic stats orders", "group list", "group progress billing orders"]
 )
