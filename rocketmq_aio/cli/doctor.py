@@ -16,6 +16,8 @@ from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.failures import ExitCode, format_error
 from rocketmq_aio.cli.output import FormatArguments, show_result
 from rocketmq_aio.errors import AuthError, NotConnectedError, PermissionDeniedError, RocketMQError
+from rocketmq_aio.model.address import is_url, parse_addresses
+from rocketmq_aio.protocol.namespaces import namespace_of
 
 if TYPE_CHECKING:
     from rocketmq_aio.admin.client import AdminClient
@@ -88,14 +90,14 @@ def _add_versions(report: Report) -> None:
 def _add_settings(report: Report, config: ClientConfig) -> None:
     account = config.credentials.access_key if config.credentials else "none"
     settings = (f"namesrv {config.namesrv}", f"account {account}", f"TLS {bool(config.tls)}")
-    report.add("settings", ", ".join([*settings, f"namespace {config.namespace or 'none'}"]))
+    implied = namespace_of(config)
+    namespace = config.namespace or (implied.name if implied else "none")
+    report.add("settings", ", ".join([*settings, f"namespace {namespace}"]))
 
 
 async def _check_name_servers(report: Report, config: ClientConfig) -> bool:
-    namesrv = config.namesrv or ""
-    addresses = [namesrv] if namesrv.startswith("http") else namesrv.split(";")
-    worked = False
-    for address in filter(None, (each.strip() for each in addresses)):
+    namesrv, worked = config.namesrv or "", False
+    for address in (namesrv,) if is_url(namesrv) else parse_addresses(namesrv):
         asking = _registered(replace(config, namesrv=address))
         worked = await report.attempt(f"name server {address}", asking) or worked
     return worked

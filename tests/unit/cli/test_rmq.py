@@ -217,6 +217,21 @@ def test_doctor_names_the_server_that_is_down(rmq: Rmq, cluster: EmbeddedCluster
     assert "broker broker-a" not in failed
 
 
+def test_doctor_checks_each_of_name_servers_with_commas(rmq: Rmq, cluster: EmbeddedCluster) -> None:
+    both = f"{cluster.namesrv},127.0.0.1:1"
+    rows = json.loads(rmq("doctor", "--timeout", "0.5", "-n", both, "-o", "json", code=1))
+
+    assert [row["check"] for row in rows if not row["ok"]] == ["name server 127.0.0.1:1"]
+
+
+def test_doctor_shows_the_namespace_of_an_endpoint(rmq: Rmq) -> None:
+    endpoint = "http://MQ_INST_1_a.invalid:1"
+    rows = json.loads(rmq("doctor", "--timeout", "0.5", "-n", endpoint, "-o", "json", code=1))
+
+    (settings,) = [row["detail"] for row in rows if row["check"] == "settings"]
+    assert settings.endswith("namespace MQ_INST_1_a")
+
+
 def test_doctor_reports_a_name_server_that_is_down_alone(rmq: Rmq) -> None:
     rows = json.loads(rmq("doctor", "--timeout", "0.5", "-n", "127.0.0.1:1", "-o", "json", code=1))
 
