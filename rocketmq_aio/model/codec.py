@@ -178,7 +178,11 @@ def decode_with(codec: Codec, body: bytes) -> Any:  # noqa: ANN401 - see Codec
 
 
 def _fault(codec: object, error: BaseException) -> PayloadError:
-    return PayloadError(repr(codec), f"{type(error).__name__}: {error}")
+    kind = type(error).__name__
+    try:
+        return PayloadError(repr(codec), f"{kind}: {error}")
+    except Exception:  # noqa: BLE001 - raised by code of the application for its texts
+        return PayloadError(type(codec).__name__, kind)
 
 
 def _pack(value: object) -> bytes:

@@ -373,6 +373,24 @@ def test_any_exception_of_a_custom_codec_is_a_payload_error() -> None:
     assert isinstance(written.value.__cause__, TypeError)
 
 
+def test_a_custom_codec_whose_texts_raise_raises_a_payload_error() -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise LookupError
+
+    class Failing:
+        def encode(self, value: object) -> bytes:
+            raise MuteError
+
+        def decode(self, body: bytes) -> object:
+            raise MuteError
+
+    with pytest.raises(PayloadError, match="Failing: MuteError"):
+        decode_with(Failing(), b"x")
+    with pytest.raises(PayloadError, match="Failing: MuteError"):
+        encode_with(Failing(), 1)
+
+
 @pytest.mark.parametrize("kind", [asyncio.CancelledError, GeneratorExit])
 def test_cancelled_error_or_generator_exit_of_a_codec_is_a_payload_error(
     kind: type[BaseException],
