@@ -472,7 +472,7 @@ def _counts(topic: str, order: Mapping[str, str]) -> dict[str, int]:
     try:
         return {name: int(count) for name, count in order.items()}
     except ValueError as error:
-        raise CodecError(f"order configuration of topic {topic}", 0, str(error)) from error
+        raise CodecError("order configuration", 0, f"of topic {topic}: {error}") from error
 
 
 def _order_request(key: str, counts: Mapping[str, str]) -> PutKVConfig | DeleteKVConfig:
