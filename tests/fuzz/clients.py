@@ -209,7 +209,10 @@ class Clients:
         return body in self._handled
 
     async def read_lite(self, body: bytes) -> bool:
-        return body in {each.body for each in await self.lite.poll(POLL_SECONDS)}
+        try:
+            return body in {each.body for each in await self.lite.poll(POLL_SECONDS)}
+        except RocketMQError:  # of a start offset that was read before
+            return False
 
     async def read_popped(self, body: bytes) -> bool:
         try:
