@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import binascii
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from datetime import datetime
 from ipaddress import ip_address
 from typing import Final, Literal, cast
@@ -28,7 +28,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.address import parse_address
 from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.model.names import check_topic
+from rocketmq_aio.model.names import LMQ_PREFIX, check_topic
 from rocketmq_aio.model.timestamps import EPOCH, millis_of
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult
@@ -290,11 +290,9 @@ class MessageAdmin:
         while at < last:
             count = min(READ_AT_ONCE, last - at)
             body, response = await self._search.pull(queue, at, count, expression)
-            for record in records(body):
-                stored = stored_message(record, queue.broker_name)
-                for message in decode_record(record, stored.queue):
-                    if at <= message.queue_offset < last:
-                        yield self._renamed(message)
+            for message in _read(body, queue, response.offset_delta or 0):
+                if at <= message.queue_offset < last:
+                    yield self._renamed(message)
             if response.next_begin_offset <= at:
                 return  # the queue has been truncated or deleted meanwhile
             at = response.next_begin_offset
@@ -381,6 +379,18 @@ class MessageAdmin:
             return str(ip_address(ip)) in await self._resolver.resolve(host, port)
         except (ValueError, OSError):  # ValueError: no host has such a name
             return False
+
+
+def _read(body: bytes, queue: MessageQueue, delta: int) -> Iterator[MessageExt]:
+    """Yield the messages of a pull from *queue*, with their offsets in it."""
+    for record in records(body):
+        source = queue
+        if not queue.topic.startswith(LMQ_PREFIX):  # those are stored in other topics
+            topic = stored_message(record, queue.broker_name).topic  # with the namespace
+            source = MessageQueue(topic, queue.broker_name, queue.queue_id)
+        for message in decode_record(record, source):
+            message.queue_offset += delta  # of a static topic
+            yield message
 
 
 def read_offset_id(text: str) -> tuple[str, int]:

@@ -297,6 +297,8 @@ async def test_every_kind_of_consumer_reads_a_light_message_queue(
         await consumer.commit(queue, 2)
         (queue_of_shared,) = await consumer.message_queues(f"{light}-shared")
         assert await consumer.max_offset(queue_of_shared) == 2
+    read = [each async for each in admin.messages.read(light)]
+    fifth = await admin.messages.by_offset(queue, 5)
     config = LitePullConfig(start_from="earliest")
     async with LitePullConsumer(group, namesrv=cluster.namesrv, config=config) as lite:
         await lite.subscribe(light)
@@ -319,6 +321,10 @@ async def test_every_kind_of_consumer_reads_a_light_message_queue(
     assert [(each.queue, each.queue_offset) for each in first.messages] == [
         (queue, number) for number in range(9)
     ]
+    assert [(each.queue, each.queue_offset, each.body) for each in read] == [
+        (queue, number, body) for number, body in enumerate(bodies)
+    ]
+    assert fifth.body == bodies[5]
     assert [each.body for each in first.messages] == bodies
     assert [each.body for each in later.messages] == bodies[5:]
     assert [each.body for each in polled] == bodies[2:]

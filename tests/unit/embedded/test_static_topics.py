@@ -117,6 +117,18 @@ async def test_a_moved_queue_keeps_its_messages_and_continues_at_the_next_block(
         assert await reader.max_offset(QUEUE) == 20_002
 
 
+async def test_an_admin_client_reads_logical_offsets() -> None:
+    async with static_topic() as (_, admin, producer, _):
+        before = await send_some(producer, 3)
+        await admin.static_topics.remap(TOPIC, brokers=["broker-b"])
+        after = await send_some(producer, 2)
+        found = [each async for each in admin.messages.read(QUEUE)]
+        last = await admin.messages.by_offset(QUEUE, after[1])
+
+        assert [each.queue_offset for each in (*found, last)] == [*before, *after, after[1]]
+        assert {each.queue for each in found} == {QUEUE}
+
+
 async def test_commits_of_a_moved_queue_are_logical_offsets() -> None:
     async with static_topic() as (_, admin, producer, reader):
         await send_some(producer, 3)
