@@ -17,12 +17,13 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.time_search import TimeSearch
 from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.names import LMQ_PREFIX
 from rocketmq_aio.model.properties import INNER_NUM
 from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION, ResponseCode
 from rocketmq_aio.protocol.header import queue_fields, read_header
-from rocketmq_aio.protocol.record import stored_message
+from rocketmq_aio.protocol.record import light_offset, stored_message
 from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
 
 TOOLS: Final = "TOOLS_CONSUMER"  # a group that exists on all brokers
@@ -69,7 +70,7 @@ class OffsetSearch:
             messages = [
                 each
                 for record in records(body)
-                for each in store_times(stored_message(record, queue.broker_name), delta)
+                for each in store_times(_stored_in(queue, record), delta)
                 if each[0] >= offset
             ]
             if messages:
@@ -110,6 +111,14 @@ def records(body: bytes) -> Iterator[bytes]:
             raise CodecError("message size", at, f"{size} of {len(body) - at} bytes left")
         yield body[at : at + size]
         at += size
+
+
+def _stored_in(queue: MessageQueue, record: bytes) -> MessageExt:
+    """Return *record* as stored, with its offset in *queue*."""
+    stored = stored_message(record, queue.broker_name)
+    if queue.topic.startswith(LMQ_PREFIX) and stored.topic != queue.topic:
+        stored.queue_offset = light_offset(stored, queue.topic)
+    return stored
 
 
 def store_times(stored: MessageExt, delta: int) -> Iterator[tuple[int, int]]:

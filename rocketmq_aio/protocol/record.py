@@ -126,7 +126,7 @@ def _decode_light(data: bytes, queue: MessageQueue, limit: int) -> Decoded:
             some, fault = _decode_records(record.data, stored, room)
             if topic != queue.topic:  # else it was sent to the queue itself
                 for message in some:
-                    message.queue_offset = _light_offset(message, queue.topic)
+                    message.queue_offset = light_offset(message, queue.topic)
         except CodecError as error:
             return messages, type(error)(error.field, at, error.reason)
         if fault is not None:
@@ -139,7 +139,8 @@ def _decode_light(data: bytes, queue: MessageQueue, limit: int) -> Decoded:
     return messages, None
 
 
-def _light_offset(message: MessageExt, name: str) -> int:
+def light_offset(message: MessageExt, name: str) -> int:
+    """Return the offset of *message* in the light queue *name*; CodecError if it has none."""
     names, offsets = message.property(LMQ_NAMES) or "", message.property(LMQ_OFFSETS) or ""
     for each, offset in zip(names.split(","), offsets.split(","), strict=False):
         if each == name and _QUEUE_OFFSET_TEXT.fullmatch(offset):

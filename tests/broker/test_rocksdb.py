@@ -299,6 +299,7 @@ async def test_every_kind_of_consumer_reads_a_light_message_queue(
         assert await consumer.max_offset(queue_of_shared) == 2
     read = [each async for each in admin.messages.read(light)]
     fifth = await admin.messages.by_offset(queue, 5)
+    since = [each async for each in admin.messages.read(light, begin=fifth.store_time)]
     config = LitePullConfig(start_from="earliest")
     async with LitePullConsumer(group, namesrv=cluster.namesrv, config=config) as lite:
         await lite.subscribe(light)
@@ -325,6 +326,9 @@ async def test_every_kind_of_consumer_reads_a_light_message_queue(
         (queue, number, body) for number, body in enumerate(bodies)
     ]
     assert fifth.body == bodies[5]
+    assert [each.body for each in since] == [
+        each.body for each in read if each.store_time >= fifth.store_time
+    ]
     assert [each.body for each in first.messages] == bodies
     assert [each.body for each in later.messages] == bodies[5:]
     assert [each.body for each in polled] == bodies[2:]
