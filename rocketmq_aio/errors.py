@@ -17,6 +17,7 @@ from rocketmq_aio.model.errors import (
     PayloadError as PayloadError,
     RocketMQError as RocketMQError,
     shown as shown,
+    text_of as text_of,
 )
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue, SendResult

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol, cast, overload, runtime_checka
 
 import msgspec
 
-from rocketmq_aio.model.errors import ConfigError, PayloadError
+from rocketmq_aio.model.errors import ConfigError, PayloadError, text_of
 
 if sys.version_info >= (3, 13):
     from typing import TypeVar
@@ -178,11 +178,11 @@ def decode_with(codec: Codec, body: bytes) -> Any:  # noqa: ANN401 - see Codec
 
 
 def _fault(codec: object, error: BaseException) -> PayloadError:
-    kind = type(error).__name__
     try:
-        return PayloadError(repr(codec), f"{kind}: {error}")
-    except Exception:  # noqa: BLE001 - raised by code of the application for its texts
-        return PayloadError(type(codec).__name__, kind)
+        name = repr(codec)
+    except Exception:  # noqa: BLE001 - of the application
+        name = type(codec).__name__
+    return PayloadError(name, text_of(error))
 
 
 def _pack(value: object) -> bytes:

@@ -14,6 +14,15 @@ def shown(text: str | None) -> str:
     return cleaned if len(text) <= REMARK_SHOWN else cleaned + "..."
 
 
+def text_of(error: BaseException) -> str:
+    """Return type and message of what the application raised; only the type if it has no text."""
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}"
+    except Exception:  # noqa: BLE001 - of the application, too
+        return kind
+
+
 class CopyableException(Exception):  # noqa: N818 - also of those that are no errors
     """Base of exceptions that can be copied and pickled, whatever their constructors take."""
 

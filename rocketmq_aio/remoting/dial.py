@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
-from rocketmq_aio.errors import ConfigError, NotConnectedError
+from rocketmq_aio.errors import ConfigError, NotConnectedError, text_of
 from rocketmq_aio.model.address import parse_address
 from rocketmq_aio.remoting.connection import Connection
 from rocketmq_aio.remoting.waiters import WaiterQueue
@@ -93,7 +93,7 @@ class Dialer:
         try:
             mapped = self._mapper(address)
         except APPLICATION_ERRORS as error:
-            reason = f"address_mapper raised {type(error).__name__}: {error}"
+            reason = f"address_mapper raised {text_of(error)}"
             raise NotConnectedError(address, reason) from error
         if not isinstance(mapped, str):
             reason = f"address_mapper returned {mapped!r}, expected host:port"

@@ -379,6 +379,9 @@ def test_a_custom_codec_whose_texts_raise_raises_a_payload_error() -> None:
             raise LookupError
 
     class Failing:
+        def __repr__(self) -> str:
+            raise LookupError
+
         def encode(self, value: object) -> bytes:
             raise MuteError
 

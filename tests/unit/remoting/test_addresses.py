@@ -154,7 +154,12 @@ async def test_the_address_mapper_replaces_the_address_of_a_broker() -> None:
     assert asked_for == ["10.1.2.3:10911"]
 
 
-@pytest.mark.parametrize("mapped", [None, 5, "nowhere", LookupError("unknown")])
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise LookupError
+
+
+@pytest.mark.parametrize("mapped", [None, 5, "nowhere", LookupError("unknown"), MuteError()])
 async def test_a_mapper_that_fails_fails_the_request_and_nothing_else(mapped: object) -> None:
     def mapper(address: str) -> str:
         if address.startswith("127."):

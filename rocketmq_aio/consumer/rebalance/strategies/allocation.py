@@ -12,7 +12,7 @@ from typing import cast
 from rocketmq_aio.config.consumer import AllocateStrategy
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragely
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.errors import ConfigError, text_of
 from rocketmq_aio.model.values import MessageQueue
 
 
@@ -42,7 +42,7 @@ def in_namespace(strategy: AllocateStrategy, outer: Callable[[str], str]) -> All
     try:
         return cast(AllocateStrategy, adapt(outer))
     except APPLICATION_ERRORS as error:
-        reason = f"its in_namespace() raised {error!r}"
+        reason = f"its in_namespace() raised {text_of(error)}"
         raise ConfigError("allocate", strategy_name(strategy), reason) from error
 
 
@@ -70,7 +70,9 @@ def allocate(
     except ConfigError:
         raise
     except APPLICATION_ERRORS as error:
-        raise ConfigError("allocate", strategy_name(strategy), f"it raised {error!r}") from error
+        raise ConfigError(
+            "allocate", strategy_name(strategy), f"it raised {text_of(error)}"
+        ) from error
     _check(strategy, given, offered)
     return given
 

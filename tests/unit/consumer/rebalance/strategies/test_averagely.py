@@ -214,6 +214,17 @@ def broken(*_: object) -> list[MessageQueue]:
     raise ZeroDivisionError("no rooms")
 
 
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise LookupError
+
+    __repr__ = __str__
+
+
+def mute(*_: object) -> list[MessageQueue]:
+    raise MuteError
+
+
 def cancelled(*_: object) -> list[MessageQueue]:
     raise asyncio.CancelledError
 
@@ -226,7 +237,8 @@ def cancelled(*_: object) -> list[MessageQueue]:
         (junk, "no queue of the topic"),
         (nested, "no queue of the topic"),
         (nothing, "raised TypeError"),
-        (broken, r"raised ZeroDivisionError\('no rooms'\)"),
+        (broken, "raised ZeroDivisionError: no rooms"),
+        (mute, "raised MuteError"),
         (cancelled, "raised CancelledError"),
     ],
 )
