@@ -35,7 +35,8 @@ class _StopSignals:
                 self._replaced[number] = signal.signal(number, self._handle)
 
     def remove(self, listener: Callable[[], object]) -> None:
-        self._listeners.remove(listener)
+        if listener in self._listeners:  # not one of the parent, in a forked child
+            self._listeners.remove(listener)
         if not self._listeners:
             self._restore()
 

@@ -118,3 +118,20 @@ def test_a_forked_process_has_the_original_handlers() -> None:
 
     assert child.exitcode == -signal.SIGTERM
     assert reported == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12
+def test_a_block_of_the_parent_ends_in_a_forked_process() -> None:
+    inherited = stop_signals(lambda: None)
+
+    def end_both() -> None:
+        with stop_signals(lambda: None):
+            pass
+        inherited.__exit__(None, None, None)
+
+    with inherited:
+        child = get_context("fork").Process(target=end_both)
+        child.start()
+        child.join(15)
+
+    assert child.exitcode == 0
