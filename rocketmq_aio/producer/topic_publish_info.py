@@ -248,7 +248,7 @@ class TopicPublishTable:
         routes = self._instance.routes
         own = routes.known(topic)
         if own is not None and own.publish_queues:  # a client that shares the routes fetched it
-            return RouteNotFoundError(topic, "its brokers had no master until the deadline")
+            return RouteNotFoundError(topic, "its route to a master came after the deadline")
         route = own or routes.known(self._config.template_topic)
         if route is not None and not route.publish_queues:
             return RouteNotFoundError(topic, why_unwritable(route))
