@@ -41,6 +41,8 @@ RETRYABLE_CODES: Final = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
+INVALID_PARAMETER: Final = 29
+UNKNOWN_QUEUE: Final = "request queueId["  # how the remark about a queue begins
 # Rejections of the request itself: another attempt ends the same way.
 FINAL_KINDS: Final = (SubscriptionError, OffsetIllegalError)
 
@@ -65,7 +67,9 @@ class RetryState:
         if not isinstance(outcome, BackoffError):
             self.failed.add(self.request.target.broker_name)
         self._attempts.append(_attempt(self.request.target.address, outcome, started))
-        return is_retryable(outcome)
+        # Another queue may exist: the topic has fewer than its route said.
+        elsewhere = not self.request.fixed and is_unknown_queue(outcome)
+        return elsewhere or is_retryable(outcome)
 
     def pause(self) -> float:
         """Return the seconds to wait before the next attempt at a broker that was tried."""
@@ -84,6 +88,13 @@ def is_retryable(error: RocketMQError) -> bool:
         final = isinstance(error, FINAL_KINDS) or is_about_account(error)
         return error.code in RETRYABLE_CODES and not final
     return isinstance(error, NO_RESPONSE)
+
+
+def is_unknown_queue(outcome: RocketMQError | SendResult) -> bool:
+    """Whether a broker from 5.3.2 rejected the queue; older ones respond `SYSTEM_ERROR`."""
+    if not isinstance(outcome, BrokerError) or outcome.code != INVALID_PARAMETER:
+        return False
+    return (outcome.remark or "").startswith(UNKNOWN_QUEUE)
 
 
 def may_have_stored(error: BaseException) -> bool:

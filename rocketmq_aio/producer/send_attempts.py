@@ -22,7 +22,7 @@ from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import SendResult, SendStatus
 from rocketmq_aio.producer.compression import CompressionPool
 from rocketmq_aio.producer.fault_strategy import FaultStrategy
-from rocketmq_aio.producer.retry import RetryState, never_sent
+from rocketmq_aio.producer.retry import RetryState, is_unknown_queue, never_sent
 from rocketmq_aio.producer.send_request import SEND, SendRequest
 from rocketmq_aio.producer.topic_publish_info import TopicPublishInfo
 from rocketmq_aio.protocol.codes import ResponseCode
@@ -131,8 +131,6 @@ class SendAttempts:
         state = RetryState(request)
         attempts_left = self._retries
         while self._should_retry(state, outcome, started, deadline):
-            if _has_moved(outcome):
-                self._routes.invalidate(request.topic)
             attempts_left -= not isinstance(outcome, self._uncounted)
             if attempts_left < 0:
                 break
@@ -163,6 +161,8 @@ class SendAttempts:
         deadline: float,
     ) -> bool:
         now = monotonic()
+        if _contradicts_route(outcome):
+            self._routes.invalidate(state.request.topic)
         # A broker responds to a reply when the requester has: only that may be late.
         is_late_reply = state.request.is_reply and isinstance(outcome, RequestTimeoutError)
         if not isinstance(outcome, SendResult) and not is_late_reply:
@@ -240,5 +240,6 @@ def _select_next(request: SendRequest, publish: TopicPublishInfo) -> bool:
     return request.target.broker_name not in request.failed_brokers
 
 
-def _has_moved(outcome: RocketMQError | SendResult) -> bool:
-    return isinstance(outcome, BrokerError) and outcome.code in MOVED
+def _contradicts_route(outcome: RocketMQError | SendResult) -> bool:
+    moved = isinstance(outcome, BrokerError) and outcome.code in MOVED
+    return moved or is_unknown_queue(outcome)

@@ -277,3 +277,32 @@ async def test_many_sends_without_a_master_share_route_requests(
         assert not any(await asyncio.gather(*sends))
 
         assert len(env.cluster.name_server.requests) - asked <= 1
+
+
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
+async def test_sends_to_queues_that_a_topic_no_longer_has_go_to_others(
+    monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    without_refreshes(monkeypatch)
+    async with open_producer(queues=8, version=version) as env:
+        await connected(env)
+        env.broker.delete_topic("orders")
+        env.broker.create_topic("orders", 2)
+
+        results = [await env.producer.send(ORDER) for _ in range(8)]
+
+        assert {result.queue.queue_id for result in results} == {0, 1}
+
+
+async def test_a_rejected_queue_of_a_key_has_the_route_requested_again() -> None:
+    async with open_producer(queues=8) as env:
+        await connected(env)
+        env.broker.delete_topic("orders")
+        env.broker.create_topic("orders", 1)
+        keyed = [Message("orders", b"-", sharding_key=str(number)) for number in range(8)]
+
+        async def send_all() -> None:
+            for each in keyed:
+                await env.producer.send(each)
+
+        await until_done(lambda: succeeds(send_all()))
