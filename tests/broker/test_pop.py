@@ -278,6 +278,22 @@ async def close_returns_messages_that_were_not_received(place: Place) -> None:
         await consumer.ack(rest)
 
 
+async def a_reset_delivers_messages_in_flight_again(place: Place) -> None:
+    await place.send(numbers(8))
+    async with place.popping() as consumer, AdminClient(namesrv=place.namesrv) as admin:
+        before = await received(consumer, 8)
+        await admin.offsets.reset(place.group, place.topic, "earliest")
+        again = await received(consumer, 8)
+        await consumer.ack(before)
+        await consumer.ack(again)
+
+        assert bodies(again) == bodies(before)
+        assert {each.reconsume_times for each in again} == {0}
+        await admin.offsets.skip(place.group, place.topic)
+        await place.send(["9"])
+        assert bodies(await received(consumer, 1)) == ["9"]
+
+
 async def the_broker_lists_the_member(place: Place) -> None:
     async with place.popping() as consumer:
         client = consumer.client
@@ -299,6 +315,7 @@ SCENARIOS: Final = [
     an_orderly_queue_waits_for_acknowledgements_and_counts_deliveries,
     selectors_filter_popped_messages,
     close_returns_messages_that_were_not_received,
+    a_reset_delivers_messages_in_flight_again,
     the_broker_lists_the_member,
 ]
 

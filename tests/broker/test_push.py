@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from rocketmq_aio import (
+    AdminClient,
     BatchContext,
+    ConsumerEvent,
     JSONCodec,
     LocalFileOffsetStore,
     Message,
@@ -263,6 +265,30 @@ async def test_topics_can_be_changed_at_run_time(
         await send(namesrv, other, ["2"])
         await handled.have(2)
         assert {queue.topic for queue in consumer.assignment()} <= {other, f"%RETRY%{group}"}
+
+    assert handled.bodies() == ["1", "2"]
+
+
+async def test_consumption_waits_while_a_topic_may_not_be_read(
+    namesrv: str, topic: str, group: str
+) -> None:
+    handled, events = Notes(), list[str]()
+
+    def note(event: ConsumerEvent) -> None:
+        events.append(type(event).__name__)
+
+    async with (
+        AdminClient(namesrv=namesrv) as admin,
+        pushing(namesrv, group, topic, handled, arguments={"on_event": note}),
+    ):
+        await send(namesrv, topic, ["1"])
+        await handled.have(1)
+        await admin.topics.update(topic, perm="W")
+        await send(namesrv, topic, ["2"])
+        await until(lambda: "PullFailed" in events, "a refused pull", 30)
+        assert handled.bodies() == ["1"]
+        await admin.topics.update(topic, perm="RW")
+        await handled.have(2)
 
     assert handled.bodies() == ["1", "2"]
 
