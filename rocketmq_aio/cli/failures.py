@@ -72,6 +72,16 @@ PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception)): (.+)$
 SOURCE_WAY_OUT: Final = re.compile(r"\bset failOnDataLoss=false\b")
 # Errors that a pipeline raises in a job.
 JOB_ERROR: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+# The message of an exception of Java, in an error of py4j or of a stream, and of its causes.
+JVM_ERROR: Final = re.compile(
+    r"\AAn error occurred while calling .*\n: (.+)"
+    r"|\A\[STREAM_FAILED\] Query \[.*\] terminated with exception: (.+)"
+)
+JVM_CAUSE: Final = re.compile(r"^Caused by: (.+)", re.MULTILINE)
+JVM_NOISE: Final = re.compile(  # names of classes and conditions, and the SQL state
+    r"^(?:[\w$]+\.)+[\w$]+: (?=.)|^\[[A-Z_.]+\] | SQLSTATE: \w+|\.$"
+)
+JOB_ABORTED: Final = "Job aborted"  # a message that contains the one of the cause
 # Common conditions of Spark -> pattern of the name in its message, and our message.
 CONDITION: Final = re.compile(
     r"\[([A-Z_]+)(?:\.[A-Z_]+)?\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE
@@ -147,8 +157,29 @@ def _first_line(error: BaseException) -> str:
     if raised and type(error).__module__.startswith(("pyspark", "py4j")):
         kind, text = raised[-1]
         text = text if kind.endswith("Error") else f"{kind}: {text}"
+    elif message := _jvm_message(error):
+        text = message
     line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     return SECRETS.sub(r"\1\2***", shown(line))
+
+
+def _jvm_message(error: BaseException) -> str | None:
+    """Return the message and the first cause of an error of the JVM; None: it is another one."""
+    if (found := JVM_ERROR.search(str(error))) is None:
+        return None
+    # Errors of streams have their trace in this attribute only.
+    trace = f"{error}\n{getattr(error, '_stackTrace', '')}"
+    message = _without_noise(found[1] or found[2])
+    causes = [_without_noise(each) for each in JVM_CAUSE.findall(trace)]
+    if causes and message.startswith(JOB_ABORTED):
+        return causes[-1]
+    return message if not causes or causes[-1] in message else f"{message}: {causes[-1]}"
+
+
+def _without_noise(message: str) -> str:
+    while (shorter := JVM_NOISE.sub("", message)) != message:
+        message = shorter
+    return message
 
 
 def _spark_condition(text: str) -> str | None:

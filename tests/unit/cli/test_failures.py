@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, StreamingQueryException
 
 from rocketmq_aio.cli import pipelines
 from rocketmq_aio.cli.failures import OPTIONS, ExitCode, exit_code, format_error
@@ -49,6 +50,62 @@ def test_the_options_named_in_errors_exist() -> None:
     named = {name for text in OPTIONS.values() for name in re.findall(r"--[\w-]+", text)}
 
     assert named <= known
+
+
+@pytest.mark.parametrize(
+    ("first", "causes", "expected"),
+    [
+        (
+            "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows "
+            "to file:/data/out. SQLSTATE: 58030",
+            [
+                "org.apache.parquet.util.AutoCloseables$CloseException: Unable to close",
+                "org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device",
+                "java.io.IOException: No space left on device",
+            ],
+            "Task failed while writing rows to file:/data/out: No space left on device",
+        ),
+        (
+            "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 4 "
+            "times, most recent failure: Lost task 0.3: java.io.IOException: Mkdirs failed to "
+            "create file:/proc/a",
+            ["java.io.IOException: Mkdirs failed to create file:/proc/a"],
+            "Mkdirs failed to create file:/proc/a",
+        ),
+        (
+            'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "foo"',
+            [],
+            'No FileSystem for scheme "foo"',
+        ),
+        (
+            "java.lang.RuntimeException: java.lang.ClassNotFoundException: Class a.S3 not found",
+            ["java.lang.ClassNotFoundException: Class a.S3 not found"],
+            "Class a.S3 not found",
+        ),
+        ("java.lang.NullPointerException", [], "java.lang.NullPointerException"),
+    ],
+)
+def test_an_error_of_the_jvm_has_its_message_and_its_cause(
+    first: str, causes: list[str], expected: str
+) -> None:
+    trace = "".join(f"\n\tat a.B.c(B.scala:1)\nCaused by: {each}" for each in causes)
+    suppressed = "\n\tSuppressed: java.io.IOException: other\n\tCaused by: java.io.IOException: x"
+    called = f"An error occurred while calling o42.save.\n: {first}{trace}{suppressed}\n"
+
+    assert format_error(Py4JError(called)) == expected
+
+
+def test_a_failed_stream_has_the_message_and_the_cause_of_its_error() -> None:
+    error = StreamingQueryException(
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [TASK_WRITE_FAILED] "
+        "Task failed while writing rows to file:/data/out. SQLSTATE: 58030 SQLSTATE: XXKST\n"
+        "=== Streaming Query ===\nIdentifier: 1"
+    )
+    error._stackTrace = "x\nCaused by: java.io.IOException: No space left on device\n\tat a.b(c)"  # type: ignore[attr-defined]
+
+    assert format_error(error) == (
+        "Task failed while writing rows to file:/data/out: No space left on device"
+    )
 
 
 def test_an_error_wrapped_by_spark_is_unwrapped() -> None:
