@@ -535,6 +535,28 @@ def test_both_queries_start_at_the_start_of_the_first_run(
     assert [bytes(row.body) for row in bad] == [b"{"]
 
 
+def test_a_batch_that_a_killed_run_wrote_is_neither_repeated_nor_missing(
+    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    settings = IngestSettings(
+        connection=connection,
+        selection=Selection(topics=(topic,)),
+        target=Target(path=str(tmp_path / "out")),
+        checkpoint=str(tmp_path / "checkpoint"),
+        once=True,
+    )
+    write_messages(connection.name_server, topic, ["a", "b"])
+    ingest(pipelines, settings)
+    # As after a kill before Spark noted that the sink has the batch.
+    shutil.rmtree(tmp_path / "checkpoint" / "messages" / "commits")
+    write_messages(connection.name_server, topic, ["c"])
+
+    summary = ingest(pipelines, settings)
+
+    assert (summary.rows, summary.offsets, summary.problems) == (1, 1, ())
+    assert pipelines.read.parquet(str(tmp_path / "out")).count() == 3
+
+
 def test_a_stopped_ingest_ends_between_two_batches(
     pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
 ) -> None:

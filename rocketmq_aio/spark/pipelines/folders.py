@@ -28,6 +28,14 @@ def has_sink_log(spark: SparkSession, path: str) -> bool:
     return _list_files(spark, below(path, SINK_LOG)) is not None
 
 
+def last_batch(spark: SparkSession, log: str) -> int:
+    """Return the highest batch in *log*, a folder of Spark with a file for each; -1: none."""
+    found = _list_files(spark, log)
+    paths = [] if found is None else found.inputFiles()
+    names = (path.rpartition("/")[2] for path in paths)
+    return max((int(each) for each in names if each.isdigit()), default=-1)
+
+
 def claim(spark: SparkSession, path: str, owner: str) -> bool:
     """Register *owner* as a writer of the folder *path*; return whether it is the only one.
 

@@ -27,6 +27,7 @@ from rocketmq_aio.spark.pipelines.folders import (
     claim,
     has_files,
     has_sink_log,
+    last_batch,
     read_text,
     write_text,
 )
@@ -140,7 +141,8 @@ def ingest(
     if dry_run:
         return _dry_run(settings, began)
     check_targets(spark, settings)
-    read = BatchSums()  # of the query of good rows: both read all messages
+    # Of the query of good rows: both read all messages.
+    read = BatchSums(last_batch(spark, _offset_log(settings, GOOD_NAME)))
     interrupted = _wait_for_end(_start_queries(spark, settings), read, stop, report)
     return _summarize(settings, read, began, interrupted=interrupted)
 
@@ -194,7 +196,11 @@ def check_targets(spark: SparkSession, settings: IngestSettings) -> None:
 
 def _is_new(spark: SparkSession, settings: IngestSettings, name: str) -> bool:
     """Return whether the query *name* has planned no batch, and so has written nothing."""
-    return not has_files(spark, below(below(settings.checkpoint, name), "offsets"))
+    return last_batch(spark, _offset_log(settings, name)) < 0
+
+
+def _offset_log(settings: IngestSettings, name: str) -> str:
+    return below(below(settings.checkpoint, name), "offsets")
 
 
 def _check_folder(
@@ -303,18 +309,21 @@ def _wait_for_end(
     with ExitStack() as stopping:  # stops every query, even if one raises or is interrupted
         for query in queries:
             stopping.callback(_stop_query, query)
-        while not stopped and any(q.isActive for q in queries) and not any(map(_failed, queries)):
-            _update(queries[0], read, report)
-            time.sleep(POLL_SECONDS)
-            stopped = stop()
+        try:
+            while not stopped and any(q.isActive for q in queries) and not _any_failed(queries):
+                _update(queries[0], read, report)
+                time.sleep(POLL_SECONDS)
+                stopped = stop()
+        finally:
+            _stop_between_batches(queries)
     _update(queries[0], read, report)
     for query in queries:
         query.awaitTermination()  # raises the error of the query
     return stopped
 
 
-def _failed(query: StreamingQuery) -> bool:
-    return not query.isActive and query.exception() is not None
+def _any_failed(queries: Iterable[StreamingQuery]) -> bool:
+    return any(not each.isActive and each.exception() is not None for each in queries)
 
 
 def _update(query: StreamingQuery, read: BatchSums, report: Report) -> None:
@@ -323,11 +332,24 @@ def _update(query: StreamingQuery, read: BatchSums, report: Report) -> None:
 
 
 def _stop_query(query: StreamingQuery) -> None:
-    """Stop a query after its batch, or after `STOP_SECONDS`."""
-    deadline = time.monotonic() + STOP_SECONDS
-    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+    if query.isActive:
+        query.stop()
+
+
+def _stop_between_batches(queries: Iterable[StreamingQuery]) -> None:
+    """Stop each query after its batch; those in a batch after `STOP_SECONDS` keep running."""
+    deadline, running = time.monotonic() + STOP_SECONDS, list(queries)
+    while running := [each for each in running if not _stopped_if_idle(each)]:
+        if time.monotonic() >= deadline:
+            return
         time.sleep(POLL_SECONDS)
-    query.stop()
+
+
+def _stopped_if_idle(query: StreamingQuery) -> bool:
+    if query.isActive and query.status["isTriggerActive"]:
+        return False
+    _stop_query(query)
+    return True
 
 
 def _summarize(
@@ -355,12 +377,19 @@ def _summarize(
 
 
 class BatchSums:
-    """Adds up each batch once; call `add` often, because Spark drops the progress of old ones."""
+    """Adds up each batch once; call `add` often, because Spark drops the progress of old ones.
 
-    def __init__(self) -> None:
+    A batch that an earlier run planned and that has no rows now is not added: that run wrote it and
+    was killed before Spark noted that, and sinks skip batches that they have.
+
+    :param planned: the last batch that an earlier run planned
+    """
+
+    def __init__(self, planned: int = -1) -> None:
         self.rows = 0
         self.bad = 0
         self._last = -1
+        self._planned = planned
         self._read: dict[Queue, list[Range]] = {}  # several for a queue that starts over
 
     def add(self, progress: Iterable[Any]) -> None:
@@ -368,6 +397,8 @@ class BatchSums:
         for each in progress:
             if RAN in each.durationMs and each.batchId > self._last and each.sources:
                 self._last = each.batchId
+                if each.sources[0].numInputRows == 0 and each.batchId <= self._planned:
+                    continue
                 self._add_batch(each.sources[0], each.observedMetrics.get(OBSERVED))
 
     def _add_batch(self, source: Any, counts: Any) -> None:  # noqa: ANN401 - Spark's objects

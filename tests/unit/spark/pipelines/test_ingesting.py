@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -122,7 +123,11 @@ class Folders:
         self.tables: dict[str, dict[str, str]] = {}
         self.texts: dict[str, str] = {}
         self.owners: dict[str, set[str]] = {}
-        for name in ("has_files", "has_sink_log", "read_text", "write_text", "claim"):
+        self.planned: set[str] = set()
+        for name in (
+            *("has_files", "has_sink_log", "last_batch"),
+            *("read_text", "write_text", "claim"),
+        ):
             monkeypatch.setattr(ingesting, name, getattr(self, name))
         monkeypatch.setattr(ingesting, "_has_rows", lambda *_: self.rows)
         monkeypatch.setattr(
@@ -134,6 +139,9 @@ class Folders:
 
     def has_sink_log(self, _: object, path: str) -> bool:
         return path in self.logs
+
+    def last_batch(self, _: object, path: str) -> int:
+        return 0 if path in self.planned else -1
 
     def read_text(self, _: object, path: str) -> str | None:
         return self.texts.get(path)
@@ -147,7 +155,7 @@ class Folders:
 
     def plan_batch(self, *names: str) -> None:
         """Mark the queries *names* as having planned a batch."""
-        self.files |= {f"/checkpoint/{name}/offsets" for name in names}
+        self.planned |= {f"/checkpoint/{name}/offsets" for name in names}
 
 
 @pytest.fixture
@@ -172,7 +180,7 @@ def test_a_query_with_a_planned_batch_continues_in_its_folder(folders: Folders) 
     folders.files |= {"/data", "/bad"}
     folders.plan_batch("messages", "bad")
     ingesting.check_targets(NO_SPARK, SETTINGS)
-    folders.files.remove("/checkpoint/bad/offsets")
+    folders.planned.remove("/checkpoint/bad/offsets")
 
     with pytest.raises(ConfigError) as refused:
         ingesting.check_targets(NO_SPARK, SETTINGS)
@@ -271,15 +279,73 @@ def test_the_folder_of_bad_rows_must_not_overlap_the_target(path: str) -> None:
         replace(SETTINGS, bad_rows=path)
 
 
+class Query:
+    """A streaming query that is in a batch until *idle* returns True."""
+
+    def __init__(self, idle: Callable[[], bool] = lambda: True) -> None:
+        self.isActive = True
+        self.recentProgress: list[Any] = []
+        self.stop = MagicMock(side_effect=self._stop)
+        self.awaitTermination = MagicMock()
+        self._idle = idle
+
+    @property
+    def status(self) -> dict[str, bool]:
+        return {"isTriggerActive": not self._idle()}
+
+    def _stop(self) -> None:
+        self.isActive = False
+
+
+def wait_for_end(*queries: Query) -> bool:
+    found = cast("Any", list(queries))
+    return ingesting._wait_for_end(found, BatchSums(), lambda: True, no_report)
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_an_interrupted_stop_stops_the_other_query(place: int) -> None:
-    queries = [MagicMock(isActive=True, status={"isTriggerActive": False}) for _ in range(2)]
+    queries = [Query(), Query()]
     queries[place].stop.side_effect = KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ingesting._wait_for_end(cast("Any", queries), BatchSums(), lambda: True, no_report)
+        wait_for_end(*queries)
 
     queries[1 - place].stop.assert_called_once()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_interrupt_during_a_stop_stops_the_queries_in_their_batches(place: int) -> None:
+    def interrupted() -> bool:
+        raise KeyboardInterrupt
+
+    queries = [Query(lambda: False), Query(lambda: False)]
+    queries[place]._idle = interrupted
+
+    with pytest.raises(KeyboardInterrupt):
+        wait_for_end(*queries)
+
+    assert [each.isActive for each in queries] == [False, False]
+
+
+def test_queries_are_stopped_after_their_own_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingesting, "POLL_SECONDS", 0.0)
+    slow = Query()
+    quick = Query()
+    slow._idle = lambda: not quick.isActive  # its batch ends after the other one was stopped
+
+    assert wait_for_end(slow, quick)
+
+    assert [each.stop.call_count for each in (slow, quick)] == [1, 1]
+
+
+def test_all_queries_have_one_deadline_for_their_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingesting, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(ingesting, "STOP_SECONDS", 0.0)
+    queries = [Query(lambda: False), Query(lambda: False)]
+
+    assert wait_for_end(*queries)
+
+    assert [each.isActive for each in queries] == [False, False]
 
 
 @pytest.mark.parametrize("once", [False, True])
@@ -331,6 +397,33 @@ def test_each_batch_is_added_once() -> None:
 
     assert (sums.rows, sums.bad) == (7, 1)
     assert sums.ranges == [Range("t", "b", 0, 2, 9)]
+
+
+def test_a_batch_that_the_target_had_before_the_run_is_not_counted() -> None:
+    again = progress(4, {"v": 1, "end": at(2)}, {"v": 1, "end": at(7)}, 0, 0)
+    later = progress(5, {"v": 1, "end": at(7)}, {"v": 1, "end": at(9)}, 2, 0)
+    sums = BatchSums(planned=4)
+
+    sums.add([again, later])
+
+    assert (sums.rows, sums.ranges) == (2, [Range("t", "b", 0, 7, 9)])
+
+
+def test_a_batch_that_is_written_again_is_counted() -> None:
+    again = progress(4, {"v": 1, "end": at(2)}, {"v": 1, "end": at(7)}, 3, 0)
+    sums = BatchSums(planned=4)
+
+    sums.add([again])
+
+    assert (sums.rows, sums.ranges) == (3, [Range("t", "b", 0, 2, 7)])
+
+
+def test_a_new_batch_without_rows_is_counted() -> None:
+    sums = BatchSums(planned=4)
+
+    sums.add([progress(5, {"v": 1, "end": at(2)}, {"v": 1, "end": at(7)}, 0, 0)])
+
+    assert (sums.rows, sums.ranges) == (0, [Range("t", "b", 0, 2, 7)])
 
 
 def test_a_batch_after_idle_progress_is_counted() -> None:
