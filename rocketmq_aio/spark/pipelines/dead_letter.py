@@ -264,8 +264,9 @@ class _Job:
         except StoppedError as error:
             if not error.started:
                 raise
-            problems = [f"{error}: run it again for the rest"]
-            summary = replace(summary, resent=growth.stored(), interrupted=True)
+            stored, found = growth.count()
+            problems = [f"{error}: {found}; run it again for the rest"]
+            summary = replace(summary, resent=stored or 0, interrupted=True)
         else:
             problems = [*copied.problems, *growth.problems(copied.sent)]
             summary = replace(summary, resent=copied.sent)

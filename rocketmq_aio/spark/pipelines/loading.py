@@ -139,9 +139,9 @@ def _send(
     except StoppedError as error:
         if not error.started:
             raise
-        stored = growth.stored()
-        problem = f"{error}: {stored} of {summary.rows} messages are stored"
-        return replace(summary, sent=stored, interrupted=True, problems=(problem,))
+        stored, found = growth.count()
+        problem = f"{error}: of {summary.rows} messages, {found}"
+        return replace(summary, sent=stored or 0, interrupted=True, problems=(problem,))
     problems = [] if DELAYS & set(rows.columns) else growth.problems(sent)
     if sent != summary.rows:
         problems.append(f"{settings.path}: {summary.rows} rows are there, {sent} were sent")

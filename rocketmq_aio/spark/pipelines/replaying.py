@@ -155,31 +155,34 @@ class _Replay:
 
     def send_all(self, stop: Callable[[], bool]) -> None:
         """Send in steps, at most at the rate, until all is sent or *stop* returns True."""
-        settings, rate = self._settings, self._settings.rate
+        settings = self._settings
         topics = settings.selection.topics if settings.to is None else (settings.to,)
         growth = TopicGrowth(settings.connection, topics)
         total = sum(each.size for each in self._ranges)
-        began = time.monotonic()
-        for step in split_ranges(self._ranges, rate or STEP_OFFSETS):
-            if stop():
-                self._interrupted = True
-                break
-            try:
-                self._copied += self._send(step)
-            except (*JOB_ERRORS, RocketMQError, KeyboardInterrupt):
-                # The error has the cause; the offsets to continue from are known here only.
-                offsets = json.dumps(nested(self._done))
-                warn("replay_stopped", sent=self._copied.sent, done_up_to=offsets)
-                raise
-            self._done.update({each.queue: each.end for each in step})
-            self._report("replaying", sum(each.size for each in self._done_ranges()), total)
-            if rate is not None:
-                _wait_until(began + self._copied.sent / rate, stop)
+        try:
+            self._send_steps(stop, total)
+        except (*JOB_ERRORS, RocketMQError, KeyboardInterrupt):
+            # The error has the cause; the offsets to continue from are known here only.
+            offsets = json.dumps(nested(self._done))
+            warn("replay_stopped", sent=self._copied.sent, done_up_to=offsets)
+            raise
         if self._interrupted:
             done = sum(each.size for each in self._done_ranges())
             rest = "start at done_up_to for the rest"
             self._problems.append(f"stopped after {done} of {total} offsets: {rest}")
         self._problems += [*self._copied.problems, *growth.problems(self._copied.sent)]
+
+    def _send_steps(self, stop: Callable[[], bool], total: int) -> None:
+        rate, began = self._settings.rate, time.monotonic()
+        for step in split_ranges(self._ranges, rate or STEP_OFFSETS):
+            if stop():
+                self._interrupted = True
+                return
+            self._copied += self._send(step)
+            self._done.update({each.queue: each.end for each in step})
+            self._report("replaying", sum(each.size for each in self._done_ranges()), total)
+            if rate is not None:
+                _wait_until(began + self._copied.sent / rate, stop)
 
     def _send(self, step: list[Range]) -> CopyCounts:
         settings = self._settings

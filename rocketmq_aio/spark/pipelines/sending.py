@@ -167,20 +167,23 @@ class TopicGrowth:
         """
         deadline = time.monotonic() + STORED_SECONDS
         while True:
-            try:
-                stored = self.stored()
-                found = f"{stored} are stored"
-            except RocketMQError as error:
-                stored, found = -1, f"the stored ones could not be counted: {error}"
-            if stored >= sent:
+            stored, found = self.count()
+            if stored is not None and stored >= sent:
                 return []
             if time.monotonic() >= deadline:
                 return [f"{', '.join(self._topics)}: {sent} messages were sent, {found}"]
             time.sleep(POLL_SECONDS)
 
-    def stored(self) -> int:
-        """Return by how many messages the topics have grown so far."""
-        return growth(self._before, end_offsets(self._connection, self._topics))
+    def count(self) -> tuple[int | None, str]:
+        """Return by how many messages the topics have grown so far, also as text.
+
+        None if the brokers do not answer.
+        """
+        try:
+            stored = growth(self._before, end_offsets(self._connection, self._topics))
+        except RocketMQError as error:
+            return None, f"the stored ones could not be counted: {error}"
+        return stored, f"{stored} are stored"
 
 
 def growth(before: Mapping[Queue, int], after: Mapping[Queue, int]) -> int:

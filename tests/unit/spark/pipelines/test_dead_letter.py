@@ -115,13 +115,17 @@ async def test_dead_letters_of_a_deleted_topic_do_not_stop_the_others(
 
 
 async def test_a_stopped_resend_counts_the_stored_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letter, "TopicGrowth", lambda *_: SimpleNamespace(stored=lambda: 2))
+    grown = SimpleNamespace(count=lambda: (2, "2 are stored"))
+    monkeypatch.setattr(dead_letter, "TopicGrowth", lambda *_: grown)
     async with FakeCluster(topics={"orders": 1}) as cluster:
         job = PartlyResent(NO_SPARK, settings_of(cluster), [], stopping)
         found = await to_thread.run_sync(job.resend, FOUND)
 
     assert (found.resent, found.interrupted) == (2, True)
-    assert found.problems == (*NOT_RESENT, "stopped while resending: run it again for the rest")
+    assert found.problems == (
+        *NOT_RESENT,
+        "stopped while resending: 2 are stored; run it again for the rest",
+    )
 
 
 @pytest.mark.parametrize("allowed", [False, True])

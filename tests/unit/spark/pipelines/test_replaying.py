@@ -70,6 +70,25 @@ def test_a_failed_replay_logs_the_offsets_to_continue_from(
     assert "sent=10" in warning
 
 
+def test_a_replay_interrupted_between_two_steps_logs_the_offsets_to_continue_from(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    ranges = [Range("orders", "broker-a", 0, 5, 25)]
+    monkeypatch.setattr(replaying, "TopicGrowth", NoGrowth)
+    monkeypatch.setattr(replaying, "split_ranges", lambda *_: [[ranges[0]._replace(end=15)]])
+    monkeypatch.setattr(replaying._Replay, "_send", lambda *_: CopyCounts(sent=10))
+    monkeypatch.setattr(replaying, "_wait_until", interrupted)
+    no_spark: Any = None
+    with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt):
+        replaying._Replay(no_spark, SETTINGS, ranges, no_report).send_all(bool)
+
+    (warning,) = [each for each in caplog.messages if "replay_stopped" in each]
+    assert '{"orders": {"broker-a": {"0": 15}}}' in warning.replace("\\", "")
+
+
 @pytest.mark.parametrize(
     ("steps", "interrupted", "problems"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +12,13 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.spark.offsets import Queue, Range
 from rocketmq_aio.spark.options.source_options import Connection
-from rocketmq_aio.spark.pipelines import exporting, loading
+from rocketmq_aio.spark.pipelines import dead_letter, exporting, loading, sending
+from rocketmq_aio.spark.pipelines.dead_letter import DeadLetterSettings, DeadLetterSummary
 from rocketmq_aio.spark.pipelines.exporting import ExportSettings, export
-from rocketmq_aio.spark.pipelines.loading import LoadSettings, load
+from rocketmq_aio.spark.pipelines.loading import LoadSettings, LoadSummary, load
 from rocketmq_aio.spark.pipelines.progress import StoppedError, watch_jobs
 from rocketmq_aio.spark.pipelines.selection import Selection
 from rocketmq_aio.spark.pipelines.summary import no_report
@@ -171,24 +172,71 @@ def test_the_summary_of_a_stopped_export_names_the_step(
     [
         ("counting", True, 0, "stopped while counting: nothing is sent"),
         ("sending", False, 0, "stopped before sending: nothing is sent"),
-        ("sending", True, 4, "stopped while sending: 4 of 9 messages are stored"),
+        ("sending", True, 4, "stopped while sending: of 9 messages, 4 are stored"),
     ],
 )
 def test_the_summary_of_a_stopped_load_counts_stored_messages(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    step: str,
-    started: bool,
-    sent: int,
-    expected: str,
+    monkeypatch: pytest.MonkeyPatch, step: str, started: bool, sent: int, expected: str
 ) -> None:
+    ends = iter([3, 7])
+    monkeypatch.setattr(sending, "end_offsets", lambda *_: {("orders", "a", 0): next(ends)})
+
+    summary = stopped_load(monkeypatch, step, started=started)
+
+    assert (summary.interrupted, summary.sent, summary.problems) == (True, sent, (expected,))
+
+
+def test_a_stopped_load_has_a_summary_while_brokers_do_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sending, "end_offsets", ends_of_a_broker_that_dies())
+
+    summary = stopped_load(monkeypatch, "sending")
+
+    assert (summary.interrupted, summary.rows, summary.sent) == (True, 9, 0)
+    assert summary.problems == (
+        "stopped while sending: of 9 messages, the stored ones could not be counted: away",
+    )
+
+
+def stopped_load(
+    monkeypatch: pytest.MonkeyPatch, step: str, *, started: bool = True
+) -> LoadSummary:
+    """Stop a load of nine rows."""
     files = SimpleNamespace(columns=["body"], count=lambda: 9, sparkSession=None)
     monkeypatch.setattr(loading, "_read_files", lambda *_: files)
     monkeypatch.setattr(loading, "map_columns", lambda files, _: files)
-    monkeypatch.setattr(loading, "TopicGrowth", lambda *_: SimpleNamespace(stored=lambda: 4))
     monkeypatch.setattr(loading, "watch_jobs", stopping_at(step, started=started))
+    return load(NO_SPARK, LoadSettings(connection=CONNECTION, topic="orders", path="/files"))
 
-    settings = LoadSettings(connection=CONNECTION, topic="orders", path=str(tmp_path))
-    summary = load(NO_SPARK, settings)
 
-    assert (summary.interrupted, summary.sent, summary.problems) == (True, sent, (expected,))
+def ends_of_a_broker_that_dies() -> Callable[..., dict[Queue, int]]:
+    """Return a fake of `end_offsets` whose second call fails."""
+    ends = iter([{("orders", "broker-a", 0): 3}])
+
+    def end_offsets(*_: object) -> dict[Queue, int]:
+        if (found := next(ends, None)) is None:
+            raise RocketMQError("away")
+        return found
+
+    return end_offsets
+
+
+def test_a_stopped_resend_has_a_summary_while_brokers_do_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def send(*_: object) -> None:
+        raise StoppedError("resending", started=True)
+
+    monkeypatch.setattr(sending, "end_offsets", ends_of_a_broker_that_dies())
+    monkeypatch.setattr(dead_letter._Job, "send", send)
+    settings = DeadLetterSettings(connection=CONNECTION, group="billing", resend=True)
+    job = dead_letter._Job(NO_SPARK, settings, [], stopping_at(""))
+
+    summary = job._send_and_check(NO_SPARK, ["orders"], DeadLetterSummary(tags=()))
+
+    assert (summary.interrupted, summary.resent) == (True, 0)
+    assert summary.problems == (
+        "stopped while resending: the stored ones could not be counted: away; run it again for "
+        "the rest",
+    )
