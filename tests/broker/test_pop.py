@@ -278,6 +278,15 @@ async def close_returns_messages_that_were_not_received(place: Place) -> None:
         await consumer.ack(rest)
 
 
+async def small_pops_do_not_favour_a_queue(place: Place) -> None:
+    await place.send(numbers(40))
+    async with place.popping() as consumer:
+        taken = [message for _ in range(12) for message in await consumer.receive(1)]
+        await consumer.ack(taken)
+
+    assert len({each.queue for each in taken}) > 2  # of four, each with ten messages
+
+
 async def a_reset_delivers_messages_in_flight_again(place: Place) -> None:
     await place.send(numbers(8))
     async with place.popping() as consumer, AdminClient(namesrv=place.namesrv) as admin:
@@ -315,6 +324,7 @@ SCENARIOS: Final = [
     an_orderly_queue_waits_for_acknowledgements_and_counts_deliveries,
     selectors_filter_popped_messages,
     close_returns_messages_that_were_not_received,
+    small_pops_do_not_favour_a_queue,
     a_reset_delivers_messages_in_flight_again,
     the_broker_lists_the_member,
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Iterable
-from itertools import cycle
+from itertools import count, cycle
 from random import randrange
 from typing import Final, NamedTuple
 
@@ -121,6 +121,7 @@ class PopProcessor:
         self._orders: dict[tuple[str, PopQueue], PopOrder] = {}  # of pops
         self._held: Counter[tuple[type, str, str, int]] = Counter()  # by kind and queue
         self._revive_queues = cycle(range(REVIVE_QUEUES))
+        self._turns = count()
         self._expiring = DelayQueue[Hidden](state.clock, self._expire, self._expires)
         state.on_topic_deleted = self._forget
 
@@ -306,15 +307,21 @@ class PopProcessor:
     def _queues_to_pop(self, header: PopMessage) -> list[PopQueue]:
         """Return the queues of the request, of a topic with priorities the last ones first.
 
-        Its retry topics follow, as brokers do by default; ordered pops do not read them.
+        Otherwise each pop begins at another queue.  Retry topics follow, as brokers do by default
+        with priorities, and with four of five other pops; ordered pops do not read them.
         """
         queues, topic = self._queues(header), self._state.topic(header.topic)
+        normal = [each for each in queues if each.marker == NORMAL]
         if header.order:
-            return [each for each in queues if each.marker == NORMAL]
+            return normal
         group = self._state.group_setting(header.consumer_group, "attributes")
         factor = int(group.get("priority.factor", "100"))  # in percent
         if topic.attributes.get("message.type") != "PRIORITY" or randrange(100) >= factor:
-            return queues
+            turn = next(self._turns)
+            first = turn % max(len(normal), 1)
+            retries = [each for each in queues if each.marker != NORMAL]
+            rotated = [*normal[first:], *normal[:first]]
+            return [*retries, *rotated] if turn % 5 == 0 else [*rotated, *retries]
         return sorted(queues, key=lambda each: (each.marker != NORMAL, -each.queue_id))
 
     def _record(
