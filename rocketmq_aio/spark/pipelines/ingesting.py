@@ -313,7 +313,7 @@ def _wait_for_end(
             while not stopped and any(q.isActive for q in queries) and not _any_failed(queries):
                 _update(queries[0], read, report)
                 time.sleep(POLL_SECONDS)
-                stopped = stop()
+                stopped = stop() and any(each.isActive for each in queries)
         finally:
             _stop_between_batches(queries)
     _update(queries[0], read, report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -287,6 +288,7 @@ class Query:
         self.recentProgress: list[Any] = []
         self.stop = MagicMock(side_effect=self._stop)
         self.awaitTermination = MagicMock()
+        self.exception = MagicMock(return_value=None)
         self._idle = idle
 
     @property
@@ -336,6 +338,15 @@ def test_queries_are_stopped_after_their_own_batches(monkeypatch: pytest.MonkeyP
     assert wait_for_end(slow, quick)
 
     assert [each.stop.call_count for each in (slow, quick)] == [1, 1]
+
+
+def test_a_signal_after_the_end_of_the_queries_does_not_stop_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    query = Query()
+    monkeypatch.setattr(time, "sleep", lambda _: query._stop())
+
+    assert not wait_for_end(query)
 
 
 def test_all_queries_have_one_deadline_for_their_batches(monkeypatch: pytest.MonkeyPatch) -> None:
