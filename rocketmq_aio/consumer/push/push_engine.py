@@ -171,8 +171,9 @@ class PushEngine(GroupEngine[DispatchQueue]):
         return in_background_task()  # in a handler or a listener, or a task that one has made
 
     async def shut(self) -> None:
-        # After a failure no handler runs any more.
-        drain_seconds = self.config.close_timeout_seconds if self._running else 0.0
+        # After a failure, and when the program ends, no handler runs any more.
+        can_drain = self._running and not self._tasks.is_ending
+        drain_seconds = self.config.close_timeout_seconds if can_drain else 0.0
         self._running = False
         self.stopped.set()
         self.rebalancer.end()

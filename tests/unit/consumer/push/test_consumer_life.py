@@ -13,11 +13,14 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.group.group_engine import EXPIRED_SECONDS
 from rocketmq_aio.consumer.push.consumer import PushConsumer
+from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.errors import ClosedError, NotRunningError
 from rocketmq_aio.instance.client_instance import MQClientInstance
-from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.producer.producer import Producer
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
 from tests.unit.consumer.pushing import Notes, push_consumer, pushing
@@ -486,3 +489,31 @@ async def test_ready_raises_when_the_consumer_closes(cluster: FakeCluster) -> No
 
         with pytest.raises(ClosedError):
             await waiting
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_program_that_a_handler_ends_waits_for_no_handler(
+    kind: type[BaseException], is_async: bool
+) -> None:
+    def handle(message: MessageExt) -> None:
+        raise kind
+
+    async def handle_async(message: MessageExt) -> None:
+        raise kind
+
+    async def main(namesrv: str) -> None:
+        async with Producer("shop", namesrv=namesrv) as producer:
+            await producer.send_batch([Message("orders", b"42")] * 20)
+        consumer = PushConsumer(
+            "billing",
+            on_message=handle_async if is_async else handle,
+            namesrv=namesrv,
+            config=PushConfig(start_from="earliest", concurrency=1, close_timeout_seconds=1e6),
+        )
+        async with consumer:
+            await consumer.subscribe("orders")
+            await asyncio.Event().wait()
+
+    with EmbeddedCluster() as cluster, pytest.raises(kind):
+        asyncio.run(main(cluster.namesrv))
