@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups, complete_topics
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 app = Group("lag")
 AT_ONCE: Final = 16
+T = TypeVar("T")
 EXAMPLES: Final = """
 rmq lag
 rmq lag billing --queues
@@ -116,12 +118,8 @@ async def list_groups(admin: AdminClient) -> GroupNames:
 
     :raises RocketMQError: no broker answered
     """
-    try:
-        return GroupNames(await admin.groups.list())
-    except AdminError as error:
-        if not (brokers := answering(error)):
-            raise
-        return GroupNames(await admin.groups.list(brokers=brokers), brokers, error)
+    names, failure = await _from_answering(admin.groups.list)
+    return GroupNames(names, None if failure is None else answering(failure), failure)
 
 
 async def read_progress(
@@ -139,23 +137,21 @@ async def read_progress(
     :param brokers: only the queues on these; ignored with *topic*, which some may not have
     :param check_names: a group that does not exist is an error
     """
-    partial: dict[str, RocketMQError] = {}
+    incomplete: dict[str, RocketMQError] = {}
+    wanted = brokers if topic is None else None
 
     async def read(group: str) -> GroupProgress:
-        try:
-            wanted = brokers if topic is None else None
-            progress = await admin.groups.progress(group, topic, brokers=wanted)
-        except AdminError as error:
-            if not (others := answering(error)):
-                raise
-            progress = await admin.groups.progress(group, topic, brokers=others)
-            partial[group] = error
+        progress, error = await _from_answering(
+            partial(admin.groups.progress, group, topic), wanted
+        )
+        if error is not None:
+            incomplete[group] = error
         if check_names and is_empty(progress):
             await check_known(admin, "group", "GROUPS", group)
         return progress
 
     found, failed = await gather_limited(read, groups, AT_ONCE)
-    return [*found.values()], {**partial, **failed}
+    return [*found.values()], {**incomplete, **failed}
 
 
 async def read_stats(
@@ -165,20 +161,31 @@ async def read_stats(
 
     A topic that some brokers do not return has an error, and its offsets on the others.
     """
-    partial: dict[str, RocketMQError] = {}
+    incomplete: dict[str, RocketMQError] = {}
 
     async def read(topic: str) -> TopicStats:
-        try:
-            return await admin.topics.stats(topic)
-        except AdminError as error:
-            if not (others := answering(error)):
-                raise
-            stats = await admin.topics.stats(topic, brokers=others)
-            partial[topic] = error
-            return stats
+        stats, error = await _from_answering(partial(admin.topics.stats, topic))
+        if error is not None:
+            incomplete[topic] = error
+        return stats
 
     found, failed = await gather_limited(read, topics, AT_ONCE)
-    return found, {**partial, **failed}
+    return found, {**incomplete, **failed}
+
+
+async def _from_answering(
+    read: Callable[..., Awaitable[T]], brokers: list[str] | None = None
+) -> tuple[T, AdminError | None]:
+    """Return what *read* returns; if some brokers do not answer, that of the others, and the error.
+
+    :raises RocketMQError: no broker answered
+    """
+    try:
+        return await read(brokers=brokers), None
+    except AdminError as error:
+        if not (others := answering(error)):
+            raise
+        return await read(brokers=others), error
 
 
 def _queue_rows(progress: GroupProgress) -> list[dict[str, Any]]:
