@@ -64,6 +64,8 @@ ALL: Final = (
           body_bytes=1024),
     Route(name="gather-1024-1k", title="the same with auto_batch; bare: single sends",
           task="send-gathered", bare_task="send", in_flight=1024, body_bytes=1024),
+    Route(name="transaction-64", title="transactions of 1 KiB, 64 in flight; bare: single sends",
+          task="transaction", bare_task="send", in_flight=64, body_bytes=1024),
     Route(name="pull-1k", title="pull 1 KiB, 16 queues", task="pull", body_bytes=1024),
     Route(name="handle-1k", title="1 KiB to push handlers, dispatched and settled", task="push",
           body_bytes=1024),

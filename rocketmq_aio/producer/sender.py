@@ -201,8 +201,8 @@ class Sender:
         fixed = routing.fixed
         if message.timed:
             target, fixed = await self.delayed_target(publish, target, fixed, deadline)
-        if routing.is_request:
-            await self.registration.ensure_registered(target.master, deadline)
+        if routing.is_request and not self.registration.is_registered(target.master):
+            await self.registration.register(target.master, deadline)
         request = self.request_to(target, message, routing)
         request.fixed = fixed
         return request
@@ -234,15 +234,18 @@ class BrokerRegistration:
         self._instance = instance
         self._registered: dict[str, int] = {}  # number of the connection, by address
 
-    async def ensure_registered(self, address: str, deadline: float) -> None:
-        """Send a heartbeat to the broker at *address* unless it has one; takes half of the time.
+    def is_registered(self, address: str) -> bool:
+        """Whether the broker at *address* got a heartbeat over the current connection."""
+        number = self._instance.connection_number(address)
+        registered = self._registered.get(address) == number
+        return registered and self._instance.remoting.is_connected(address)
+
+    async def register(self, address: str, deadline: float) -> None:
+        """Send a heartbeat to the broker at *address*; takes half of the time.
 
         A broker that cannot be reached raises nothing: the send may find another one.
         """
         number_of = self._instance.connection_number
-        registered = self._registered.get(address) == number_of(address)
-        if registered and self._instance.remoting.is_connected(address):
-            return
         with suppress(TimeoutError):
             async with asyncio.timeout((deadline - monotonic()) / 2):
                 if await self._instance.heartbeats.start(address) is None:

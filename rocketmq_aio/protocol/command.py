@@ -191,7 +191,7 @@ def _remark(command: Command) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _key(name: str) -> bytes:
+def field_key(name: str) -> bytes:
     """Return the name of an ext field with its length; there are few names."""
     key = name.encode()
     return FIELD_KEY.pack(len(key)) + key
@@ -206,5 +206,5 @@ def binary_fields(ext: Mapping[str, str]) -> bytes:
     for name, value in ext.items():
         if value:
             text = value.encode()
-            parts += (_key(name), FIELD_VALUE.pack(len(text)), text)
+            parts += (field_key(name), FIELD_VALUE.pack(len(text)), text)
     return b"".join(parts)

@@ -1,4 +1,4 @@
-"""Prepared frames of sends and pulls: constant fields are encoded once, and decoded once.
+"""Prepared frames: constant fields of frequent requests are encoded once, and decoded once.
 
 A template writes the ROCKETMQ binary header with one struct call and one join per frame.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.codes import BINARY_HEADER, CLIENT_VERSION, LANGUAGE_CODE
 from rocketmq_aio.protocol.command import (
     FIELD_VALUE,
@@ -15,9 +16,9 @@ from rocketmq_aio.protocol.command import (
     binary_fields,
     decode_binary_fields,
     decode_command,
+    field_key,
 )
-from rocketmq_aio.protocol.header import to_ext_fields
-from rocketmq_aio.protocol.requests.pull import PullMessage
+from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
 from rocketmq_aio.protocol.requests.send import SendMessage
 
 # frame length, encoding and header length, code, language, version, opaque, flag, remark length,
@@ -123,20 +124,35 @@ class TemplateDecoder:
         return fields
 
 
-class PullTemplate:
-    """Template for pulls of a group from a queue."""
+class RequestTemplate:
+    """Template for requests of which only a few fields change.
 
-    def __init__(self, like: PullMessage) -> None:
+    :param like: a request; its values of *varying* are not used
+    :param varying: wire names of the fields that change
+    """
+
+    def __init__(self, like: RequestHeader, *varying: str) -> None:
         self.code = int(like.code)
         fixed = to_ext_fields(like)
-        del fixed["queueOffset"]
-        self._constant = binary_fields(fixed)
+        for name in varying:
+            fixed.pop(name, None)
+        # The rest of the header: the values of the fields that vary, each after its length.
+        self._rest = binary_fields(fixed).replace(b"%", b"%%")
+        self._rest += b"".join([field_key(name) + b"%b%b" for name in varying])
 
-    def frame(self, opaque: int, queue_offset: int) -> bytes:
-        """Return the frame."""
-        offset = b"%d" % queue_offset
-        size = FIELD_VALUE.pack(len(offset))
-        fields = b"%b\x00\x0bqueueOffset%b%b" % (self._constant, size, offset)
+    def frame(self, opaque: int, *values: str) -> bytes:
+        """Return the frame of a request without a body; *values*: those of the fields that vary.
+
+        :raises CodecError: one of them is not valid Unicode
+        """
+        parts: list[bytes] = []
+        try:
+            for value in values:
+                text = value.encode()
+                parts += (FIELD_VALUE.pack(len(text)), text)
+        except UnicodeError as cause:
+            raise CodecError("header to send", 8, str(cause)) from cause
+        fields = self._rest % tuple(parts)
         rest = len(fields)
         length = rest + _HEADER_FIXED
         head = _HEAD.pack(

@@ -294,8 +294,9 @@ def queues_of_other_members_committed(patch: Patch) -> None:
 
 def decisions_confused(patch: Patch) -> None:
     commit, rollback = TransactionState.COMMIT, TransactionState.ROLLBACK
-    flags = end_transaction.FLAGS
-    patch.setitem(flags, commit, flags[rollback])
+    flag = end_transaction._flag
+    confused = {commit: flag(rollback)}
+    patch.setattr(end_transaction, "_flag", lambda state: confused.get(state) or flag(state))
 
 
 def committed_though_left_open(patch: Patch) -> None:

@@ -17,9 +17,12 @@ from rocketmq_aio.protocol.bodies import BatchAckRequest, LockBatchRequest, Lock
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.receipt import RETRY_JOINTS, parse_receipt
+from rocketmq_aio.protocol.requests.send import EndTransaction
 from tests.history import events
 from tests.history.events import UID, Event, short_body
+from tests.unit.protocol.wire_files import command_in
 
 SENDS: Final = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 STORED: Final = (
@@ -28,6 +31,8 @@ STORED: Final = (
     ResponseCode.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE,
 )
+# Kinds that are recorded by their frames: see `_exchange_recorded`.
+IN_FRAMES: Final = {int(RequestCode.END_TRANSACTION): EndTransaction}
 STATES: Final = {8: "commit", 12: "rollback", 0: "unknown"}
 _UID_IN_FRAME: Final = re.compile(UID.encode() + b"\x01([^\x02]+)\x02")
 
@@ -50,7 +55,7 @@ def record_requests(instance: MQClientInstance, sink: Sink) -> None:
     remoting: Any = instance.remoting
     remoting.request = partial(_request, sink, instance, remoting.request)
     remoting.oneway = partial(_oneway, sink, instance, remoting.oneway)
-    remoting.exchange = partial(_exchange, sink, remoting.exchange)
+    remoting.exchange = partial(_exchange, sink, instance, remoting.exchange)
 
 
 async def _request(
@@ -62,14 +67,7 @@ async def _request(
     body: bytes = b"",
     **options: Any,  # noqa: ANN401
 ) -> Command:
-    noted = _note(sink, instance, header, body)
-    if (on_late := options.get("on_late")) is not None:
-
-        def record_late(command: Command) -> None:
-            _note_confirmed(sink, noted, command)
-            on_late(command)
-
-        options["on_late"] = record_late
+    noted = _note(sink, instance, header, body) if header.code not in IN_FRAMES else []
     command = await request(address, header, body, **options)
     if header.code == RequestCode.LOCK_BATCH_MQ:
         _note_granted(sink, body, command)
@@ -110,15 +108,18 @@ def _note(sink: Sink, instance: MQClientInstance, header: Any, body: bytes) -> l
 
 def _exchange(
     sink: Sink,
+    instance: MQClientInstance,
     exchange: Callable[..., Awaitable[Command]],
     address: str,
     code: int,
     frame: Callable[[int], tuple[bytes, bytes]],
     timeout: float,
-    *rest: object,
+    on_late: Callable[[Command], None] | None = None,
 ) -> Awaitable[Command]:
+    if code in IN_FRAMES:
+        return _exchange_recorded(sink, instance, exchange, address, code, frame, timeout, on_late)
     if code not in SENDS:
-        return exchange(address, code, frame, timeout, *rest)
+        return exchange(address, code, frame, timeout, on_late)
 
     def recorded(opaque: int) -> tuple[bytes, bytes]:
         made = frame(opaque)
@@ -128,6 +129,36 @@ def _exchange(
         return made
 
     return exchange(address, code, recorded, timeout)
+
+
+async def _exchange_recorded(
+    sink: Sink,
+    instance: MQClientInstance,
+    exchange: Callable[..., Awaitable[Command]],
+    address: str,
+    code: int,
+    frame: Callable[[int], tuple[bytes, bytes]],
+    timeout: float,
+    on_late: Callable[[Command], None] | None,
+) -> Command:
+    """Record a request by its frame: prepared ones have no header."""
+    noted: list[Event] = []
+
+    def recorded(opaque: int) -> tuple[bytes, bytes]:
+        made = frame(opaque)
+        if not noted:  # else it is sent again after GO_AWAY
+            header = read_header(command_in(b"".join(made)), IN_FRAMES[code])
+            noted.extend(_note(sink, instance, header, b""))
+        return made
+
+    def late(command: Command) -> None:
+        _note_confirmed(sink, noted, command)
+        if on_late is not None:
+            on_late(command)
+
+    command = await exchange(address, code, recorded, timeout, late)
+    _note_confirmed(sink, noted, command)
+    return command
 
 
 def _commit(sink: Sink, consumer: str, header: Any, _body: bytes) -> list[Event]:  # noqa: ANN401

@@ -13,7 +13,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import queue_fields
 from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage
 from rocketmq_aio.protocol.subscription import Subscription
-from rocketmq_aio.protocol.templates import PullTemplate
+from rocketmq_aio.protocol.templates import RequestTemplate
 from rocketmq_aio.remoting.connection import OnLate
 from rocketmq_aio.remoting.remoting_client import RemotingClient
 
@@ -67,7 +67,7 @@ class PullRequest:
             max_msg_bytes=max_bytes,
             **queue_fields(queue),
         )
-        self._template = PullTemplate(self._header)
+        self._template = RequestTemplate(self._header, "queueOffset")
 
     def send(
         self, remoting: RemotingClient, address: str, offset: int, timeout: float
@@ -79,6 +79,6 @@ class PullRequest:
             return remoting.request(address, header, timeout=timeout, on_late=self._on_late)
 
         def frame(opaque: int) -> tuple[bytes, bytes]:
-            return template.frame(opaque, offset), b""
+            return template.frame(opaque, str(offset)), b""
 
         return remoting.exchange(address, template.code, frame, timeout, self._on_late)

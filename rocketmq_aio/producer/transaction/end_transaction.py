@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -33,16 +34,16 @@ from rocketmq_aio.producer.transaction.transaction_log import TransactionLog
 from rocketmq_aio.protocol.codes import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.requests.send import EndTransaction
+from rocketmq_aio.protocol.templates import RequestTemplate
 from rocketmq_aio.remoting.backoff import Backoff
-from rocketmq_aio.remoting.connection import OnLate
+from rocketmq_aio.remoting.connection import Frame, OnLate
+from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)
 
-FLAGS: Final = {
-    TransactionState.COMMIT: TRANSACTION_COMMIT,
-    TransactionState.ROLLBACK: TRANSACTION_ROLLBACK,
-    TransactionState.UNKNOWN: 0,
-}
+COMMIT: Final = TransactionState.COMMIT
+ROLLBACK: Final = TransactionState.ROLLBACK
+UNKNOWN: Final = TransactionState.UNKNOWN
 LEAST_SECONDS: Final = 0.001
 NEVER_SENT: Final = (NotConnectedError, BusyError)
 NOT_EXECUTED: Final = (NotConnectedError, BrokerError)
@@ -53,6 +54,10 @@ READ_ONLY: Final = (ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.SERVICE_NOT_A
 PROBE_SECONDS: Final = 3.0
 RECORD_SECONDS: Final = 5.0  # 5.x brokers record an end up to 3 s late, and check until then
 LATE_SECONDS: Final = 60.0  # an overloaded broker executes a commit so late, and responds
+CODE: Final = int(EndTransaction.code)
+SUCCESS: Final = int(ResponseCode.SUCCESS)
+VARYING: Final = ("tranStateTableOffset", "commitLogOffset", "msgId", "transactionId")
+MAX_TEMPLATES: Final = 1024  # by topic, broker and decision
 NO_SUCH_OFFSET: Final = 2**62  # beyond the end of any commit log
 NO_SUCH_ID: Final = "0" * 32
 # The remark of brokers about an unknown transaction: code 1, on 4.9.7 and 5.5.0.
@@ -83,10 +88,11 @@ class EndTransactionSender:
         self._hooks = hooks
         self.has_hooks = hooks.has_end_transaction
         self._peers: dict[str, Peer] = {}  # by address
+        self._templates: dict[object, RequestTemplate] = {}
 
-    async def send(
+    def send(
         self, half: HalfMessage, deadline: float, check: PendingCheck | None = None
-    ) -> RocketMQError | None:
+    ) -> Coroutine[Any, Any, RocketMQError | None]:
         """Send the state of *half*; return the error if the broker did not confirm it.
 
         Retries until *deadline* while the broker cannot have executed it.  A commit that may have
@@ -95,10 +101,19 @@ class EndTransactionSender:
 
         :param check: the check that this replies to
         """
+        sending = self._send(half, deadline, check)
+        return self._hooked(half, check, sending) if self.has_hooks else sending
+
+    async def _hooked(
+        self,
+        half: HalfMessage,
+        check: PendingCheck | None,
+        sending: Coroutine[Any, Any, RocketMQError | None],
+    ) -> RocketMQError | None:
         started = monotonic()
         cause: BaseException | None = None
         try:
-            cause = failure = await self._send(half, deadline, check)
+            cause = failure = await sending
         except BaseException as error:
             cause = error
             raise
@@ -109,43 +124,47 @@ class EndTransactionSender:
     async def _send(
         self, half: HalfMessage, deadline: float, check: PendingCheck | None
     ) -> RocketMQError | None:
-        assert half.state is not None
-        backoff = Backoff()
         half.is_ending = True
         try:
-            while True:
-                location = half.location if check is None else check.location
-                assert location is not None
-                # The reply to a check goes to its sender; otherwise the broker may have moved.
-                address = location.address if check else self._address(half, location)
-                header = self._header(half, location, half.state, is_check=check is not None)
-                broker = self._broker_name(location)
-                cause = await self._attempt(half, address, broker, header, deadline)
-                if cause is None:
-                    return None
-                pause = max(backoff.next_pause(), self._instance.remoting.backoff_left(address))
-                has_moved = check is None and _is_read_only(cause)
-                may_repeat = has_moved or _may_repeat(cause, half.state)
-                if not may_repeat or monotonic() + pause >= deadline:
-                    return cause
-                if has_moved:
-                    self._instance.routes.invalidate(half.topic)
-                await asyncio.sleep(pause)
+            cause = await self._attempt(half, deadline, check)
+            if cause is not None:
+                cause = await self._retry(half, deadline, check, cause)
+            return cause
         finally:
             half.is_ending = False
 
+    async def _retry(
+        self, half: HalfMessage, deadline: float, check: PendingCheck | None, failure: RocketMQError
+    ) -> RocketMQError | None:
+        """Continue after *failure* as long as it may be repeated; return the last error."""
+        assert half.state is not None
+        backoff = Backoff()
+        cause: RocketMQError | None = failure
+        while cause is not None:
+            left = self._instance.remoting.backoff_left(self._address(half, check))
+            pause = max(backoff.next_pause(), left)
+            has_moved = check is None and _is_read_only(cause)
+            may_repeat = has_moved or _may_repeat(cause, half.state)
+            if not may_repeat or monotonic() + pause >= deadline:
+                break
+            if has_moved:
+                self._instance.routes.invalidate(half.topic)
+            await asyncio.sleep(pause)
+            cause = await self._attempt(half, deadline, check)
+        return cause
+
     async def _attempt(
-        self,
-        half: HalfMessage,
-        address: str,
-        broker: str | None,
-        header: EndTransaction,
-        deadline: float,
+        self, half: HalfMessage, deadline: float, check: PendingCheck | None
     ) -> RocketMQError | None:
         """Send the state once, and record in *half* what is known of a commit."""
+        location = half.location if check is None else check.location
+        assert location is not None
+        assert half.state is not None
+        address, broker = self._address(half, check), self._broker_name(location)
+        header = self._header(half, location, half.state, is_check=check is not None)
         before = half.unanswered_by, half.committed_at
         on_late = None
-        if is_commit := half.state is TransactionState.COMMIT:  # also if this call is cancelled
+        if is_commit := half.state is COMMIT:  # also if this call is cancelled
             half.unanswered_by, half.committed_at, half.unanswered_over = broker, monotonic(), 0
             on_late = partial(self._on_late, half, address, broker)
         cause = await self._request(address, header, deadline - monotonic(), on_late)
@@ -163,7 +182,7 @@ class EndTransactionSender:
         # The request may have opened the connection.
         half.confirmed = address, self._instance.connection_number(address)
         half.confirmed_by, half.unanswered_by = broker, None
-        if half.state is TransactionState.COMMIT:
+        if half.state is COMMIT:
             half.committed_at = monotonic()
 
     def _on_late(
@@ -179,16 +198,16 @@ class EndTransactionSender:
 
     def leave(self, half: HalfMessage) -> None:
         """Call the hooks for a decision left to the check; sends no request."""
-        self._call_hooks(half, TransactionState.UNKNOWN)
+        self._call_hooks(half, UNKNOWN)
 
     async def send_unknown(self, half: HalfMessage, check: PendingCheck) -> None:
         """Send UNKNOWN, without a response: the broker checks again in any case."""
-        header = self._header(half, check.location, TransactionState.UNKNOWN, is_check=True)
+        header = self._header(half, check.location, UNKNOWN, is_check=True)
         try:
             await self._instance.remoting.oneway(check.location.address, header)
         except RocketMQError as error:
             logger.debug("transaction_check_response_not_sent", reason=str(error))
-        self._call_hooks(half, TransactionState.UNKNOWN, check)
+        self._call_hooks(half, UNKNOWN, check)
 
     async def has_commit(self, half: HalfMessage, location: HalfMessageLocation) -> bool:
         """Whether the message of *half* needs no commit by the broker that checks it at *location*.
@@ -235,7 +254,7 @@ class EndTransactionSender:
 
     async def discard(self, half: HalfMessage, location: HalfMessageLocation) -> None:
         """Roll back the copy at *location*, which the broker made of *half* before its commit."""
-        header = self._header(half, location, TransactionState.ROLLBACK, is_check=True)
+        header = self._header(half, location, ROLLBACK, is_check=True)
         if (cause := await self._request(location.address, header, PROBE_SECONDS)) is not None:
             logger.info(
                 "transaction_check_response_not_sent", message_id=half.message_id, reason=str(cause)
@@ -281,7 +300,7 @@ class EndTransactionSender:
 
         unknown = HalfMessage(NO_SUCH_ID, half.topic, NO_SUCH_ID)
         nowhere = replace(location, table_offset=NO_SUCH_OFFSET, log_offset=NO_SUCH_OFFSET)
-        header = self._header(unknown, nowhere, TransactionState.ROLLBACK, is_check=False)
+        header = self._header(unknown, nowhere, ROLLBACK, is_check=False)
         with suppress(RocketMQError):
             response = await self._instance.remoting.request(
                 location.address, header, timeout=PROBE_SECONDS, on_late=on_response
@@ -308,7 +327,7 @@ class EndTransactionSender:
             message=message,
             message_id=half.message_id,
             transaction_id=half.transaction_id,
-            state=state or TransactionState.UNKNOWN,
+            state=state or UNKNOWN,
             address="-" if location is None else location.address,
             from_check=check is not None,
             error=error,
@@ -319,20 +338,51 @@ class EndTransactionSender:
     async def _request(
         self, address: str, header: EndTransaction, seconds: float, on_late: OnLate | None = None
     ) -> RocketMQError | None:
+        """Send *header*; return the error if there is no response of success."""
+        remoting, timeout = self._instance.remoting, max(LEAST_SECONDS, seconds)
         try:
-            await self._instance.remoting.request_checked(
-                address, header, timeout=max(LEAST_SECONDS, seconds), on_late=on_late
-            )
+            if remoting.takes_prepared:
+                frame = partial(self._frame, header)
+                command = await remoting.exchange(address, CODE, frame, timeout, on_late)
+            else:
+                command = await remoting.request(address, header, timeout=timeout, on_late=on_late)
         except RocketMQError as cause:
             return cause
-        return None
+        return None if command.code == SUCCESS else broker_error(command, address)
+
+    def _frame(self, header: EndTransaction, opaque: int) -> Frame:
+        key = (
+            header.topic,
+            header.broker_name,
+            header.commit_or_rollback,
+            header.from_transaction_check,
+        )
+        template = self._templates.get(key)
+        if template is None:
+            if len(self._templates) >= MAX_TEMPLATES:
+                self._templates.clear()
+            template = self._templates[key] = RequestTemplate(header, *VARYING)
+        values = (
+            str(header.tran_state_table_offset),
+            str(header.commit_log_offset),
+            header.msg_id,
+            header.transaction_id or "",
+        )
+        return template.frame(opaque, *values), b""
 
     def _broker_name(self, location: HalfMessageLocation) -> str | None:
         """Return the name of the broker at *location*; checks of 4.9 brokers do not contain it."""
         return location.broker_name or self._instance.routes.broker_at(location.address)
 
-    def _address(self, half: HalfMessage, location: HalfMessageLocation) -> str:
-        route = self._instance.routes.known(half.topic)
+    def _address(self, half: HalfMessage, check: PendingCheck | None) -> str:
+        """Return the address for the decision about *half*.
+
+        The reply to a check goes to its sender; otherwise the broker may have moved.
+        """
+        if check is not None:
+            return check.location.address
+        assert half.location is not None
+        route, location = self._instance.routes.known(half.topic), half.location
         if route is None or location.broker_name is None:
             return location.address
         return route.write_master(location.broker_name) or location.address
@@ -350,7 +400,7 @@ class EndTransactionSender:
             producer_group=self._group,
             tran_state_table_offset=location.table_offset,
             commit_log_offset=location.log_offset,
-            commit_or_rollback=FLAGS[state],
+            commit_or_rollback=_flag(state),
             from_transaction_check=is_check,
             msg_id=half.message_id,
             transaction_id=half.transaction_id,
@@ -358,11 +408,18 @@ class EndTransactionSender:
         )
 
 
+def _flag(state: TransactionState) -> int:
+    """Return *state* as in requests; a look-up in a table would hash it, which is slow."""
+    if state is COMMIT:
+        return TRANSACTION_COMMIT
+    return TRANSACTION_ROLLBACK if state is ROLLBACK else 0
+
+
 def _is_read_only(cause: RocketMQError) -> bool:
     return isinstance(cause, BrokerError) and cause.code in READ_ONLY
 
 
 def _may_repeat(cause: RocketMQError, state: TransactionState) -> bool:
-    if state is TransactionState.ROLLBACK and isinstance(cause, MAY_HAVE_ARRIVED):
+    if state is ROLLBACK and isinstance(cause, MAY_HAVE_ARRIVED):
         return True
     return isinstance(cause, NEVER_SENT)

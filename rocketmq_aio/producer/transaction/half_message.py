@@ -108,12 +108,18 @@ def check_transactional(message: object) -> Message:
     return message
 
 
-def make_half(request: SendRequest, group: str) -> None:
-    """Make *request* that of a half message of *group*.
+def half_properties(group: str) -> bytes:
+    """Return the properties, in wire form, that make a message a half message of *group*."""
+    return f"TRAN_MSG\x01true\x02PGROUP\x01{group}\x02".encode()
 
+
+def make_half(request: SendRequest, properties: bytes) -> None:
+    """Make *request* that of a half message.
+
+    :param properties: see `half_properties`
     :raises InvalidMessageError: its properties are too long for a half message
     """
-    request.properties += f"TRAN_MSG\x01true\x02PGROUP\x01{group}\x02".encode()
+    request.properties += properties
     request.sys_flag |= TRANSACTION_PREPARED
     size, max_size = len(request.properties), MAX_PROPERTIES - PROPERTIES_SPARE - HALF_SPARE
     if size > max_size:

@@ -30,7 +30,7 @@ from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageQueue, TransactionState
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.producer.queue_selection import QueueChoice
+from rocketmq_aio.producer.queue_selection import NO_CHOICE, QueueChoice
 from rocketmq_aio.producer.topic_publish_info import QueueSelector
 from rocketmq_aio.producer.transaction.checks import CheckFunction, TransactionChecks
 from rocketmq_aio.producer.transaction.end_transaction import EndTransactionSender
@@ -118,7 +118,8 @@ class TransactionProducer(Producer[V]):
         seconds = self._config.send_timeout_seconds
         if timeout_seconds is not None:
             seconds = checked_seconds("timeout_seconds", timeout_seconds)
-        choice = QueueChoice(queue, selector)
+        is_given = queue is not None or selector is not None
+        choice = QueueChoice(queue, selector) if is_given else NO_CHOICE
         return Transaction(self._half_sender, check_transactional(message), choice, seconds)
 
     async def send_in_transaction(

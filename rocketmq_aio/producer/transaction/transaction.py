@@ -27,7 +27,12 @@ from rocketmq_aio.producer.queue_selection import QueueChoice, Routing
 from rocketmq_aio.producer.sender import Sender
 from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
 from rocketmq_aio.producer.transaction.end_transaction import EndTransactionSender
-from rocketmq_aio.producer.transaction.half_message import HalfMessage, location_of, make_half
+from rocketmq_aio.producer.transaction.half_message import (
+    HalfMessage,
+    half_properties,
+    location_of,
+    make_half,
+)
 from rocketmq_aio.producer.transaction.transaction_log import TransactionLog
 
 logger = get_logger(__name__)
@@ -159,14 +164,15 @@ class Transaction:
                 await self._end(TransactionState.ROLLBACK)
 
     async def _end(self, state: TransactionState) -> TransactionResult:
-        half = self._entered()
+        half, sent = self._entered(), self._sent
         if self._left_open:
             raise self._conflict(state)
         if self._result is None:
+            assert sent is not None
             # Set before the request: if this call is cancelled, the decision stands.
-            self._result = TransactionResult(state, False, self.sent)
+            self._result = TransactionResult(state, False, sent)
             error = await self._half_sender.end(half, state)
-            self._result = TransactionResult(state, error is None, self.sent, error)
+            self._result = TransactionResult(state, error is None, sent, error)
         if self._result.state is not state:
             raise self._conflict(state)
         return self._result
@@ -197,7 +203,7 @@ class HalfMessageSender:
     ) -> None:
         self.topics: OrderedDict[str, None] = OrderedDict()
         self._sender = sender
-        self._group = group
+        self._properties = half_properties(group)
         self._hooks = hooks
         self._log = log
         self._end_transaction = end_transaction
@@ -259,8 +265,10 @@ class HalfMessageSender:
         if len(self.topics) > MAX_TOPICS:
             self.topics.popitem(last=False)
         request = self._sender.request_to(target, message, routing)
-        make_half(request, self._group)
-        await self._sender.registration.ensure_registered(target.master, deadline)
+        make_half(request, self._properties)
+        registration = self._sender.registration
+        if not registration.is_registered(target.master):
+            await registration.register(target.master, deadline)
         half.message_id = request.message_id
         if self._end_transaction.has_hooks:
             half.message = message

@@ -41,6 +41,7 @@ class PackedDecisions:
     def __init__(self, halves: Iterable[HalfMessage]) -> None:
         self.packed_at = monotonic()
         outcomes: dict[Outcome, int] = {}
+        last, number = None, 0  # most are equal, and comparing costs less than hashing
         numbers: defaultdict[str, list[int]] = defaultdict(list)
         self._committed_at = -inf  # the latest: an older commit counts as recorded later
         for half in halves:
@@ -54,7 +55,8 @@ class PackedDecisions:
                 half.unanswered_by,
                 half.unanswered_over,
             )
-            number = outcomes.setdefault(outcome, len(outcomes))
+            if outcome != last:
+                last, number = outcome, outcomes.setdefault(outcome, len(outcomes))
             numbers[half.message_id[:-TAIL_DIGITS]].append(tail << OUTCOME_BITS | number)
             self._committed_at = max(self._committed_at, half.committed_at)
         self._outcomes = list(outcomes)

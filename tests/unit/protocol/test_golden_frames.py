@@ -25,7 +25,7 @@ from rocketmq_aio.protocol.requests.offsets import SearchOffset, UpdateConsumerO
 from rocketmq_aio.protocol.requests.pull import PullMessage
 from rocketmq_aio.protocol.requests.send import SendMessage
 from rocketmq_aio.protocol.subscription import java_hash
-from rocketmq_aio.protocol.templates import PullTemplate, SendTemplate
+from rocketmq_aio.protocol.templates import RequestTemplate, SendTemplate
 from rocketmq_aio.remoting.acl import sign
 from tests.unit.protocol.wire_files import Json, command_in, load, said_by_python, split
 
@@ -149,7 +149,7 @@ def test_a_pull_template_matches_the_java_client() -> None:
     golden = command_in(bytes.fromhex(golden_frame("ROCKETMQ", 11)["hex"]))
     header = read_header(golden, PullMessage)
 
-    frame = PullTemplate(header).frame(golden.opaque, header.queue_offset)
+    frame = RequestTemplate(header, "queueOffset").frame(golden.opaque, str(header.queue_offset))
 
     prepared = command_in(frame)
     assert prepared.ext_fields() == to_ext_fields(header)

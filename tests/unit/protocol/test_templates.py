@@ -12,10 +12,10 @@ from rocketmq_aio.protocol.codes import BINARY_HEADER
 from rocketmq_aio.protocol.command import Command, decode_command, encode_command
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
 from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage
-from rocketmq_aio.protocol.requests.send import SendBatchMessage, SendMessage
+from rocketmq_aio.protocol.requests.send import EndTransaction, SendBatchMessage, SendMessage
 from rocketmq_aio.protocol.templates import (
     MAX_REMEMBERED,
-    PullTemplate,
+    RequestTemplate,
     SendTemplate,
     TemplateDecoder,
 )
@@ -134,18 +134,42 @@ def test_a_send_template_matches_encode_command(like: SendMessage, changes: list
 
 
 @given(Pulls, st.lists(st.tuples(Int32, Int64), min_size=1, max_size=4))
-def test_a_pull_template_matches_encode_command(
+def test_a_request_template_matches_encode_command(
     like: PullMessage, changes: list[tuple[int, int]]
 ) -> None:
-    template = PullTemplate(like)
+    template = RequestTemplate(like, "queueOffset")
     for opaque, queue_offset in changes:
         header = msgspec.structs.replace(like, queue_offset=queue_offset)
         command = Command(like.code, opaque)
         frame = encode_command(command, to_ext_fields(header), binary=True)
-        prepared = template.frame(opaque, queue_offset)
+        prepared = template.frame(opaque, str(queue_offset))
 
         assert template.code == like.code
         assert_same(command_in(prepared), command_in(frame), type(like))
+
+
+def test_a_request_template_writes_any_text() -> None:
+    like = EndTransaction(
+        producer_group="100%b",
+        tran_state_table_offset=0,
+        commit_log_offset=0,
+        commit_or_rollback=8,
+        msg_id="",
+    )
+    template = RequestTemplate(like, "tranStateTableOffset", "commitLogOffset", "msgId")
+    header = msgspec.structs.replace(
+        like, tran_state_table_offset=3, commit_log_offset=2**60, msg_id="\u00fc%s" * 40
+    )
+    prepared = template.frame(7, "3", str(2**60), header.msg_id)
+
+    assert read_header(command_in(prepared), EndTransaction) == header
+
+
+def test_a_request_template_rejects_half_a_surrogate_pair() -> None:
+    template = RequestTemplate(SEND, "a")
+
+    with pytest.raises(CodecError, match="surrogates not allowed"):
+        template.frame(7, "\ud800")
 
 
 @pytest.mark.parametrize("born_ms", [0, 1, 999_999_999_999, NOW, 9_999_999_999_999])

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Any
 
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.header import RequestHeader
+from rocketmq_aio.remoting.connection import MakeFrame, OnLate
 
 
 def shorten_next_timeout(client: MQClientInstance, code: int) -> None:
     """Let the next request of this kind end soon; the broker may not answer it."""
     remoting, left = client.remoting, [0.1]
-    request = remoting.request
+    exchange = remoting.exchange
 
-    async def soon(address: str, header: RequestHeader, *body: bytes, **how: Any) -> Command:  # noqa: ANN401 - those of `request`
-        if header.code == code and left:
-            how["timeout"] = left.pop()
-        return await request(address, header, *body, **how)
+    def soon(
+        address: str, sent: int, frame: MakeFrame, timeout: float, on_late: OnLate | None = None
+    ) -> Coroutine[Any, Any, Command]:
+        seconds = left.pop() if sent == code and left else timeout
+        return exchange(address, sent, frame, seconds, on_late)
 
-    remoting.request = soon  # type: ignore[method-assign]
+    remoting.exchange = soon  # type: ignore[assignment]

@@ -30,6 +30,7 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import SendStatus, TransactionState
 from rocketmq_aio.producer.topic_publish_info import UNUSED_SECONDS, QueueSelector
 from rocketmq_aio.producer.transaction import (
+    end_transaction as end_transaction_module,
     producer as transactions_module,
     transaction as transaction_module,
 )
@@ -418,6 +419,20 @@ async def test_a_rejected_decision_does_not_raise(env: TransactionEnv) -> None:
     assert tx.result is not None
     assert isinstance(tx.result.error, BrokerError)
     assert env.flags() == [COMMIT]
+
+
+async def test_decisions_of_many_topics_keep_few_prepared_requests(
+    env: TransactionEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end_transaction_module, "MAX_TEMPLATES", 2)
+    topics = ["orders", "t1", "t2", "orders"]
+    for topic in topics[1:3]:
+        env.cluster.create_topic(topic)
+    ends = [await env.commit(Message(topic, b"paid")) for topic in topics]
+
+    assert [tx.result is not None and tx.result.confirmed for tx in ends] == [True] * 4
+    assert [len(env.broker.messages(topic)) for topic in topics] == [2, 1, 1, 2]
+    assert len(env.producer._half_sender._end_transaction._templates) == 2
 
 
 async def test_an_unconfirmed_decision_is_the_reply_to_the_check(env: TransactionEnv) -> None:
