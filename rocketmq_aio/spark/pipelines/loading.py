@@ -16,7 +16,7 @@ from rocketmq_aio.model.properties import SHARDING_KEY
 from rocketmq_aio.spark.options import values as values
 from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.formats import check_choice, check_columns, check_format
-from rocketmq_aio.spark.pipelines.progress import StoppedError, watch_jobs
+from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS, StoppedError, watch_jobs
 from rocketmq_aio.spark.pipelines.sending import (
     ANY_TAGS,
     TopicGrowth,
@@ -27,6 +27,7 @@ from rocketmq_aio.spark.pipelines.sending import (
 )
 from rocketmq_aio.spark.pipelines.summary import Report, Summary, no_report
 from rocketmq_aio.spark.pipelines.target import COORDINATES, CSV, with_defaults
+from rocketmq_aio.spark.read.data_loss import warn
 
 BODIES: Final = ("plain", "base64")
 WHOLE_ROW: Final = "*"
@@ -104,7 +105,8 @@ def load(
         are stored
     :raises ConfigError: a setting is invalid, or names a column that the files do not have
     :raises RocketMQError: a request to a broker failed
-    :raises PySparkException: Spark could not read or send; some messages may be stored
+    :raises PySparkException: Spark could not read or send; the warning ``load_stopped`` says how
+        many messages are stored
     """
     began = time.monotonic()
     files = _read_files(spark, settings)
@@ -139,13 +141,23 @@ def _send(
     except StoppedError as error:
         if not error.started:
             raise
-        stored, found = growth.count()
+        stored, found = _count_stored(growth, rows)
         problem = f"{error}: of {summary.rows} messages, {found}"
         return replace(summary, sent=stored or 0, interrupted=True, problems=(problem,))
+    except JOB_ERRORS:
+        _, found = _count_stored(growth, rows)
+        warn("load_stopped", result=f"of {summary.rows} messages, {found}")
+        raise
     problems = [] if DELAYS & set(rows.columns) else growth.problems(sent)
     if sent != summary.rows:
         problems.append(f"{settings.path}: {summary.rows} rows are there, {sent} were sent")
     return replace(summary, sent=sent, problems=tuple(problems))
+
+
+def _count_stored(growth: TopicGrowth, rows: DataFrame) -> tuple[int | None, str]:
+    if DELAYS & set(rows.columns):
+        return None, "an unknown number is stored: they have delays"
+    return growth.count()
 
 
 def _read_files(spark: SparkSession, settings: LoadSettings) -> DataFrame:

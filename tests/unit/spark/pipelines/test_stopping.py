@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -199,11 +200,45 @@ def test_a_stopped_load_has_a_summary_while_brokers_do_not_answer(
     )
 
 
+@pytest.mark.parametrize("error", [PySparkException("lost"), Py4JError("lost")])
+def test_a_failed_load_logs_what_is_stored(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def send_rows(*_: object) -> None:
+        raise error
+
+    ends = iter([3, 7])
+    monkeypatch.setattr(sending, "end_offsets", lambda *_: {("orders", "a", 0): next(ends)})
+    monkeypatch.setattr(loading, "send_rows", send_rows)
+
+    with caplog.at_level(logging.WARNING), pytest.raises(type(error)):
+        stopped_load(monkeypatch, "")
+
+    (warning,) = [each for each in caplog.messages if "load_stopped" in each]
+    assert "of 9 messages, 4 are stored" in warning
+
+
+def test_delayed_messages_of_a_stopped_load_are_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sending, "end_offsets", lambda *_: {("orders", "a", 0): 3})
+
+    summary = stopped_load(monkeypatch, "sending", columns=["body", "delayLevel"])
+
+    assert summary.problems == (
+        "stopped while sending: of 9 messages, an unknown number is stored: they have delays",
+    )
+
+
 def stopped_load(
-    monkeypatch: pytest.MonkeyPatch, step: str, *, started: bool = True
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    *,
+    started: bool = True,
+    columns: Sequence[str] = ("body",),
 ) -> LoadSummary:
     """Stop a load of nine rows."""
-    files = SimpleNamespace(columns=["body"], count=lambda: 9, sparkSession=None)
+    files = SimpleNamespace(columns=columns, count=lambda: 9, sparkSession=None)
     monkeypatch.setattr(loading, "_read_files", lambda *_: files)
     monkeypatch.setattr(loading, "map_columns", lambda files, _: files)
     monkeypatch.setattr(loading, "watch_jobs", stopping_at(step, started=started))
