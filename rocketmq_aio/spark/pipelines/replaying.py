@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Final
@@ -159,18 +160,23 @@ class _Replay:
         topics = settings.selection.topics if settings.to is None else (settings.to,)
         growth = TopicGrowth(settings.connection, topics)
         total = sum(each.size for each in self._ranges)
-        try:
+        with self._progress_logged():
             self._send_steps(stop, total)
+            if self._interrupted:
+                done = sum(each.size for each in self._done_ranges())
+                rest = "start at done_up_to for the rest"
+                self._problems.append(f"stopped after {done} of {total} offsets: {rest}")
+            self._problems += [*self._copied.problems, *growth.problems(self._copied.sent)]
+
+    @contextmanager
+    def _progress_logged(self) -> Iterator[None]:
+        """Log the offsets to continue from, which errors do not contain, if the block raises."""
+        try:
+            yield
         except (*JOB_ERRORS, RocketMQError, KeyboardInterrupt):
-            # The error has the cause; the offsets to continue from are known here only.
             offsets = json.dumps(nested(self._done))
             warn("replay_stopped", sent=self._copied.sent, done_up_to=offsets)
             raise
-        if self._interrupted:
-            done = sum(each.size for each in self._done_ranges())
-            rest = "start at done_up_to for the rest"
-            self._problems.append(f"stopped after {done} of {total} offsets: {rest}")
-        self._problems += [*self._copied.problems, *growth.problems(self._copied.sent)]
 
     def _send_steps(self, stop: Callable[[], bool], total: int) -> None:
         rate, began = self._settings.rate, time.monotonic()
@@ -197,7 +203,8 @@ class _Replay:
 
     def summary(self, *, dry_run: bool, seconds: float) -> ReplaySummary:
         """Return the result; if there are fewer copies than offsets, count by queue first."""
-        counts = [*map(QueueCount.of, self._ranges)] if dry_run else self._count()
+        with self._progress_logged():
+            counts = [*map(QueueCount.of, self._ranges)] if dry_run else self._count()
         filtered = self._settings.selection.filtered
         return ReplaySummary(
             dry_run=dry_run,
@@ -217,8 +224,14 @@ class _Replay:
             return [QueueCount.of(each) for each in read]
         if self._copied.sent + self._copied.skipped == sum(each.size for each in read):
             return [replace(QueueCount.of(each), rows=each.size) for each in read]
-        messages = read_ranges(self._spark, settings.connection, settings.selection, read)
-        return explain_gaps(settings.connection, count_rows(messages, read))
+        try:
+            messages = read_ranges(self._spark, settings.connection, settings.selection, read)
+            return explain_gaps(settings.connection, count_rows(messages, read))
+        except (*JOB_ERRORS, RocketMQError) as error:  # everything is sent
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            copies = f"{self._copied.sent} copies of {sum(each.size for each in read)} offsets"
+            self._problems.append(f"{copies} were sent, the rest was not found: {reason}")
+            return [QueueCount.of(each) for each in read]
 
 
 def _wait_until(until: float, stop: Callable[[], bool]) -> None:

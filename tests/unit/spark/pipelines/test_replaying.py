@@ -116,3 +116,47 @@ def test_a_replay_that_is_stopped_before_its_end_is_not_complete(
 
     assert (summary.interrupted, summary.sent) == (interrupted, 10 * steps)
     assert (summary.complete, summary.problems) == (not interrupted, problems)
+
+
+@pytest.mark.parametrize("error", [PySparkException("lost\ntrace"), RocketMQError("lost")])
+def test_a_replay_whose_copies_cannot_be_compared_says_what_was_sent(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    job = sent_short(monkeypatch)
+    monkeypatch.setattr(replaying, "read_ranges", fail)
+
+    summary = job.summary(dry_run=False, seconds=0.0)
+
+    assert (summary.sent, summary.interrupted, summary.complete) == (9, False, False)
+    assert summary.done_up_to == {"orders": {"broker-a": {"0": 15}}}
+    assert summary.problems == ("9 copies of 10 offsets were sent, the rest was not found: lost",)
+
+
+def test_a_replay_interrupted_while_it_compares_logs_the_offsets_to_continue_from(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    job = sent_short(monkeypatch)
+    monkeypatch.setattr(replaying, "read_ranges", interrupted)
+
+    with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt):
+        job.summary(dry_run=False, seconds=0.0)
+
+    (warning,) = [each for each in caplog.messages if "replay_stopped" in each]
+    assert '{"orders": {"broker-a": {"0": 15}}}' in warning.replace("\\", "")
+
+
+def sent_short(monkeypatch: pytest.MonkeyPatch) -> replaying._Replay:
+    """Return a replay that has sent nine copies of ten offsets."""
+    monkeypatch.setattr(replaying, "TopicGrowth", Growth)
+    monkeypatch.setattr(replaying._Replay, "_send", lambda *_: CopyCounts(sent=9))
+    no_spark: Any = None
+    ranges = [Range("orders", "broker-a", 0, 5, 15)]
+    job = replaying._Replay(no_spark, replace(SETTINGS, rate=None), ranges, no_report)
+    job.send_all(bool)
+    return job
