@@ -6,17 +6,18 @@ import asyncio
 import csv
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
+from os import urandom
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from rocketmq_aio import Message
+from rocketmq_aio import AdminClient, Message
 from rocketmq_aio.cli.failures import format_error
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.options.source_options import Connection
@@ -39,7 +40,7 @@ from rocketmq_aio.spark.pipelines.target import prepare_rows, write_rows
 from rocketmq_aio.testing import Cluster
 from rocketmq_aio.testing.plugin import unique_name
 from tests.spark.pipelining import bodies, stored
-from tests.spark.support import send_all, write_messages
+from tests.spark.support import send_all, wait_until, write_messages
 
 QUEUES = 4
 
@@ -578,6 +579,61 @@ def test_a_stopped_ingest_ends_between_two_batches(
 
     assert (summary.interrupted, summary.rows, summary.complete) == (True, 25, True)
     assert pipelines.read.parquet(str(tmp_path / "out")).count() == 25
+
+
+@pytest.mark.timeout(600, func_only=True)  # starts a cluster, which has to compact
+def test_a_compacted_topic_is_complete_with_fewer_messages_than_offsets(
+    pipelines: SparkSession,
+    fresh_cluster: Callable[..., Cluster],
+    rocketmq_version: str,
+    tmp_path: Path,
+) -> None:
+    if not rocketmq_version.startswith("5"):
+        return  # compaction came with 5.0
+    topic = "spark-compacted"
+    properties = {
+        "compactionScheduleInternal": "1000",
+        "compactionMappedFileSize": "65536",
+        "compactionCqMappedFileSize": "4600",
+    }
+    with fresh_cluster(backend="jvm", broker_properties=properties) as cluster:
+        connection = Connection(name_server=cluster.namesrv)
+        asyncio.run(create_compacted_topic(cluster.namesrv, topic))
+        messages = [Message(topic, urandom(1000), keys=[f"k{n % 5}"]) for n in range(500)]
+        asyncio.run(send_all(cluster.namesrv, messages))
+        wait_until(lambda: has_gaps(cluster.namesrv, topic, 500), "the topic is compacted")
+        target = Target(path=str(tmp_path / "out"))
+        summary = ingest(
+            pipelines,
+            IngestSettings(
+                connection=connection,
+                selection=Selection(topics=(topic,)),
+                target=target,
+                checkpoint=str(tmp_path / "checkpoint"),
+                once=True,
+            ),
+        )
+
+    assert (summary.offsets, summary.problems) == (500, ())
+    assert 5 <= summary.rows < 500
+    assert all(each.sparse for each in summary.queues)
+    rows = pipelines.read.parquet(str(target.path))
+    assert rows.count() == summary.rows
+    assert {row.keys for row in rows.select("keys").distinct().collect()} == {
+        f"k{n}" for n in range(5)
+    }
+
+
+def has_gaps(namesrv: str, topic: str, count: int) -> bool:
+    """Whether the brokers have the last of *count* messages, and not all of them any more."""
+    found = stored(namesrv, topic)
+    ends = {message.queue: message.queue_offset + 1 for message in found}
+    return sum(ends.values()) == count > len(found)
+
+
+async def create_compacted_topic(namesrv: str, topic: str) -> None:
+    async with AdminClient(namesrv=namesrv) as admin:
+        await admin.topics.create(topic, queues=2, attributes={"cleanup.policy": "COMPACTION"})
 
 
 @pytest.mark.parametrize("kind", ["avro", "protobuf"])

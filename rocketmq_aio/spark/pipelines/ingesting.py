@@ -31,6 +31,7 @@ from rocketmq_aio.spark.pipelines.folders import (
     read_text,
     write_text,
 )
+from rocketmq_aio.spark.pipelines.row_counts import mark_sparse
 from rocketmq_aio.spark.pipelines.selection import FORMAT, Selection, stream_options
 from rocketmq_aio.spark.pipelines.summary import QueueCount, Report, Summary, no_report
 from rocketmq_aio.spark.pipelines.target import Target, format_options, prepare_rows, read_back
@@ -355,13 +356,17 @@ def _stopped_if_idle(query: StreamingQuery) -> bool:
 def _summarize(
     settings: IngestSettings, read: BatchSums, began: float, *, interrupted: bool
 ) -> IngestSummary:
-    queues = tuple(map(QueueCount.of, read.ranges))
+    queues = [*map(QueueCount.of, read.ranges)]
     offsets = sum(each.offsets for each in queues)
     filtered = settings.selection.filtered
     problems = []
-    if not filtered and read.rows != offsets:
-        counts = f"{read.rows} messages were read from {offsets} offsets"
-        problems.append(f"{counts}: some are missing or repeated")
+    counts = f"{read.rows} messages were read from {offsets} offsets"
+    if read.rows > offsets:
+        problems.append(f"{counts}: some are repeated")
+    elif read.rows < offsets and not filtered:
+        queues = mark_sparse(settings.connection, queues)
+        if not any(each.sparse for each in queues):
+            problems.append(f"{counts}: some are missing")
     if settings.once and interrupted:
         problems.append("stopped before all stored messages were read: the next run continues")
     return IngestSummary(
@@ -370,7 +375,7 @@ def _summarize(
         bad=read.bad,
         filtered=filtered,
         interrupted=interrupted,
-        queues=queues,
+        queues=tuple(queues),
         seconds=time.monotonic() - began,
         problems=tuple(problems),
     )

@@ -10,9 +10,11 @@ from typing import Final
 from pyspark.sql import DataFrame, Window, functions as F
 
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
+from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
 from rocketmq_aio.consumer.pull.result import PullStatus
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.spark.offsets import Queue, Range
 from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.summary import Gap, QueueCount
@@ -76,8 +78,32 @@ def explain_gaps(connection: Connection, counts: Iterable[QueueCount]) -> list[Q
 
     If a request to a broker fails, the gaps of its queues keep no reason.
     """
-    runtime = Runtime.get(connection)
+    runtime, counts = Runtime.get(connection), list(counts)
+    if sum(len(each.gaps) for each in counts) >= MAX_GAPS:  # there may be more
+        counts = mark_sparse(connection, counts)
     return [_explain(runtime, each) if each.gaps else each for each in counts]
+
+
+def mark_sparse(connection: Connection, counts: Iterable[QueueCount]) -> list[QueueCount]:
+    """Look up which queues have offsets without a message; none if their broker does not answer."""
+    runtime, found = Runtime.get(connection), dict[str | MessageQueue, bool]()
+    marked = []
+    for each in counts:
+        queue = MessageQueue(each.topic, each.broker, each.queue_id)
+        key = queue if is_logical(queue) else each.topic
+        if key not in found:
+            found[key] = runtime.call(_is_sparse, runtime.pulls(), queue)
+        marked.append(replace(each, sparse=found[key]))
+    return marked
+
+
+async def _is_sparse(pulls: RawPulls, queue: MessageQueue) -> bool:
+    try:
+        await pulls.learn_route(queue.topic)
+        settings = await pulls.topic_settings(queue)
+    except RocketMQError:
+        return False
+    return settings.is_compacted or len(settings.part_starts) > 1
 
 
 def _explain(runtime: Runtime, count: QueueCount) -> QueueCount:

@@ -34,6 +34,8 @@ class QueueCount:
     :ivar rows: number of distinct offsets that arrived; None: not counted by queue
     :ivar repeated: number of further rows, whose offsets are there already
     :ivar gaps: missing rows; limited to 1000 gaps per run
+    :ivar sparse: offsets without a message are normal, because the topic is compacted or a static
+        queue was moved: of missing rows only those in *gaps* without a reason are a loss
     """
 
     topic: str
@@ -44,6 +46,7 @@ class QueueCount:
     rows: int | None = None
     repeated: int = 0
     gaps: tuple[Gap, ...] = ()
+    sparse: bool = False
 
     @property
     def offsets(self) -> int:
@@ -55,6 +58,8 @@ class QueueCount:
         """Number of offsets with neither a row nor a reason."""
         if self.rows is None:
             return 0
+        if self.sparse:
+            return sum(gap.size for gap in self.gaps if gap.reason is None)
         known = sum(gap.size for gap in self.gaps if gap.reason is not None)
         return self.offsets - self.rows - known
 

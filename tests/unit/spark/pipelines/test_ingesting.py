@@ -11,10 +11,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import MagicMock
 
+import msgspec
 import pytest
 from anyio import to_thread
 
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines import ingesting
@@ -249,6 +252,29 @@ def test_the_start_of_the_first_run_is_stored(
     assert first == again == "first"
 
 
+OLD_STARTS = [  # of versions before `since` and before the store times
+    '{"v":1,"end":{"orders":{"broker-a":{"0":1}}}}',
+    '{"orders":{"broker-a":{"0":1}}}',
+]
+
+
+@pytest.mark.parametrize("stored", OLD_STARTS)
+async def test_a_start_of_an_older_version_reads_later_queues_from_their_first_message(
+    folders: Folders, stored: str
+) -> None:
+    folders.texts["/checkpoint/start"] = stored.replace("orders", TOPIC)
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        for broker in cluster.brokers:
+            put(broker, 3)
+        settings = replace(settings_of(cluster.namesrv, "latest"))
+        start = ingesting._stored_start(NO_SPARK, settings)
+        async with driving(cluster, startingOffsets=start) as driver:
+            end = await driver.end_after(START)
+
+            found = driver.ranges(START, end)
+            assert found == {queue(0): (1, 3), queue(0, "broker-b"): (0, 3)}
+
+
 def test_each_query_has_its_own_dataframe(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +392,42 @@ def test_an_ingest_of_what_is_stored_is_not_complete_when_it_was_stopped(once: b
     summary = ingesting._summarize(settings, BatchSums(), 0.0, interrupted=True)
 
     assert summary.complete is not once
+
+
+@pytest.mark.parametrize(
+    ("policy", "rows", "problem"),
+    [
+        ("COMPACTION", 3, None),
+        ("COMPACTION", 6, "6 messages were read from 5 offsets: some are repeated"),
+        ("DELETE", 3, "3 messages were read from 5 offsets: some are missing"),
+        ("DELETE", 5, None),
+    ],
+)
+async def test_a_compacted_topic_has_fewer_messages_than_offsets(
+    policy: str, rows: int, problem: str | None
+) -> None:
+    config = {
+        "topicName": TOPIC,
+        "readQueueNums": 1,
+        "writeQueueNums": 1,
+        "perm": 6,
+        "attributes": {"cleanup.policy": policy},
+    }
+    answer = Response(body=msgspec.json.encode(config))
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        cluster.broker.faults.handle(RequestCode.GET_TOPIC_CONFIG, answer, times=None)
+        settings, sums = settings_of(cluster.namesrv, "earliest"), BatchSums()
+        end = {
+            "v": 1,
+            "end": {TOPIC: {"broker-a": {"0": 5}}},
+            "from": {TOPIC: {"broker-a": {"0": 0}}},
+        }
+        sums.add([progress(0, {"v": 1, "at": "start"}, end, rows, 0)])
+        summary = await to_thread.run_sync(
+            partial(ingesting._summarize, settings, sums, 0.0, interrupted=False)
+        )
+
+    assert summary.problems == (() if problem is None else (problem,))
 
 
 # --- sums over micro-batches --------------------------------------------------------------------

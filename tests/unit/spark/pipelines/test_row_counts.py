@@ -47,6 +47,8 @@ def counted(**changes: Any) -> QueueCount:  # noqa: ANN401 - the fields
         (counted(rows=90, gaps=(Gap(start=10, end=20, reason="deleted"),)), []),
         (counted(rows=90, gaps=(GAP,)), ["t/b/0: 10 of 100 messages are missing"]),
         (counted(rows=80), ["t/b/0: 20 of 100 messages are missing"]),
+        (counted(rows=80, sparse=True, gaps=(Gap(start=10, end=20, reason="none"),)), []),
+        (counted(rows=80, sparse=True, gaps=(GAP,)), ["t/b/0: 10 of 100 messages are missing"]),
         (counted(rows=100, repeated=3), ["t/b/0: 3 rows are there more than once"]),
     ],
 )
