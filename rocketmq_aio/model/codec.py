@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol, cast, overload, runtime_checka
 
 import msgspec
 
-from rocketmq_aio.model.errors import ConfigError, PayloadError, text_of
+from rocketmq_aio.model.errors import ConfigError, PayloadError, repr_of, text_of
 
 if sys.version_info >= (3, 13):
     from typing import TypeVar
@@ -178,11 +178,7 @@ def decode_with(codec: Codec, body: bytes) -> Any:  # noqa: ANN401 - see Codec
 
 
 def _fault(codec: object, error: BaseException) -> PayloadError:
-    try:
-        name = repr(codec)
-    except Exception:  # noqa: BLE001 - of the application
-        name = type(codec).__name__
-    return PayloadError(name, text_of(error))
+    return PayloadError(repr_of(codec), text_of(error))
 
 
 def _pack(value: object) -> bytes:
@@ -200,10 +196,11 @@ def _as_bytes(value: object) -> bytes:
 def _check_kind(kind: object) -> None:
     try:
         unsupported = _first_custom(kind)
-    except (TypeError, NameError) as error:
-        raise ConfigError("kind", kind, str(error)) from error
+    except Exception as error:  # annotations are code of the application
+        raise ConfigError("kind", kind, text_of(error)) from error
     if unsupported is not None:
-        reason = f"msgspec cannot read {unsupported.__qualname__}"
+        name = getattr(unsupported, "__qualname__", unsupported)  # msgspec takes () as a class
+        reason = f"msgspec cannot read {name}"
         raise ConfigError("kind", kind, f"{reason}: use a dataclass or msgspec.Struct")
 
 

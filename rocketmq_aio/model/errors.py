@@ -14,6 +14,14 @@ def shown(text: str | None) -> str:
     return cleaned if len(text) <= REMARK_SHOWN else cleaned + "..."
 
 
+def repr_of(value: object) -> str:
+    """Return ``repr(value)``; only the type if that raises, as code of the application may."""
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 - of the application
+        return type(value).__name__
+
+
 def text_of(error: BaseException) -> str:
     """Return type and message of what the application raised; only the type if it has no text."""
     kind = type(error).__name__
@@ -48,7 +56,7 @@ class ConfigError(RocketMQError, ValueError):
     """A setting or an argument is invalid; nothing was sent."""
 
     def __init__(self, setting: str, value: object, reason: str) -> None:
-        super().__init__(f"{setting}={shown(repr(value))}: {reason}")
+        super().__init__(f"{setting}={shown(repr_of(value))}: {reason}")
         self.setting = setting
         self.value = value
         self.reason = reason
@@ -58,7 +66,7 @@ class InvalidMessageError(RocketMQError, ValueError):
     """The broker would reject the message (topic, size, property); nothing was sent."""
 
     def __init__(self, topic: object, reason: str) -> None:
-        of_topic = "" if topic is None else f" for topic {shown(repr(topic))}"
+        of_topic = "" if topic is None else f" for topic {shown(repr_of(topic))}"
         super().__init__(f"message{of_topic}: {reason}")
         self.topic = topic
         self.reason = reason

@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -122,6 +122,20 @@ def test_an_error_can_be_copied_and_pickled(error: RocketMQError, facts: dict[st
         assert type(twin) is type(error)
         assert str(twin) == str(error)
         assert {name: getattr(twin, name) for name in facts} == facts
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda value: ConfigError("x", value, "no"), lambda value: InvalidMessageError(value, "no")],
+)
+def test_an_error_about_a_value_without_a_text_has_its_type(
+    make: Callable[[object], RocketMQError],
+) -> None:
+    class Silent:
+        def __repr__(self) -> str:
+            raise ValueError("no text")
+
+    assert "Silent" in str(make(Silent()))
 
 
 def test_notes_survive_a_pickle() -> None:

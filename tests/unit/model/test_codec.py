@@ -7,7 +7,7 @@ import copy
 import datetime as dt
 import pickle
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import Any, TypedDict
 
 import msgpack
@@ -271,8 +271,17 @@ def test_a_recursive_value_is_a_payload_error(codec: Codec) -> None:
 @each_typed
 @pytest.mark.parametrize(
     "kind",
-    [3, lambda: 1, "no such name", Backwards, list[Backwards], dict[str, Backwards | None]],
-    ids=["number", "function", "text", "class", "in a list", "in a union"],
+    [
+        *(3, lambda: 1, "no such name", (), Backwards, list[Backwards]),
+        *(
+            dict[str, Backwards | None],
+            make_dataclass("Unknown", [("field", "msgspec.NoSuchName")]),
+        ),
+    ],
+    ids=[
+        *("number", "function", "text", "empty tuple", "class", "in a list", "in a union"),
+        "unknown field type",
+    ],
 )
 def test_an_unsupported_type_is_rejected_by_the_constructor(make: Any, kind: Any) -> None:  # noqa: ANN401
     with pytest.raises(ConfigError) as caught:
