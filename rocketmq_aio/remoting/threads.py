@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import CancelledError, Executor, Future
 from contextvars import copy_context
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
+
+# A coroutine cannot tell these from its own end or cancellation, which no thread can cause.
+AMBIGUOUS: Final = (StopIteration, GeneratorExit, asyncio.CancelledError, CancelledError)
 
 
 async def run_in_thread(threads: Executor | None, function: Callable[..., T], *args: object) -> T:
@@ -21,7 +24,7 @@ async def run_in_thread(threads: Executor | None, function: Callable[..., T], *a
 
     :param threads: None means the executor of the event loop
     :raises RuntimeError: no thread can be started, the executor is shut down, or the function
-        raised StopIteration or GeneratorExit: a coroutine cannot tell them from its own end
+        raised one of `AMBIGUOUS`
     """
     called: Future[T] = Future()
     call = partial(_call, called, partial(copy_context().run, function, *args))
@@ -51,9 +54,9 @@ def _call(called: Future[T], function: Callable[[], T]) -> None:
         return
     try:
         result = function()
-    except (StopIteration, GeneratorExit) as ended:
-        error = RuntimeError(f"the function raised {type(ended).__name__}")
-        error.__cause__ = ended
+    except AMBIGUOUS as raised:
+        error = RuntimeError(f"the function raised {type(raised).__name__}")
+        error.__cause__ = raised
         called.set_exception(error)
     except BaseException as error:  # noqa: BLE001 - passed to the caller
         called.set_exception(error)

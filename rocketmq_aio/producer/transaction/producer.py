@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from threading import Lock
 from typing import Final
 
 import anyio
@@ -26,6 +27,7 @@ from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.hook_runner import AnySendHook
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.codec import V
+from rocketmq_aio.model.errors import repr_of
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageQueue, TransactionState
@@ -135,8 +137,10 @@ class TransactionProducer(Producer[V]):
 
         *execute* takes the `Transaction`; it is an ``async def`` or a plain function (run in a
         thread; what it returns is awaited, if possible).  If it raises, the message is rolled back
-        and the error raised here.  If it returns anything but a `TransactionState`, such as None,
-        the decision is left to the check: a warning is logged and the result has an ``error``.
+        and the error raised here.  A cancellation cannot stop a plain function:
+        if one is running, the decision is left to the check.  So it is if *execute* returns
+        anything but a `TransactionState`, such as None: a warning is logged and the result has an
+        ``error``.
 
         :raises ConfigError: *execute* does not take one argument; nothing was sent
         :raises RocketMQError: as entering `transaction`; *execute* was not called
@@ -188,18 +192,22 @@ def _state_error(execute: Execute, state: object) -> ConfigError | None:
         return None
     name = name_of(execute)
     logger.warning("local_transaction_without_state", function=name, answer=type(state).__name__)
-    reason = f"it returned {state!r}, expected a TransactionState: it is left to the check"
+    reason = f"it returned {repr_of(state)}, expected a TransactionState: it is left to the check"
     return ConfigError("execute", name, reason)
 
 
 async def _execute(execute: Execute, transaction: Transaction) -> object:
     if is_async(execute):
         return await execute(transaction)  # type: ignore[misc]  # it is async
+    turn = Lock()  # of the thread, or of a cancellation before its start
+
+    def run(transaction: Transaction) -> object:
+        return execute(transaction) if turn.acquire(blocking=False) else None
+
     try:
-        state = await run_in_thread(None, execute, transaction)
+        state = await run_in_thread(None, run, transaction)
     except asyncio.CancelledError:
-        # The thread goes on, and its result is lost.
-        if transaction.result is None:
-            transaction.unknown()
+        if not turn.acquire(blocking=False) and transaction.result is None:
+            transaction.unknown()  # the thread goes on, and its result is lost
         raise
     return await state if inspect.isawaitable(state) else state  # of a lambda, for example

@@ -123,8 +123,8 @@ class Transaction:
         """Decide *state* unless decided; anything but COMMIT or ROLLBACK leaves it to the check."""
         if self.is_decided:
             return
-        if state in (TransactionState.COMMIT, TransactionState.ROLLBACK):
-            await self._end(TransactionState(state))
+        if isinstance(state, TransactionState) and state is not TransactionState.UNKNOWN:
+            await self._end(state)
         else:
             self.unknown()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 
@@ -74,8 +74,10 @@ async def test_a_call_that_an_idle_thread_took_returns_although_no_thread_could_
     assert said == "done"
 
 
-@pytest.mark.parametrize("kind", [StopIteration, GeneratorExit])
-async def test_what_ends_generators_fails_the_call(kind: type[BaseException]) -> None:
+@pytest.mark.parametrize(
+    "kind", [StopIteration, GeneratorExit, asyncio.CancelledError, CancelledError]
+)
+async def test_what_ends_coroutines_fails_the_call(kind: type[BaseException]) -> None:
     def run() -> None:
         raise kind
 

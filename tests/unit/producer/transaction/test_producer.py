@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -510,6 +512,20 @@ async def test_execute_without_a_state_leaves_it_to_the_check(
         assert "forgetful" in caplog.text
 
 
+async def test_execute_may_return_an_object_of_any_kind(env: TransactionEnv) -> None:
+    class Hostile:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("ambiguous")
+
+        def __repr__(self) -> str:
+            raise ValueError("no text")
+
+    result = await env.producer.send_in_transaction(ORDER, lambda tx: Hostile())
+
+    assert result.state is TransactionState.UNKNOWN
+    assert "it returned Hostile" in str(result.error)
+
+
 async def test_an_invalid_execute_is_rejected_before_any_request(env: TransactionEnv) -> None:
     for execute in (lambda: None, TransactionState.COMMIT):
         with pytest.raises(ConfigError, match="execute="):
@@ -549,6 +565,52 @@ async def test_a_cancelled_execute_in_a_thread_is_left_to_the_check() -> None:
 
         assert sending.cancelled()
         assert (env.flags(), len(env.open)) == ([], 1)
+
+
+async def test_execute_that_raises_a_cancellation_itself_is_rolled_back() -> None:
+    def plain(tx: Transaction) -> TransactionState:
+        raise asyncio.CancelledError
+
+    async def coroutine(tx: Transaction) -> TransactionState:
+        raise asyncio.CancelledError
+
+    async with open_transactions() as env:
+        with pytest.raises(RuntimeError, match="raised CancelledError"):
+            await env.producer.send_in_transaction(ORDER, plain)
+        with pytest.raises(asyncio.CancelledError):
+            await env.producer.send_in_transaction(ORDER, coroutine)
+
+        assert env.flags() == [ROLLBACK, ROLLBACK]
+
+
+async def test_execute_that_is_cancelled_before_its_thread_is_rolled_back_and_never_runs() -> None:
+    called, released = list[str](), threading.Event()
+    submitted = asyncio.Event()
+
+    class OneThread(ThreadPoolExecutor):
+        def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401 - any call
+            submitted.set()
+            return super().submit(*args, **kwargs)
+
+    def execute(tx: Transaction) -> TransactionState:
+        called.append(tx.message_id)
+        return TransactionState.COMMIT
+
+    async with open_transactions() as env:
+        with OneThread(1) as pool:
+            asyncio.get_running_loop().set_default_executor(pool)
+            busy = pool.submit(released.wait, 15)
+            submitted.clear()
+            sending = asyncio.create_task(env.producer.send_in_transaction(ORDER, execute))
+            await submitted.wait()
+            sending.cancel()
+            await asyncio.wait([sending])
+            released.set()
+            await asyncio.wrap_future(busy)
+            await asyncio.to_thread(called.append, "later")
+
+        assert called == ["later"]
+        assert env.flags() == [ROLLBACK]
 
 
 async def test_execute_without_a_thread_is_rolled_back_and_never_runs(
