@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
+from rocketmq_aio.model.errors import InvalidMessageError
 from rocketmq_aio.model.message import Message, MessageExt
-from rocketmq_aio.model.properties import check_encoded, encode_properties, take_properties
+from rocketmq_aio.model.properties import (
+    MAX_PROPERTIES,
+    check_encoded,
+    encode_properties,
+    take_properties,
+)
 from rocketmq_aio.model.values import MessageQueue, SendResult, TransactionState
+
+# With room for what producers and brokers add: the id, the producer group, where to reply.
+MAX_WITH_ADDED: Final = MAX_PROPERTIES - 1024
 
 
 @runtime_checkable
@@ -33,7 +42,7 @@ class RPCHook(Protocol):
         """Called after the response to request *code*."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ConsumeContext:
     """A run of a handler; the same object is passed before and after it.
 
@@ -123,12 +132,16 @@ class SendContext(msgspec.Struct, kw_only=True, eq=False):
 
         The application's `Message` is not changed.
 
-        :raises InvalidMessageError: a name or value is invalid
+        :raises InvalidMessageError: a name or value is invalid, or the properties of the message
+            would be too large
         """
         message, added = copy(self.messages[place]), dict[str, str]()
         check_encoded(message.topic, take_properties(message.topic, properties, added), len(added))
         message.properties = message.properties | added
         message.encoded_properties = encode_properties(message.properties)
+        if (size := len(message.encoded_properties.encode())) > MAX_WITH_ADDED:
+            reason = f"its keys, tags and properties would take {size} bytes"
+            raise InvalidMessageError(message.topic, f"{reason}, hooks may fill {MAX_WITH_ADDED}")
         if not isinstance(self.messages, list):  # once, not for each message of a batch
             self.messages = list(self.messages)
         self.messages[place] = message

@@ -12,8 +12,15 @@ import pytest
 
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.errors import BatchError, BrokerError, ConfigError, InvalidMessageError, SendError
-from rocketmq_aio.hooks import EndTransactionContext, SendContext
+from rocketmq_aio.errors import (
+    BatchError,
+    BrokerError,
+    ConfigError,
+    InvalidMessageError,
+    ReplyTimeoutError,
+    SendError,
+)
+from rocketmq_aio.hooks import MAX_WITH_ADDED, EndTransactionContext, SendContext
 from rocketmq_aio.instance.hook_runner import AnySendHook
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue, SendResult, SendStatus, TransactionState
@@ -314,6 +321,52 @@ def test_a_hook_cannot_add_invalid_properties(added: dict[str, str]) -> None:
         context.add_properties(added)
 
     assert context.messages == (ORDER,)
+
+
+@pytest.mark.parametrize("mode", list(WAYS))
+async def test_a_message_is_sent_without_properties_of_a_hook_that_do_not_fit(
+    mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Filling(Signing):
+        def before_send(self, context: SendContext) -> None:
+            context.add_properties({"filler": "x" * MAX_WITH_ADDED})
+
+    async with shop(Filling(), Signing()) as (cluster, producer):
+        await WAYS[mode](producer, ORDER)
+        code = RequestCode.SEND_BATCH_MESSAGE if mode == "send_batch" else SEND
+        await cluster.broker.wait_for(code, 1)
+        (stored,) = cluster.broker.messages("orders")
+
+    assert stored.properties["signed"] == "by-0"
+    assert "filler" not in stored.properties
+    assert f"hooks may fill {MAX_WITH_ADDED}" in caplog.text
+
+
+async def test_a_hook_may_fill_the_properties_of_a_half_message_and_of_a_request() -> None:
+    class Filling(Signing):
+        def before_send(self, context: SendContext) -> None:
+            free = MAX_WITH_ADDED - len(context.message.encoded_properties) - len("filler##")
+            with pytest.raises(InvalidMessageError):
+                context.add_properties({"filler": "x" * (free + 1)})
+            context.add_properties({"filler": "x" * free})
+
+    group = "g" * 255
+    async with (
+        FakeCluster(topics={"orders": 4}) as cluster,
+        TransactionProducer(
+            group,
+            check=lambda _: TransactionState.UNKNOWN,
+            namesrv=cluster.namesrv,
+            hooks=[Filling()],
+        ) as producer,
+    ):
+        async with producer.transaction(ORDER):
+            pass
+        with pytest.raises(ReplyTimeoutError):
+            await producer.request(ORDER, timeout_seconds=0.5)
+        stored = cluster.broker.messages("orders")
+
+    assert [len(each.properties["filler"]) > MAX_WITH_ADDED - 100 for each in stored] == [True] * 2
 
 
 @pytest.mark.parametrize("mode", list(WAYS))
