@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 
 from rocketmq_aio.config.producer import ProducerConfig
-from rocketmq_aio.errors import NotRunningError, RocketMQError
+from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.producer.batching.pre_encoded import Encoded
@@ -109,7 +109,8 @@ class TraceDispatcher:
             self._close_by = monotonic() + CLOSE_SECONDS
             if not self._senders and self._waiting:
                 self._start_sender()
-            if self._senders:
+            # One that a failed client cancelled before its first step never ends.
+            if self._senders and not self._instance.has_ended:
                 self._empty = loop.create_future()
                 with anyio.move_on_after(CLOSE_SECONDS):
                     await self._empty
@@ -131,10 +132,9 @@ class TraceDispatcher:
     def _start_sender(self) -> None:
         self._senders += 1
         self._start_at += MAX_RECORDS
-        try:
-            self._instance.check_running()
-            self._instance.tasks.spawn(self._send_some, name="trace")
-        except NotRunningError:
+        if self._instance.has_ended or not self._instance.tasks.spawn(
+            self._send_some, name="trace"
+        ):
             self._senders -= 1
             self._start_at -= MAX_RECORDS
 

@@ -26,6 +26,7 @@ from rocketmq_aio.producer.batching.pre_encoded import Encoded
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.remoting.background_tasks import TaskFunction
 from rocketmq_aio.trace.message_trace import MessageTrace
 from tests.fakes.cluster import FakeCluster
 from tests.unit.remoting.until import until
@@ -400,6 +401,31 @@ async def test_each_record_counts_as_sent_or_as_dropped(monkeypatch: pytest.Monk
 
     assert len(records(cluster)) == 2
     assert (trace.sent, trace.dropped) == (2, 2)
+
+
+async def test_close_does_not_wait_for_a_sender_that_never_began_in_a_client_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail() -> None:
+        raise RuntimeError("of the test")
+
+    monkeypatch.setattr("rocketmq_aio.trace.trace_dispatcher.CLOSE_SECONDS", 3600)
+    trace = MessageTrace(flush_seconds=0.01)
+    async with shop(trace) as (_, producer):
+        instance, spawn = producer.client, producer.client.tasks.spawn
+
+        def fail_instead(function: TaskFunction, *args: object, name: str) -> bool:
+            if name == "trace":
+                function, args = fail, ()
+            return spawn(function, *args, name=name)
+
+        monkeypatch.setattr(instance.tasks, "spawn", fail_instead)
+        await producer.send(ORDER)
+        await until(lambda: instance.has_ended)
+        async with asyncio.timeout(15):
+            await producer.close()
+
+    assert (trace.sent, trace.dropped) == (0, 1)
 
 
 async def test_credentials_are_never_in_a_trace(caplog: pytest.LogCaptureFixture) -> None:
