@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -257,6 +258,7 @@ class LocalFileOffsetStore:
     offset.  To start from scratch, delete the group's folder.
 
     A second consumer of the same client id and group, in any process, raises `ConfigError`.
+    A copy, also a pickled one, is a new store in the same folder, of no consumer.
 
     :param folder: the folder of all clients; default: ``ROCKETMQ_OFFSET_FOLDER``, or
         ``.rocketmq_offsets`` in the user's home
@@ -276,6 +278,9 @@ class LocalFileOffsetStore:
         # A write goes on in its thread after its task is cancelled.
         self._using_file = Lock()
         self._threads = CapacityLimiter(1)  # the threads of the application cannot starve it
+
+    def __reduce__(self) -> tuple[object, ...]:  # copied and pickled with settings
+        return partial(type(self), disk=self._disk), (self._base,)
 
     @property
     def path(self) -> Path | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
+import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
+from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.offsets.local_file import (
     Disk,
     LocalFileOffsetStore,
@@ -41,6 +44,22 @@ async def test_a_second_consumer_of_the_same_names_is_refused_until_the_first_is
 
     async with opened(tmp_path) as store:
         assert await store.read(queue(0)) == 5
+
+
+async def test_a_copy_of_a_store_is_a_new_one_in_its_folder(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await commit(store, {queue(0): 5})
+        given = LitePullConfig(offset_store=store)
+        copies = [copy.deepcopy(given), pickle.loads(pickle.dumps(given))]
+
+    for each in copies:
+        twin = each.offset_store
+        assert isinstance(twin, LocalFileOffsetStore)
+        assert twin.path is None
+        twin.bind(CLIENT, "billing")
+        await twin.load()
+        assert await twin.read(queue(0)) == 5
+        await twin.close()
 
 
 def test_a_refused_second_consumer_leaves_no_descriptor(tmp_path: Path) -> None:
