@@ -245,6 +245,9 @@ class Cluster:
         """Create or change a topic, on all *brokers* by default; return when its route is known.
 
         Slaves copy it later: `Slave.wait_copied`.
+
+        :raises ClusterError: a broker does not respond or rejects it, or a name server does not
+            know the route within 30 s
         """
         chosen = self.brokers if brokers is None else list(brokers)
         fields = {
@@ -259,9 +262,8 @@ class Cluster:
         }
         for broker in chosen:
             self._ask(broker.find_master(), RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
-        probe.wait_until(
-            lambda: self._check_route(name, chosen), seconds=ROUTE_SECONDS, what=f"{name} not found"
-        )
+        what = f"no route of topic {name} (do all servers run? `check_running`)"
+        probe.wait_until(lambda: self._check_route(name, chosen), seconds=ROUTE_SECONDS, what=what)
 
     def delete_topic(self, name: str) -> None:
         fields = {"topic": name}
@@ -381,7 +383,11 @@ class Cluster:
     def _ask(
         self, node: Node, code: int, fields: Mapping[str, object] | None = None, body: bytes = b""
     ) -> None:
-        probe.ask(node.address, code, fields, body, self._access)
+        try:
+            probe.ask(node.address, code, fields, body, self._access)
+        except OSError as error:
+            reason = f"{node!r} does not respond ({error}): start it, or see `check_running`"
+            raise probe.ProbeError(reason) from error
 
     def _add_namesrv(self, launched: Launched) -> None:
         def check() -> None:

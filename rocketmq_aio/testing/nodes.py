@@ -63,7 +63,7 @@ class Node:
     def wait_ready(self) -> None:
         try:
             probe.wait_until(self._alive_and_ready, seconds=START_SECONDS, what="not ready")
-        except TimeoutError as error:
+        except probe.ProbeTimeoutError as error:
             raise self._failure(str(error)) from error
 
     def check_running(self) -> None:
@@ -117,7 +117,7 @@ class Slave(Node):
             if len(ends) < len(wanted) or any(map(int.__lt__, ends, wanted)):
                 raise probe.ProbeError(f"{self.name} has {ends} of {wanted}")
 
-        _wait(check, f"{topic} not copied")
+        probe.wait_until(check, seconds=COPY_SECONDS, what=f"{topic} not copied")
 
 
 class Broker(Node):
@@ -177,7 +177,7 @@ class ControlledBroker(Broker):
             found.append(now)
 
         found: list[Node] = []
-        _wait(check, f"{self.name} has no new master")
+        probe.wait_until(check, seconds=COPY_SECONDS, what=f"{self.name} has no new master")
         return found[-1]
 
     def wait_in_sync(self) -> None:
@@ -195,7 +195,7 @@ class ControlledBroker(Broker):
             if not wanted <= known:
                 raise probe.ProbeError(f"the controllers count {known} of {wanted}")
 
-        _wait(check, f"{self.name} not in sync")
+        probe.wait_until(check, seconds=COPY_SECONDS, what=f"{self.name} not in sync")
 
 
 def check_registered(
@@ -209,13 +209,6 @@ def check_registered(
     if node.address not in known.values() or MASTER_ID not in known:
         raise probe.ProbeError(f"{namesrv} knows {known}, without {node!r} or without a master")
     probe.ask(node.address, RequestCode.GET_BROKER_RUNTIME_INFO, access=access)
-
-
-def _wait(check: Callable[[], object], what: str) -> None:
-    try:
-        probe.wait_until(check, seconds=COPY_SECONDS, what=what)
-    except TimeoutError as error:
-        raise ClusterError(str(error)) from error
 
 
 class Controller(Node):

@@ -34,6 +34,10 @@ class ProbeError(ClusterError):
     """The server responded with an error or an unexpected result."""
 
 
+class ProbeTimeoutError(ClusterError, TimeoutError):
+    """A check did not succeed in time; the cause is its last error."""
+
+
 class Access(NamedTuple):
     """Credentials and TLS context for secured servers."""
 
@@ -176,7 +180,7 @@ def _cluster(namesrv: str, access: Access) -> list[dict[str, Any]]:
 def wait_until(check: Callable[[], object], *, seconds: float, what: str) -> None:
     """Call *check* until it raises neither OSError nor ProbeError.
 
-    :raises TimeoutError: after *seconds*; the cause is the last error
+    :raises ProbeTimeoutError: after *seconds*
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -185,7 +189,7 @@ def wait_until(check: Callable[[], object], *, seconds: float, what: str) -> Non
             return
         except (OSError, ProbeError) as error:
             if time.monotonic() >= deadline:
-                raise TimeoutError(f"{what} after {seconds:g} s: {error}") from error
+                raise ProbeTimeoutError(f"{what} after {seconds:g} s: {error}") from error
         time.sleep(POLL_SECONDS)
 
 

@@ -330,6 +330,23 @@ def test_a_topic_is_created_on_every_master(backend: FakeBackend, server: Answer
     assert asked.fields["readQueueNums"] == asked.fields["writeQueueNums"] == "3"
 
 
+def test_a_topic_without_a_route_is_reported_with_what_to_do(
+    backend: FakeBackend, server: AnsweringServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "ROUTE_SECONDS", 0)
+    with Cluster.start() as started:
+        server.answers = {**server.answers, 105: Answer(code=17)}
+        with pytest.raises(ClusterError, match=r"no route of topic orders.*`check_running`"):
+            started.create_topic("orders")
+
+
+def test_a_topic_at_a_killed_broker_is_reported_with_what_to_do() -> None:
+    with Cluster.start(backend="embedded") as started:
+        started.brokers[0].kill()
+        with pytest.raises(ClusterError, match=r"broker-a .*does not respond.*start it"):
+            started.create_topic("orders")
+
+
 def test_a_topic_is_deleted_at_the_broker_before_the_name_server(
     backend: FakeBackend, server: AnsweringServer
 ) -> None:

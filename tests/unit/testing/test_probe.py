@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rocketmq_aio.testing import probe
+from rocketmq_aio.testing import ClusterError, probe
 from tests.unit.testing.answering import Answer, Asked, answering
 
 BROKERS = [
@@ -104,7 +104,7 @@ def test_a_wait_timeout_reports_the_last_error() -> None:
     def check() -> None:
         raise probe.ProbeError("no route")
 
-    with pytest.raises(TimeoutError, match=r"not ready after 0 s: no route") as raised:
+    with pytest.raises(ClusterError, match=r"not ready after 0 s: no route") as raised:
         probe.wait_until(check, seconds=0, what="not ready")
 
     assert isinstance(raised.value.__cause__, probe.ProbeError)
