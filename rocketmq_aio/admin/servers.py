@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import copy
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import anyio
@@ -12,6 +15,7 @@ from msgspec.structs import replace
 from rocketmq_aio.admin.results import BrokerInfo, ClusterInfo, Result
 from rocketmq_aio.admin.server_results import read_properties
 from rocketmq_aio.errors import (
+    NO_RESPONSE,
     AdminError,
     AuthError,
     BrokerError,
@@ -56,8 +60,21 @@ BY_PROXY: Final = "a proxy supports no administration but `topic_route`"
 FOUND_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 TOPIC_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
 
+# Why servers did not respond, by address; None outside of `asking_once`.
+_silent: ContextVar[dict[str, RocketMQError] | None] = ContextVar("silent", default=None)
+
 Brokers = Iterable[str] | None
 Masters = Mapping[str, str | None]  # address by broker name; None: no master now
+
+
+@contextmanager
+def asking_once() -> Iterator[None]:
+    """In the block, requests to a server that has not responded to one fail at once."""
+    token = _silent.set({})
+    try:
+        yield
+    finally:
+        _silent.reset(token)
 
 
 class Held(NamedTuple, Generic[T]):
@@ -106,6 +123,9 @@ class Servers:
         usual = self.instance.config.request_timeout_seconds
         seconds = max(usual, SLOW_SECONDS) if header.code in SLOW else usual
         since, kind = first_release(header.code), server_kind(header.code)
+        silent = _silent.get()
+        if silent is not None and address in silent:
+            raise copy(silent[address])
         try:
             if since is not None and kind == "broker" and address not in self._answering:
                 await self._check_answering(address)
@@ -114,6 +134,10 @@ class Servers:
                     address, header, body, accept=accept, timeout=seconds, version=version
                 )
             )
+        except NO_RESPONSE as error:
+            if silent is not None:
+                silent[address] = error
+            raise
         except NotSupportedError as error:
             if since is None:
                 raise

@@ -10,6 +10,7 @@ from contextlib import aclosing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rocketmq_aio.admin.servers import asking_once
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups
 from rocketmq_aio.cli.confirm import ChangeArguments
@@ -93,7 +94,8 @@ async def _list(arguments: ListArguments) -> int:
     async with arguments.admin() as admin:
         before = await _brokers(admin)
         names = [n for n in await admin.topics.list(internal=True) if n.startswith(DLQ_PREFIX)]
-        found, failed = await read_stats(admin, names)
+        with asking_once():
+            found, failed = await read_stats(admin, names)
         after = await _brokers(admin)
     if failed and not found:
         raise next(iter(failed.values()))

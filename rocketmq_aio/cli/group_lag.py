@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from rocketmq_aio.admin.servers import asking_once
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups, complete_topics
 from rocketmq_aio.cli.connection import ClientArguments
@@ -64,7 +65,8 @@ async def _show(arguments: LagArguments) -> int:
     async with arguments.admin() as admin:
         while True:
             try:
-                code = await _show_once(admin, arguments)
+                with asking_once():
+                    code = await _show_once(admin, arguments)
             except RocketMQError as error:
                 if not is_shown:
                     raise

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
+from rocketmq_aio.admin.servers import asking_once
 from rocketmq_aio.cli.arguments import Group, command, option, options
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.failures import ExitCode, format_error
@@ -65,7 +66,8 @@ async def _show(arguments: TopArguments) -> int:
         with live or nullcontext():
             while True:
                 try:
-                    text, before, is_whole = await _screen(admin, arguments, before)
+                    with asking_once():
+                        text, before, is_whole = await _screen(admin, arguments, before)
                 except RocketMQError as error:
                     if not shown:
                         raise

@@ -30,6 +30,7 @@ from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.cli import top
 from rocketmq_aio.cli.app import run
 from rocketmq_aio.cli.confirm import INTERRUPTED
+from rocketmq_aio.cli.group_lag import AT_ONCE
 from rocketmq_aio.cli.top import TopArguments
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
@@ -133,6 +134,28 @@ def test_what_the_other_brokers_return_is_shown(
     text = {"topic stats orders": "broker-a", "topic config orders": "broker-a"}
     assert {**text, "group producers shop": "[]"}.get(command, "billing") in shown
     assert "failed on 1 of 2 servers: broker-b: " in said
+
+
+@pytest.mark.parametrize("command", ["lag {}", "dlq list", "top --count 1"])
+def test_a_broker_that_does_not_respond_is_asked_once_by_each_of_the_first_readers(
+    rmq: Rmq, cluster: EmbeddedCluster, command: str
+) -> None:
+    names = [f"billing-{number}" for number in range(AT_ONCE + 4)]
+    for name in names:
+        cluster.create_group(name)
+        cluster.create_topic(f"%DLQ%{name}", 1)
+        for broker in cluster.brokers:
+            broker.state.committed[name, "orders", 0] = 0
+    reads = [
+        *(RequestCode.GET_CONSUME_STATS, RequestCode.GET_TOPIC_STATS_INFO),
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    ]
+    unanswered = cluster.faults.drop(reads, broker="broker-b", times=None)
+
+    shown = rmq(*command.format(" ".join(names)).split(), *SOON, code=1)
+
+    assert 1 <= unanswered.count <= AT_ONCE
+    assert names[-1] in shown
 
 
 def test_progress_has_the_brokers_with_commits_although_another_one_fails(
