@@ -30,6 +30,8 @@ T = TypeVar("T")
 Target = datetime | Literal["earliest", "latest"] | Mapping[MessageQueue, int]
 
 QUEUES_AT_ONCE: Final = 64  # concurrent requests
+# The remark of brokers that move only groups with a commit in each queue of the topic.
+NOT_COMMITTED: Final = "THe consumer group <"
 BEGINNING: Final = 0  # as a timestamp
 END: Final = -1
 
@@ -250,17 +252,24 @@ class OffsetAdmin:
         header = InvokeResetOffset(
             group=move.group, topic=move.topic, timestamp=move.millis, is_force=True
         )
-        command = await self._servers.request(move.address, header)
+        try:
+            command = await self._servers.request(move.address, header)
+        except BrokerError as error:
+            if not (error.remark or "").startswith(NOT_COMMITTED):
+                raise
+            # A group that has just started: its own first commit may be seconds away.
+            await self._commit(move, verified=False)
+            command = await self._servers.request(move.address, header)
         return read_reset_offsets(command.body)
 
-    async def _commit(self, move: _Move) -> dict[MessageQueue, int]:
-        """Commit for a group without members, and verify it."""
+    async def _commit(self, move: _Move, *, verified: bool = True) -> dict[MessageQueue, int]:
+        """Commit for a group; *verified*: it has no members, which may commit, too."""
         broker = self._servers.instance.broker
 
         async def commit(queue: MessageQueue) -> None:
             offset = move.offsets[queue]
             await broker.update_offset(move.group, queue, offset)
-            kept = await broker.query_offset(move.group, queue)
+            kept = await broker.query_offset(move.group, queue) if verified else offset
             if kept != offset:
                 remark = f"it acknowledged offset {offset} of {queue}, and holds {kept}"
                 raise BrokerError(ResponseCode.SYSTEM_ERROR, remark, move.address)

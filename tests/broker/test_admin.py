@@ -331,16 +331,24 @@ async def test_reset_to_a_time_finds_the_first_message_whatever_brokers_answer(
 
 
 @pytest.mark.mqadmin("resetOffsetByTime")
+@pytest.mark.parametrize("has_committed", [True, False])
 async def test_reset_moves_an_online_group(
-    admin: AdminClient, namesrv: str, topic: str, group: str, rocketmq_version: str
+    admin: AdminClient,
+    namesrv: str,
+    topic: str,
+    group: str,
+    rocketmq_version: str,
+    *,
+    has_committed: bool,
 ) -> None:
     results = await send(namesrv, topic)
     wanted = {b"%d" % n for n in range(COUNT)}
-    config = LitePullConfig(start_from="earliest")
+    config = LitePullConfig(start_from="earliest", auto_commit=False)
     async with LitePullConsumer(group, namesrv=namesrv, config=config) as consumer:
         await consumer.subscribe(topic)
         await polled(consumer, wanted)
-        await consumer.commit()
+        if has_committed:
+            await consumer.commit()
 
         resets = await admin.reset_offsets(group, topic, "earliest")
 

@@ -20,6 +20,8 @@ from rocketmq_aio import (
     ClientConfig,
     CodecError,
     ConfigError,
+    LitePullConfig,
+    LitePullConsumer,
     Message,
     MessageNotFoundError,
     MessageQueue,
@@ -398,6 +400,21 @@ async def test_reset_falls_back_to_time_if_the_broker_does_not_store_it(
     assert (first["queueId"], first["timestamp"], first["isForce"]) == ("0", "-1", "false")
     assert "queueId" not in second
     assert (second["timestamp"], second["isForce"]) == ("1767225600000", "true")
+
+
+async def test_connected_members_that_have_not_committed_are_reset() -> None:
+    config = LitePullConfig(auto_commit=False)
+    async with (
+        EmbeddedCluster(version="4.9.7", topics={TOPIC: 2}) as cluster,
+        LitePullConsumer(GROUP, namesrv=cluster.namesrv, config=config) as consumer,
+        AdminClient(namesrv=cluster.namesrv) as admin,
+    ):
+        await consumer.subscribe(TOPIC)
+        await consumer.ready()
+
+        resets = await admin.reset_offsets(GROUP, TOPIC, "earliest")
+
+        assert [(each.offset, each.how) for each in resets] == [(0, "members")] * 2
 
 
 async def test_a_broker_without_stored_resets_cannot_reset_a_single_queue(
