@@ -1,5 +1,7 @@
 """The package and the definitions in protocol/ agree."""
 
+import json
+import runpy
 from enum import IntEnum, StrEnum
 from types import NoneType, UnionType
 from typing import Any, Final, get_args, get_origin
@@ -20,6 +22,7 @@ from tests.unit.protocol.wire_files import (
     COMMON_FIELDS,
     DEFINITIONS,
     OPERATIONS,
+    PROTOCOL,
     RECORDED,
     Json,
     load_all,
@@ -327,3 +330,15 @@ def test_a_queue_is_the_same_value_as_json() -> None:
     queue = bodies.MessageQueueBody(topic="t", broker_name="b", queue_id=3)
 
     assert queue.queue() == MessageQueue("t", "b", 3)
+
+
+def test_files_have_the_form_that_the_tools_write() -> None:
+    pretty = runpy.run_path(str(PROTOCOL.parent / "tools/readable_json.py"))["pretty"]
+    files = [
+        PROTOCOL / "codes.json",
+        *PROTOCOL.glob("messages/*.json"),
+        *PROTOCOL.rglob("frames/**/*.json"),
+    ]
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        assert text == pretty(json.loads(text)) + "\n", path
