@@ -31,7 +31,7 @@ class _StopSignals:
             self._process = os.getpid()
         self._listeners.append(listener)
         for number in (*STOP_SIGNALS, *more):
-            if number not in self._replaced:
+            if signal.getsignal(number) != self._handle:
                 self._replaced[number] = signal.signal(number, self._handle)
 
     def remove(self, listener: Callable[[], object]) -> None:
@@ -41,13 +41,14 @@ class _StopSignals:
             self._restore()
 
     def _restore(self) -> None:
-        for number, handler in self._replaced.items():
-            if signal.getsignal(number) == self._handle:  # otherwise the program has replaced it
+        for number, handler in list(self._replaced.items()):
+            # Otherwise the program has replaced it, and may put it back later.
+            if signal.getsignal(number) == self._handle:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        self._replaced.clear()
+                del self._replaced[number]
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self._process != os.getpid():  # inherited by a fork
+        if self._process != os.getpid() or not self._listeners:  # inherited by a fork, or put back
             self._restore()
             signal.raise_signal(number)
             return
@@ -68,8 +69,8 @@ def stop_signals(on_signal: Callable[[], object], *more: signal.Signals) -> Iter
     if current_thread() is not main_thread():
         yield
         return
-    _stop_signals.add(on_signal, more)
     try:
+        _stop_signals.add(on_signal, more)
         yield
     finally:
         _stop_signals.remove(on_signal)

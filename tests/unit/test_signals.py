@@ -80,6 +80,19 @@ def test_a_handler_set_during_a_block_is_kept(program: Heard) -> None:
     assert (program, later) == ([], ["SIGTERM"])
 
 
+def test_a_handler_that_the_program_puts_back_after_a_block_does_not_swallow_signals(
+    program: Heard,
+) -> None:
+    later = Heard()
+    with stop_signals(lambda: None):
+        ours = signal.signal(signal.SIGTERM, later.handle)
+    signal.signal(signal.SIGTERM, ours)  # as a library does whose block began in ours
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
+
+    assert (program, later) == (["SIGTERM", "SIGTERM"], [])
+
+
 def test_blocks_in_other_threads_do_nothing(program: Heard) -> None:
     handlers: list[object] = []
 
