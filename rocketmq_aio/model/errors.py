@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+import pickle
+from typing import Any, Final
 
 REMARK_SHOWN: Final = 300  # a remark can be a Java stack trace; the attribute has it all
 
@@ -34,7 +35,7 @@ def text_of(error: BaseException) -> str:
 class CopyableException(Exception):  # noqa: N818 - also of those that are no errors
     """Base of exceptions that can be copied and pickled, whatever their constructors take."""
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         # The default calls the class with the message, which __init__ does not take.
         return _restored, (type(self), self.args, self.__dict__)
 
@@ -60,6 +61,14 @@ class ConfigError(RocketMQError, ValueError):
         self.setting = setting
         self.value = value
         self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        restore, (kind, args, facts) = super().__reduce__()
+        try:
+            pickle.dumps(self.value)
+        except Exception:  # noqa: BLE001 - of any object that was given
+            facts = {**facts, "value": shown(repr_of(self.value))}
+        return restore, (kind, args, facts)
 
 
 class InvalidMessageError(RocketMQError, ValueError):

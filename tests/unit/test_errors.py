@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -136,6 +137,16 @@ def test_an_error_about_a_value_without_a_text_has_its_type(
             raise ValueError("no text")
 
     assert "Silent" in str(make(Silent()))
+
+
+def test_a_value_that_cannot_be_pickled_is_pickled_as_its_text() -> None:
+    error = ConfigError("offset_store", threading.Lock(), "no")
+
+    twin = pickle.loads(pickle.dumps(error))
+
+    assert str(twin) == str(error)
+    assert (twin.setting, twin.reason) == ("offset_store", "no")
+    assert "lock object" in twin.value
 
 
 def test_notes_survive_a_pickle() -> None:
