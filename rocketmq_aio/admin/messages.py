@@ -446,6 +446,6 @@ def _query(
 def _millis(setting: str, when: datetime | None, default: int) -> int:
     if when is None:
         return default
-    if when.tzinfo is None:
+    if when.utcoffset() is None:
         raise ConfigError(setting, when, "expected a datetime with a time zone")
     return max(0, millis_of(when))

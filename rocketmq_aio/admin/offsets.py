@@ -306,7 +306,7 @@ def _millis(to: Target) -> int | None:
     """Return *to* as a timestamp of brokers, None for offsets; ConfigError if it is invalid."""
     if isinstance(to, Mapping):
         return None
-    if isinstance(to, datetime) and to.tzinfo is not None:
+    if isinstance(to, datetime) and to.utcoffset() is not None:
         return max(0, millis_of(to))
     if to in ("earliest", "latest"):
         return BEGINNING if to == "earliest" else END

@@ -241,7 +241,7 @@ def _check_offset_store(store: object) -> None:
 
 def _check_start_from(start: object) -> None:
     if isinstance(start, datetime):
-        if start.tzinfo is None:
+        if start.utcoffset() is None:
             raise ConfigError("start_from", start, "the datetime needs a time zone")
     elif start not in ("latest", "earliest"):
         raise ConfigError("start_from", start, 'expected "latest", "earliest" or a datetime')

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol, cast, overload, runtime_checka
 
 import msgspec
 
-from rocketmq_aio.model.errors import ConfigError, PayloadError, repr_of, text_of
+from rocketmq_aio.model.errors import ConfigError, PayloadError, repr_of, shown, text_of
 
 if sys.version_info >= (3, 13):
     from typing import TypeVar
@@ -197,7 +197,7 @@ def _check_kind(kind: object) -> None:
     try:
         unsupported = _first_custom(kind)
     except Exception as error:  # annotations are code of the application
-        raise ConfigError("kind", kind, text_of(error)) from error
+        raise ConfigError("kind", kind, shown(text_of(error))) from error
     if unsupported is not None:
         name = getattr(unsupported, "__qualname__", unsupported)  # msgspec takes () as a class
         reason = f"msgspec cannot read {name}"

@@ -16,9 +16,9 @@ def shown(text: str | None) -> str:
 
 
 def repr_of(value: object) -> str:
-    """Return ``repr(value)``; only the type if that raises, as code of the application may."""
+    """Return ``repr(value)`` as `shown`; the type if that raises, as code of applications may."""
     try:
-        return repr(value)
+        return shown(repr(value))
     except Exception:  # noqa: BLE001 - of the application
         return type(value).__name__
 
@@ -57,7 +57,7 @@ class ConfigError(RocketMQError, ValueError):
     """A setting or an argument is invalid; nothing was sent."""
 
     def __init__(self, setting: str, value: object, reason: str) -> None:
-        super().__init__(f"{setting}={shown(repr_of(value))}: {reason}")
+        super().__init__(f"{setting}={repr_of(value)}: {reason}")
         self.setting = setting
         self.value = value
         self.reason = reason
@@ -67,7 +67,7 @@ class ConfigError(RocketMQError, ValueError):
         try:
             pickle.dumps(self.value)
         except Exception:  # noqa: BLE001 - of any object that was given
-            facts = {**facts, "value": shown(repr_of(self.value))}
+            facts = {**facts, "value": repr_of(self.value)}
         return restore, (kind, args, facts)
 
 
@@ -75,7 +75,7 @@ class InvalidMessageError(RocketMQError, ValueError):
     """The broker would reject the message (topic, size, property); nothing was sent."""
 
     def __init__(self, topic: object, reason: str) -> None:
-        of_topic = "" if topic is None else f" for topic {shown(repr_of(topic))}"
+        of_topic = "" if topic is None else f" for topic {repr_of(topic)}"
         super().__init__(f"message{of_topic}: {reason}")
         self.topic = topic
         self.reason = reason

@@ -13,7 +13,7 @@ import msgspec
 
 from rocketmq_aio.core import core
 from rocketmq_aio.model.codec import Codec, V_co, decode_with
-from rocketmq_aio.model.errors import CodecError, InvalidMessageError, PayloadError
+from rocketmq_aio.model.errors import CodecError, InvalidMessageError, PayloadError, repr_of
 from rocketmq_aio.model.names import UNSENDABLE_TOPICS, topic_fault
 from rocketmq_aio.model.properties import (
     CHECKED,
@@ -198,28 +198,34 @@ def _as_bytes(topic: str, body: object) -> bytes:
 
 def _checked_tag(topic: str, tag: object) -> str:
     if not isinstance(tag, str) or not tag.strip():
-        raise InvalidMessageError(topic, f"tags={tag!r}: expected one non-empty string")
+        raise InvalidMessageError(topic, f"tags={repr_of(tag)}: expected one non-empty string")
     if "|" in tag:
-        raise InvalidMessageError(topic, f"tags={tag!r}: a message has one tag, without a bar")
+        raise InvalidMessageError(
+            topic, f"tags={repr_of(tag)}: a message has one tag, without a bar"
+        )
     return str.__str__(tag)
 
 
 def _checked_flag(topic: str, flag: object) -> int:
     if type(flag) is not int or not -MAX_FLAG - 1 <= flag <= MAX_FLAG:
-        raise InvalidMessageError(topic, f"flag={flag!r}: a signed 32-bit number is expected")
+        raise InvalidMessageError(
+            topic, f"flag={repr_of(flag)}: a signed 32-bit number is expected"
+        )
     return flag
 
 
 def _checked_sharding_key(topic: str, key: object) -> str:
     """Return *key*; `check_encoded` checks it for separators."""
     if not isinstance(key, str) or not key.strip():
-        raise InvalidMessageError(topic, f"sharding_key={key!r}: expected a non-empty string")
+        raise InvalidMessageError(
+            topic, f"sharding_key={repr_of(key)}: expected a non-empty string"
+        )
     return str.__str__(key)
 
 
 def _checked_priority(topic: str, priority: object, named: Mapping[str, str]) -> str:
     if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
-        reason = f"priority={priority!r}: expected a number from 0 to {MAX_PRIORITY}"
+        reason = f"priority={repr_of(priority)}: expected a number from 0 to {MAX_PRIORITY}"
         raise InvalidMessageError(topic, reason)
     for name in (DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS, SHARDING_KEY):
         if name in named:
@@ -234,18 +240,18 @@ def _delivery_time(topic: str, level: object, seconds: Any, at: object) -> tuple
         reason = "give one of delay_level, delay_seconds and deliver_at"
         raise InvalidMessageError(topic, reason)
     if at is not None:
-        if not isinstance(at, datetime) or at.tzinfo is None:
-            reason = f"deliver_at={at!r}: expected a datetime with a time zone"
+        if not isinstance(at, datetime) or at.utcoffset() is None:
+            reason = f"deliver_at={repr_of(at)}: expected a datetime with a time zone"
             raise InvalidMessageError(topic, reason)
         return TIMER_DELIVER_MS, str(max(0, millis_of(at)))
     if seconds is not None:
         number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if not number or not 0 <= seconds <= MAX_DELAY_SECONDS:
-            reason = f"delay_seconds={seconds!r}: expected a number of seconds (0 = now)"
+            reason = f"delay_seconds={repr_of(seconds)}: expected a number of seconds (0 = now)"
             raise InvalidMessageError(topic, reason)
         return (TIMER_DELAY_MS, str(math.ceil(seconds * 1000))) if seconds else None
     if type(level) is not int or not 0 < level <= MAX_DELAY_LEVEL:
-        reason = f"delay_level={level!r}: expected 1 to {MAX_DELAY_LEVEL} (0 = now)"
+        reason = f"delay_level={repr_of(level)}: expected 1 to {MAX_DELAY_LEVEL} (0 = now)"
         raise InvalidMessageError(topic, reason)
     return DELAY, str(level)
 

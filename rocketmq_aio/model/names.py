@@ -9,7 +9,7 @@ import re
 from collections.abc import Container
 from typing import Final
 
-from rocketmq_aio.model.errors import ConfigError
+from rocketmq_aio.model.errors import ConfigError, repr_of
 
 MAX_TOPIC: Final = 127
 MAX_GROUP: Final = 255
@@ -57,7 +57,7 @@ def topic_fault(topic: object) -> str | None:
 
 def _name_fault(kind: str, name: object, longest: int) -> str | None:
     if not isinstance(name, str) or not name.strip():
-        return f"a {kind} is a non-empty string, not {name!r}"
+        return f"a {kind} is a non-empty string, not {repr_of(name)}"
     if len(name) > longest:
         return f"{len(name)} characters, at most {longest} are allowed"
     return None if NAME.fullmatch(name) else NAME_RULE

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from rocketmq_aio.model.errors import InvalidMessageError
+from rocketmq_aio.model.errors import InvalidMessageError, repr_of
 
 NAME_END: Final = "\x01"
 PAIR_END: Final = "\x02"
@@ -98,8 +98,9 @@ def _not_strings(properties: object) -> str:
     if isinstance(properties, Mapping):
         for name, value in properties.items():
             if not (isinstance(name, str) and isinstance(value, str)):
-                return f"property {name!r}={value!r}: expected names and values that are strings"
-    return f"properties={properties!r}: expected a mapping of strings to strings"
+                pair = f"{repr_of(name)}={repr_of(value)}"
+                return f"property {pair}: expected names and values that are strings"
+    return f"properties={repr_of(properties)}: expected a mapping of strings to strings"
 
 
 def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
@@ -115,12 +116,13 @@ def _check_property(topic: str, name: str, value: str) -> None:
     if name in RESERVED:
         reason = "belongs to the system: use arguments such as keys= and tags=; to forward a "
         reason += "received message, give properties=received.user_properties"
-        raise InvalidMessageError(topic, f"property name {name!r} {reason}")
+        raise InvalidMessageError(topic, f"property name {repr_of(name)} {reason}")
     if not name.strip() or not value.strip():
-        reason = f"property {name!r} has a blank name or value; brokers drop those"
+        reason = f"property {repr_of(name)} has a blank name or value; brokers drop those"
         raise InvalidMessageError(topic, reason)
     if "/" in value:  # only of light message queues: brokers make a folder of each name
-        reason = f"property {name!r}: the name of a light message queue holds no slash: {value!r}"
+        reason = f"property {name!r}: the name of a light message queue holds no slash: "
+        reason += repr_of(value)
         raise InvalidMessageError(topic, reason)
 
 
@@ -133,9 +135,11 @@ def join_keys(topic: str, keys: object) -> str:
         given = list(keys)
     good = [key for key in given if isinstance(key, str) and key.strip()]
     if len(good) != len(given):
-        raise InvalidMessageError(topic, f"keys={keys!r}: expected a string, or several strings")
+        raise InvalidMessageError(
+            topic, f"keys={repr_of(keys)}: expected a string, or several strings"
+        )
     if any(" " in key for key in good):
-        reason = f"keys={keys!r}: a key holds no space; give several keys as a list"
+        reason = f"keys={repr_of(keys)}: a key holds no space; give several keys as a list"
         raise InvalidMessageError(topic, reason)
     return " ".join(good)
 

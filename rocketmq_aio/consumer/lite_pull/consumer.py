@@ -251,7 +251,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
     async def offset_for_time(self, queue: MessageQueue, when: datetime) -> int:
         """Return the first offset stored at or after *when*, which needs a time zone."""
         self._check_running()
-        if not isinstance(when, datetime) or when.tzinfo is None:
+        if not isinstance(when, datetime) or when.utcoffset() is None:
             raise ConfigError("when", when, "expected a datetime with a time zone")
         await self._engine.know_route(checked_queue(queue).topic)
         return await self._engine.start_of(queue, when)

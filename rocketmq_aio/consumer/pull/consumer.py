@@ -152,7 +152,7 @@ class PullConsumer(ClientBase):
         If all messages are older, this is the end of the queue; brokers before 5.0 return the
         offset of the last message.  In a logical queue that has moved it can be too low (5.5.0).
         """
-        if not isinstance(when, datetime) or when.tzinfo is None:
+        if not isinstance(when, datetime) or when.utcoffset() is None:
             raise ConfigError("when", when, "expected a datetime with a time zone")
         await self._learn_route(queue)
         return await self._instance.broker.offset_for_time(queue, millis_of(when))

@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from enum import Enum, StrEnum
 from typing import Any
 
@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from rocketmq_aio.errors import InvalidMessageError, RocketMQError
+from rocketmq_aio.config.consumer import LitePullConfig
+from rocketmq_aio.errors import ConfigError, InvalidMessageError, RocketMQError
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import UNSENDABLE_TOPICS
 from rocketmq_aio.model.properties import RESERVED, parse_properties
@@ -353,6 +354,39 @@ def test_queues_sort_by_topic_broker_and_number() -> None:
     assert sorted(queues) == queues[::-1]
     assert str(queues[0]) == "b/a/0"
     assert len({*queues, MessageQueue("b", "a", 0)}) == 4
+
+
+@pytest.mark.parametrize(
+    "name", ["tags", "sharding_key", "priority", "delay_seconds", "deliver_at"]
+)
+def test_errors_about_invalid_arguments_are_short_and_do_not_depend_on_their_texts(
+    name: str,
+) -> None:
+    class Silent:
+        def __repr__(self) -> str:
+            raise ValueError("no text")
+
+    for value in (Silent(), ["x" * 10_000]):
+        with pytest.raises(InvalidMessageError, match=name) as caught:
+            Message("orders", b"x", **{name: value})  # type: ignore[arg-type]
+        assert len(str(caught.value)) < 500
+
+
+def test_a_time_zone_without_an_offset_is_none() -> None:
+    class Unknown(tzinfo):
+        def utcoffset(self, _: datetime | None) -> None:
+            return None
+
+        dst = utcoffset
+
+        def tzname(self, _: datetime | None) -> None:
+            return None
+
+    when = datetime(2026, 3, 1, tzinfo=Unknown())
+    with pytest.raises(InvalidMessageError, match=r"deliver_at.*with a time zone"):
+        Message("orders", b"x", deliver_at=when)
+    with pytest.raises(ConfigError, match="needs a time zone"):
+        LitePullConfig(start_from=when)
 
 
 def test_values_are_frozen_and_can_be_pickled() -> None:
