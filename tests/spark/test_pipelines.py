@@ -435,47 +435,58 @@ def test_a_replay_into_a_source_topic_needs_a_fixed_end(
 # --- ingest -------------------------------------------------------------------------------------
 
 
-def test_an_ingest_continues_and_writes_bad_rows(
-    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
-) -> None:
-    settings = IngestSettings(
+@pytest.fixture
+def ingesting(connection: Connection, topic: str, tmp_path: Path) -> IngestSettings:
+    """Settings of an ingest of the topic to the folder ``out``."""
+    return IngestSettings(
         connection=connection,
         selection=Selection(topics=(topic,)),
-        target=Target(path=str(tmp_path / "good")),
+        target=Target(path=str(tmp_path / "out")),
         checkpoint=str(tmp_path / "checkpoint"),
-        body=BodySchema(kind="json", schema="id long"),
-        bad_rows=str(tmp_path / "bad"),
         once=True,
     )
-    write_messages(connection.name_server, topic, [json.dumps({"id": n}) for n in range(20)])
-    write_messages(connection.name_server, topic, ["{", '{"id": "x"}'])
-    first = ingest(pipelines, settings)
-    write_messages(connection.name_server, topic, [json.dumps({"id": n}) for n in range(20, 30)])
 
-    second = ingest(pipelines, settings)
+
+@pytest.fixture
+def decoding(ingesting: IngestSettings, tmp_path: Path) -> IngestSettings:
+    """Settings that decode bodies, and write those that cannot be read to the folder ``bad``."""
+    body = BodySchema(kind="json", schema="id long")
+    return replace(ingesting, body=body, bad_rows=str(tmp_path / "bad"))
+
+
+def send(settings: IngestSettings, texts: list[str]) -> None:
+    """Write messages to the topic that is ingested."""
+    write_messages(settings.connection.name_server, settings.selection.topics[0], texts)
+
+
+def test_an_ingest_continues_and_writes_bad_rows(
+    pipelines: SparkSession, decoding: IngestSettings, tmp_path: Path
+) -> None:
+    send(decoding, [json.dumps({"id": n}) for n in range(20)])
+    send(decoding, ["{", '{"id": "x"}'])
+    first = ingest(pipelines, decoding)
+    send(decoding, [json.dumps({"id": n}) for n in range(20, 30)])
+
+    second = ingest(pipelines, decoding)
 
     assert (first.rows, first.bad, first.problems) == (22, 2, ())
     assert (second.rows, second.bad, second.offsets, second.problems) == (10, 0, 10, ())
-    good = pipelines.read.parquet(str(tmp_path / "good")).select("value.id").collect()
+    good = pipelines.read.parquet(str(tmp_path / "out")).select("value.id").collect()
     assert sorted(row.id for row in good) == list(range(30))
     bad = pipelines.read.parquet(str(tmp_path / "bad")).collect()
     assert sorted(bytes(row.body) for row in bad) == [b"{", b'{"id": "x"}']
 
 
 def test_an_ingest_with_a_new_checkpoint_needs_empty_folders(
-    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+    pipelines: SparkSession, decoding: IngestSettings, tmp_path: Path
 ) -> None:
-    settings = IngestSettings(
-        connection=connection,
-        selection=Selection(topics=(topic,), start="latest"),
-        target=Target(path=str(tmp_path / "good"), mode="append"),
-        checkpoint=str(tmp_path / "checkpoint"),
-        body=BodySchema(kind="json", schema="id long"),
-        bad_rows=str(tmp_path / "bad"),
-        once=True,
+    settings = replace(
+        decoding,
+        selection=replace(decoding.selection, start="latest"),
+        target=replace(decoding.target, mode="append"),
     )
     ingest(pipelines, settings)  # without a message: there is a log of batches, and no file
-    write_messages(connection.name_server, topic, ["{"])
+    send(settings, ["{"])
     renewed = replace(settings, checkpoint=str(tmp_path / "renewed"))
 
     for changed, setting in (
@@ -491,44 +502,29 @@ def test_an_ingest_with_a_new_checkpoint_needs_empty_folders(
 
 
 def test_two_checkpoints_cannot_claim_one_folder(
-    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+    pipelines: SparkSession, ingesting: IngestSettings, tmp_path: Path
 ) -> None:
-    settings = IngestSettings(
-        connection=connection,
-        selection=Selection(topics=(topic,)),
-        target=Target(path=str(tmp_path / "out")),
-        checkpoint=str(tmp_path / "checkpoint"),
-        once=True,
-    )
-    check_targets(pipelines, settings)  # as of an ingest that has not planned a batch yet
-    write_messages(connection.name_server, topic, ["a"])
+    check_targets(pipelines, ingesting)  # as of an ingest that has not planned a batch yet
+    send(ingesting, ["a"])
 
     with pytest.raises(ConfigError, match="another checkpoint began to write"):
-        ingest(pipelines, replace(settings, checkpoint=str(tmp_path / "other")))
+        ingest(pipelines, replace(ingesting, checkpoint=str(tmp_path / "other")))
 
     shutil.rmtree(tmp_path / "out" / "_ingests")
-    assert ingest(pipelines, settings).rows == 1
-    assert ingest(pipelines, settings).rows == 0
+    assert ingest(pipelines, ingesting).rows == 1
+    assert ingest(pipelines, ingesting).rows == 0
     assert pipelines.read.parquet(str(tmp_path / "out")).count() == 1
 
 
 def test_both_queries_start_at_the_start_of_the_first_run(
-    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+    pipelines: SparkSession, decoding: IngestSettings, tmp_path: Path
 ) -> None:
-    settings = IngestSettings(
-        connection=connection,
-        selection=Selection(topics=(topic,), start="latest"),
-        target=Target(path=str(tmp_path / "good")),
-        checkpoint=str(tmp_path / "checkpoint"),
-        body=BodySchema(kind="json", schema="id long"),
-        bad_rows=str(tmp_path / "bad"),
-        once=True,
-    )
+    settings = replace(decoding, selection=replace(decoding.selection, start="latest"))
     ingest(pipelines, settings)
     # As after a kill between the starts of the two queries.
     shutil.rmtree(tmp_path / "checkpoint" / "bad")
     shutil.rmtree(tmp_path / "bad")
-    write_messages(connection.name_server, topic, ["{"])
+    send(settings, ["{"])
 
     ingest(pipelines, settings)
 
@@ -537,42 +533,29 @@ def test_both_queries_start_at_the_start_of_the_first_run(
 
 
 def test_a_batch_that_a_killed_run_wrote_is_neither_repeated_nor_missing(
-    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+    pipelines: SparkSession, ingesting: IngestSettings, tmp_path: Path
 ) -> None:
-    settings = IngestSettings(
-        connection=connection,
-        selection=Selection(topics=(topic,)),
-        target=Target(path=str(tmp_path / "out")),
-        checkpoint=str(tmp_path / "checkpoint"),
-        once=True,
-    )
-    write_messages(connection.name_server, topic, ["a", "b"])
-    ingest(pipelines, settings)
+    send(ingesting, ["a", "b"])
+    ingest(pipelines, ingesting)
     # As after a kill before Spark noted that the sink has the batch.
     shutil.rmtree(tmp_path / "checkpoint" / "messages" / "commits")
-    write_messages(connection.name_server, topic, ["c"])
+    send(ingesting, ["c"])
 
-    summary = ingest(pipelines, settings)
+    summary = ingest(pipelines, ingesting)
 
     assert (summary.rows, summary.offsets, summary.problems) == (1, 1, ())
     assert pipelines.read.parquet(str(tmp_path / "out")).count() == 3
 
 
 def test_a_stopped_ingest_ends_between_two_batches(
-    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+    pipelines: SparkSession, ingesting: IngestSettings, tmp_path: Path
 ) -> None:
-    write_messages(connection.name_server, topic, [f"m{n}" for n in range(25)])
+    send(ingesting, [f"m{n}" for n in range(25)])
     read: list[int] = []
 
     summary = ingest(
         pipelines,
-        IngestSettings(
-            connection=connection,
-            selection=Selection(topics=(topic,)),
-            target=Target(path=str(tmp_path / "out")),
-            checkpoint=str(tmp_path / "checkpoint"),
-            trigger_seconds=0.1,
-        ),
+        replace(ingesting, once=False, trigger_seconds=0.1),
         stop=lambda: 25 in read,
         report=lambda what, n, total: read.append(n),
     )
@@ -638,21 +621,13 @@ async def create_compacted_topic(namesrv: str, topic: str) -> None:
 
 @pytest.mark.parametrize("kind", ["avro", "protobuf"])
 def test_a_missing_jar_is_reported(
-    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path, kind: str
+    pipelines: SparkSession, decoding: IngestSettings, tmp_path: Path, kind: str
 ) -> None:
     message = "Order" if kind == "protobuf" else None
     descriptor = tmp_path / "orders.desc"
     descriptor.write_bytes(b"")
     schema = str(descriptor) if message else '{"type": "record", "name": "o", "fields": []}'
-    settings = IngestSettings(
-        connection=connection,
-        selection=Selection(topics=(topic,)),
-        target=Target(path=str(tmp_path / "good")),
-        checkpoint=str(tmp_path / "checkpoint"),
-        body=BodySchema(kind=kind, schema=schema, message=message),
-        bad_rows=str(tmp_path / "bad"),
-        once=True,
-    )
+    body = BodySchema(kind=kind, schema=schema, message=message)
 
     with pytest.raises(ConfigError, match=rf"org\.apache\.spark:spark-{kind}_2\.13"):
-        ingest(pipelines, settings)
+        ingest(pipelines, replace(decoding, body=body))
