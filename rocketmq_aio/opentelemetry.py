@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+from rocketmq_aio.errors import InvalidMessageError
 from rocketmq_aio.hooks import ConsumeContext, SendContext
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.properties import DELAY, KEYS, TAGS
@@ -133,7 +135,8 @@ class OpenTelemetryHook:
             attributes |= _of_message(message, context.mode)
             span = self._start(attributes, SpanKind.PRODUCER, [])
             try:
-                self._inject(context, place, span)
+                with suppress(InvalidMessageError):  # one has no room for it, the others have
+                    self._inject(context, place, span)
             finally:
                 span.end()
             links.append(Link(span.get_span_context()))

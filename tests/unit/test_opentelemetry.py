@@ -18,7 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from rocketmq_aio import Message, MessageExt, MessageQueue, SendResult, SendStatus
 from rocketmq_aio.errors import BusyError, SendError
-from rocketmq_aio.hooks import ConsumeContext, SendContext
+from rocketmq_aio.hooks import MAX_WITH_ADDED, ConsumeContext, SendContext
 from rocketmq_aio.opentelemetry import OpenTelemetryHook
 from rocketmq_aio.protocol.record import decode_message
 from tests.unit.stored import Stored
@@ -158,6 +158,18 @@ def test_each_message_of_a_batch_has_a_context_of_its_own(watched: Watched) -> N
     assert [link.context for link in whole.links] == contexts
     assert (whole.name, whole.kind) == ("send orders", SpanKind.CLIENT)
     assert _value(whole.attributes, "messaging.batch.message_count") == 3
+
+
+def test_messages_of_a_batch_without_room_for_a_context_leave_the_others_theirs(
+    watched: Watched,
+) -> None:
+    full = Message("orders", b"x", properties={"filler": "x" * MAX_WITH_ADDED})
+    sent = _sending(full, Message("orders", b"x"), mode="send_batch")
+    watched.hook.before_send(sent)
+    watched.hook.after_send(sent)
+
+    assert ["traceparent" in each.properties for each in sent.messages] == [False, True]
+    assert "send orders" in [span.name for span in watched.spans()]
 
 
 def test_a_batch_of_several_topics_names_none(watched: Watched) -> None:
