@@ -13,6 +13,7 @@ from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.common.events import OffsetCorrected, PullFailed
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
+from rocketmq_aio.consumer.pull_loop.puller import HELD_SECONDS
 from rocketmq_aio.errors import OffsetIllegalError, SubscriptionError
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.testing import Cluster
@@ -426,6 +427,31 @@ async def test_messages_of_a_topic_that_is_created_again_are_read(
         await admin.topics.delete(again)
 
     assert bodies(taken) == numbers(count)
+
+
+@pytest.mark.parametrize("count", [3, 5, 9], ids=["fewer", "as many", "more"])
+async def test_a_topic_created_again_while_a_pull_is_held_is_read_from_its_beginning(
+    namesrv: str, topic: str, group: str, count: int
+) -> None:
+    """The client sees no failed pull, and the broker continues in the middle of the new log."""
+    again = f"{topic}-again"
+    reading = consumer_of(namesrv, group, long_poll_seconds=3.0)
+    async with AdminClient(namesrv=namesrv) as admin, reading as consumer:
+        await admin.topics.create(again, queues=1)
+        await consumer.subscribe(again)
+        await send(namesrv, again, numbers(5))
+        await polled(consumer, 5)
+        await asyncio.sleep(1.5 * HELD_SECONDS)
+        await admin.topics.delete(again)
+        await admin.topics.create(again, queues=1)
+        await send(namesrv, again, new := [f"new {number}" for number in range(count)])
+        taken: set[str] = set()
+        async with asyncio.timeout(POLL_SECONDS):
+            while len(taken) < count:
+                taken |= set(bodies(await consumer.poll(1)))
+        await admin.topics.delete(again)
+
+    assert taken == set(new)
 
 
 async def test_offsets_of_a_deleted_topic_do_not_count_when_it_is_created_again(

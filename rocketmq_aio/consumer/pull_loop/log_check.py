@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
 from rocketmq_aio.consumer.pull_loop.pull_response import read_response
-from rocketmq_aio.consumer.pull_loop.queue_state import QueueState
-from rocketmq_aio.errors import CodecError
+from rocketmq_aio.consumer.pull_loop.queue_state import LastMessage, QueueState
+from rocketmq_aio.errors import BrokerError, CodecError, NotSupportedError, PermissionDeniedError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.time_search import TimeSearch
 from rocketmq_aio.model.message import MessageExt
@@ -48,7 +48,12 @@ def last_stored(assigned: QueueState) -> StoredAt | None:
     """Return where the last message that was pulled was stored, None if that is unknown."""
     if assigned.last_message is None:
         return None
-    queue, (offset, head) = assigned.queue, assigned.last_message
+    return stored_by(assigned.queue, assigned.last_message)
+
+
+def stored_by(queue: MessageQueue, message: LastMessage) -> StoredAt | None:
+    """Return where *message* was stored; None if its store time is out of range."""
+    offset, head = message
     return stored_at(MessageExt(queue.topic, b"", queue, offset, head, b""))
 
 
@@ -62,6 +67,23 @@ class LogCheck:
         self._instance = instance
         self._group = group
         self._lite = lite
+        self._may_query = True
+
+    async def is_same(self, queue: MessageQueue, last: StoredAt) -> bool:
+        """Whether the log certainly is the one in which *last* was found: it began before.
+
+        :raises RocketMQError: there is no response
+        """
+        if not self._may_query:
+            return False
+        try:
+            earliest = await self._instance.broker.earliest_store_time(queue)
+        except (PermissionDeniedError, NotSupportedError):
+            self._may_query = False  # by this account, or behind a proxy
+            return False
+        except BrokerError:
+            return False
+        return 0 <= earliest <= millis_of(last.store_time)
 
     async def first_difference(
         self, queue: MessageQueue, address: str, last: StoredAt

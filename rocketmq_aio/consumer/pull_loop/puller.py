@@ -18,7 +18,7 @@ from rocketmq_aio.consumer.common.events import (
     QueueHeld,
 )
 from rocketmq_aio.consumer.pull_loop.flow_control import FlowControl
-from rocketmq_aio.consumer.pull_loop.log_check import LogCheck, last_stored
+from rocketmq_aio.consumer.pull_loop.log_check import LogCheck, last_stored, stored_by
 from rocketmq_aio.consumer.pull_loop.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
 from rocketmq_aio.consumer.pull_loop.pull_response import (
@@ -27,7 +27,7 @@ from rocketmq_aio.consumer.pull_loop.pull_response import (
     read_response,
     select_messages,
 )
-from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, LastMessage, QueueState
 from rocketmq_aio.errors import (
     NO_RESPONSE,
     AuthError,
@@ -57,6 +57,8 @@ logger = get_logger(__name__)
 Q = TypeVar("Q", bound=QueueState)
 Q_contra = TypeVar("Q_contra", bound=QueueState, contravariant=True)
 
+# A pull that takes longer was held at the end of the queue.
+HELD_SECONDS: Final = 1.0
 LEAST_EMPTY_SECONDS: Final = 0.1  # a response without progress sooner than this is slowed down
 BUSY_SECONDS: Final = 0.02
 LONGEST_BUSY_SECONDS: Final = 0.5
@@ -199,6 +201,8 @@ class Puller(Generic[Q]):
         if master is not None and not self._is_followed(assigned, master):
             await self._follow_master(assigned, master)
             replicas = routes.replicas_of(assigned.queue)
+        if assigned.before_hold is not None:
+            await self._check_hold(assigned, assigned.before_hold)
         subscription = self._context.subscriptions.get(assigned.queue.topic)
         if subscription is None or assigned.failure is not None:
             await anyio.sleep(LEAST_EMPTY_SECONDS)
@@ -211,6 +215,8 @@ class Puller(Generic[Q]):
         command = await request.send(self._instance.remoting, address, offset, self._timeout)
         if assigned.generation != generation:
             return  # there was a seek in between
+        if loop.time() - started >= HELD_SECONDS and assigned.last_message is not None:
+            assigned.before_hold = generation, assigned.last_message
         if command.code == ResponseCode.SUCCESS:
             await self._found(assigned, subscription, command, address, offset)
         elif command.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
@@ -275,6 +281,26 @@ class Puller(Generic[Q]):
                 return False
         assigned.last_message = None  # the log has another one at its offset
         return True
+
+    async def _check_hold(self, assigned: Q, before: tuple[int, LastMessage]) -> None:
+        """Move the position if the topic was created again during a pull that was held.
+
+        Its log may be as long as the former one by now: no response shows that.
+        """
+        queue, (generation, message) = assigned.queue, before
+        master = self._instance.routes.named_master(queue)
+        last = None if is_logical(queue) else stored_by(queue, message)
+        if last is not None and assigned.generation == generation and master == assigned.master:
+            assert master is not None
+            differs_at = None
+            if not await self._log_check.is_same(queue, last):
+                differs_at = await self._log_check.first_difference(queue, master, last)
+            if assigned.generation != generation:
+                return
+            if differs_at is not None and differs_at <= last.offset:
+                error = OffsetIllegalError(ResponseCode.PULL_OFFSET_MOVED, LOG_DIFFERS, master)
+                await self._correct(assigned, error, assigned.next_offset, differs_at)
+        assigned.before_hold = None
 
     async def _first_difference(self, assigned: Q, address: str) -> int | None:
         """Return the first offset that may differ at *address* from what was pulled, or None.

@@ -23,6 +23,9 @@ TRUSTED: Final = -2
 WRITTEN_SECONDS: Final = 30.0  # in which a broker writes a commit to disk; by default every 5 s
 
 
+LastMessage = tuple[int, bytes]  # offset and fixed fields of the last message that was pulled
+
+
 class QueueState:
     """A queue while it is assigned to this consumer; a later assignment has a new object.
 
@@ -36,7 +39,7 @@ class QueueState:
         *("dropped", "released", "paused", "drained", "failure", "start_error", "started"),
         *("failing_since", "pull_expired"),
         *("broker_id", "master", "connection", "bounds", "last_message", "filtered_from"),
-        "replica_ended",
+        *("before_hold", "replica_ended"),
         *("pull_request", "scope", "wake"),
         *("last_pull", "last_consume"),
     )
@@ -66,8 +69,10 @@ class QueueState:
         self.connection = 0
         # Of the log at the master, by its last response with messages.
         self.bounds: tuple[int, int] = (0, 0)
-        # Offset and fixed fields of the last message that was pulled.
-        self.last_message: tuple[int, bytes] | None = None
+        self.last_message: LastMessage | None = None
+        # The generation and the last message before a pull that the broker held: meanwhile the
+        # topic may have been deleted and created again.
+        self.before_hold: tuple[int, LastMessage] | None = None
         # The current expression excluded all messages from there on; `UNKNOWN`: maybe another did.
         self.filtered_from = UNKNOWN
         # A replica ended before the position: what it has there later is of another log.

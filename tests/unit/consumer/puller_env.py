@@ -51,6 +51,8 @@ class FakeInstance:
         self.addresses: dict[int, str] = {MASTER_ID: ADDRESS}
         self.connected = True
         self.beats = 0
+        self.queries = 0  # of the earliest store time
+        self.query_error: RocketMQError | None = None
         self.invalidated: list[str] = []
         self.pulls: list[PullMessage] = []
         self.addressed: list[str] = []
@@ -77,6 +79,13 @@ class FakeInstance:
 
     async def max_offset(self, queue: MessageQueue) -> int:
         return self._broker.topics[queue.topic].queues[queue.queue_id].max_offset
+
+    async def earliest_store_time(self, queue: MessageQueue) -> int:
+        if self.query_error is not None:
+            raise self.query_error
+        self.queries += 1
+        messages = self._broker.topics[queue.topic].queues[queue.queue_id].messages
+        return messages[0].store_ms if messages else -1
 
     async def offset_for_time(self, queue: MessageQueue, millis: int) -> int:
         return self._broker.topics[queue.topic].queues[queue.queue_id].search(millis)

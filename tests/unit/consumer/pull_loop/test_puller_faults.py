@@ -9,12 +9,12 @@ from typing import Final
 import pytest
 from msgspec.structs import replace
 
-from rocketmq_aio.consumer.common.events import MessageUnreadable, PullFailed
+from rocketmq_aio.consumer.common.events import MessageUnreadable, OffsetCorrected, PullFailed
 from rocketmq_aio.consumer.pull_loop import flow_control, puller as puller_module
 from rocketmq_aio.consumer.pull_loop.log_check import StoredAt
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Close, Outcome, Response
-from rocketmq_aio.errors import NotConnectedError, RequestTimeoutError
+from rocketmq_aio.errors import NotConnectedError, PermissionDeniedError, RequestTimeoutError
 from rocketmq_aio.protocol.codes import MASTER_ID, V5_0_0, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from tests.unit.consumer.puller_env import ADDRESS, PullerEnv, bodies, found, moved
@@ -384,6 +384,67 @@ async def test_the_owner_is_called_for_an_outage_in_which_a_queue_is_not_pulled(
     assert set(env.cut_off) == {assigned}
     assert env.recovered == [assigned]
     assert len(env.wire.pulls) == 1 or env.wire.pulls[1].queue_offset == 3
+
+
+def create_again(env: PullerEnv) -> None:
+    env.broker.clock.advance(1)
+    env.broker.delete_topic("orders")
+    env.broker.create_topic("orders", 4)
+
+
+@pytest.fixture
+def always_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each pull count as held."""
+    monkeypatch.setattr(puller_module, "HELD_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("always_held")
+@pytest.mark.parametrize("may_query", [True, False])
+@pytest.mark.parametrize("count", [2, 3, 5], ids=["fewer", "as many", "more"])
+async def test_a_topic_created_again_while_a_pull_is_held_is_read_from_its_beginning(
+    make_env: Callable[..., PullerEnv], count: int, may_query: bool
+) -> None:
+    """Its log may be as long as the former one, and the held pull continues in its middle."""
+    env = make_env()
+    if not may_query:
+        env.wire.query_error = PermissionDeniedError(16, "no Get", ADDRESS)
+    env.put("a", "b", "c")
+    env.begin()
+    await env.polled(3)
+    await env.pulled(2)
+    create_again(env)
+    new = [f"new {number}" for number in range(count)]
+    env.put(*new)
+    env.broker.clock.advance(60)  # the hold ends
+    taken: list[str] = []
+    while len(set(taken)) < count:
+        taken += bodies(await env.polled(1))
+
+    assert set(taken) == set(new)
+    assert [type(event) for event in env.events] == [OffsetCorrected]
+
+
+@pytest.mark.usefixtures("always_held")
+async def test_a_log_whose_beginning_is_deleted_is_the_same(env: PullerEnv) -> None:
+    env.put("a", "b", "c")
+    env.begin()
+    await env.polled(3)
+    env.broker.clock.advance(1)
+    env.put("d")
+    env.broker.topics["orders"].queues[0].drop_before(3)
+    env.put("e")
+    taken = await env.polled(2)
+
+    assert (bodies(taken), env.events) == (["d", "e"], [])
+
+
+async def test_pulls_that_are_not_held_cause_no_further_requests(env: PullerEnv) -> None:
+    env.begin()
+    for number in range(5):
+        env.put(f"{number}")
+        await env.polled(1)
+
+    assert env.wire.queries == 0
 
 
 @pytest.mark.usefixtures("impatient")
