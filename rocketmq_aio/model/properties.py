@@ -94,13 +94,13 @@ def take_properties(topic: str, properties: Mapping[str, str], named: dict[str, 
 
 
 def _not_strings(properties: object) -> str:
-    """Return what is wrong with *properties*, which are no mapping of strings to strings."""
+    """Return what is wrong with *properties*, without their values, which may be secret."""
     if isinstance(properties, Mapping):
         for name, value in properties.items():
             if not (isinstance(name, str) and isinstance(value, str)):
-                pair = f"{repr_of(name)}={repr_of(value)}"
-                return f"property {pair}: expected names and values that are strings"
-    return f"properties={repr_of(properties)}: expected a mapping of strings to strings"
+                kind = type(value).__name__
+                return f"property {repr_of(name)}: the value is {kind}, expected two strings"
+    return f"properties are {type(properties).__name__}, expected a mapping of strings to strings"
 
 
 def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
