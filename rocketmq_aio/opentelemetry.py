@@ -103,17 +103,18 @@ class OpenTelemetryHook:
 
     def after_send(self, context: SendContext) -> None:
         """End the span and record metrics."""
-        measured = _of_send(context)
-        if context.error is not None:
-            measured["error.type"] = type(context.error).__qualname__
-        self._sending.record(context.seconds or 0.0, measured)
-        self._count_sent(context)
         span: Span | None = context.notes.pop(NOTE, None)
-        if span is None:
-            return
-        if len(context.messages) == 1 and (result := context.result) is not None:
-            span.set_attributes(_of_place(result.queue, result.message_id))
-        _end(span, context.error)
+        try:
+            measured = _of_send(context)
+            if context.error is not None:
+                measured["error.type"] = type(context.error).__qualname__
+            self._sending.record(context.seconds or 0.0, measured)
+            self._count_sent(context)
+        finally:  # a meter may raise
+            if span is not None:
+                if len(context.messages) == 1 and (result := context.result) is not None:
+                    span.set_attributes(_of_place(result.queue, result.message_id))
+                _end(span, context.error)
 
     def _count_sent(self, context: SendContext) -> None:
         failed: dict[str | None, int] = {}
@@ -174,17 +175,19 @@ class OpenTelemetryHook:
         """End the span and record metrics."""
         measured = _of_destination(context.topic, *_operation(context))
         measured["messaging.consumer.group.name"] = context.group
-        self._consumed.add(len(context.messages), measured)
-        if context.error is not None:
-            measured = measured | {"error.type": type(context.error).__qualname__}
-        if context.mode == HANDLE:
-            self._handling.record(context.seconds or 0.0, measured)
-        if NOTE in context.notes:
-            span, token, task = context.notes.pop(NOTE)
-            # A context attached in another task ends with that task.
-            if token is not None and task is _task():
-                current.detach(token)
-            _end(span, context.error)
+        try:
+            self._consumed.add(len(context.messages), measured)
+            if context.error is not None:
+                measured = measured | {"error.type": type(context.error).__qualname__}
+            if context.mode == HANDLE:
+                self._handling.record(context.seconds or 0.0, measured)
+        finally:  # a meter may raise
+            if NOTE in context.notes:
+                span, token, task = context.notes.pop(NOTE)
+                # A context attached in another task ends with that task.
+                if token is not None and task is _task():
+                    current.detach(token)
+                _end(span, context.error)
 
     def context_of(self, message: MessageExt) -> Context | None:
         """Return the context in *message*, for applications that poll and create spans.

@@ -240,6 +240,21 @@ def test_spans_end_when_a_propagator_raises(watched: Watched, count: int) -> Non
     assert len(watched.spans()) == 1
 
 
+def test_spans_end_when_a_meter_raises(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_sent", "_consumed"):
+        monkeypatch.setattr(watched.hook, name, None)
+    sent, handled = _sending(Message("orders", b"x")), _handling({})
+    watched.hook.before_send(sent)
+    watched.hook.before(handled)
+    with pytest.raises(AttributeError):  # the hook runner logs it
+        watched.hook.after(handled)
+    with pytest.raises(AttributeError):
+        watched.hook.after_send(sent)
+
+    assert [span.name for span in watched.spans()] == ["process orders", "send orders"]
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
 def test_messages_of_a_batch_are_counted_by_outcome(watched: Watched) -> None:
     sent = _sending(*(Message("orders", b"x") for _ in range(3)), mode="send_batch")
     watched.hook.before_send(sent)
