@@ -50,6 +50,9 @@ class RawPull(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     min_offset: int
     max_offset: int
 
+    def __repr__(self) -> str:
+        return f"<RawPull {self.status.name} {len(self.body)} bytes next_offset={self.next_offset}>"
+
 
 STATUSES: Final = {
     int(ResponseCode.SUCCESS): PullStatus.FOUND,

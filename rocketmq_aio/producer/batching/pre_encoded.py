@@ -36,6 +36,9 @@ class Encoded(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     batch: bool = False
     timed: bool = False
 
+    def __repr__(self) -> str:
+        return f"<Encoded {self.topic!r} {self.message_id} {len(self.body)} bytes>"
+
 
 async def send_encoded(
     sender: Sender, encoded: Encoded, queue: MessageQueue | None, key: str | None, deadline: float

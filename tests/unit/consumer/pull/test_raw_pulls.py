@@ -7,6 +7,7 @@ import pytest
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.pull import raw_pulls as raw_pulls_module
 from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
+from rocketmq_aio.consumer.pull.result import PullStatus, RawPull
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.codes import RequestCode
@@ -42,3 +43,16 @@ async def test_old_brokers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
         assert f"127.0.0.1:{port}" in pulls._old
         assert len(pulls._old) <= 2
+
+
+def test_the_repr_of_a_raw_pull_has_no_body() -> None:
+    pulled = RawPull(
+        status=PullStatus.FOUND,
+        body=b"secret",
+        offset_delta=0,
+        next_offset=7,
+        min_offset=0,
+        max_offset=9,
+    )
+
+    assert repr(pulled) == "<RawPull FOUND 6 bytes next_offset=7>"

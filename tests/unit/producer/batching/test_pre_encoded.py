@@ -123,3 +123,7 @@ async def test_errors_of_encoded_sends_have_topic_and_id() -> None:
             await env.producer.send_encoded(single(), queue=unknown)
 
     assert (failed.value.topic, failed.value.message_id) == ("orders", IDS[0])
+
+
+def test_the_repr_has_neither_body_nor_properties() -> None:
+    assert repr(single()) == f"<Encoded 'orders' {IDS[1]} 3 bytes>"
