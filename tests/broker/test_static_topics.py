@@ -22,6 +22,8 @@ from rocketmq_aio import (
     MessageQueue,
     MQClientInstance,
     NotSupportedError,
+    PopConfig,
+    PopConsumer,
     Producer,
     PullConsumer,
     RouteNotFoundError,
@@ -187,6 +189,45 @@ async def test_moving_logical_queues_loses_no_message(
     assert {place(each) for each in sent if each.queue_offset >= 0} <= set(map(place, found))
     assert len(set(map(place, found))) == len(found)
     assert sorted(map(place, after)) == sorted(map(place, late))
+
+
+async def test_messages_of_a_static_topic_are_popped_from_all_its_brokers(
+    two_broker_cluster: Cluster, rocketmq_group: str
+) -> None:
+    if not knows_static_topics(two_broker_cluster):
+        return
+    topic, retried = "static-popped", False
+    sent: list[str] = []
+    acknowledged: list[str] = []
+
+    async with client_of(two_broker_cluster) as client:
+        await create(two_broker_cluster, client, topic)
+        settings = PopConfig(start_from="earliest")
+        async with (
+            Producer("shop", client=client) as producer,
+            PopConsumer(rocketmq_group, client=client, config=settings) as consumer,
+        ):
+            queues = await producer.publish_queues(topic)
+
+            async def send_round() -> None:
+                results = [await producer.send(Message(topic, b"x"), queue=q) for q in queues]
+                sent.extend(each.message_id for each in results)
+
+            await send_round()
+            await move_all(client, topic, "broker-b")
+            await send_round()
+            await consumer.subscribe(topic)
+            async with asyncio.timeout(60):
+                while len(acknowledged) < len(sent):
+                    for message in await consumer.receive(wait_seconds=5):
+                        if not retried:
+                            retried = True
+                            await consumer.retry(message, 1)
+                        else:
+                            await consumer.ack(message)
+                            acknowledged.append(message.message_id)
+
+    assert sorted(acknowledged) == sorted(sent)
 
 
 async def move(client: MQClientInstance, reader: PullConsumer, topic: str, broker: str) -> None:

@@ -159,7 +159,11 @@ class PopEngine:
 
     def _brokers(self, topic: str) -> set[str]:
         route = self.instance.routes.known(topic)
-        return {queue.broker_name for queue in route.subscribe_queues} if route else set()
+        if route is None:
+            return set()
+        if route.owners:  # a pop reads physical queues, also those that logical ones have left
+            return set(route.brokers)
+        return {queue.broker_name for queue in route.subscribe_queues}
 
     def _check_brokers(self, topic: str) -> None:
         for broker_name in self._brokers(topic):

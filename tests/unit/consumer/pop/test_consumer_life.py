@@ -21,6 +21,7 @@ from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
+from tests.fakes.static_topics import share_out
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
 from tests.unit.consumer.pop_env import bodies, invisible, popper_of, popping
 from tests.unit.remoting.short_timeout import shorten_next_timeout
@@ -146,6 +147,18 @@ async def test_an_error_of_every_broker_is_raised_each_time(cluster: FakeCluster
             with pytest.raises(PermissionDeniedError):
                 await consumer.receive(wait_seconds=5)
         assert bodies(await consumer.receive(wait_seconds=5)) == ["1"]
+
+
+async def test_all_brokers_of_a_static_topic_are_popped_from() -> None:
+    """A broker that owns no logical queue now may still have messages."""
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        share_out(cluster, TOPIC, ["broker-a", "broker-a"])
+        put(cluster, "1")
+        put(cluster, "2", broker=1)
+        async with popping(cluster) as consumer:
+            received = [await consumer.receive(wait_seconds=5) for _ in range(2)]
+
+    assert sorted(text for messages in received for text in bodies(messages)) == ["1", "2"]
 
 
 async def test_an_error_of_one_broker_does_not_stop_the_others() -> None:
