@@ -72,7 +72,7 @@ class ConcurrentService(ConsumeService):
             if isinstance(error, RetryLater):
                 check_delay_level(error.delay_level)
                 level = error.delay_level
-            elif context is not None and error is None:
+            elif context is not None:
                 done, level = context.done(len(messages)), context.delay_level
         except APPLICATION_ERRORS as misused:  # its values are invalid, or cannot be read
             error = misused

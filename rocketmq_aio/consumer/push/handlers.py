@@ -92,11 +92,14 @@ class BatchContext:
     :ivar queue: the queue of all messages of the batch
     :ivar ack_index: set by the handler: index of the last message that is done; those behind it
         are retried.  None means all are done, -1 none
-    :ivar delay_level: for the retried messages, as in `RetryLater`
+    :ivar delay_level: for the retried messages, as in `RetryLater`; also if the handler raises
     :ivar auto_commit: of an orderly handler: False keeps the batch uncommitted until `commit`
     """
 
-    __slots__ = ("ack_index", "auto_commit", "committed", "delay_level", "queue", "rolled_back")
+    __slots__ = (
+        *("ack_index", "auto_commit", "committed", "delay_level", "error", "queue"),
+        "rolled_back",
+    )
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
@@ -105,6 +108,7 @@ class BatchContext:
         self.auto_commit = True
         self.committed = False
         self.rolled_back = False
+        self.error: Exception | None = None  # that the handler raised after it set a delay level
 
     @property
     def says_more(self) -> bool:
@@ -126,7 +130,7 @@ class BatchContext:
         :raises ConfigError: the handler set something other than numbers
         """
         check_delay_level(self.delay_level)
-        if self.rolled_back:
+        if self.rolled_back or self.error is not None:
             return 0
         last = self.ack_index
         if last is None:
@@ -185,10 +189,16 @@ def _calling_batch(handler: BatchHandler, threads: Executor | None) -> Call:
         context = BatchContext(messages[0].queue)
         given = list(messages)  # the handler may change its list, even after a timeout
         result: object
-        if threads is None:
-            result = await handler(given, context)  # type: ignore[misc]  # it is async
-        else:
-            result = await call_in_thread(threads, handler, given, context)
+        try:
+            if threads is None:
+                result = await handler(given, context)  # type: ignore[misc]  # it is async
+            else:
+                result = await call_in_thread(threads, handler, given, context)
+        except Exception as error:  # the application's code
+            if context.delay_level == 0 or is_retry_request(error):
+                raise
+            context.error = error
+            return context
         if is_retry_request(result):
             return result
         return context if context.says_more else None
@@ -226,8 +236,12 @@ def hooked(call: Call, hooks: ConsumeHooks, group: str) -> Call:
             raise
         else:
             context.status = "ok"
-            if is_retry_request(result):  # returned instead of raised
-                context.status, context.error = "failed", result
+            if type(result) is BatchContext:
+                context.error = result.error
+            elif is_retry_request(result):  # returned instead of raised
+                context.error = result
+            if context.error is not None:
+                context.status = "failed"
             return result
         finally:
             context.seconds = monotonic() - started

@@ -97,8 +97,9 @@ class OrderlyService(ConsumeService):
         try:
             if isinstance(error, RetryRequest):
                 pause, at_once = self._requested(error)
-            elif context is not None and error is None:
-                failed, rolled_back = self._apply_context(assigned, messages, context)
+            elif context is not None:
+                if error is None:
+                    failed, rolled_back = self._apply_context(assigned, messages, context)
                 at_once = context.delay_level == DEAD_LETTER
         except APPLICATION_ERRORS as misused:  # its values are invalid, or cannot be read
             error = misused

@@ -357,6 +357,8 @@ class PushEngine(GroupEngine[DispatchQueue]):
             result = await call_isolated(self._call, [message])
             if isinstance(result, RetryLater | SuspendQueue):
                 return DirectOutcome.LATER, str(result)
+            if isinstance(result, BatchContext) and result.error is not None:
+                return DirectOutcome.RAISED, reason_of(result.error)
             if isinstance(result, BatchContext) and not result.done(1):
                 return DirectOutcome.LATER, None
         except (RetryLater, SuspendQueue) as later:

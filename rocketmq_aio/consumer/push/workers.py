@@ -276,7 +276,9 @@ class Workers:
         if worker.expired or worker.cancelling() or is_retry_request(result):
             error = await self._conclude(worker, result, error)
         context = result if error is None and type(result) is BatchContext else None
-        if error is None and context is None:
+        if context is not None:
+            error = context.error
+        elif error is None:
             assigned.complete(messages)
             return 0, 0
         done, failed = await self._service.finish(assigned, messages, context, error)

@@ -167,6 +167,24 @@ async def test_ack_index_acknowledges_part_of_a_batch(
     assert sorted(env.send_back.sent) == [(offset, 3) for offset in back]
 
 
+@pytest.mark.parametrize("is_plain", [False, True])
+async def test_delay_level_applies_to_a_batch_whose_handler_raises(is_plain: bool) -> None:
+    def fail(_: list[MessageExt], context: BatchContext) -> None:
+        context.ack_index = 0
+        context.delay_level = 3
+        raise ValueError("bad")
+
+    async def fail_async(messages: list[MessageExt], context: BatchContext) -> None:
+        fail(messages, context)
+
+    handler = fail if is_plain else fail_async
+    async with WorkerEnv(on_batch=handler, consume_batch_size=2) as env:
+        env.pull(0, 1)
+        await env.until_committable(2)
+
+    assert sorted(env.send_back.sent) == [(0, 3), (1, 3)]
+
+
 @pytest.mark.parametrize("nonsense", ["2", 1.5, True])
 async def test_invalid_ack_index_fails_the_whole_batch(nonsense: Any) -> None:  # noqa: ANN401
     async def handle(_: list[MessageExt], context: BatchContext) -> None:

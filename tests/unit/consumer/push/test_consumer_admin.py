@@ -124,6 +124,21 @@ async def test_direct_consumption_follows_the_batch_context(
     assert result.consume_result == outcome
 
 
+async def test_direct_consumption_returns_the_error_of_a_batch_with_a_delay_level(
+    cluster: FakeCluster,
+) -> None:
+    async def handle(_: list[MessageExt], context: BatchContext) -> None:
+        context.delay_level = 3
+        raise ValueError("bad")
+
+    async with pushing(cluster, arguments={"on_batch": handle}) as consumer:
+        consumer.suspend()
+        put(cluster, "a")
+        result = await tried(cluster, only(cluster))
+
+    assert (result.consume_result, result.remark) == ("CR_THROW_EXCEPTION", "ValueError('bad')")
+
+
 async def test_direct_consumption_restores_the_original_topic(cluster: FakeCluster) -> None:
     handled = Notes()
     async with pushing(cluster, handled) as consumer:

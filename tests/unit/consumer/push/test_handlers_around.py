@@ -10,6 +10,7 @@ import pytest
 
 from rocketmq_aio.consumer.common.hooks import ConsumeHooks
 from rocketmq_aio.consumer.push.handlers import (
+    BatchContext,
     Handler,
     RetryLater,
     UndecodableError,
@@ -115,6 +116,22 @@ async def test_hooks_get_the_error_of_the_handler() -> None:
     async with watched(handle, []) as (handler, hook):
         with pytest.raises(ValueError, match="bad"):
             await handler.call([message(0)])
+
+    assert hook.last is not None
+    assert (hook.last.status, hook.last.error) == ("failed", error)
+
+
+async def test_hooks_get_the_error_of_a_batch_with_a_delay_level() -> None:
+    error = ValueError("bad")
+
+    async def handle(_: list[MessageExt], context: BatchContext) -> None:
+        context.delay_level = 3
+        raise error
+
+    hook = Hook("a", [])
+    with handling(None, handle) as handler:
+        handler.wrap(lambda call: hooked(call, ConsumeHooks([hook]), "billing"))
+        await handler.call([message(3)])
 
     assert hook.last is not None
     assert (hook.last.status, hook.last.error) == ("failed", error)

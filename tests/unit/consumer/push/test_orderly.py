@@ -377,6 +377,18 @@ async def test_queue_that_is_assigned_again_is_not_suspended(*, ends_first: bool
     assert gate.seen == [0, 1, 2]
 
 
+async def test_delay_level_minus_one_of_a_batch_that_raises_sends_all_to_the_dlq() -> None:
+    async def handle(_: list[MessageExt], context: BatchContext) -> None:
+        context.delay_level = -1
+        raise ValueError("bad")
+
+    async with WorkerEnv(on_batch=handle, orderly=True, consume_batch_size=2) as env:
+        env.pull(0, 1)
+        await env.until_committable(2)
+
+    assert env.send_back.dead == [0, 1]
+
+
 async def test_delay_level_minus_one_of_a_batch_sends_the_rest_to_the_dlq() -> None:
     batches: list[list[int]] = []
 
