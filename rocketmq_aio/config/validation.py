@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from types import FunctionType, MethodType, NoneType, UnionType
 from typing import (
     Any,
@@ -138,7 +138,9 @@ def is_utf8(text: str) -> bool:
 
 
 def name_of(function: object) -> str:
-    """Return the name of *function* for logs and errors."""
+    """Return the name of *function* for logs and errors, without arguments that are bound to it."""
+    if isinstance(function, partial):
+        return f"partial({name_of(function.func)})"
     name = getattr(function, "__qualname__", None)
     return f"{function.__module__}.{name}" if name else repr(function)
 
@@ -165,7 +167,10 @@ def check_function(
     try:
         signature.bind(*arguments)
     except TypeError as error:
-        reason = f"it is called with ({', '.join(arguments)}), and takes {signature}: {error}"
+        # Without defaults: those of a partial are arguments, which may be secret.
+        bare = [each.replace(default=each.empty) for each in signature.parameters.values()]
+        takes = signature.replace(parameters=bare)
+        reason = f"it is called with ({', '.join(arguments)}), and takes {takes}: {error}"
         raise ConfigError(setting, name_of(function), reason) from error
 
 
