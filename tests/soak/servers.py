@@ -25,6 +25,9 @@ PROPERTIES: Final = {
     "transactionTimeOut": "2000",
     "transactionCheckInterval": "2000",
     "transactionCheckMax": "1000",
+    # The defaults: those of `rocketmq_aio.testing` are for few transactions.
+    "transactionOpMsgMaxSize": "4096",
+    "transactionOpBatchInterval": "3000",
 }
 
 
