@@ -35,9 +35,9 @@ BROKER_DEFAULTS: Final[Mapping[str, str]] = {
     "diskMaxUsedSpaceRatio": "95",  # disks of developer machines are often fuller
     # A thread of 5.x spins until the first interval, 10 s by default, has passed.
     "transactionMetricFlushInterval": "500",
-    # 5.x records ended half messages in batches, and the thread that does it spins when the interval
-    # has passed since the last one.  A batch size of 1 and a long interval avoid that, for few
-    # transactions: under load the thread misses wake-ups, which it makes up for after the interval.
+    # 5.x records ended half messages in batches, and the thread that does so spins when the
+    # interval has passed since the last one.  A batch size of 1 and a long interval avoid that, for
+    # few transactions: under load the thread misses wake-ups until the interval has passed.
     "transactionOpMsgMaxSize": "1",
     "transactionOpBatchInterval": "3600000",
     # Brokers reject requests that waited for 200 ms, and all sends after a slow write; machines

@@ -137,6 +137,8 @@ def apply_properties(broker: EmbeddedBroker, properties: Mapping[str, str]) -> N
     :raises ClusterError: its value cannot be read
     """
     for name, value in properties.items():
+        if name in WITHOUT_EFFECT:
+            continue
         if name not in PROPERTIES:
             raise NotSupportedError(f"the embedded backend cannot set {name}={value}")
         place, read = PROPERTIES[name]
@@ -170,6 +172,10 @@ PROPERTIES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "transactionCheckInterval": ("transactions.check_interval_seconds", _seconds),
     "transactionCheckMax": ("transactions.max_checks", int),
 }
+
+
+# How real brokers record ended transactions: embedded ones do so at once.
+WITHOUT_EFFECT: Final = frozenset({"transactionOpMsgMaxSize", "transactionOpBatchInterval"})
 
 
 def _launched(name: str, server: EmbeddedServer) -> Launched:

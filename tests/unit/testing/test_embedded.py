@@ -162,6 +162,15 @@ def test_flags_of_brokers_are_read_in_any_case() -> None:
     assert (broker.state.auto_create_topics, broker.state.auto_create_groups) == (False, True)
 
 
+def test_how_brokers_record_transactions_has_no_effect() -> None:
+    """Load tests set it, because the settings of real test brokers are for few transactions."""
+    given = {"transactionOpMsgMaxSize": "4096", "transactionOpBatchInterval": "3000"}
+    with Cluster.start(backend="embedded", broker_properties=given) as cluster:
+        broker = cluster._require_embedded("a state").broker
+
+    assert given.keys().isdisjoint(broker.state.settings)
+
+
 def test_a_stopped_broker_cannot_be_paused(cluster: Cluster) -> None:
     broker = cluster.brokers[0]
     broker.stop()
