@@ -12,7 +12,6 @@ import anyio
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import (
     AuthError,
-    ClosedError,
     ConfigError,
     NameServerUnavailableError,
     NotConnectedError,
@@ -42,8 +41,8 @@ SUSPECT_SECONDS: Final = 30.0  # "no such topic" does not wait for suspects
 AT_BROKERS: Final = "connect to the name servers of its brokers"  # the advice at a proxy
 REGION: Final = "MSG_REGION"
 LISTED_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
-# Of the request or the account, or the client is closed: other servers would not help.
-FINAL: Final = (NotSupportedError, AuthError, PermissionDeniedError, ClosedError)
+# Of the request or the account: other servers would not help.
+FINAL: Final = (NotSupportedError, AuthError, PermissionDeniedError)
 
 
 class NameServers:
@@ -139,6 +138,7 @@ class NameServers:
     async def request(self, header: RequestHeader) -> Command:
         """Return the first success, or "no such topic" if all reachable servers agree.
 
+        :raises ClosedError: the client was closed during the request
         :raises NameServerUnavailableError: no usable response
         :raises BrokerError: no usable response, and one rejected the request or the account
         """
@@ -204,6 +204,7 @@ class NameServers:
         for cause in poll.causes.values():
             if isinstance(cause, FINAL):
                 raise cause
+        self._remoting.check_open()
         raise NameServerUnavailableError(poll.causes)
 
     def _prefer(self, address: str) -> None:

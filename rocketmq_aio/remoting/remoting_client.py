@@ -104,6 +104,14 @@ class RemotingClient:
             if not opening.done():
                 opening.set_exception(ClosedError("the client was closed"))
 
+    def check_open(self) -> None:
+        """Check that `close` was not called.
+
+        :raises ClosedError: it was
+        """
+        if self._closed:
+            raise ClosedError(self._why_closed)
+
     def after_fork(self) -> None:
         """In a forked child: drop the connections, which belong to the parent."""
         self._closed = True
@@ -342,8 +350,7 @@ class RemotingClient:
 
     def _open(self, address: str) -> asyncio.Future[Connection]:
         """Return the pending connection attempt, or start one."""
-        if self._closed:
-            raise ClosedError(self._why_closed)
+        self.check_open()
         if not has_port(address):
             raise NoMasterError(address)
         if (opening := self._opening.get(address)) is not None:

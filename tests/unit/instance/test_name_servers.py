@@ -15,6 +15,7 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.embedded.responses import Raw, Response
 from rocketmq_aio.errors import (
     BrokerError,
+    ClosedError,
     CodecError,
     ConfigError,
     NameServerUnavailableError,
@@ -94,6 +95,16 @@ async def test_a_route_comes_from_the_first_server() -> None:
 
         assert [each.write_queue_nums for each in route.queue_datas] == [2]
         assert (asked(first), asked(second)) == (1, 0)
+
+
+async def test_closing_the_client_ends_a_waiting_request_with_closed_error() -> None:
+    async with servers(1) as (server,), asking(server.address) as name_servers:
+        server.faults.hold("route")
+        waiting = asyncio.ensure_future(name_servers.route("orders"))
+        await server.wait_for(ROUTE)
+        name_servers._remoting.close()
+        with pytest.raises(ClosedError):
+            await waiting
 
 
 async def test_any_broker_may_have_a_light_message_queue() -> None:
