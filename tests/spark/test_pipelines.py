@@ -6,6 +6,7 @@ import asyncio
 import csv
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -36,6 +37,8 @@ from rocketmq_aio.spark.pipelines import (
 )
 from rocketmq_aio.spark.pipelines.dead_letter import with_origin
 from rocketmq_aio.spark.pipelines.ingesting import check_targets
+from rocketmq_aio.spark.pipelines.loading import map_columns
+from rocketmq_aio.spark.pipelines.sending import send_rows
 from rocketmq_aio.spark.pipelines.target import prepare_rows, write_rows
 from rocketmq_aio.testing import Cluster
 from rocketmq_aio.testing.plugin import unique_name
@@ -317,6 +320,83 @@ def test_whole_rows_become_json_bodies(
     assert [m.keys for m in found] == [("7",), ("8",)]
 
 
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_texts_of_partition_columns_stay_texts(
+    pipelines: SparkSession,
+    connection: Connection,
+    rocketmq_cluster: Cluster,
+    other: str,
+    tmp_path: Path,
+    kind: str,
+) -> None:
+    number = f"00{time.time_ns()}"
+    rocketmq_cluster.create_topic(number, queues=1)
+    write_messages(connection.name_server, number, ["a"], tags="007")
+    target = Target(path=str(tmp_path), format=kind, mode="append", partition_by=("topic", "tags"))
+    wanted = ExportSettings(
+        connection=connection, selection=Selection(topics=(number,)), target=target
+    )
+
+    exported = export(pipelines, wanted)
+    body = "base64" if kind == "csv" else "plain"
+    settings = LoadSettings(
+        connection=connection, topic=other, path=str(tmp_path), format=kind, body=body
+    )
+    loaded = load(pipelines, settings)
+
+    rocketmq_cluster.delete_topic(number)
+    assert (exported.problems, loaded.problems) == ((), ())
+    assert [message.tags for message in stored(connection.name_server, other)] == ["007"]
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+@pytest.mark.parametrize(
+    ("row", "body", "reason"),
+    [
+        ({"flag": "many"}, "plain", "flag is no int: many"),
+        ({"flag": 4294967297}, "plain", "flag is no int: 4294967297"),
+        ({"deliverTimestamp": "soon"}, "plain", "deliverTimestamp is no timestamp: soon"),
+        ({"properties": "{broken"}, "plain", "properties are no JSON object of texts: {broken"),
+        ({}, "base64", "a body is no base64: not base64!"),
+    ],
+    ids=str,
+)
+def test_values_that_cannot_be_converted_are_not_loaded_as_missing(
+    pipelines: SparkSession,
+    connection: Connection,
+    topic: str,
+    tmp_path: Path,
+    row: dict[str, object],
+    body: str,
+    reason: str,
+    ansi: str,
+) -> None:
+    (tmp_path / "row.json").write_text(json.dumps({"body": "not base64!", **row}))
+    settings = LoadSettings(
+        connection=connection, topic=topic, path=str(tmp_path), format="json", body=body
+    )
+    pipelines.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        with pytest.raises(PySparkException) as refused:
+            load(pipelines, settings)
+    finally:
+        pipelines.conf.unset("spark.sql.ansi.enabled")
+
+    assert format_error(refused.value) == reason
+    assert stored(connection.name_server, topic) == []
+
+
+def test_whole_numbers_for_the_delivery_time_are_milliseconds(
+    pipelines: SparkSession, connection: Connection, tmp_path: Path
+) -> None:
+    (tmp_path / "row.json").write_text('{"body": "a", "deliverTimestamp": 1767225600000}')
+    files = pipelines.read.json(str(tmp_path))
+
+    rows = map_columns(files, {}).collect()
+
+    assert [row.deliverTimestamp for row in rows] == [1767225600000]
+
+
 def test_a_filtered_export_has_no_gaps(
     pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
 ) -> None:
@@ -367,6 +447,22 @@ def test_a_replay_keeps_user_properties_and_adds_the_origin(
     assert (one.tags, one.keys, one.flag, one.properties["p"]) == ("t", ("a", "b"), 3, "1")
     assert copies[b"two"].priority == 1
     assert copies[b"three"].properties["__SHARDINGKEY"] == "s"
+
+
+def test_a_replay_keeps_blank_values_of_properties(
+    pipelines: SparkSession, connection: Connection, topic: str, other: str
+) -> None:
+    rows = pipelines.sql("SELECT 'a' AS body, map('p', ' ') AS properties")
+    send_rows(rows, connection, {"topic": topic})
+
+    summary = replay(
+        pipelines,
+        ReplaySettings(connection=connection, selection=Selection(topics=(topic,)), to=other),
+    )
+
+    assert summary.complete
+    (copy,) = stored(connection.name_server, other)
+    assert copy.properties["p"] == " "
 
 
 def test_a_replay_skips_messages_without_room_for_the_origin(

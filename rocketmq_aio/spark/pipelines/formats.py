@@ -12,19 +12,24 @@ KNOWN: Final = (
     *("avro", "binaryFile", "csv", "delta", "hudi", "iceberg", "jdbc"),
     *("json", "orc", "parquet", "text", "xml"),
 )
+FILE_FORMATS: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 # Formats of Spark that are not proposed for a misspelled name.
 OTHERS: Final = ("console", "image", "kafka", "libsvm", "memory", "noop")
 
 
-def check_format(name: str) -> None:
-    """Raise `ConfigError` for a misspelled format; jars can add other unknown formats."""
+def check_format(name: str) -> str:
+    """Return the name as in `KNOWN`, because Spark accepts ``CSV``, too.
+
+    :raises ConfigError: the format is misspelled; jars can add other unknown formats
+    """
     known = {each.lower(): each for each in KNOWN}
     if _is_known(name):
-        return
+        return known.get(name.lower(), name)
     if not name.strip():
         raise ConfigError("format", name, f"empty: expected a name such as {', '.join(KNOWN)}")
     if close := get_close_matches(name.lower(), known, 1, cutoff=0.7):
         raise ConfigError("format", name, f"unknown format; did you mean {known[close[0]]}?")
+    return name
 
 
 def check_built_in(name: str) -> None:

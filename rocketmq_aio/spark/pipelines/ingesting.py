@@ -31,6 +31,7 @@ from rocketmq_aio.spark.pipelines.folders import (
     read_text,
     write_text,
 )
+from rocketmq_aio.spark.pipelines.formats import FILE_FORMATS
 from rocketmq_aio.spark.pipelines.row_counts import mark_sparse
 from rocketmq_aio.spark.pipelines.selection import FORMAT, Selection, stream_options
 from rocketmq_aio.spark.pipelines.summary import QueueCount, Report, Summary, no_report
@@ -46,8 +47,6 @@ OBSERVED: Final = "ingest"
 OWNER_DIGITS: Final = 16
 # A duration that only batches have; progress of an idle query has the id of the next batch.
 RAN: Final = "addBatch"
-# Sinks that skip batches whose ids are in their log, even if another checkpoint wrote them.
-FILE_FORMATS: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 NOT_EMPTY: Final = (
     "is not empty, and the checkpoint is new: Spark would skip batches, and lose their messages. "
     "Use an empty one, or the checkpoint that belongs to it"
@@ -221,6 +220,7 @@ def _check_target(spark: SparkSession, settings: IngestSettings) -> None:
     if target.table is not None:
         about = _describe_table(spark, target.table)
         kind, place = about.get("Provider", kind), about.get("Location")
+    # Sinks of files skip batches whose ids are in their log, even if another checkpoint wrote them.
     if kind.lower() not in FILE_FORMATS:
         # Tables such as Delta's distinguish the batches of different checkpoints.
         if target.mode != "append" and _has_rows(spark, target):

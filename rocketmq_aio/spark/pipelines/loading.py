@@ -8,14 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
-from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegralType, StringType, StructType
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.properties import SHARDING_KEY
 from rocketmq_aio.spark.options import values as values
 from rocketmq_aio.spark.options.source_options import Connection
-from rocketmq_aio.spark.pipelines.formats import check_choice, check_columns, check_format
+from rocketmq_aio.spark.pipelines.formats import (
+    FILE_FORMATS,
+    check_choice,
+    check_columns,
+    check_format,
+)
 from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS, StoppedError, watch_jobs
 from rocketmq_aio.spark.pipelines.sending import (
     ANY_TAGS,
@@ -41,6 +46,8 @@ TYPES: Final = {
 }
 # The columns of an export that are sent; properties include the sharding key.
 EXPORTED: Final = ("body", "tags", "keys", "properties", "flag", "priority")
+INFERENCE: Final = "spark.sql.sources.partitionColumnTypeInference.enabled"
+SHOWN_CHARACTERS: Final = 40  # of an invalid value, in the error
 DELAYS: Final = frozenset({"delayLevel", "deliverTimestamp"})  # store messages later
 
 
@@ -71,7 +78,7 @@ class LoadSettings:
 
     def __post_init__(self) -> None:
         values.topic("topic", self.topic)
-        check_format(self.format)
+        object.__setattr__(self, "format", check_format(self.format))
         check_choice("body", self.body, BODIES)
         check_columns(self.columns, COLUMNS)
         if self.columns and "body" not in self.columns:
@@ -112,7 +119,8 @@ def load(
     files = _read_files(spark, settings)
     rows = map_columns(files, settings.columns)
     if settings.body == "base64":
-        rows = rows.withColumn("body", F.unbase64("body"))
+        value = F.try_to_binary(F.col("body").cast("string"), F.lit("base64"))  # unbase64 skips
+        rows = rows.withColumn("body", _converted(F.col("body"), value, "a body is no base64"))
     checks = ANY_TAGS if _is_export(files, settings.columns) else {}
     options = {**checks, "topic": settings.topic, **settings.options}
     summary = LoadSummary(dry_run=dry_run, topic=settings.topic)
@@ -164,8 +172,17 @@ def _read_files(spark: SparkSession, settings: LoadSettings) -> DataFrame:
     options = with_defaults(CSV if settings.format == "csv" else {}, settings.read_options)
     reader = spark.read.format(settings.format).options(**options)
     if settings.schema is not None:
-        reader = reader.schema(settings.schema)
-    return reader.load(settings.path)
+        return reader.schema(settings.schema).load(settings.path)
+    if WHOLE_ROW in settings.columns.values() or settings.format not in FILE_FORMATS:
+        return reader.load(settings.path)
+    # A partition column such as keys=007 is text; as a number it would lose the zeros.
+    before = spark.conf.get(INFERENCE)
+    spark.conf.set(INFERENCE, "false")
+    try:
+        schema = reader.load(settings.path).schema
+    finally:
+        spark.conf.set(INFERENCE, str(before))
+    return reader.schema(schema).load(settings.path)
 
 
 def map_columns(files: DataFrame, columns: Mapping[str, str]) -> DataFrame:
@@ -214,10 +231,23 @@ def _cast(column: Column, to: str, kind: DataType) -> Column:
     if to == "properties":
         if isinstance(kind, StructType):  # Spark reads JSON objects as structs
             column = F.to_json(column)
-        text = isinstance(kind, StringType | StructType)
-        return F.from_json(column, "map<string,string>") if text else column
+        if not isinstance(kind, StringType | StructType):
+            return column
+        given = F.nullif(F.trim(column), F.lit(""))
+        value = F.from_json(given, "map<string,string>")
+        return _converted(given, value, "properties are no JSON object of texts")
     if isinstance(kind, BinaryType) or (to == "keys" and isinstance(kind, ArrayType)):
         return column
-    if isinstance(kind, StringType) and to in TYPES:
+    if to not in TYPES:
+        return column.cast("string")
+    if to == "deliverTimestamp" and isinstance(kind, IntegralType):
+        return column.cast("bigint")  # milliseconds, as in the sink; Spark would cast seconds
+    if isinstance(kind, StringType):
         column = F.nullif(column, F.lit(""))  # a field of quotes only
-    return column.cast(TYPES.get(to, "string"))
+    return _converted(column, column.try_cast(TYPES[to]), f"{to} is no {TYPES[to]}")
+
+
+def _converted(given: Column, value: Column, reason: str) -> Column:
+    """Return *value*; if it is null and *given* is not, the job fails, also without ANSI mode."""
+    text = F.concat(F.lit(f"{reason}: "), F.substring(given.cast("string"), 1, SHOWN_CHARACTERS))
+    return F.when(given.isNotNull() & value.isNull(), F.raise_error(text)).otherwise(value)

@@ -97,7 +97,7 @@ def user_properties(*excluded: str) -> Column:
 
     def keep(name: Column, value: Column) -> Column:
         invalid = (name == LMQ_NAMES) & value.contains("/")  # the sink rejects it
-        return ~name.isin(dropped) & (F.trim(name) != "") & (F.trim(value) != "") & ~invalid
+        return ~name.isin(dropped) & (F.trim(name) != "") & (value != "") & ~invalid
 
     return F.map_filter("properties", keep)
 

@@ -14,6 +14,7 @@ from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.pipelines.formats import check_choice, check_format
 
 TEXT_FORMATS: Final = frozenset({"csv", "json"})
+READ_BY_SCHEMA: Final = TEXT_FORMATS | {"orc", "parquet"}
 MODES: Final = ("error", "append", "overwrite")
 # RFC 4180, so that texts are read back unchanged; Spark would trim and escape them.
 # An empty field is a missing value, a quoted empty field an empty text. The reader replaces a
@@ -61,7 +62,7 @@ class Target:
     def __post_init__(self) -> None:
         if (self.path is None) == (self.table is None):
             raise ConfigError("target", self.path, "give a path or a table, one of them")
-        check_format(self.format)
+        object.__setattr__(self, "format", check_format(self.format))
         check_choice("mode", self.mode, MODES)
         if self.body is not None:
             check_choice("body", self.body, _BODIES)
@@ -121,11 +122,14 @@ def write_rows(rows: DataFrame, target: Target) -> None:
 
 
 def read_back(spark: SparkSession, target: Target, schema: StructType) -> DataFrame:
-    """Return the rows in *target*; formats without a schema are read by *schema*."""
+    """Return the rows in *target*; files of Spark's own formats are read by *schema*.
+
+    Otherwise a text such as 007 in a partition column would become a number.
+    """
     if target.table is not None:
         return spark.read.table(target.table)
     reader = spark.read.format(target.format).options(**format_options(target, CSV_READ))
-    if target.format in TEXT_FORMATS:
+    if target.format in READ_BY_SCHEMA and len(schema):
         reader = reader.schema(schema)
     return reader.load(target.path)
 

@@ -24,9 +24,16 @@ def test_settings_reject_a_misspelled_format(given: str, meant: str) -> None:
             settings()
 
 
-@pytest.mark.parametrize("given", ["Parquet", "binaryfile", "mongodb", "com.example.Files"])
+@pytest.mark.parametrize("given", ["mongodb", "com.example.Files"])
 def test_settings_accept_formats_that_jars_may_add(given: str) -> None:
     assert Target(path="/data", format=given).format == given
+
+
+@pytest.mark.parametrize(("given", "name"), [("CSV", "csv"), ("binaryfile", "binaryFile")])
+def test_names_of_formats_are_case_insensitive(given: str, name: str) -> None:
+    loaded = LoadSettings(connection=CONNECTION, topic="t", path="/data", format=given)
+
+    assert (Target(path="/data", format=given).format, loaded.format) == (name, name)
 
 
 @pytest.mark.parametrize("given", ["ORC", "kafka", "com.example.Files"])
