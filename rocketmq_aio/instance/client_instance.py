@@ -382,7 +382,7 @@ class MQClientInstance:
 
     async def _keep_addresses(self) -> None:
         while True:
-            await anyio.sleep(self.config.namesrv_refresh_interval_seconds)
+            await self.name_servers.wait_until_due(self.config.namesrv_refresh_interval_seconds)
             await self.name_servers.refresh()
             brokers = {*self.routes.addresses(), *self.send_addresses()}
             in_use = {*brokers, *self.name_servers.addresses}

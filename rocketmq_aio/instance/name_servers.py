@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from contextlib import suppress
 from time import monotonic
@@ -37,6 +38,7 @@ from rocketmq_aio.remoting.response_errors import broker_error
 logger = get_logger(__name__)
 
 HEDGE_SECONDS: Final = 0.5  # without a response: it is suspect, and others are tried too
+LEAST_REFRESH_SECONDS: Final = 5.0  # between two requests to the address server
 SUSPECT_SECONDS: Final = 30.0  # "no such topic" does not wait for suspects
 AT_BROKERS: Final = "connect to the name servers of its brokers"  # the advice at a proxy
 REGION: Final = "MSG_REGION"
@@ -60,6 +62,7 @@ class NameServers:
         self._addresses: tuple[str, ...] = ()  # the preferred one first
         self._suspects: dict[str, float] = {}  # unresponsive servers, and until when
         self.are_proxies = False
+        self._moved = asyncio.Event()  # perhaps: no server of the address server's list responded
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -89,6 +92,14 @@ class NameServers:
                 self._set_addresses(await self._fetch_list(namesrv))
             except NameServerUnavailableError as error:
                 logger.warning("address_server_failed", reason=str(error))
+
+    async def wait_until_due(self, interval_seconds: float) -> None:
+        """Return when `refresh` is due: after the interval, earlier if no server responded."""
+        pause = min(LEAST_REFRESH_SECONDS, interval_seconds)
+        await anyio.sleep(pause)
+        with anyio.move_on_after(interval_seconds - pause):
+            await self._moved.wait()
+        self._moved.clear()
 
     async def route(self, topic: str) -> TopicRouteData:
         """Return the route of *topic*.
@@ -205,6 +216,8 @@ class NameServers:
             if isinstance(cause, FINAL):
                 raise cause
         self._remoting.check_open()
+        if is_url(self._config.namesrv or ""):
+            self._moved.set()
         raise NameServerUnavailableError(poll.causes)
 
     def _prefer(self, address: str) -> None:

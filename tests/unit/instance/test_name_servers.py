@@ -25,6 +25,7 @@ from rocketmq_aio.errors import (
     RouteNotFoundError,
 )
 from rocketmq_aio.instance import name_servers as name_servers_module
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.name_servers import NameServers
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
@@ -36,6 +37,7 @@ from tests.fakes.address_server import FakeAddressServer
 from tests.fakes.broker import FakeBroker
 from tests.fakes.name_server import FakeNameServer
 from tests.unit.remoting.clients import open_client
+from tests.unit.remoting.until import until
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 NOT_READY = Response(1, remark="name server not ready")
@@ -432,6 +434,25 @@ async def test_a_changed_list_is_used_and_leaves_no_connection_behind() -> None:
 
         assert (asked(old), asked(new)) == (1, 1)
         await old.wait_for_connections(0)
+
+
+async def test_a_list_is_fetched_early_when_no_server_of_it_responds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(name_servers_module, "LEAST_REFRESH_SECONDS", 0.01)
+    async with (
+        servers() as (old, new),
+        FakeAddressServer(old.address) as address_server,
+        MQClientInstance(ClientConfig(namesrv=address_server.url)) as client,
+    ):
+        old.kill()
+        address_server.addresses = new.address
+        with pytest.raises(NameServerUnavailableError):
+            await client.routes.get("orders")
+        await until(lambda: client.name_servers.addresses == (new.address,), "the new list")
+        await client.routes.get("orders")
+
+        assert len(address_server.requests) == 2
 
 
 @pytest.mark.usefixtures("doubtful")
