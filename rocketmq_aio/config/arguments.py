@@ -107,7 +107,9 @@ def _checked(
             }
         elif parameter.kind is parameter.VAR_POSITIONAL:
             bound.arguments[name] = tuple(checked_argument(name, each, kind) for each in value)
-        elif not (value == "" == parameter.default) and name in kinds:
+        elif name in kinds:
+            if isinstance(value, str) and value == "" == parameter.default:
+                continue
             bound.arguments[name] = checked_argument(name, value, kind)
     return bound.args, bound.kwargs
 

@@ -118,6 +118,21 @@ async def test_a_call_checks_all_its_arguments() -> None:
     assert calls._private(1) == 1  # type: ignore[arg-type,comparison-overlap]
 
 
+async def test_an_argument_whose_comparison_raises_is_rejected() -> None:
+    class Array:
+        def __eq__(self, other: object) -> bool:
+            raise LookupError
+
+        __hash__ = None  # type: ignore[assignment]
+
+    @checked_arguments
+    def call(name: str = "") -> str:
+        return name
+
+    with pytest.raises(ConfigError, match="name="):
+        call(Array())  # type: ignore[arg-type]
+
+
 async def test_missing_and_unknown_arguments_are_errors_of_python() -> None:
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'name'"):
         await Calls().read()  # type: ignore[call-arg]
