@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 class QueryLag:
     """Lag of a query at the end of a trigger.
 
-    :ivar queues: number of unread messages, by (topic, broker, queue id)
+    :ivar queues: number of unread messages, by (topic, broker, queue id); the largest, if several
+        sources of the query read a queue
     :ivar rows_per_second: processing rate of the last batch
     """
 
@@ -61,8 +61,10 @@ class QueryLag:
 
 def query_lag(progress: Mapping[str, Any]) -> QueryLag:
     """Return the lag from a progress report (``query.lastProgress``)."""
-    sources = progress.get("sources") or ()
-    queues = dict(chain.from_iterable(_behind(each).items() for each in sources))
+    queues: Offsets = {}
+    for source in progress.get("sources") or ():
+        for queue, behind in _behind(source).items():
+            queues[queue] = max(behind, queues.get(queue, 0))
     return QueryLag(
         name=progress.get("name"),
         query_id=str(progress.get("id")),

@@ -48,6 +48,12 @@ def test_lag_is_never_negative() -> None:
     assert query_lag(progress(source({"0": 9}, {"0": 5}))).total == 0
 
 
+def test_a_queue_that_two_sources_read_has_the_lag_of_the_later_one() -> None:
+    sources = [source({"0": at}, {"0": 9}) for at in (5, 3, 8)]
+
+    assert query_lag(progress(*sources)).total == 6
+
+
 @pytest.mark.parametrize("other", [OTHER, KAFKA, {}, {"endOffset": None, "latestOffset": None}])
 def test_other_sources_have_no_lag(other: dict[str, Any]) -> None:
     assert query_lag(progress(other)).queues == {}
