@@ -10,6 +10,9 @@ import sys
 
 from pyspark.sql import DataFrame, SparkSession
 
+from rocketmq_aio.spark.options.source_options import Connection
+from rocketmq_aio.spark.pipelines import IngestSettings, Selection, Target, ingest
+
 
 def copy_stream(spark: SparkSession, options: dict[str, str], folder: str) -> DataFrame:
     """Copy the topic to files with a stream that ends where the topic ends now."""
@@ -18,6 +21,21 @@ def copy_stream(spark: SparkSession, options: dict[str, str], folder: str) -> Da
     copied = copied.option("path", f"{folder}/copy").option("checkpointLocation", f"{folder}/saved")
     copied.trigger(availableNow=True).start().awaitTermination()
     return spark.read.parquet(f"{folder}/copy")
+
+
+def ingest_all(spark: SparkSession, namesrv: str, topic: str, folder: str) -> DataFrame:
+    """Ingest the topic in two runs, the second of which has nothing to read."""
+    settings = IngestSettings(
+        connection=Connection(name_server=namesrv),
+        selection=Selection(topics=(topic,)),
+        target=Target(path=f"{folder}/ingested"),
+        checkpoint=f"{folder}/progress",
+        once=True,
+    )
+    runs = [ingest(spark, settings) for _ in range(2)]
+    assert all(each.complete for each in runs), runs
+    assert (runs[0].rows, runs[1].rows) == (runs[0].offsets, 0), runs
+    return spark.read.parquet(f"{folder}/ingested")
 
 
 def write_back(spark: SparkSession, namesrv: str, topic: str, bodies: list[str]) -> None:
@@ -44,6 +62,7 @@ def main(remote: str, namesrv: str, topic: str, folder: str, package: list[str])
     outcome = {"before": before, "after": after}
     if not package:  # Spark 4.3 runs streams without artifacts of the client
         outcome["streamed"] = bodies_of(copy_stream(spark, options, folder))
+        outcome["ingested"] = bodies_of(ingest_all(spark, namesrv, topic, folder))
     sys.stdout.write(json.dumps(outcome))
     spark.stop()
 

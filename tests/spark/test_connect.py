@@ -24,7 +24,7 @@ EVERYTHING: Final = sorted([*BODIES, *map(str.upper, BODIES)])
 def through_server(
     namesrv: str, topic: str, folder: Path, python: str, *package: str
 ) -> dict[str, list[str]]:
-    """Read, write and stream through a server that runs *python*; return what was read."""
+    """Read, write, stream and ingest through a server that runs *python*; return what was read."""
     write_messages(namesrv, topic, BODIES)
 
     with connect_server(python) as remote:
@@ -49,7 +49,12 @@ def test_an_installed_server_package_needs_no_client_artifacts(
 ) -> None:
     outcome = through_server(namesrv, topic, tmp_path, sys.executable)
 
-    assert outcome == {"before": BODIES, "after": EVERYTHING, "streamed": EVERYTHING}
+    assert outcome == {
+        "before": BODIES,
+        "after": EVERYTHING,
+        "streamed": EVERYTHING,
+        "ingested": EVERYTHING,
+    }
 
 
 def test_a_client_ships_the_package_and_registers_the_source(

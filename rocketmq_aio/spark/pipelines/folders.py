@@ -51,11 +51,13 @@ def claim(spark: SparkSession, path: str, owner: str) -> bool:
 def _list_files(spark: SparkSession, path: str) -> DataFrame | None:
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     try:
-        return reader.load(path).select("path")  # does not read the contents
+        found = reader.load(path).select("path")  # does not read the contents
+        _ = found.schema  # Spark Connect looks for the path only now
     except AnalysisException as error:
         if error.getCondition() != NOT_FOUND:
             raise
         return None
+    return found
 
 
 def read_text(spark: SparkSession, path: str) -> str | None:
