@@ -32,8 +32,8 @@ from rocketmq_aio.cli.reading import check_brokers, describe, parse_start, print
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.model.message import Message, MessageExt
-from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX, popped_topic_pattern
-from rocketmq_aio.model.properties import RETRY_TOPIC
+from rocketmq_aio.model.names import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX, popped_topic_pattern
+from rocketmq_aio.model.properties import LMQ_NAMES, RETRY_TOPIC
 from rocketmq_aio.producer.producer import Producer
 
 if TYPE_CHECKING:
@@ -207,16 +207,24 @@ async def _resend(arguments: ResendArguments) -> int:
 
 def copy_of(letter: MessageExt, topic: str | None) -> Message:
     """Return a new message with the content of *letter*; ConfigError if its topic is unknown."""
-    target = topic or original_topic(letter)
-    if target is None:
+    origin = original_topic(letter)
+    properties = {**letter.user_properties, COPIED_ID: letter.message_id}
+    if origin is not None and origin.startswith(LMQ_PREFIX):
+        # Sent to the light queue itself, it would take the offset of another message there.
+        reason = f"is needed: a topic to send messages of {origin} to"
+        properties[LMQ_NAMES] = origin
+        origin = None
+    else:
         reason = "is needed: the letter does not name its original topic"
+    target = topic or origin
+    if target is None:
         raise ConfigError("--to-topic", letter.message_id, reason)
     return Message(
         target,
         letter.body,
         tags=letter.tags,
         keys=letter.keys,
-        properties={**letter.user_properties, COPIED_ID: letter.message_id},
+        properties=properties,
         flag=letter.flag,
         sharding_key=letter.sharding_key,
         priority=letter.priority if letter.sharding_key is None else None,

@@ -16,7 +16,15 @@ from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MAX_DELAY_LEVEL, MessageExt
 from rocketmq_aio.model.names import RETRY_PREFIX, popped_topic_pattern
-from rocketmq_aio.model.properties import DELAY, RETRY_TOPIC, encode_properties, parse_properties
+from rocketmq_aio.model.properties import (
+    DELAY,
+    LIGHT,
+    LMQ_NAMES,
+    LMQ_OFFSETS,
+    RETRY_TOPIC,
+    encode_properties,
+    parse_properties,
+)
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import (
     COMPRESSED,
@@ -46,10 +54,11 @@ INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"  # of such sends, as in the Java cl
 ANY_QUEUE: Final = -1
 COMPRESSION_LEVEL: Final = 5
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
-# They would delay the copy again, or make it a half message.
-NOT_COPIED: Final = frozenset(
-    {DELAY, "TRAN_MSG", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"}
-)
+# They would delay the copy again, make it a half message, or put it into light queues again.
+NOT_COPIED: Final = LIGHT | {
+    *(DELAY, "TRAN_MSG", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", LMQ_OFFSETS)
+}
+_LIGHT_NAMES: Final = LMQ_NAMES.encode()
 STORED: Final = (
     *(ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT),
     *(ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE),
@@ -63,6 +72,14 @@ def check_delay_level(level: object) -> None:
     """
     if type(level) is not int or not DEAD_LETTER <= level <= MAX_DELAY_LEVEL:
         raise ConfigError("delay_level", level, f"expected -1 to {MAX_DELAY_LEVEL}")
+
+
+def is_light(message: MessageExt) -> bool:
+    """Whether a broker that stores *message* again puts it into light message queues again.
+
+    All versions do so with dead letters, 4.9 also with retries: it would fail there again.
+    """
+    return _LIGHT_NAMES in message.raw_properties
 
 
 class RetryTopics:
@@ -140,6 +157,8 @@ class SendBack:
             return False  # the stored message lacks local retries, or may be at another broker
         if message.sys_flag & INNER_BATCH:
             return False  # the whole batch would be redelivered
+        if is_light(message):
+            return False
         broker = message.queue.broker_name
         route = self._instance.routes.known(self._retry_topic)
         if route is None or broker not in route.brokers:

@@ -9,7 +9,7 @@ import msgspec
 
 from rocketmq_aio.consumer.common.broker_clock import BrokerClock
 from rocketmq_aio.consumer.common.clock import boottime
-from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER
+from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack, is_light
 from rocketmq_aio.consumer.pop.message import PoppedMessage, read_popped
 from rocketmq_aio.consumer.pull_loop.message_decoder import MessageDecoder
 from rocketmq_aio.errors import (
@@ -101,6 +101,7 @@ class PopClient:
         self._init_mode = FROM[start_from]
         self._masters: dict[str, _Master] = {}  # by broker name
         self._decoder = MessageDecoder(instance)
+        self._send_back = SendBack(instance, group, max_reconsume_times=0)
         self._remoting = instance.remoting
         namespace = namespace_of(instance.config)
         self._outer: Callable[[str], str] = str if namespace is None else namespace.outer
@@ -241,6 +242,9 @@ class PopClient:
 
     async def send_to_dlq(self, message: PoppedMessage) -> None:
         """Store a copy of *message* in the dead-letter queue of the group."""
+        if is_light(message):
+            await self._send_back.send_back(message, DEAD_LETTER)
+            return
         address = self._master(message.receipt.broker_name).address
         header = ConsumerSendMsgBack(
             offset=message.commit_log_offset,

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import RouteNotFoundError
-from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX, popped_topic_pattern
+from rocketmq_aio.model.names import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX, popped_topic_pattern
 from rocketmq_aio.model.properties import RETRY_TOPIC
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options import values as values
@@ -179,7 +179,8 @@ def has_route(connection: Connection, topic: str) -> bool:
 def with_origin(messages: DataFrame, group: str, namespace: str | None) -> DataFrame:
     """Add the original topics and message ids of dead letters of *group*.
 
-    They are null where the properties lack them.
+    They are null where the properties lack them, and the topic is for light message queues, which
+    nothing is sent to.
     """
     properties = F.col("properties")
     ids = [properties[name] for name in ("DLQ_ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_ID")]
@@ -190,7 +191,8 @@ def with_origin(messages: DataFrame, group: str, namespace: str | None) -> DataF
     ]
     if namespace is not None:  # the client prefixes topics with the namespace
         topics = [F.regexp_replace(name, f"^{namespace}%", "") for name in topics]
-    first = F.coalesce(*(F.when(~name.startswith(RETRY_PREFIX), name) for name in topics))
+    others = f"^({RETRY_PREFIX}|{LMQ_PREFIX})"
+    first = F.coalesce(*(F.when(~name.rlike(others), name) for name in topics))
     return messages.withColumns({ORIGIN: first, ORIGIN_ID: F.coalesce(*ids)})
 
 

@@ -41,6 +41,16 @@ def test_a_letter_without_the_topic_of_the_message_needs_a_topic(
         copy_of(letter_of("a_b", **properties), None)
 
 
+@pytest.mark.parametrize("named", ["%LMQ%chat", "%RETRY%a_b_%LMQ%chat"])
+def test_a_letter_of_a_light_queue_goes_back_to_that_queue_by_a_topic(named: str) -> None:
+    letter = letter_of("a_b", RETRY_TOPIC=named, INNER_MULTI_DISPATCH="%LMQ%chat,%LMQ%other")
+    with pytest.raises(ConfigError, match="a topic to send messages of %LMQ%chat to"):
+        copy_of(letter, None)
+    copy = copy_of(letter, "chats")
+
+    assert (copy.topic, copy.properties["INNER_MULTI_DISPATCH"]) == ("chats", "%LMQ%chat")
+
+
 def test_a_copy_has_the_sharding_key_flag_and_priority_of_its_letter() -> None:
     keyed: MessageExt = received_message(Message("%DLQ%a_b", b"1", sharding_key="order-1", flag=3))
     urgent: MessageExt = received_message(Message("%DLQ%a_b", b"1", priority=7))

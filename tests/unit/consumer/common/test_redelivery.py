@@ -280,6 +280,25 @@ async def test_a_copy_is_neither_delayed_twice_nor_half_of_a_transaction(env: Re
     assert parse_properties((header.properties or "").encode()).keys().isdisjoint(names)
 
 
+@pytest.mark.parametrize("level", [1, -1])
+async def test_a_message_of_light_queues_is_copied_without_their_names(
+    env: RetryEnv, level: int
+) -> None:
+    """A dead letter that its broker stored would go to the light queues, and fail again."""
+    light = {
+        "INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b",
+        "INNER_MULTI_QUEUE_OFFSET": "0,4",
+        "__LITE_TOPIC": "chat",
+    }
+    stored = "".join(f"{name}\x01{value}\x02" for name, value in light.items())
+    await env.send_back.send_back(env.message(properties=PROPERTIES + stored), level)
+    (copy,) = await env.arrived(DEAD if level < 0 else RETRIES)
+
+    assert env.broker.requests_of(BACK) == []
+    assert copy.properties.keys().isdisjoint(light)
+    assert copy.properties["own"] == "x"
+
+
 async def test_entry_of_an_inner_batch_is_sent_alone(env: RetryEnv) -> None:
     message = env.message()
     batched = bytearray(message.head)

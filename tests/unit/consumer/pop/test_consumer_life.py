@@ -18,6 +18,7 @@ from rocketmq_aio.errors import (
     PermissionDeniedError,
 )
 from rocketmq_aio.instance.client_instance import MQClientInstance
+from rocketmq_aio.model.properties import encode_properties
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
@@ -462,6 +463,19 @@ async def test_after_the_last_retry_a_message_is_a_dead_letter(cluster: FakeClus
     assert isinstance(event, MessageDeadLettered)
     assert (event.reconsume_times, invisible(cluster)) == (1, 0)
     assert [each.body for each in cluster.broker.messages(f"%DLQ%{GROUP}")] == [b"1"]
+
+
+async def test_a_dead_letter_leaves_the_names_of_light_queues_out(cluster: FakeCluster) -> None:
+    properties = encode_properties({"INNER_MULTI_DISPATCH": "%LMQ%a", "own": "x"})
+    cluster.broker.put(TOPIC, b"1", properties=properties)
+    async with popping(cluster, max_reconsume_times=0) as consumer:
+        [message] = await consumer.receive()
+        await consumer.retry(message)
+
+    [letter] = cluster.broker.messages(f"%DLQ%{GROUP}")
+    assert invisible(cluster) == 0
+    assert letter.properties["own"] == "x"
+    assert "INNER_MULTI_DISPATCH" not in letter.properties
 
 
 async def test_a_message_that_only_expires_becomes_a_dead_letter_too(cluster: FakeCluster) -> None:
