@@ -11,7 +11,7 @@ import sys
 from pyspark.sql import DataFrame, SparkSession
 
 from rocketmq_aio.spark.options.source_options import Connection
-from rocketmq_aio.spark.pipelines import IngestSettings, Selection, Target, ingest
+from rocketmq_aio.spark.pipelines import BodySchema, IngestSettings, Selection, Target, ingest
 
 
 def copy_stream(spark: SparkSession, options: dict[str, str], folder: str) -> DataFrame:
@@ -24,18 +24,20 @@ def copy_stream(spark: SparkSession, options: dict[str, str], folder: str) -> Da
 
 
 def ingest_all(spark: SparkSession, namesrv: str, topic: str, folder: str) -> DataFrame:
-    """Ingest the topic in two runs, the second of which has nothing to read."""
+    """Ingest the topic, whose bodies are no JSON, in two runs; the second has nothing to read."""
     settings = IngestSettings(
         connection=Connection(name_server=namesrv),
         selection=Selection(topics=(topic,)),
         target=Target(path=f"{folder}/ingested"),
         checkpoint=f"{folder}/progress",
+        body=BodySchema(kind="json", schema="id long"),
+        bad_rows=f"{folder}/bad",
         once=True,
     )
     runs = [ingest(spark, settings) for _ in range(2)]
     assert all(each.complete for each in runs), runs
-    assert (runs[0].rows, runs[1].rows) == (runs[0].offsets, 0), runs
-    return spark.read.parquet(f"{folder}/ingested")
+    assert [(each.rows, each.bad) for each in runs] == [(runs[0].offsets,) * 2, (0, 0)], runs
+    return spark.read.parquet(f"{folder}/bad")
 
 
 def write_back(spark: SparkSession, namesrv: str, topic: str, bodies: list[str]) -> None:

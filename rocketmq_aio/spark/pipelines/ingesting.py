@@ -408,7 +408,7 @@ class BatchSums:
 
     def _add_batch(self, source: Any, counts: Any) -> None:  # noqa: ANN401 - Spark's objects
         self.rows += source.numInputRows
-        self.bad += 0 if counts is None else counts.asDict()[BAD]
+        self.bad += 0 if counts is None else _observed(counts.asDict())[BAD]
         before, after = _stream_offset(source.startOffset), _stream_offset(source.endOffset)
         for queue, end in after.end.items():
             ranges = self._read.setdefault(queue, [])
@@ -422,6 +422,14 @@ class BatchSums:
     def ranges(self) -> list[Range]:
         """Ranges sorted by queue; a queue that starts over has one for each log, in order."""
         return [each for queue in sorted(self._read) for each in self._read[queue]]
+
+
+def _observed(counts: dict[str, Any]) -> dict[str, Any]:
+    """Return observed values by name; Spark Connect has one list of values and a schema."""
+    if "schema" not in counts:
+        return counts
+    names = [field["name"] for field in counts["schema"]["fields"]]
+    return dict(zip(names, counts["values"], strict=True))
 
 
 def _stream_offset(text: str | None) -> StreamOffset:

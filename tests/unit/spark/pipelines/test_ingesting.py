@@ -14,6 +14,7 @@ from unittest.mock import MagicMock
 import msgspec
 import pytest
 from anyio import to_thread
+from pyspark.sql import Row
 
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ConfigError
@@ -470,6 +471,17 @@ def test_each_batch_is_added_once() -> None:
 
     assert (sums.rows, sums.bad) == (7, 1)
     assert sums.ranges == [Range("t", "b", 0, 2, 9)]
+
+
+def test_bad_rows_are_counted_in_progress_of_spark_connect() -> None:
+    fields = [{"name": "rows", "type": "long"}, {"name": "bad", "type": "long"}]
+    batch = progress(0, {"v": 1, "at": "start"}, {"v": 1, "end": at(7), "from": at(2)}, 5, 0)
+    batch.observedMetrics = {"ingest": Row(values=[5, 2], schema={"fields": fields})}
+    sums = BatchSums()
+
+    sums.add([batch])
+
+    assert (sums.rows, sums.bad) == (5, 2)
 
 
 def test_a_batch_that_the_target_had_before_the_run_is_not_counted() -> None:
