@@ -188,7 +188,7 @@ class FaultStrategy:
         if alive and (early or now >= fault.until):
             self._restore(fault, now, "a probe")
         elif not alive and now >= fault.until:
-            fault.times += 1
+            # The same outage, however long it is: only a relapse counts as another fault.
             fault.until = now + _pause(fault.times)
 
 
