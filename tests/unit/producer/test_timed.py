@@ -136,9 +136,10 @@ async def test_a_broker_of_unknown_version_gets_no_delayed_messages(
 
 async def test_a_frozen_broker_leaves_time_to_delay_at_another(two_brokers: ProducerEnv) -> None:
     frozen, other = two_brokers.brokers
+    await two_brokers.producer.client.heartbeats.version_of(other.address)
     frozen.freeze()
     timeouts = record_timeouts(two_brokers)
-    results = [await two_brokers.producer.send(LATER, timeout_seconds=2) for _ in range(8)]
+    results = [await two_brokers.producer.send(LATER, timeout_seconds=4) for _ in range(8)]
 
     assert {each.queue.broker_name for each in results} == {other.name}
     assert min(timeouts) > 0.4  # of the send itself
