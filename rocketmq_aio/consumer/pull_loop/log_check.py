@@ -14,7 +14,13 @@ from typing import Final, NamedTuple
 from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
 from rocketmq_aio.consumer.pull_loop.pull_response import read_response
 from rocketmq_aio.consumer.pull_loop.queue_state import LastMessage, QueueState
-from rocketmq_aio.errors import BrokerError, CodecError, NotSupportedError, PermissionDeniedError
+from rocketmq_aio.errors import (
+    BrokerError,
+    CodecError,
+    NotSupportedError,
+    PermissionDeniedError,
+    RequestTimeoutError,
+)
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.time_search import TimeSearch
 from rocketmq_aio.model.message import MessageExt
@@ -72,16 +78,16 @@ class LogCheck:
     async def is_same(self, queue: MessageQueue, last: StoredAt) -> bool:
         """Whether the log certainly is the one in which *last* was found: it began before.
 
-        :raises RocketMQError: there is no response
+        :raises RocketMQError: there is no connection
         """
         if not self._may_query:
             return False
         try:
             earliest = await self._instance.broker.earliest_store_time(queue)
-        except (PermissionDeniedError, NotSupportedError):
-            self._may_query = False  # by this account, or behind a proxy
+        except (PermissionDeniedError, NotSupportedError, RequestTimeoutError):
+            self._may_query = False  # by this account, behind a proxy, or of a peer without it
             return False
-        except BrokerError:
+        except (BrokerError, CodecError):
             return False
         return 0 <= earliest <= millis_of(last.store_time)
 

@@ -290,8 +290,8 @@ class Puller(Generic[Q]):
         queue, (generation, message) = assigned.queue, before
         master = self._instance.routes.named_master(queue)
         last = None if is_logical(queue) else stored_by(queue, message)
-        if last is not None and assigned.generation == generation and master == assigned.master:
-            assert master is not None
+        is_current = assigned.generation == generation and master == assigned.master
+        if last is not None and master is not None and is_current:
             differs_at = None
             if not await self._log_check.is_same(queue, last):
                 differs_at = await self._log_check.first_difference(queue, master, last)

@@ -14,7 +14,14 @@ from rocketmq_aio.consumer.pull_loop import flow_control, puller as puller_modul
 from rocketmq_aio.consumer.pull_loop.log_check import StoredAt
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Close, Outcome, Response
-from rocketmq_aio.errors import NotConnectedError, PermissionDeniedError, RequestTimeoutError
+from rocketmq_aio.errors import (
+    BrokerError,
+    CodecError,
+    NotConnectedError,
+    PermissionDeniedError,
+    RequestTimeoutError,
+    RocketMQError,
+)
 from rocketmq_aio.protocol.codes import MASTER_ID, V5_0_0, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from tests.unit.consumer.puller_env import ADDRESS, PullerEnv, bodies, found, moved
@@ -399,15 +406,24 @@ def always_held(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("always_held")
-@pytest.mark.parametrize("may_query", [True, False])
+@pytest.mark.parametrize(
+    "error",
+    [
+        None,
+        PermissionDeniedError(16, "no Get", ADDRESS),
+        BrokerError(1, "not now", ADDRESS),
+        CodecError("header", 0, "it has no timestamp"),
+        RequestTimeoutError(ADDRESS, 32, 3.0),
+    ],
+    ids=lambda error: type(error).__name__,
+)
 @pytest.mark.parametrize("count", [2, 3, 5], ids=["fewer", "as many", "more"])
 async def test_a_topic_created_again_while_a_pull_is_held_is_read_from_its_beginning(
-    make_env: Callable[..., PullerEnv], count: int, may_query: bool
+    make_env: Callable[..., PullerEnv], count: int, error: RocketMQError | None
 ) -> None:
     """Its log may be as long as the former one, and the held pull continues in its middle."""
     env = make_env()
-    if not may_query:
-        env.wire.query_error = PermissionDeniedError(16, "no Get", ADDRESS)
+    env.wire.query_error = error
     env.put("a", "b", "c")
     env.begin()
     await env.polled(3)
@@ -422,6 +438,19 @@ async def test_a_topic_created_again_while_a_pull_is_held_is_read_from_its_begin
 
     assert set(taken) == set(new)
     assert [type(event) for event in env.events] == [OffsetCorrected]
+
+
+@pytest.mark.usefixtures("always_held")
+async def test_pulls_that_a_slave_held_are_not_followed_by_a_query(env: PullerEnv) -> None:
+    """While no route names a master, nothing can be compared."""
+    env.wire.addresses = {1: REPLICA}
+    env.put("a")
+    env.begin()
+    taken = await env.polled(1)
+    env.put("b")
+    taken += await env.polled(1)
+
+    assert (bodies(taken), env.wire.queries) == (["a", "b"], 0)
 
 
 @pytest.mark.usefixtures("always_held")
