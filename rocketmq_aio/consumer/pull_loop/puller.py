@@ -269,16 +269,14 @@ class Puller(Generic[Q]):
         differs_at = await self._first_difference(assigned, master)
         if assigned.generation != generation:
             return False
-        requested = assigned.next_offset
         if differs_at is None:
             return True
         if _was_filtered(assigned, differs_at):
             assigned.rescan(differs_at)
             return True
-        if differs_at < requested:
-            error = OffsetIllegalError(ResponseCode.PULL_OFFSET_MOVED, LOG_DIFFERS, master)
-            if not await self._correct(assigned, error, requested, differs_at):
-                return False
+        is_behind = differs_at < assigned.next_offset
+        if is_behind and not await self._follow_log(assigned, master, differs_at):
+            return False
         assigned.last_message = None  # the log has another one at its offset
         return True
 
@@ -298,9 +296,13 @@ class Puller(Generic[Q]):
             if assigned.generation != generation:
                 return
             if differs_at is not None and differs_at <= last.offset:
-                error = OffsetIllegalError(ResponseCode.PULL_OFFSET_MOVED, LOG_DIFFERS, master)
-                await self._correct(assigned, error, assigned.next_offset, differs_at)
+                await self._follow_log(assigned, master, differs_at)
         assigned.before_hold = None
+
+    async def _follow_log(self, assigned: Q, master: str, differs_at: int) -> bool:
+        """Correct the position to the first offset that differs; returns as `_correct`."""
+        error = OffsetIllegalError(ResponseCode.PULL_OFFSET_MOVED, LOG_DIFFERS, master)
+        return await self._correct(assigned, error, assigned.next_offset, differs_at)
 
     async def _first_difference(self, assigned: Q, address: str) -> int | None:
         """Return the first offset that may differ at *address* from what was pulled, or None.
