@@ -136,9 +136,11 @@ class RequestTemplate:
         fixed = to_ext_fields(like)
         for name in varying:
             fixed.pop(name, None)
-        # The rest of the header: the values of the fields that vary, each after its length.
-        self._rest = binary_fields(fixed).replace(b"%", b"%%")
-        self._rest += b"".join([field_key(name) + b"%b%b" for name in varying])
+        # A format of the rest of the header: fields that vary have places for length and value.
+        constant, *keys = (
+            part.replace(b"%", b"%%") for part in (binary_fields(fixed), *map(field_key, varying))
+        )
+        self._rest = constant + b"".join([key + b"%b%b" for key in keys])
 
     def frame(self, opaque: int, *values: str) -> bytes:
         """Return the frame of a request without a body; *values*: those of the fields that vary.

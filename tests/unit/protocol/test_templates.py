@@ -165,6 +165,13 @@ def test_a_request_template_writes_any_text() -> None:
     assert read_header(command_in(prepared), EndTransaction) == header
 
 
+def test_a_request_template_takes_names_of_any_length() -> None:
+    names = ["x" * length for length in range(1, 128)]  # one has as many characters as % is
+    frame = RequestTemplate(SEND, *names).frame(7, *names)
+
+    assert {name: name for name in names}.items() <= command_in(frame).ext_fields().items()
+
+
 def test_a_request_template_rejects_half_a_surrogate_pair() -> None:
     template = RequestTemplate(SEND, "a")
 
