@@ -2,7 +2,7 @@
 
 The hot path.  A caller waits for one future; a request has no lock, task or timer of its own.
 Whole frames enter the buffer of the transport in one step, so cancelling a caller cannot leave
-half a frame on the wire.  Measurements: ``docs/design.md``.
+half a frame on the wire.
 """
 
 from __future__ import annotations
