@@ -16,7 +16,7 @@ from rocketmq_aio.admin.topic_settings import check_config, config_of as topic_c
 from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
-from rocketmq_aio.errors import AdminError, ConfigError, RocketMQError
+from rocketmq_aio.errors import AdminError, ClosedError, ConfigError, RocketMQError
 from rocketmq_aio.model.names import check_group, check_topic
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import (
@@ -146,6 +146,8 @@ class MetadataAdmin:
             known = await self._topics.orders()
             for topic, counts in order.items():
                 await self._topics.set_order(topic, {**known.get(topic, {}), **counts})
+        except ClosedError:
+            raise
         except RocketMQError as error:
             return error
         return None
@@ -170,6 +172,8 @@ async def _outcomes(
         await storing
     except AdminError as error:
         failed = error.failed
+    except ClosedError:
+        raise
     except RocketMQError as error:
         failed = dict.fromkeys(brokers, error)
     return {f"{kind} on {name}": failed.get(name) for name in brokers}

@@ -19,6 +19,7 @@ from rocketmq_aio.errors import (
     AdminError,
     AuthError,
     BrokerError,
+    ClosedError,
     ConfigError,
     NotConnectedError,
     NotSupportedError,
@@ -477,6 +478,9 @@ def failure(
     of: str = "servers",
 ) -> RocketMQError:
     """Return the common error of all servers, or `AdminError`."""
+    for each in failed.values():
+        if isinstance(each, ClosedError):  # the client, whatever the servers did
+            return each
     first, *others = failed.values()
     if done or not all(_is_same(first, each) for each in others):
         return AdminError(action, done, failed, of=of)

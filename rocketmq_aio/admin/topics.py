@@ -46,6 +46,7 @@ from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import (
     AdminError,
+    ClosedError,
     CodecError,
     ConfigError,
     NotSupportedError,
@@ -412,6 +413,8 @@ class TopicAdmin:
                 await self._servers.send_each(action, self._servers.name_servers, request)
         except AdminError as error:
             raise AdminError(action, {**configs, **error.done}, error.failed) from error
+        except ClosedError:
+            raise
         except RocketMQError as error:
             failed = dict.fromkeys(self._servers.instance.name_servers.addresses, error)
             raise AdminError(action, configs, failed) from error

@@ -54,7 +54,8 @@ NULL_GROUP = '"consumerGroupInfo" is null'
 class BrokerClient:
     """Requests to brokers; each call has ``request_timeout_seconds`` as its deadline.
 
-    All raise `NotConnectedError`, `ConnectionLostError`, `RequestTimeoutError` or `BrokerError`.
+    All raise `NotConnectedError`, `ConnectionLostError`, `RequestTimeoutError`, `BrokerError`, or
+    `ClosedError`.
     """
 
     def __init__(

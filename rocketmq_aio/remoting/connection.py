@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Final, cast
 
 from rocketmq_aio.errors import (
+    ClosedError,
     CodecError,
     ConnectionLostError,
     NotConnectedError,
@@ -49,6 +50,7 @@ UNLIMITED: Final = frozenset(
 )
 MAX_OPAQUE: Final = 0x7FFF_FFFF
 RETIRED: Final = "retired"  # why a connection ended that was unused
+CLOSED: Final = "the client was closed"  # why all connections of a client ended
 
 # Response, deadline, request code, timeout
 Pending = tuple["asyncio.Future[Command]", float, int, float]
@@ -67,6 +69,14 @@ GRPC: Final = (
     "a proxy in local mode has no other, so connect to the name servers of its broker"
 )
 GO_AWAY: Final = int(ResponseCode.GO_AWAY)
+
+
+class UnsentClosedError(ClosedError, NotConnectedError):
+    """The client was closed before the request was sent."""
+
+
+class UnansweredClosedError(ClosedError, ConnectionLostError):
+    """The client was closed before the response: the broker may have executed the request."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -155,6 +165,7 @@ class Connection(asyncio.BufferedProtocol):
             must not block or raise
         :raises NotConnectedError: it was not sent
         :raises ConnectionLostError: it was sent, and the connection was lost
+        :raises ClosedError: the client was closed; also one of the two others
         :raises RequestTimeoutError: no response within *timeout* seconds
         """
         loop = self._loop
@@ -164,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
         ):
             await self._wait_for_room(code, deadline, timeout)
         if self.loss is not None:
-            raise NotConnectedError(self.address, self.loss)
+            raise self._not_sent()
         reply: asyncio.Future[Command] = loop.create_future()
         pending = self._pending
         opaque = (self._opaque + 1) & MAX_OPAQUE
@@ -208,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._writable is not None:
             await self._wait_for_space(code, timeout)
         if self.loss is not None:
-            raise NotConnectedError(self.address, self.loss)
+            raise self._not_sent()
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
@@ -301,16 +312,20 @@ class Connection(asyncio.BufferedProtocol):
         self._late.clear()
         self.resume_writing()
         pending, self._pending = self._pending, {}
+        kind = UnansweredClosedError if self.loss is CLOSED else ConnectionLostError
         for reply, _, code, _ in pending.values():
             if reply.done():
                 continue
             if self._executes_nothing:
-                reply.set_exception(NotConnectedError(self.address, self.loss))
+                reply.set_exception(self._not_sent())
             else:
-                reply.set_exception(ConnectionLostError(self.address, code, self.loss))
-        loss = self.loss
-        self._waiters.fail_all(lambda: NotConnectedError(self.address, loss))
+                reply.set_exception(kind(self.address, code, self.loss))
+        self._waiters.fail_all(self._not_sent)
         self._on_lost(self)
+
+    def _not_sent(self) -> NotConnectedError:
+        kind = UnsentClosedError if self.loss is CLOSED else NotConnectedError
+        return kind(self.address, self.loss or "")
 
     def _closed_reason(self) -> str:
         transport = self._transport

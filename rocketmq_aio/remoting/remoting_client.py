@@ -20,7 +20,7 @@ from rocketmq_aio.protocol.namespaces import namespace_fields, namespace_of
 from rocketmq_aio.remoting.acl import sign
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.backoff import NO_MASTER_SECONDS, Backoff, BackoffError, NoMasterError
-from rocketmq_aio.remoting.connection import RETIRED, Connection, Frame, MakeFrame, OnLate
+from rocketmq_aio.remoting.connection import CLOSED, RETIRED, Connection, Frame, MakeFrame, OnLate
 from rocketmq_aio.remoting.dial import Dialer, failure_reason
 from rocketmq_aio.remoting.failure_log import FailureLog
 from rocketmq_aio.remoting.fork import FORKED
@@ -99,10 +99,10 @@ class RemotingClient:
         """Close every connection; unanswered requests fail."""
         self._closed = True
         for connection in [*self._connections.values(), *self._retiring]:
-            connection.abort("the client was closed")
+            connection.abort(CLOSED)
         for opening in self._opening.values():
             if not opening.done():
-                opening.set_exception(ClosedError("the client was closed"))
+                opening.set_exception(ClosedError(CLOSED))
 
     def check_open(self) -> None:
         """Check that `close` was not called.
@@ -376,7 +376,7 @@ class RemotingClient:
         finally:
             self._opening.pop(address, None)
             if not attempt.done():  # cancelled: the client closes
-                attempt.set_exception(ClosedError("the client was closed"))
+                attempt.set_exception(ClosedError(CLOSED))
 
     def _fail(
         self,
@@ -410,7 +410,7 @@ class RemotingClient:
         self, address: str, connection: Connection, attempt: asyncio.Future[Connection]
     ) -> None:
         if self._closed:
-            connection.abort("the client was closed")
+            connection.abort(CLOSED)
             return
         if connection.loss is not None:  # the peer closed before this task ran
             self._fail(attempt, address, connection.loss)

@@ -18,6 +18,7 @@ from rocketmq_aio import (
     AdminError,
     BrokerError,
     ClientConfig,
+    ClosedError,
     CodecError,
     ConfigError,
     LitePullConfig,
@@ -116,6 +117,32 @@ async def test_requests_that_take_long_outlast_the_request_timeout(
 
     with pytest.raises(NotSupportedError):  # what the embedded broker responds
         await removal
+
+
+async def test_closing_ends_waiting_calls_to_several_brokers_with_closed_error(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    for broker in cluster.brokers:
+        broker.faults.drop(RequestCode.GET_TOPIC_STATS_INFO, executed=False, broker=broker.name)
+    stats = asyncio.create_task(admin.topics.stats(TOPIC))
+    for broker in cluster.brokers:
+        await broker.wait_for(RequestCode.GET_TOPIC_STATS_INFO)
+    await admin.close()
+
+    with pytest.raises(ClosedError, match="the client was closed"):
+        await stats
+
+
+async def test_closing_during_a_restore_raises_closed_error() -> None:
+    async with EmbeddedCluster() as cluster, AdminClient(namesrv=cluster.namesrv) as admin:
+        held = cluster.faults.hold(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
+        config = TopicConfig(topic=TOPIC, broker_name="broker-a", read_queues=1, write_queues=1)
+        restore = asyncio.create_task(admin.metadata.restore(Metadata(topics=(config,), groups=())))
+        await held.wait()
+        await admin.close()
+
+        with pytest.raises(ClosedError):
+            await restore
 
 
 async def test_requests_that_old_brokers_leave_unanswered_are_not_sent() -> None:

@@ -213,11 +213,28 @@ async def test_close_fails_pending_requests_and_rejects_new_ones() -> None:
         await broker.wait_for(CODE)
         opened.client.close()
 
-        with pytest.raises(ConnectionLostError, match="closed"):
+        with pytest.raises(ClosedError, match="unanswered: the client was closed") as caught:
             await asked
+        assert isinstance(caught.value, ConnectionLostError)  # the broker may have executed it
         with pytest.raises(ClosedError):
             await opened.ask(broker.address)
         await broker.wait_for_connections(0)
+
+
+async def test_close_ends_the_wait_for_room_with_closed_error() -> None:
+    async with FakeBroker() as broker, open_client(ClientConfig(max_in_flight=1)) as opened:
+        broker.faults.drop(CODE, executed=False)
+        first = asyncio.create_task(opened.ask(broker.address))
+        await broker.wait_for(CODE)
+        waiting = asyncio.create_task(opened.ask(broker.address))
+        await asyncio.sleep(0)
+        opened.client.close()
+
+        with pytest.raises(ClosedError) as caught:
+            await waiting
+        assert isinstance(caught.value, NotConnectedError)  # the broker did not get it
+        with pytest.raises(ClosedError):
+            await first
 
 
 async def test_a_forgotten_address_keeps_no_connection() -> None:
