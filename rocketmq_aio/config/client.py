@@ -167,6 +167,9 @@ class ClientConfig:
         :raises ConfigError: a variable has an invalid value
         """
         env = os.environ if environ is None else environ
+        if not isinstance(env, Mapping):
+            reason = "expected a mapping such as os.environ; settings have names: namesrv=..."
+            raise ConfigError("environ", environ, reason)
         found: dict[str, Any] = {}
         if namesrv := env.get("NAMESRV_ADDR"):
             found["namesrv"] = namesrv

@@ -57,7 +57,7 @@ def topic_fault(topic: object) -> str | None:
 
 def _name_fault(kind: str, name: object, longest: int) -> str | None:
     if not isinstance(name, str) or not name.strip():
-        return f"a {kind} is a non-empty string, not {repr_of(name)}"
+        return f"a {kind} is text that is not blank, not {repr_of(name)}"
     if len(name) > longest:
         return f"{len(name)} characters, at most {longest} are allowed"
     return None if NAME.fullmatch(name) else NAME_RULE

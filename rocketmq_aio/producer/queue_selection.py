@@ -78,7 +78,8 @@ class QueueSelection:
         queue, selector, key = choice.queue, choice.selector, choice.sharding_key
         if queue is not None or selector is not None:
             if key is not None:
-                raise ConfigError("sharding_key", key, "give one of queue=, selector=, and it")
+                reason = "give only one of queue=, selector= and sharding_key="
+                raise ConfigError("sharding_key", key, reason)
             check_no_priority(message)
             select = partial(chosen_target, message=message, queue=queue, selector=selector)
             return Routing(select, True)

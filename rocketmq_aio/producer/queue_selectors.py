@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
-from rocketmq_aio.config.validation import checked_several
+from rocketmq_aio.config.validation import check_function, checked_several
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
@@ -45,13 +45,16 @@ class SelectByMachineRoom:
     *inner* chooses among these queues instead.  While no broker of the rooms can be written to,
     sends fail: they never go to other rooms.
 
-    :raises ConfigError: *rooms* is not a collection of names; when called: no queue is in them
+    :raises ConfigError: *rooms* is not a collection of names, or *inner* is not a function;
+        when called: no queue is in the rooms
     """
 
     def __init__(self, rooms: Iterable[str], inner: QueueSelector | None = None) -> None:
         names = tuple(checked_several("rooms", rooms))
         if not names or not all(isinstance(name, str) and name for name in names):
             raise ConfigError("rooms", names, "expected at least one name, and only names")
+        if inner is not None:
+            check_function("inner", inner, "queues", "message")
         self.rooms = frozenset(names)
         self._inner = inner
         self._next = random.randrange(2**16)

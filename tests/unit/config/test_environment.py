@@ -25,6 +25,11 @@ def test_an_empty_environment_gives_the_defaults() -> None:
     assert ClientConfig.from_env({}) == ClientConfig()
 
 
+def test_an_address_instead_of_an_environment_is_rejected() -> None:
+    with pytest.raises(ConfigError, match=r"environ='ns:9876': .* namesrv=\.\.\."):
+        ClientConfig.from_env("ns:9876")  # type: ignore[arg-type]
+
+
 def test_all_settings_are_read_from_the_environment() -> None:
     config = ClientConfig.from_env(
         {

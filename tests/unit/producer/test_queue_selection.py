@@ -379,6 +379,12 @@ def test_machine_rooms_must_be_names(rooms: list[str]) -> None:
         SelectByMachineRoom(rooms)
 
 
+@pytest.mark.parametrize("inner", [5, "east", lambda queues: queues[0]])
+def test_an_inner_selector_must_take_queues_and_message(inner: Any) -> None:  # noqa: ANN401
+    with pytest.raises(ConfigError, match="inner="):
+        SelectByMachineRoom(["east"], inner)
+
+
 def test_select_by_random_returns_one_of_the_queues() -> None:
     chosen = {SelectByRandom()(ROOMS, ORDER) for _ in range(300)}
 
