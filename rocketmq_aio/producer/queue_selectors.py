@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from struct import pack, unpack
 
 from rocketmq_aio.config.validation import check_function, checked_several
 from rocketmq_aio.errors import ConfigError
@@ -13,23 +14,30 @@ from rocketmq_aio.producer.topic_publish_info import QueueSelector
 from rocketmq_aio.protocol.subscription import java_hash
 
 
-def select_by_hash(key: str) -> QueueSelector:
+def select_by_hash(key: str | int) -> QueueSelector:
     """Return a selector that sends everything with *key* to one queue, as the Java client would.
 
-    The queue changes when the number of writable queues does; that of a ``sharding_key`` stays.
+    A number of 32 bits is an ``Integer`` there, a larger one a ``Long``.  The queue changes when
+    the number of writable queues does; that of a ``sharding_key`` stays.
 
-    :raises ConfigError: *key* is not a string
+    :raises ConfigError: *key* is neither a string nor a whole number of 64 bits
     """
     # Java: the remainder has the sign of the hash, and its absolute value is taken.
-    try:
-        value = abs(java_hash(key))
-    except AttributeError:
-        raise ConfigError("key", key, "expected a string") from None
+    value = abs(_java_hash(key))
 
     def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
         return queues[value % len(queues)]
 
     return select
+
+
+def _java_hash(key: object) -> int:
+    if isinstance(key, str):
+        return java_hash(key)
+    if isinstance(key, int) and not isinstance(key, bool) and -(2**63) <= key < 2**63:
+        high, low = unpack(">ii", pack(">q", key))
+        return low if low == key else high ^ low
+    raise ConfigError("key", key, "expected a string or a whole number of 64 bits")
 
 
 class SelectByRandom:

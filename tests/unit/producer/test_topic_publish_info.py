@@ -155,9 +155,21 @@ def test_a_queue_of_a_broker_outside_the_route_raises() -> None:
         ("orders", -1008770331),
         ("polygenelubricants", -(2**31)),
         ("訂單", 1117164),
+        (0, 0),  # Integer
+        (42, 42),
+        (-1, -1),
+        (2**31 - 1, 2**31 - 1),
+        (-(2**31), -(2**31)),
+        (2**31, -(2**31)),  # Long
+        (20_261_127_000_042, 1766268295),
+        (-(2**31) - 1, -(2**31)),
+        (2**63 - 1, -(2**31)),
+        (-(2**63), -(2**31)),
     ],
 )
-def test_select_by_hash_chooses_the_queue_of_the_java_client(key: str, java_hash: int) -> None:
+def test_select_by_hash_chooses_the_queue_of_the_java_client(
+    key: str | int, java_hash: int
+) -> None:
     chosen = [MessageQueue("orders", "broker-a", number) for number in range(7)]
 
     assert select_by_hash(key)(chosen, MESSAGE).queue_id == abs(java_hash) % 7
