@@ -36,7 +36,7 @@ def _java_hash(key: object) -> int:
         return java_hash(key)
     if isinstance(key, int) and not isinstance(key, bool) and -(2**63) <= key < 2**63:
         high, low = unpack(">ii", pack(">q", key))
-        return low if low == key else high ^ low
+        return int(low if low == key else high ^ low)
     raise ConfigError("key", key, "expected a string or a whole number of 64 bits")
 
 
