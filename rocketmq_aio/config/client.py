@@ -35,7 +35,13 @@ RPC_METHODS: Final = ("before_request", "after_response")
 
 @settings
 class Credentials:
-    """An account of the broker's access control; its repr hides the secrets."""
+    """An account of the broker's access control; its repr hides the secrets.
+
+    :param access_key: name of the account; of RocketMQ 5: of the user
+    :param secret_key: signs requests and is never sent; of RocketMQ 5: the password
+    :param security_token: of temporary accounts
+    :raises ConfigError: one is not a non-empty string
+    """
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -89,6 +95,7 @@ class ClientConfig:
 
     :param namesrv: ``host:port``, several joined by ``;``, or the ``http://`` URL of an address
         server that returns such a list
+    :param credentials: account that signs every request
     :param tls: True verifies certificate and host name against the system's authorities; or an
         ``ssl.SSLContext``
     :param namespace: namespace of all topics and groups; the application's names do not contain it
@@ -99,6 +106,12 @@ class ClientConfig:
     :param unit_mode: marks groups and messages as part of a unit
     :param vip_channel: send messages to the VIP port of brokers, their port less 2
     :param address_mapper: maps an advertised ``host:port`` to a reachable one (containers, tunnels)
+    :param rpc_hooks: called for every request and response, in this order
+    :param request_timeout_seconds: of every request without a deadline of its own
+    :param connect_timeout_seconds: of connecting, with TLS
+    :param heartbeat_interval_seconds: brokers remove a client after two minutes without a heartbeat
+    :param route_refresh_interval_seconds: the longest until new queues and brokers are noticed
+    :param namesrv_refresh_interval_seconds: how often the list of an address server is fetched
     :param header_encoding: encoding of request headers; both are decoded
     :param heartbeat_v2: send short heartbeats to brokers that support them (5.1.3 and later)
     :param verify_checksums: verify the checksum of every received body; checksums of compressed
@@ -108,6 +121,8 @@ class ClientConfig:
         through a broker
     :param allow_offset_resets: move to offsets that an administrator sends through a broker
     :param max_in_flight: requests in flight per connection; further calls wait
+    :param max_frame_bytes: longest accepted frame; a longer one closes the connection
+    :raises ConfigError: a setting is invalid or unknown
     """
 
     namesrv: str | None = None
@@ -158,12 +173,12 @@ class ClientConfig:
     ) -> ClientConfig:
         """Read ``ROCKETMQ_*`` variables, then ``NAMESRV_ADDR``; *given* settings override them.
 
-        ``ROCKETMQ_NAMESRV``, ``ROCKETMQ_ACCESS_KEY``, ``ROCKETMQ_SECRET_KEY``,
-        ``ROCKETMQ_SECURITY_TOKEN``, ``ROCKETMQ_TLS`` (true or false), ``ROCKETMQ_INSTANCE_NAME``,
-        ``ROCKETMQ_UNIT_NAME``, ``ROCKETMQ_NAMESPACE``, and the numbers by their own names, for
-        example ``ROCKETMQ_REQUEST_TIMEOUT_SECONDS``.
-        An empty variable counts as not set.
+        ``ROCKETMQ_ACCESS_KEY``, ``ROCKETMQ_SECRET_KEY`` and ``ROCKETMQ_SECURITY_TOKEN`` are the
+        credentials.  Texts, numbers and booleans have variables of their own names, for example
+        ``ROCKETMQ_NAMESRV`` and ``ROCKETMQ_TLS`` (true or false).  An empty variable counts as
+        not set.
 
+        :param environ: default ``os.environ``
         :raises ConfigError: a variable has an invalid value
         """
         env = os.environ if environ is None else environ

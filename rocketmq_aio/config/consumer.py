@@ -80,10 +80,13 @@ class OffsetStore(Protocol):
 class ConsumerConfig(Generic[V]):
     """Settings of all consumers that pull.
 
+    :param message_model: ``CLUSTERING``: members share the queues; ``BROADCASTING``: each member
+        receives all messages
     :param start_from: start position of a new group: ``"latest"``, ``"earliest"`` or an aware
         datetime; a queue added to a topic later is read from its beginning
     :param pull_batch_size: messages per pull (brokers return at most 32 by default)
     :param pull_threshold_per_queue: messages cached per queue before pulling pauses
+    :param pull_threshold_bytes_per_queue: bytes of their bodies, likewise
     :param max_span: offsets between the first and last cached message of a queue
     :param allocate: ``(client_id, queues, client_ids) -> queues``, or a mapping of topics to such
         functions; default, and for topics not in the mapping: `AllocateAveragely`
@@ -93,6 +96,8 @@ class ConsumerConfig(Generic[V]):
         correction), ``"earliest"``, ``"latest"`` or ``"error"``
     :param unreadable: what to do with a stored message that is damaged, or compressed by a library
         that is not installed: ``"hold"`` its queue and retry, or ``"skip"`` it
+    :param long_poll_seconds: how long a broker holds a pull that finds no message
+    :param rebalance_interval_seconds: interval of rebalancing without a notification of a change
     :param codec: decodes bodies to `MessageExt.value`, such as ``JSONCodec(Order)``
     """
 
@@ -124,7 +129,8 @@ class ConsumerConfig(Generic[V]):
 class LitePullConfig(ConsumerConfig[V]):
     """Settings of `LitePullConsumer`.
 
-    :param auto_commit: every *commit_interval_seconds*, commit what earlier polls returned
+    :param auto_commit: every *commit_interval_seconds*, commit what earlier polls returned; with
+        False only `LitePullConsumer.commit` does
     :param pull_threshold_total: messages cached over all queues before pulling pauses
     :param pull_threshold_bytes_total: bytes of bodies cached over all queues, likewise
     :param topic_check_interval_seconds: interval of the checks for topic queue listeners
@@ -190,8 +196,8 @@ class PopConfig(Generic[V]):
     :param batch_size: default of ``max_messages`` in ``receive``, at most 32
     :param wait_seconds: how long a broker may hold a request that finds no message
     :param max_reconsume_times: redeliveries before a message goes to the dead-letter topic
-    :param start_from: start position of a new group: ``"earliest"``, or ``"latest"``: the last
-        message of a queue; a young queue is read from its beginning in both cases
+    :param start_from: start position of a new group: ``"earliest"``, or ``"latest"``: at the last
+        message of each queue; a young queue is read from its beginning in both cases
     :param orderly: deliver the messages of a queue in order, one batch at a time
     :param renew_seconds: how long ``async for`` renews the invisible time of a message in its body
         at most; messages that wait for the next iterations are renewed, too

@@ -47,6 +47,8 @@ class ProducerConfig(Generic[V]):
         guarantee than requested (stores a second copy)
     :param compression: ``"zlib"``, ``"lz4"``, ``"zstd"`` or None, for bodies of
         *compress_above_bytes* or more; brokers and clients of 4.9.0 to 4.9.3 read zlib only
+    :param compression_level: 1 (fast) to 9 (small)
+    :param max_message_bytes: longest body; brokers have a limit of their own, ``maxMessageSize``
     :param max_in_flight: sends in flight; further ones wait
     :param max_in_flight_bytes: bytes of bodies in flight; further sends wait
     :param auto_batch: batch concurrent sends; None sends each message alone

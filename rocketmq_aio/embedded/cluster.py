@@ -124,6 +124,7 @@ class EmbeddedCluster:
 
     @property
     def name_server(self) -> EmbeddedNameServer:
+        """The name server, which can be killed, restarted and frozen like a broker."""
         return self._name_server
 
     @property

@@ -160,6 +160,7 @@ class HeldResponses(Fault):
 
     @property
     def held(self) -> list[Command]:
+        """The requests whose responses are held, oldest first."""
         return list(self._held.values())
 
     @waits_for_clients

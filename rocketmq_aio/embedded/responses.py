@@ -14,6 +14,8 @@ from rocketmq_aio.protocol.command import Command
 
 
 class Response(msgspec.Struct, frozen=True):
+    """A response of a fault handler: response code, header fields, body, text of an error."""
+
     code: int = 0
     ext: Mapping[str, str] = {}
     body: bytes = b""

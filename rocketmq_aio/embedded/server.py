@@ -146,11 +146,13 @@ class EmbeddedServer:
 
     @property
     def address(self) -> str:
+        """Where it listens: ``host:port``."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     @property
     def is_running(self) -> bool:
+        """Whether it accepts connections."""
         return self._server is not None
 
     @awaited_or_blocking
@@ -171,6 +173,7 @@ class EmbeddedServer:
 
     @awaited_or_blocking
     async def restart(self) -> None:
+        """Stop and start on the same port."""
         await self.stop()
         await self.start()
 

@@ -47,7 +47,9 @@ class Producer(ClientBase, Generic[V]):
     :param group: name of the producer group
     :param namesrv: name servers; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
     :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
+    :param config: settings; default ``ProducerConfig()``
     :param hooks: `SendHook` and `CheckForbiddenHook` objects
+    :raises ConfigError: an argument is invalid
     """
 
     def __init__(
@@ -104,8 +106,11 @@ class Producer(ClientBase, Generic[V]):
         Messages with the same *sharding_key*, of the call or of the message, are sent to one queue
         one after another, in the order of the calls, also under failures; other keys do not wait.
 
+        :param selector: ``(queues, message) -> queue``, such as `select_by_hash`
         :param timeout_seconds: for the whole call, default ``send_timeout_seconds``
         :raises InvalidMessageError: the message is invalid; nothing was sent
+        :raises ConfigError: more than one of *queue*, *sharding_key* and *selector* is given, or
+            an argument is invalid; nothing was sent
         :raises RouteNotFoundError: there is no such topic, or no queue of it is writable
         :raises NameServerUnavailableError: no name server responded in time
         :raises SendUnknownError: it may have been stored
@@ -191,7 +196,9 @@ class Producer(ClientBase, Generic[V]):
         Await the futures: asyncio logs an error that is never retrieved.
 
         :raises BackpressureError: ``max_in_flight`` or its bytes are reached; nothing was sent
-        :raises InvalidMessageError: the message is invalid; nothing was sent
+        :raises InvalidMessageError: the message is invalid, or has a sharding key or a delivery
+            time (use `send`); nothing was sent
+        :raises ConfigError: *queue* is not a queue of its topic
         """
         if self._thread != get_ident() or not self._is_running():
             self._check_running()
@@ -260,7 +267,9 @@ class Producer(ClientBase, Generic[V]):
 
         :raises InvalidMessageError: the message is invalid; nothing was sent
         :raises RouteNotFoundError: there is no such topic, or no queue of it is writable
+        :raises NameServerUnavailableError: no name server responded in time
         :raises NotConnectedError: it was not sent
+        :raises NotSupportedError: no broker of the topic supports its delivery time
         :raises SendError: ``max_in_flight`` was reached until the timeout; it was not sent
         """
         self._check_running()
@@ -287,8 +296,9 @@ class Producer(ClientBase, Generic[V]):
         sent one after another, which keeps the order of all messages; when a request fails, the
         messages of later ones are not sent.
 
+        :param timeout_seconds: for the whole call, default ``send_timeout_seconds``
         :raises InvalidMessageError: one of them may not be part of a batch; nothing was sent
-        :raises SendError: (or a subclass) the only request failed
+        :raises RocketMQError: as `send`; the only request failed
         :raises BatchError: some of several requests failed; it has the outcome of every message
         """
         self._check_running()

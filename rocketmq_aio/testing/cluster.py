@@ -266,6 +266,7 @@ class Cluster:
         probe.wait_until(lambda: self._check_route(name, chosen), seconds=ROUTE_SECONDS, what=what)
 
     def delete_topic(self, name: str) -> None:
+        """Delete a topic and its messages, at brokers and name servers."""
         fields = {"topic": name}
         for broker in self.brokers:
             self._ask(broker.find_master(), RequestCode.DELETE_TOPIC_IN_BROKER, fields)
@@ -280,6 +281,7 @@ class Cluster:
             self._ask(broker.find_master(), code, body=body)
 
     def delete_group(self, name: str) -> None:
+        """Delete a consumer group and its offsets."""
         for broker in self.brokers:
             fields = {"groupName": name, "cleanOffset": "true"}
             self._ask(broker.find_master(), RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)

@@ -42,6 +42,7 @@ class Node:
         self._server.pause()
 
     def resume(self) -> None:
+        """Continue after `pause`."""
         self._server.resume()
 
     def start(self, version: str | None = None) -> None:
@@ -61,6 +62,10 @@ class Node:
         self.start(version)
 
     def wait_ready(self) -> None:
+        """Wait until it responds.
+
+        :raises StartError: it exited, or is not ready in time
+        """
         try:
             probe.wait_until(self._alive_and_ready, seconds=START_SECONDS, what="not ready")
         except probe.ProbeTimeoutError as error:

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from rocketmq_aio import ClientConfig, LitePullConfig, PopConfig, ProducerConfig, PushConfig
+from rocketmq_aio import (
+    AutoBatch,
+    ClientConfig,
+    LitePullConfig,
+    PopConfig,
+    ProducerConfig,
+    PushConfig,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "configuration.md"
 SIZES = {"KiB": 1024, "MiB": 1024 * 1024}
@@ -42,3 +49,13 @@ def test_every_setting_is_documented_with_its_default(config: type) -> None:
     reported = documented(config)
 
     assert reported == {field.name: shown(field) for field in fields(config)}
+
+
+@pytest.mark.parametrize(
+    "config", [ClientConfig, ProducerConfig, LitePullConfig, PushConfig, PopConfig, AutoBatch]
+)
+def test_every_setting_is_described_in_the_docstrings(config: type) -> None:
+    docstrings = "".join(each.__doc__ or "" for each in config.__mro__[:-1])
+    described = re.findall(r":param (\w+):", docstrings) + re.findall(r"\*(\w+)\*", docstrings)
+
+    assert {field.name for field in fields(config)} <= set(described)

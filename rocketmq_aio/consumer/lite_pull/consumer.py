@@ -47,9 +47,11 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
     :param group: name of the consumer group
     :param namesrv: name server addresses; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
     :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
+    :param config: settings; default ``LitePullConfig()``
     :param hooks: `ConsumeHook` objects, called when messages are delivered
     :param on_assigned: called with assigned queues; a plain or async function
     :param on_revoked: called with queues to be revoked, while they can still be committed
+    :raises ConfigError: an argument is invalid
     """
 
     def __init__(
@@ -117,7 +119,11 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         await self._engine.assign(queues, selector)
 
     async def listen_queues(self, topic: str, listener: TopicQueuesListener) -> None:
-        """Call *listener* with (topic, queues) when the queues of *topic* change."""
+        """Call *listener* with (topic, queues) when the queues of *topic* change.
+
+        :param listener: a plain or async function; *queues* is the new list
+        :raises ConfigError: *topic* or *listener* is invalid
+        """
         self._check_usable()
         topic = check_topic(topic)
         check_listener("listener", listener, "topic", "queues")

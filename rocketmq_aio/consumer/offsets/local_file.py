@@ -250,14 +250,14 @@ class OffsetFile:
 
 
 class LocalFileOffsetStore:
-    """An `OffsetStore` in ``<folder>/<client id>/<group>/offsets.json``.
+    """An `OffsetStore` in ``<folder>/<instance name>/<group>/offsets.json``.
 
-    The file of a Java client of the same client id is read, and replaced by standard JSON.  A
-    corrupt file never stops the consumer: it is renamed to ``offsets.json.corrupt-*``, a warning
-    is logged, *on_corrupt* is called, and the backup is used; without a backup the queues have no
-    offset.  To start from scratch, delete the group's folder.
+    A file of a Java client there is read, and replaced by standard JSON.  A corrupt file never
+    stops the consumer: it is renamed to ``offsets.json.corrupt-*``, `CorruptOffsetFile` is
+    published, and the backup is used; without a backup the queues have no offset.  To start from
+    scratch, delete the group's folder.
 
-    A second consumer of the same client id and group, in any process, raises `ConfigError`.
+    A second consumer of the same instance name and group, in any process, raises `ConfigError`.
     A copy, also a pickled one, is a new store in the same folder, of no consumer.
 
     :param folder: the folder of all clients; default: ``ROCKETMQ_OFFSET_FOLDER``, or

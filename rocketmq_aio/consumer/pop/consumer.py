@@ -36,7 +36,9 @@ class PopConsumer(ClientBase, Generic[V]):
     :param group: name of the consumer group
     :param namesrv: name server addresses; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
     :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
+    :param config: settings; default ``PopConfig()``
     :param hooks: `ConsumeHook` objects, called when messages are delivered
+    :raises ConfigError: an argument is invalid
     """
 
     def __init__(

@@ -41,6 +41,7 @@ class PullConsumer(ClientBase):
     :param group: name of the consumer group
     :param namesrv: name server addresses; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
     :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
+    :raises ConfigError: an argument is invalid
     """
 
     def __init__(

@@ -50,10 +50,12 @@ class PushConsumer(GroupMember[PushEngine]):
         retried before the next one
     :param namesrv: addresses of name servers; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
     :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
+    :param config: settings; default ``PushConfig()``
     :param hooks: `ConsumeHook` and `FilterMessageHook` objects
     :param on_assigned: called with newly assigned queues, plain or async
     :param on_revoked: called with queues about to be revoked
     :param on_event: a plain function called with every event, see `events`
+    :raises ConfigError: an argument is invalid, or *on_message* and *on_batch* are given, or none
     """
 
     def __init__(

@@ -127,6 +127,7 @@ class EmbeddedBroker(EmbeddedServer):
 
     @property
     def is_master(self) -> bool:
+        """Whether it is the master, also after `promote`."""
         return self.broker_id == MASTER_ID
 
     @from_any_thread
@@ -147,6 +148,7 @@ class EmbeddedBroker(EmbeddedServer):
 
     @property
     def topics(self) -> dict[str, Topic]:
+        """The topics by name, with retry and dead-letter topics."""
         return self.state.store.topics
 
     @from_any_thread
@@ -162,6 +164,7 @@ class EmbeddedBroker(EmbeddedServer):
 
     @from_any_thread
     def delete_topic(self, name: str) -> None:
+        """Delete a topic and its messages; without effect if there is none."""
         self.state.delete_topic(name)
 
     def on_event(self, callback: EventCallback) -> None:
@@ -181,6 +184,7 @@ class EmbeddedBroker(EmbeddedServer):
 
     @from_any_thread
     def create_group(self, name: str) -> None:
+        """Create a consumer group with default settings."""
         self.state.create_group(name)
 
     @from_any_thread
@@ -201,6 +205,7 @@ class EmbeddedBroker(EmbeddedServer):
         return [stored for log in chosen for stored in log.messages]
 
     def committed(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the committed offset; None: nothing was ever committed."""
         return self.state.committed.get((group, topic, queue_id))
 
     @from_any_thread

@@ -71,6 +71,7 @@ class TransactionProducer(Producer[V]):
     :param check_concurrency: concurrent calls of *check*
     :param topics: topics whose transactions are checked from the start, before it sends to them
     :param hooks: `SendHook`, `CheckForbiddenHook` and `EndTransactionHook` objects
+    :raises ConfigError: an argument is invalid
     """
 
     def __init__(
