@@ -5,7 +5,7 @@
 
 Without --replay nothing is changed.  A replay sends each dead letter to its original topic, as a
 new message, and commits its progress: the next replay continues there.  Every group that reads the
-topic receives the new messages.
+topic receives the new messages.  Dead letters of a light message queue return there by --to-topic.
 """
 
 import argparse
@@ -36,19 +36,25 @@ async def read_dead_letters(
         result = await consumer.pull(queue, result.next_offset)
 
 
-def copy_of(letter: MessageExt, group: str, own: list[str]) -> Message:
-    """Return a new message with the content of *letter*; *own* names the properties to copy."""
+def origin_of(letter: MessageExt, group: str) -> str:
+    """Return the original topic of *letter*."""
     topic = letter.property("RETRY_TOPIC") or letter.topic
-    return Message(
-        re.sub(rf"^%RETRY%{re.escape(group)}[_+]", "", topic),  # of a message that was popped
-        letter.body,
-        tags=letter.tags,
-        keys=letter.keys,
-        properties={name: letter.properties[name] for name in own if name in letter.properties},
-    )
+    return re.sub(rf"^%RETRY%{re.escape(group)}[_+]", "", topic)  # of a message that was popped
 
 
-async def main(namesrv: str | None, group: str, own: list[str], replay: bool) -> None:
+def copy_of(letter: MessageExt, origin: str, own: list[str], to_topic: str | None) -> Message:
+    """Return a new message with the content of *letter*; *own* names the properties to copy."""
+    properties = {name: letter.properties[name] for name in own if name in letter.properties}
+    if origin.startswith("%LMQ%"):  # brokers put messages of a topic there
+        if to_topic is None:
+            raise SystemExit(f"--to-topic is needed: a topic to send messages of {origin} to")
+        properties["INNER_MULTI_DISPATCH"], origin = origin, to_topic
+    return Message(origin, letter.body, tags=letter.tags, keys=letter.keys, properties=properties)
+
+
+async def main(
+    namesrv: str | None, group: str, own: list[str], to_topic: str | None, replay: bool
+) -> None:
     async with (
         PullConsumer(f"{group}-replay", namesrv=namesrv) as consumer,
         Producer(f"{group}-replay", namesrv=namesrv) as producer,
@@ -61,10 +67,10 @@ async def main(namesrv: str | None, group: str, own: list[str], replay: bool) ->
         for queue in queues:
             async for letter in read_dead_letters(consumer, queue):
                 count += 1
-                copy = copy_of(letter, group, own)
-                print(f"{letter.queue_offset}: from {copy.topic}, {letter.body[:60]!r}")
+                origin = origin_of(letter, group)
+                print(f"{letter.queue_offset}: from {origin}, {letter.body[:60]!r}")
                 if replay:
-                    await producer.send(copy)
+                    await producer.send(copy_of(letter, origin, own, to_topic))
                     await consumer.commit(queue, letter.queue_offset + 1)
     print(f"{count} dead letters{' sent again' if replay else ''}")
 
@@ -74,6 +80,7 @@ if __name__ == "__main__":
     parser.add_argument("--namesrv", help="host:port (default: ROCKETMQ_NAMESRV)")
     parser.add_argument("--group", default="push")
     parser.add_argument("--property", action="append", default=[], help="to copy; may be repeated")
+    parser.add_argument("--to-topic", help="for dead letters of a light message queue")
     parser.add_argument("--replay", action="store_true")
-    arguments = parser.parse_args()
-    asyncio.run(main(arguments.namesrv, arguments.group, arguments.property, arguments.replay))
+    given = parser.parse_args()
+    asyncio.run(main(given.namesrv, given.group, given.property, given.to_topic, given.replay))

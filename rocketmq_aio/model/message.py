@@ -14,7 +14,7 @@ import msgspec
 from rocketmq_aio.core import core
 from rocketmq_aio.model.codec import Codec, V_co, decode_with
 from rocketmq_aio.model.errors import CodecError, InvalidMessageError, PayloadError, repr_of
-from rocketmq_aio.model.names import UNSENDABLE_TOPICS, topic_fault
+from rocketmq_aio.model.names import send_fault
 from rocketmq_aio.model.properties import (
     CHECKED,
     DELAY,
@@ -178,11 +178,9 @@ if core is not None:
 
 def _checked_topic(topic: object) -> str:
     """Return *topic* as a plain `str`: a member of a string enum is formatted by its name."""
-    if (fault := topic_fault(topic)) is not None:
+    if (fault := send_fault(topic)) is not None:
         raise InvalidMessageError(topic, fault)
     assert isinstance(topic, str)
-    if topic in UNSENDABLE_TOPICS:
-        raise InvalidMessageError(topic, "this topic is reserved by the broker")
     plain = str.__str__(topic)
     if len(_checked_topics) < MAX_CHECKED_TOPICS:
         _checked_topics.add(plain)

@@ -55,6 +55,17 @@ def topic_fault(topic: object) -> str | None:
     return _name_fault("topic", topic, len(RETRY_PREFIX) + MAX_GROUP if of_group else MAX_TOPIC)
 
 
+def send_fault(topic: object) -> str | None:
+    """Return why nothing can be sent to *topic*, or None."""
+    fault = topic_fault(topic)
+    if fault is None and topic in UNSENDABLE_TOPICS:
+        fault = "this topic is reserved by the broker"
+    if fault is None and str(topic).startswith(LMQ_PREFIX):
+        fault = "what is sent to a light message queue itself hides other messages there: send to "
+        fault += f"a topic, with properties={{'INNER_MULTI_DISPATCH': {repr_of(topic)}}}"
+    return fault
+
+
 def _name_fault(kind: str, name: object, longest: int) -> str | None:
     if not isinstance(name, str) or not name.strip():
         return f"a {kind} is text that is not blank, not {repr_of(name)}"

@@ -258,11 +258,22 @@ def test_demo_reports_a_broker_that_does_not_start(capfd: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("joint", "_+")
 def test_a_dead_letter_that_was_popped_returns_to_its_topic(joint: str) -> None:
-    copy_of = runpy.run_path(str(EXAMPLES / "dead_letters.py"))["copy_of"]
+    origin_of = runpy.run_path(str(EXAMPLES / "dead_letters.py"))["origin_of"]
     letter = received_message(Message("%DLQ%push", b"x"))
     letter.raw_properties = f"RETRY_TOPIC\x01%RETRY%push{joint}orders\x02".encode()
 
-    assert copy_of(letter, "push", []).topic == "orders"
+    assert origin_of(letter, "push") == "orders"
+
+
+def test_a_dead_letter_of_a_light_message_queue_returns_there_by_a_topic() -> None:
+    copy_of = runpy.run_path(str(EXAMPLES / "dead_letters.py"))["copy_of"]
+    letter = received_message(Message("%DLQ%push", b"x"))
+
+    copy = copy_of(letter, "%LMQ%alice", [], "chat")
+    with pytest.raises(SystemExit, match="--to-topic is needed"):
+        copy_of(letter, "%LMQ%alice", [], None)
+
+    assert (copy.topic, copy.properties["INNER_MULTI_DISPATCH"]) == ("chat", "%LMQ%alice")
 
 
 def test_demo_exits_with_an_error_when_a_message_is_lost() -> None:

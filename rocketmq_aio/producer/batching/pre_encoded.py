@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from rocketmq_aio.errors import InvalidMessageError
-from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.names import RETRY_PREFIX, send_fault
 from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.queue_selection import checked_key, routing_to
 from rocketmq_aio.producer.send_request import SendRequest, too_large
@@ -52,6 +52,8 @@ async def send_encoded(
     topic, size, max_bytes = encoded.topic, len(encoded.body), sender.config.max_message_bytes
     if size > max_bytes:
         raise too_large(topic, "the batch" if encoded.batch else "the body", size, max_bytes)
+    if (fault := send_fault(topic)) is not None:
+        raise InvalidMessageError(topic, fault)
     if encoded.batch and topic.startswith(RETRY_PREFIX):
         raise InvalidMessageError(topic, "a retry topic takes no batches")
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rocketmq_aio.errors import InvalidMessageError
 from rocketmq_aio.model.message import MAX_DELAY_LEVEL
-from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.names import RETRY_PREFIX, send_fault
 from rocketmq_aio.model.properties import (
     DELAY,
     KEYS,
@@ -33,7 +33,7 @@ from rocketmq_aio.spark.arrow.batch_entries import (
     id_pieces,
     join,
 )
-from rocketmq_aio.spark.arrow.row_schema import BY_LOWER, sink_fault
+from rocketmq_aio.spark.arrow.row_schema import BY_LOWER
 
 MOST_PROPERTIES: Final = MAX_PROPERTIES - PROPERTIES_SPARE
 MAX_SLICE_BYTES: Final = 16 * 1024 * 1024  # of a record batch encoded at once
@@ -215,7 +215,7 @@ class _RowEncoder:
         self.topics = topics = self._columns["topic"]
         self._reject(topics.is_null(), "its topic is null")
         for name in pc.unique(topics).to_pylist():
-            if fault := sink_fault(name):
+            if fault := send_fault(name):
                 raise self._error(topics.index(name).as_py(), fault)
         return topics
 

@@ -8,7 +8,7 @@ from typing import Final
 from pyspark.sql import types as T
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.model.names import UNSENDABLE_TOPICS, topic_fault
+from rocketmq_aio.model.names import send_fault
 
 TEXT: Final = (T.StringType, T.VarcharType, T.CharType)
 NUMBER: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
@@ -69,15 +69,8 @@ def _check_present(given: Mapping[str, T.DataType], topic: str | None) -> None:
         raise ConfigError("column", "body", "missing: add the message body as binary or string")
     if topic is None and "topic" not in given:
         raise ConfigError("topic", None, "not given: set the option, or add a column topic")
-    if topic is not None and (fault := sink_fault(topic)):
+    if topic is not None and (fault := send_fault(topic)):
         raise ConfigError("topic", topic, fault)
     for name, other in (("brokerName", "queueId"), ("queueId", "brokerName")):
         if name in given and other not in given:
             raise ConfigError("column", name, f"needs the column {other} to name a queue")
-
-
-def sink_fault(topic: str) -> str | None:
-    """Return why *topic* cannot be sent to, or None."""
-    if topic in UNSENDABLE_TOPICS:
-        return "this topic is reserved by the broker"
-    return topic_fault(topic)

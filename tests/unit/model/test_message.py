@@ -187,6 +187,13 @@ def test_reserved_topics_are_rejected(topic: str) -> None:
         assert "reserved by the broker" in refusal(lambda: Message(topic, b"x")).reason
 
 
+def test_a_message_for_a_light_message_queue_is_sent_to_a_topic() -> None:
+    """Brokers number what is sent to the queue itself separately: it would hide others there."""
+    for _ in range(2):
+        reason = refusal(lambda: Message("%LMQ%alice", b"x")).reason
+        assert "send to a topic, with properties={'INNER_MULTI_DISPATCH': '%LMQ%alice'}" in reason
+
+
 def test_an_invalid_topic_is_not_cached() -> None:
     Message("good", b"x")
     for _ in range(2):

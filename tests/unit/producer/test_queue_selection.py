@@ -439,6 +439,8 @@ async def test_wrong_keys_and_encoded_messages_are_rejected(env: ProducerEnv) ->
     for encoded in (b"x", ORDER, None):
         with pytest.raises(InvalidMessageError, match=r"expected Encoded\(topic="):
             await producer.send_encoded(encoded)
+    with pytest.raises(InvalidMessageError, match="send to a topic"):
+        await producer.send_encoded(Encoded(topic="%LMQ%alice", body=b"x", message_id="ID"))
     assert env.sends() == []
 
 

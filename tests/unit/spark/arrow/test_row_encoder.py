@@ -408,8 +408,9 @@ def test_tags_of_copies_are_sent_unchanged() -> None:
     [
         (None, "its topic is null"),
         ("no topic", "only letters"),
-        ("", "non-empty"),
+        ("", "not blank"),
         ("SCHEDULE_TOPIC_XXXX", "reserved by the broker"),
+        ("%LMQ%alice", "send to a topic"),
         ("x" * 128, "128"),
     ],
 )
