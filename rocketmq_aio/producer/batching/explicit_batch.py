@@ -29,6 +29,7 @@ from rocketmq_aio.producer.send_request import (
     SendRequest,
     encode_with_id,
     not_a_message,
+    too_large,
 )
 from rocketmq_aio.producer.sender import Sender
 from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
@@ -181,8 +182,8 @@ def batches(
         properties = encode_with_id(message, message_id)
         size = ENTRY_BYTES + len(message.body) + len(properties)
         if size > config.max_message_bytes:
-            reason = f"{size} bytes with its properties, max_message_bytes is"
-            raise InvalidMessageError(message.topic, f"{reason} {config.max_message_bytes}")
+            what = f"number {position} of the batch, with properties (also those of hooks),"
+            raise too_large(message.topic, what, size, config.max_message_bytes)
         key = (message.topic, message.properties[WAIT])
         batch = growing.get(key)
         if (

@@ -193,6 +193,20 @@ async def test_after_send_has_the_outcomes_of_a_partly_failed_batch() -> None:
     assert sum(isinstance(each, SendResult) for each in hook.last.outcomes) == 1
 
 
+async def test_an_error_names_the_message_of_a_batch_that_a_hook_made_too_large() -> None:
+    hook = Recorder()
+    messages = [ORDER, Message("orders", b"x" * 100), ORDER]
+    async with shop(Signing(), hook, config=ProducerConfig(max_message_bytes=185)) as (
+        cluster,
+        producer,
+    ):
+        with pytest.raises(InvalidMessageError, match=r"number 1 of the batch.* hooks.* is 185$"):
+            await producer.send_batch(messages)
+
+        assert cluster.brokers[0].requests_of(RequestCode.SEND_BATCH_MESSAGE) == []
+    assert isinstance(hook.last.error, InvalidMessageError)
+
+
 @pytest.mark.parametrize("mode", ["send", "send_nowait", "send_batch"])
 async def test_after_send_has_the_error(mode: str) -> None:
     hook = Recorder()
