@@ -5,12 +5,13 @@ The built-in codecs never execute code from a body, and their memory use is boun
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from types import NoneType
-from typing import Any, Final, Generic, Protocol, cast, overload, runtime_checkable
+from typing import Any, Final, Generic, NoReturn, Protocol, cast, overload, runtime_checkable
 
 import msgspec
 
@@ -25,6 +26,10 @@ V = TypeVar("V", default=Any)  # what a codec makes of bodies
 V_co = TypeVar("V_co", covariant=True, default=Any)
 
 FAULTS: Final = (ValueError, TypeError, OverflowError, RecursionError)  # msgspec's are ValueErrors
+# A value or the name of a field, and its path, which has only names of the type.
+QUOTING: Final = re.compile(
+    r"(Invalid (?:enum )?value|Object contains unknown field) .*?( - at `[^'\"]*`)?$", re.S
+)
 BUILT_OF: Final = (bool, int, float, str, bytes, list, dict, NoneType)
 
 
@@ -65,7 +70,7 @@ class _Checked(Generic[V]):
         try:
             return self._write(value)
         except FAULTS as error:
-            raise _fault(self, error) from error
+            _fail(self, error)
 
     def decode(self, body: bytes) -> V:
         """Return the value in *body*.
@@ -75,7 +80,7 @@ class _Checked(Generic[V]):
         try:
             return self._read(body)
         except FAULTS as error:
-            raise _fault(self, error) from error
+            _fail(self, error)
 
     def __repr__(self) -> str:
         kind = self.kind.__qualname__ if isinstance(self.kind, type) else str(self.kind)
@@ -160,8 +165,8 @@ def encode_with(codec: Codec, value: object) -> bytes:
         return codec.encode(value)
     except (PayloadError, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a CancelledError, too: without an await it is the codec's own
-        raise _fault(codec, error) from error
+    except BaseException as error:  # noqa: BLE001 - a CancelledError, too: it is the codec's own
+        _fail(codec, error)
 
 
 def decode_with(codec: Codec, body: bytes) -> Any:  # noqa: ANN401 - see Codec
@@ -173,12 +178,15 @@ def decode_with(codec: Codec, body: bytes) -> Any:  # noqa: ANN401 - see Codec
         return codec.decode(body)
     except (PayloadError, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a CancelledError, too: without an await it is the codec's own
-        raise _fault(codec, error) from error
+    except BaseException as error:  # noqa: BLE001 - a CancelledError, too: it is the codec's own
+        _fail(codec, error)
 
 
-def _fault(codec: object, error: BaseException) -> PayloadError:
-    return PayloadError(repr_of(codec), text_of(error))
+def _fail(codec: object, error: BaseException) -> NoReturn:
+    """Raise a `PayloadError` for *error*, without what msgspec quotes of the body."""
+    text = text_of(error)
+    reason = QUOTING.sub(r"\1\2", text) if isinstance(error, msgspec.ValidationError) else text
+    raise PayloadError(repr_of(codec), reason) from (error if reason == text else None)
 
 
 def _pack(value: object) -> bytes:

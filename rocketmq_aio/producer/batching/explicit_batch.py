@@ -227,7 +227,7 @@ def message_list(messages: object) -> list[Message]:
     """
     if isinstance(messages, Message | str | bytes) or not isinstance(messages, Iterable):
         reason = "expected several messages, for one of them: send_batch([message])"
-        raise ConfigError("messages", messages, reason)
+        raise ConfigError("messages", type(messages).__name__, reason)
     return list(messages)
 
 

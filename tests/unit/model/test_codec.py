@@ -6,9 +6,11 @@ import asyncio
 import copy
 import datetime as dt
 import pickle
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, make_dataclass
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import msgpack
 import msgspec
@@ -58,6 +60,10 @@ class Order:
 
 class Address(TypedDict):
     city: str
+
+
+class Tagged(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    """A kind of event."""
 
 
 class Picky(msgspec.Struct):
@@ -234,6 +240,36 @@ def test_a_type_mismatch_names_its_path() -> None:
 
     assert caught.value.codec == "JSONCodec(Order)"
     assert "Expected `int`, got `str` - at `$.id`" in caught.value.reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "reason"),
+    [
+        (Literal["a"], "canary", "Invalid enum value"),
+        (Literal[1], 90210, "Invalid enum value"),
+        (dict[str, Literal["a"]], {"x": "canary - at `$.x"}, "Invalid enum value - at `$[...]`"),
+        (Literal["a"], "canary - at `$.x`", "Invalid enum value"),
+        (dict[Literal["a"], int], {"canary": 1}, "Invalid enum value - at `key` in `$`"),
+        (Tagged, {"type": "canary"}, "Invalid value - at `$.type`"),
+        (
+            list[Tagged],
+            [{"type": "Tagged", "canary": 1}],
+            "Object contains unknown field - at `$[0]`",
+        ),
+    ],
+)
+@pytest.mark.parametrize("make", [JSONCodec, MsgpackCodec])
+def test_an_error_has_nothing_of_the_body(
+    make: Callable[[Any], Codec], kind: object, value: object, reason: str
+) -> None:
+    body = encode_with(make(Any), value)
+    with pytest.raises(PayloadError) as caught:
+        decode_with(make(kind), body)
+
+    assert caught.value.reason == f"ValidationError: {reason}"
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "canary" not in shown
+    assert "90210" not in shown
 
 
 @pytest.mark.parametrize(
