@@ -301,7 +301,6 @@ class BatchAccumulator:
         try:
             batch.entries = batch.entries.unresolved()
             if batch.entries.futures:
-                batch.may_be_sent = True
                 await self._send(batch.entries, batch)
         finally:
             self._finish(batch, ClosedError("the client was closed"))
@@ -310,7 +309,7 @@ class BatchAccumulator:
         try:
             if batch.deadline - monotonic() < LEAST_SECONDS:
                 raise _out_of_time(batch)
-            whole = await self._transmit(entries, batch.queue, batch.deadline)
+            whole = await self._transmit(entries, batch)
         except RocketMQError as error:
             if len(entries.futures) == 1 or not _may_concern_one(error):
                 self._fail(entries, error)
@@ -325,15 +324,14 @@ class BatchAccumulator:
         for half in entries.halves():
             await self._send(half, batch)
 
-    async def _transmit(
-        self, entries: Entries, queue: MessageQueue | None, deadline: float
-    ) -> SendResult:
-        sender = self._sender
+    async def _transmit(self, entries: Entries, batch: PendingBatch) -> SendResult:
+        sender, queue, deadline = self._sender, batch.queue, batch.deadline
         select: Callable[[TopicPublishInfo], SendTarget] = TopicPublishInfo.next_target
         if queue is not None:
             select = partial(sender.selection.target_of, queue=queue)
         publish, target = await sender.find_target(entries.messages[0].topic, select, deadline)
         request = self._request(entries, target, fixed=queue is not None)
+        batch.may_be_sent = True
         return await sender.attempts.run(request, publish, deadline)
 
     def _request(self, entries: Entries, target: SendTarget, *, fixed: bool) -> SendRequest:

@@ -36,6 +36,7 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.command import Command
 from tests.unit.producer.producer_env import (
     ORDER,
+    ROUTE,
     SEND,
     SEND_BATCH,
     ProducerEnv,
@@ -713,6 +714,18 @@ async def test_closing_a_shared_client_fails_pending_batches() -> None:
         await asyncio.wait(sends, timeout=15)
 
         assert [type(each.exception()) for each in sends] == [ClosedError] * 4
+        assert room_taken(env) == (0, 0)
+
+
+async def test_a_batch_that_still_has_no_route_is_not_sent_when_the_client_ends() -> None:
+    async with open_producer(config=TURN) as env:
+        held = env.cluster.name_server.faults.hold(ROUTE)
+        sends = send_all(env, messages(2))
+        await held.wait(1)
+        await env.producer.client.tasks.close()
+        await asyncio.wait(sends, timeout=15)
+
+        assert [type(each.exception()) for each in sends] == [ClosedError] * 2
         assert room_taken(env) == (0, 0)
 
 
