@@ -80,10 +80,10 @@ def take_properties(topic: str, properties: Mapping[str, str], named: dict[str, 
 
     Use `check_encoded` on the result: separators are not checked here.
     """
-    encoded, strip = "", str.strip  # raises TypeError for a value that is not a string
+    encoded, strip = "", str.strip  # raises TypeError for a name that is not a string
     try:
         for name, value in properties.items():
-            if name in CHECKED or not strip(name) or not strip(value):
+            if name in CHECKED or not strip(name) or not value:
                 _check_property(topic, name, value)
             named[name] = value
             # Not an f-string, which formats a member of a string enum by its name.
@@ -106,9 +106,7 @@ def _not_strings(properties: object) -> str:
 def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Return those of *properties* that `take_properties` accepts."""
     return {
-        name: value
-        for name, value in properties.items()
-        if name not in RESERVED and name.strip() and value.strip()
+        name: value for name, value in properties.items() if name not in RESERVED and name.strip()
     }
 
 
@@ -117,8 +115,10 @@ def _check_property(topic: str, name: str, value: str) -> None:
         reason = "belongs to the system: use arguments such as keys= and tags=; to forward a "
         reason += "received message, give properties=received.user_properties"
         raise InvalidMessageError(topic, f"property name {repr_of(name)} {reason}")
-    if not name.strip() or not value.strip():
-        reason = f"property {repr_of(name)} has a blank name or value; brokers drop those"
+    if not isinstance(value, str):
+        raise TypeError
+    if not name.strip() or not value:
+        reason = f"property {repr_of(name)} has a blank name, or an empty value (brokers drop such)"
         raise InvalidMessageError(topic, reason)
     if "/" in value:  # only of light message queues: brokers make a folder of each name
         reason = f"property {name!r}: the name of a light message queue holds no slash: "

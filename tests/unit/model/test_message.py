@@ -247,7 +247,6 @@ def test_keys_may_contain_white_space_other_than_spaces() -> None:
         {"": "a"},
         {"a": ""},
         {" ": "a"},
-        {"a": " "},
         {"a": 1},
         {1: "a"},
         {"a": None},
@@ -436,5 +435,5 @@ def test_user_properties_are_those_that_another_message_may_have() -> None:
     )
     forwarded = Message("archive", received.body, properties=received.user_properties)
 
-    assert received.user_properties == {"price": "12", "BUYER_ID": "7"}
-    assert forwarded.properties == {"price": "12", "BUYER_ID": "7", "WAIT": "true"}
+    assert received.user_properties == {"price": "12", "BUYER_ID": "7", "blank": " "}
+    assert forwarded.properties == received.user_properties | {"WAIT": "true"}
