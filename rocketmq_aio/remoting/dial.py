@@ -128,8 +128,10 @@ class Resolver:
                 break
             await self._waiters.wait()
         self._wake_next()  # this caller may have been woken for a turn that it does not need
-        infos = await asyncio.shield(lookup)
-        return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in infos))
+        await asyncio.wait([lookup])
+        if lookup.cancelled():
+            raise OSError(f"{host} cannot be resolved: the executor of the loop was shut down")
+        return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in lookup.result()))
 
     def _look_up(self, host: str, port: int) -> asyncio.Future[list[Any]]:
         look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)

@@ -30,7 +30,8 @@ async def run_in_thread(threads: Executor | None, function: Callable[..., T], *a
     call = partial(_call, called, partial(copy_context().run, function, *args))
     try:
         if threads is None:
-            asyncio.get_running_loop().run_in_executor(None, call)
+            handed = asyncio.get_running_loop().run_in_executor(None, call)
+            handed.add_done_callback(partial(_end_dropped, called))
         else:
             threads.submit(call)
     except RuntimeError:
@@ -46,6 +47,12 @@ async def call_in_thread(
     """Return the result of *function*, awaited in the event loop if it is awaitable."""
     result = await run_in_thread(threads, function, *args)
     return await result if inspect.isawaitable(result) else result
+
+
+def _end_dropped(called: Future[T], handed: asyncio.Future[None]) -> None:
+    """Fail a call whose executor, that of the application, has dropped it."""
+    if handed.cancelled() and not called.done():
+        called.set_exception(RuntimeError("the executor of the event loop was shut down"))
 
 
 def _call(called: Future[T], function: Callable[[], T]) -> None:

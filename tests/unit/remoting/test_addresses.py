@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import pytest
@@ -35,6 +36,21 @@ async def test_a_name_is_tried_at_each_of_its_addresses(monkeypatch: pytest.Monk
         broker.faults.handle(CODE, Response(), times=None)
 
         assert (await opened.ask(f"broker.example:{broker.port}")).code == 0
+
+
+async def test_a_lookup_that_an_executor_drops_fails_the_request_and_nothing_else() -> None:
+    released = threading.Event()
+    pool = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(pool)
+    pool.submit(released.wait, 15)
+    async with FakeBroker() as broker, open_client() as opened:
+        asked = asyncio.create_task(opened.ask(f"localhost:{broker.port}"))
+        await until(lambda: bool(opened.client._dialer._resolver._lookups))
+        pool.shutdown(wait=False, cancel_futures=True)
+        released.set()
+
+        with pytest.raises(NotConnectedError, match="shut down"):
+            await asked
 
 
 def test_a_resolver_without_threads_fails_the_request_and_nothing_else(

@@ -74,6 +74,21 @@ async def test_a_call_that_an_idle_thread_took_returns_although_no_thread_could_
     assert said == "done"
 
 
+async def test_a_call_that_an_executor_drops_raises() -> None:
+    released = threading.Event()
+    pool = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(pool)
+    begun = asyncio.create_task(run_in_thread(None, released.wait, 15))
+    dropped = asyncio.create_task(run_in_thread(None, threading.get_ident))
+    await asyncio.sleep(0)
+    pool.shutdown(wait=False, cancel_futures=True)
+    released.set()
+
+    with pytest.raises(RuntimeError, match="shut down"):
+        await asyncio.wait_for(dropped, 15)
+    assert await begun
+
+
 @pytest.mark.parametrize(
     "kind", [StopIteration, GeneratorExit, asyncio.CancelledError, CancelledError]
 )
