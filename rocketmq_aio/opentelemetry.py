@@ -28,7 +28,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from rocketmq_aio.errors import InvalidMessageError
+from rocketmq_aio.errors import ConfigError, InvalidMessageError
 from rocketmq_aio.hooks import ConsumeContext, SendContext
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.properties import DELAY, KEYS, TAGS
@@ -55,6 +55,7 @@ class OpenTelemetryHook:
     :param tracer_provider: default: the global one
     :param meter_provider: default: the global one
     :param propagator: default: the global one, W3C trace context and baggage unless configured
+    :raises ConfigError: one is of another kind
     """
 
     def __init__(
@@ -64,6 +65,9 @@ class OpenTelemetryHook:
         meter_provider: MeterProvider | None = None,
         propagator: TextMapPropagator | None = None,
     ) -> None:
+        _check("tracer_provider", tracer_provider, "get_tracer")
+        _check("meter_provider", meter_provider, "get_meter")
+        _check("propagator", propagator, "inject")
         self._tracer = get_tracer(SCOPE, tracer_provider=tracer_provider)
         self._propagator = propagator
         meter = get_meter(SCOPE, meter_provider=meter_provider)
@@ -304,3 +308,9 @@ def _of_place(queue: MessageQueue, message_id: str) -> Attributes:
         "messaging.message.id": message_id,
         "messaging.destination.partition.id": f"{queue.broker_name}:{queue.queue_id}",
     }
+
+
+def _check(setting: str, value: object, method: str) -> None:
+    is_made = not isinstance(value, type) and callable(getattr(value, method, None))
+    if value is not None and not is_made:
+        raise ConfigError(setting, value, f"expected an object with {method}()")

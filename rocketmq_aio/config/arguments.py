@@ -8,10 +8,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import fields
 from functools import cache, wraps
 from math import isfinite
 from types import FunctionType, NoneType, UnionType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Final,
     Literal,
@@ -28,6 +30,9 @@ from typing import (
 from rocketmq_aio.config.validation import NOT_UTF8, QUEUE_FORM, is_one_of, is_queue, is_utf8
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -52,15 +57,37 @@ def checked_arguments(target: C) -> C:
     return cast("C", target)
 
 
-def checked_argument(setting: str, value: object, kind: object) -> object:
+def check_fields(config: DataclassInstance) -> None:
+    """Check the types of the fields of a frozen dataclass; a list becomes a tuple.
+
+    Text may be blank.  Values of fields that are not in the repr are not shown.
+
+    :raises ConfigError: a field has another type than its annotation says
+    """
+    kinds = _annotations(type(config))
+    for field in fields(config):
+        value, kind = getattr(config, field.name), kinds[field.name]
+        is_tuple = get_origin(kind) is tuple
+        if is_tuple and isinstance(value, list | set | frozenset):
+            value = tuple(value)
+        taken = checked_argument(field.name, value, kind, blank=True, hidden=not field.repr)
+        object.__setattr__(config, field.name, tuple(taken) if is_tuple else taken)
+
+
+def checked_argument(
+    setting: str, value: object, kind: object, *, blank: bool = False, hidden: bool = False
+) -> Any:  # noqa: ANN401 - one of *kind*
     """Return *value* as one of *kind*, see `checked_arguments`.
 
+    :param blank: text may be blank
+    :param hidden: the error does not show the value
     :raises ConfigError: it is not
     """
     try:
-        return _taken(kind, value)
+        return _taken(kind, value, blank=blank)
     except _MisfitError:
-        shown = "***" if any(word in setting.lower() for word in HIDDEN) else value
+        hidden = hidden or any(word in setting.lower() for word in HIDDEN)
+        shown = "***" if hidden else value
         reason = f"expected {_described(kind)}"
         if isinstance(value, str) and value.strip() and not is_utf8(value):
             reason = NOT_UTF8
@@ -112,6 +139,9 @@ def _checked(
                 continue
             bound.arguments[name] = checked_argument(name, value, kind)
     return bound.args, bound.kwargs
+
+
+_annotations = cache(get_type_hints)
 
 
 @cache

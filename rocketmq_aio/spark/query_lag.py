@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from rocketmq_aio.config.validation import check_function
 from rocketmq_aio.spark.offsets import VERSION, Offsets, Queue, StreamOffset
 
 if TYPE_CHECKING:
@@ -89,10 +90,12 @@ class LagListener(StreamingQueryListener):
     """Reports the lag of each query after each trigger; ``spark.streams.addListener(...)``.
 
     :param on_lag: called with each `QueryLag`; the default prints it
+    :raises ConfigError: it is not a function of one argument
     :ivar latest: the last lag, by query id
     """
 
     def __init__(self, on_lag: Callable[[QueryLag], object] = print) -> None:
+        check_function("on_lag", on_lag, "lag")
         self.latest: dict[str, QueryLag] = {}
         self._on_lag = on_lag
 

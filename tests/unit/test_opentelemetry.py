@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from rocketmq_aio import Message, MessageExt, MessageQueue, SendResult, SendStatus
-from rocketmq_aio.errors import BusyError, SendError
+from rocketmq_aio.errors import BusyError, ConfigError, SendError
 from rocketmq_aio.hooks import MAX_WITH_ADDED, ConsumeContext, SendContext
 from rocketmq_aio.opentelemetry import OpenTelemetryHook
 from rocketmq_aio.protocol.record import decode_message
@@ -348,3 +348,10 @@ def test_context_of_continues_the_trace_of_a_message(watched: Watched) -> None:
     found = watched.hook.context_of(_received(PARENT, 0))
     assert trace.get_current_span(found).get_span_context().span_id == PARENT_SPAN
     assert watched.hook.context_of(_received({}, 0)) is None
+
+
+@pytest.mark.parametrize("name", ["tracer_provider", "meter_provider", "propagator"])
+@pytest.mark.parametrize("value", ["global", object(), int])
+def test_a_provider_of_another_kind_is_rejected(name: str, value: Any) -> None:  # noqa: ANN401
+    with pytest.raises(ConfigError, match=f"^{name}=.*expected an object with"):
+        OpenTelemetryHook(**{name: value})

@@ -16,6 +16,13 @@ from rocketmq_aio.producer.sender import Sender
 from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
 
 BATCH_PROPERTIES: Final = b"WAIT\x01true\x02"
+WIRE_TYPES: Final = {
+    "body": bytes,
+    "message_id": str,
+    "properties": bytes,
+    "flag": int,
+    "batch": bool,
+}
 
 
 class Encoded(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -44,19 +51,8 @@ async def send_encoded(
     sender: Sender, encoded: Encoded, queue: MessageQueue | None, key: str | None, deadline: float
 ) -> SendResult:
     """Send *encoded*; see `Producer.send_encoded`."""
-    if not isinstance(encoded, Encoded):
-        reason = (
-            f"expected Encoded(topic=..., body=..., message_id=...), got {type(encoded).__name__}"
-        )
-        raise InvalidMessageError(None, reason)
-    topic, size, max_bytes = encoded.topic, len(encoded.body), sender.config.max_message_bytes
-    if size > max_bytes:
-        raise too_large(topic, "the batch" if encoded.batch else "the body", size, max_bytes)
-    if (fault := send_fault(topic)) is not None:
-        raise InvalidMessageError(topic, fault)
-    if encoded.batch and topic.startswith(RETRY_PREFIX):
-        raise InvalidMessageError(topic, "a retry topic takes no batches")
-
+    _check(encoded, sender.config.max_message_bytes)
+    topic = encoded.topic
     routing = routing_to(queue)
     if queue is None and key is not None:
         routing = sender.selection.by_key(checked_key(key), True)
@@ -79,4 +75,22 @@ async def send_encoded(
         )
         return await sender.attempts.run(request, publish, deadline)
 
-    return await sender.with_target(topic, size, routing.select_target, deadline, send)
+    return await sender.with_target(topic, len(encoded.body), routing.select_target, deadline, send)
+
+
+def _check(encoded: Encoded, max_bytes: int) -> None:
+    if not isinstance(encoded, Encoded):
+        got = type(encoded).__name__
+        reason = f"expected Encoded(topic=..., body=..., message_id=...), got {got}"
+        raise InvalidMessageError(None, reason)
+    topic, batch = encoded.topic, encoded.batch
+    if (fault := send_fault(topic)) is not None:
+        raise InvalidMessageError(topic, fault)
+    for name, kind in WIRE_TYPES.items():
+        if not isinstance(value := getattr(encoded, name), kind):
+            reason = f"Encoded.{name} is {type(value).__name__}, expected {kind.__name__}"
+            raise InvalidMessageError(topic, reason)
+    if (size := len(encoded.body)) > max_bytes:
+        raise too_large(topic, "the batch" if batch else "the body", size, max_bytes)
+    if batch and topic.startswith(RETRY_PREFIX):
+        raise InvalidMessageError(topic, "a retry topic takes no batches")

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
+from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import SECRET_PARTS, settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import ExpressionType
@@ -86,6 +87,9 @@ class Connection:
     tls_cert_file: str | None = _common(values.text)
     tls_key_file: str | None = _common(values.text)
     namespace: str | None = _common(values.namespace)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @settings

@@ -9,6 +9,7 @@ import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, functions as F
 
+from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.pipelines.formats import check_choice
@@ -35,6 +36,7 @@ class BodySchema:
     message: str | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_choice("kind", self.kind, _PARSERS)
         if not self.schema.strip():
             raise ConfigError("schema", self.schema, "is empty: give the schema of the bodies")

@@ -12,6 +12,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
+from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.model.names import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX, popped_topic_pattern
@@ -71,6 +72,7 @@ class DeadLetterSettings:
     fail_on_data_loss: bool = True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         values.group("of_group", self.group)
 
     @property

@@ -9,6 +9,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.spark.arrow.columns import COLUMNS
 from rocketmq_aio.spark.offsets import Range
@@ -41,6 +42,7 @@ class ExportSettings:
     columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_columns(self.columns, COLUMNS)
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
+from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.result import PullStatus
@@ -33,6 +34,7 @@ class LagSettings:
     topics: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.topics:
             raise ConfigError("topics", self.topics, "give at least one")
 

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.offsets import LATEST, Queue, Range, StreamOffset
@@ -79,6 +80,7 @@ class IngestSettings:
     trigger_seconds: float = 10.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.target.mode == "overwrite":
             reason = "a stream appends: use append, or leave it out"
             raise ConfigError("mode", self.target.mode, reason)

@@ -10,6 +10,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegralType, StringType, StructType
 
+from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.properties import SHARDING_KEY
@@ -77,6 +78,7 @@ class LoadSettings:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         values.topic("topic", self.topic)
         object.__setattr__(self, "format", check_format(self.format))
         check_choice("body", self.body, BODIES)

@@ -13,6 +13,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession, functions as F
 
+from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError, RocketMQError
 from rocketmq_aio.spark.offsets import LATEST, Queue, Range, nested
@@ -57,6 +58,7 @@ class ReplaySettings:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.rate is not None and (type(self.rate) is not int or self.rate < 1):
             raise ConfigError("rate", self.rate, "expected messages a second, 1 or more")
         if self.to is not None:

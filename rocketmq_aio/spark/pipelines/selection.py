@@ -10,6 +10,7 @@ from typing import Final, get_args
 
 from pyspark.sql import DataFrame, SparkSession
 
+from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.offsets import Range, nested
@@ -50,6 +51,7 @@ class Selection:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if bool(self.topics) == (self.pattern is not None):
             raise ConfigError("topics", self.topics, "give topics or a pattern, one of them")
         if self.sql is not None and self.expression != ALL:

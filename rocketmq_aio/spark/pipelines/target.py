@@ -9,6 +9,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 from pyspark.sql.types import StringType, StructType
 
+from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.pipelines.formats import check_choice, check_format
@@ -60,7 +61,9 @@ class Target:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if (self.path is None) == (self.table is None):
+        check_fields(self)
+        given = (self.path or self.table or "").strip()
+        if (self.path is None) == (self.table is None) or not given:
             raise ConfigError("target", self.path, "give a path or a table, one of them")
         object.__setattr__(self, "format", check_format(self.format))
         check_choice("mode", self.mode, MODES)

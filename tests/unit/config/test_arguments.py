@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Any, Literal, TypedDict, Unpack
 
 import pytest
 
-from rocketmq_aio.config.arguments import checked_argument, checked_arguments
+from rocketmq_aio.config.arguments import check_fields, checked_argument, checked_arguments
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue
 
@@ -138,3 +139,28 @@ async def test_missing_and_unknown_arguments_are_errors_of_python() -> None:
         await Calls().read()  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
         await Calls().read("x", colour="red")  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True)
+class Fields:
+    names: tuple[str, ...] = ()
+    text: str = ""
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def test_a_list_of_a_field_becomes_a_tuple_and_text_may_be_blank() -> None:
+    assert Fields(names=["a", "b"], text=" ") == Fields(names=("a", "b"), text=" ")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "value"), [("names", "orders"), ("names", [5]), ("text", None)])
+def test_a_field_of_another_type_is_rejected(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}="):
+        Fields(**{name: value})  # type: ignore[arg-type]
+
+
+def test_values_of_fields_without_a_repr_are_not_shown() -> None:
+    with pytest.raises(ConfigError, match=r"options='\*\*\*'"):
+        Fields(options={"secretKey": 5})  # type: ignore[dict-item]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark import LagListener, QueryLag, lag_report
 from rocketmq_aio.spark.query_lag import query_lag
 
@@ -79,3 +80,8 @@ def test_a_lag_report_accepts_a_query_several_or_a_session() -> None:
     given: list[Any] = [query, [query, silent], session]
 
     assert [[each.total for each in lag_report(one)] for one in given] == [[4]] * 3
+
+
+def test_a_listener_needs_a_function_of_one_argument() -> None:
+    with pytest.raises(ConfigError, match="on_lag="):
+        LagListener(on_lag=lambda: None)  # type: ignore[misc,arg-type]

@@ -127,3 +127,14 @@ async def test_errors_of_encoded_sends_have_topic_and_id() -> None:
 
 def test_the_repr_has_neither_body_nor_properties() -> None:
     assert repr(single()) == f"<Encoded 'orders' {IDS[1]} 3 bytes>"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("body", "text"), ("body", None), ("properties", "a"), ("message_id", 5), ("flag", "1")],
+)
+async def test_a_field_of_another_type_is_rejected(
+    env: ProducerEnv, name: str, value: object
+) -> None:
+    with pytest.raises(InvalidMessageError, match=f"Encoded.{name} is {type(value).__name__}"):
+        await env.producer.send_encoded(single(**{name: value}))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -11,6 +13,15 @@ from hypothesis import given, strategies as st
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options.source_options import Connection, read_options
+from rocketmq_aio.spark.pipelines import (
+    BodySchema,
+    DeadLetterSettings,
+    ExportSettings,
+    IngestSettings,
+    LagSettings,
+    LoadSettings,
+    Target,
+)
 from rocketmq_aio.spark.pipelines.replaying import ReplaySettings, check_end, split_ranges
 from rocketmq_aio.spark.pipelines.selection import (
     Selection,
@@ -167,3 +178,32 @@ def assert_checked(settings: ReplaySettings, ranges: list[Range], *, refused: bo
         return
     with pytest.raises(ConfigError, match="a time in the past"):
         check_end(settings, ranges, NOW)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (Connection, {"name_server": None}),
+        (Selection, {"topics": "orders"}),
+        (Selection, {"topics": ("orders",), "start": 5}),
+        (Target, {"path": " "}),
+        (Target, {"path": "/data", "partition_by": "topic"}),
+        (ExportSettings, {"columns": "body"}),
+        (IngestSettings, {"checkpoint": "/data/cp", "once": "yes"}),
+        (ReplaySettings, {"selection": None}),
+        (LoadSettings, {"topic": "orders", "path": None}),
+        (DeadLetterSettings, {"group": "billing", "resend": 1}),
+        (LagSettings, {"topics": "orders"}),
+        (BodySchema, {"kind": "json", "schema": None}),
+    ],
+)
+def test_settings_of_another_type_are_rejected(kind: Any, wrong: dict[str, Any]) -> None:  # noqa: ANN401
+    valid = {
+        "connection": CONNECTION,
+        "selection": Selection(topics=("orders",)),
+        "target": Target(path="/data"),
+    }
+    known = {each.name for each in fields(kind)}
+
+    with pytest.raises(ConfigError):
+        kind(**{name: value for name, value in valid.items() if name in known} | wrong)
