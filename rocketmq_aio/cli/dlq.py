@@ -18,7 +18,7 @@ from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
 from rocketmq_aio.cli.failures import ExitCode, format_error
 from rocketmq_aio.cli.group_lag import read_stats
 from rocketmq_aio.cli.input import InputError
-from rocketmq_aio.cli.names import check_known
+from rocketmq_aio.cli.names import check_known, check_target
 from rocketmq_aio.cli.output import (
     FormatArguments,
     ProgressArguments,
@@ -180,6 +180,8 @@ async def _resend(arguments: ResendArguments) -> int:
     The letters stay stored. A copy names its letter in the property COPIED_ID. Run
     rmq pipeline dlq --resend to skip those that were sent before.
     """
+    if arguments.to_topic is not None:
+        check_target("--to-topic", arguments.to_topic)
     is_wanted = arguments.confirm(f"resend dead letters of group {arguments.group}")
     config, sent = arguments.config(), 0
     try:

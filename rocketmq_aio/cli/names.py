@@ -1,4 +1,4 @@
-"""Names that the servers do not have: errors with similar names."""
+"""Names that the servers do not have, or that nothing can be sent to."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from rocketmq_aio.errors import ConfigError, RocketMQError, RouteNotFoundError
+from rocketmq_aio.model.names import send_fault
 
 if TYPE_CHECKING:
     from rocketmq_aio.admin.client import AdminClient
@@ -23,6 +24,12 @@ LISTS: Final = {  # the command that lists the names of a kind
 
 class NotFoundError(Exception):
     """The servers have nothing of what was asked for."""
+
+
+def check_target(setting: str, topic: str) -> None:
+    """Raise `ConfigError` if nothing can be sent to *topic*."""
+    if (fault := send_fault(topic)) is not None:
+        raise ConfigError(setting, topic, fault)
 
 
 def no_such(kind: str, setting: str, name: str, known: Iterable[str]) -> ConfigError:

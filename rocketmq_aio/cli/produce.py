@@ -15,11 +15,11 @@ from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_topics
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.input import InputError, Line, check_files, read_lines, read_whole
+from rocketmq_aio.cli.names import check_target
 from rocketmq_aio.cli.output import Output, ProgressArguments, json_line, print_note, progress
 from rocketmq_aio.cli.parameters import parse_pairs
 from rocketmq_aio.errors import ConfigError, InvalidMessageError
 from rocketmq_aio.model.message import MAX_DELAY_LEVEL, Message
-from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.properties import PRIORITY, RESERVED, SHARDING_KEY, read_priority
 from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer.producer import Producer
@@ -84,7 +84,7 @@ class ProduceArguments(ProgressArguments, ClientArguments):
 
     def check(self) -> None:
         """Raise `ConfigError` for a topic or an option that no message can have."""
-        check_topic(self.topic)
+        check_target("topic", self.topic)
         options: dict[str, dict[str, Any]] = {
             "tag": {"tags": self.tag},
             "key": {"keys": self.key},

@@ -24,8 +24,9 @@ from tests.unit.remoting.until import until_done
 
 MIB = 1024 * 1024
 GET_PRODUCER_CONNECTION_LIST = 204
-FULL = {"tags": "new", "keys": ["42", "43"], "properties": {"color": "röt", "訂": "單"}, "flag": 7}
-EXPECTED = {"TAGS": "new", "KEYS": "42 43", "color": "röt", "訂": "單"}
+OWN = {"color": "röt", "訂": "單", "blank": " "}
+FULL = {"tags": "new", "keys": ["42", "43"], "properties": OWN, "flag": 7}
+EXPECTED = {"TAGS": "new", "KEYS": "42 43", **OWN}
 CLIENTS: dict[str, dict[str, object]] = {
     "binary": {},
     "json": {"header_encoding": "json"},

@@ -67,6 +67,9 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_sent(
     ("command", "error"),
     [
         ("produce a.b", "TOPIC 'a.b': only letters, digits"),
+        ("produce SCHEDULE_TOPIC_XXXX", "TOPIC 'SCHEDULE_TOPIC_XXXX': this topic is reserved"),
+        ("produce %LMQ%a", "TOPIC '%LMQ%a': what is sent to a light message queue itself"),
+        ("dlq resend g --to-topic %LMQ%a --yes", "--to-topic '%LMQ%a': what is sent to a light"),
         ("produce orders --tag a||b", "--tag 'a||b': tags='a||b': a message has one tag"),
         ("produce orders --property price", "--property 'price': expected NAME=VALUE"),
         ("produce orders --delay 1 --delay-level 2", "--delay '1.0': give either it or --delay"),
