@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from time import monotonic
 
-from rocketmq_aio.errors import NotConnectedError, NotSupportedError, RouteNotFoundError
+from rocketmq_aio.errors import NotSupportedError, RouteNotFoundError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.producer.retry import never_sent
 from rocketmq_aio.producer.send_attempts import Renew
@@ -52,7 +52,7 @@ async def delayed_target(
             pause = backoff.next_pause()
             if monotonic() + pause >= deadline:
                 reason = "it does not say whether it keeps delivery times"
-                raise never_sent(publish.topic, NotConnectedError(target.address, reason))
+                raise never_sent(publish.topic, reason, address=target.address)
             await asyncio.sleep(pause)
             publish, unsupported = await renew(publish, deadline), frozenset()
             with suppress(RouteNotFoundError):  # its broker may have a new address

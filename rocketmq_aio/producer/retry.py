@@ -11,6 +11,7 @@ from rocketmq_aio.errors import (
     BrokerError,
     CodecError,
     ConnectionLostError,
+    NotConnectedError,
     NotRunningError,
     OffsetIllegalError,
     RequestTimeoutError,
@@ -121,8 +122,9 @@ def failure(topic: str, message_id: str, attempts: Sequence[SendAttempt]) -> Roc
     return SendError(topic, message_id, attempts)
 
 
-def never_sent(topic: str, cause: RocketMQError, message_id: str = "-") -> SendError:
+def never_sent(topic: str, reason: str, message_id: str = "-", address: str = "-") -> SendError:
     """Return the error of a send that made no attempt."""
+    cause = NotConnectedError(address, reason)
     return SendError(topic, message_id, [_attempt("-", cause, monotonic())])
 
 

@@ -111,8 +111,8 @@ class SendAttempts:
             async with asyncio.timeout(deadline - monotonic()):
                 await self.compression.compress(request)
         except TimeoutError:
-            cause = NotConnectedError("-", "its compression took all the time that it had")
-            raise never_sent(request.topic, cause, request.message_id) from None
+            reason = "its compression took all the time that it had"
+            raise never_sent(request.topic, reason, request.message_id) from None
 
     def close(self) -> None:
         """Start no further attempt, and stop the compression threads."""

@@ -11,12 +11,7 @@ from time import monotonic, time_ns
 from typing import Any, Final, TypeAlias, TypeVar
 
 from rocketmq_aio.config.producer import ProducerConfig
-from rocketmq_aio.errors import (
-    NotConnectedError,
-    NotSupportedError,
-    RocketMQError,
-    RouteNotFoundError,
-)
+from rocketmq_aio.errors import NotSupportedError, RocketMQError, RouteNotFoundError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.name_servers import AT_BROKERS
 from rocketmq_aio.model.message import Message
@@ -226,7 +221,7 @@ async def _within(deadline: float, waiting: Awaitable[None], topic: str, reason:
         async with asyncio.timeout(deadline - monotonic()):
             await waiting
     except TimeoutError:
-        raise never_sent(topic, NotConnectedError("-", reason)) from None
+        raise never_sent(topic, reason) from None
 
 
 class BrokerRegistration:

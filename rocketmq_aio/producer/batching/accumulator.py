@@ -21,7 +21,6 @@ from rocketmq_aio.config.producer import AutoBatch
 from rocketmq_aio.errors import (
     BrokerError,
     ClosedError,
-    NotConnectedError,
     NotRunningError,
     RocketMQError,
     SendAttempt,
@@ -33,6 +32,7 @@ from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import LITE_TOPIC, LMQ_NAMES, PRIORITY, WAIT
 from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.batching.explicit_batch import ENTRY_BYTES, Batch, packed, results_of
+from rocketmq_aio.producer.retry import never_sent
 from rocketmq_aio.producer.send_request import (
     MAX_OWN_PROPERTIES,
     SendRequest,
@@ -385,8 +385,7 @@ def _may_concern_one(error: RocketMQError) -> bool:
 
 def _out_of_time(batch: PendingBatch) -> SendError:
     reason = "others to its queue took all the time that it had (send_timeout_seconds)"
-    attempt = SendAttempt(address="-", cause=NotConnectedError("-", reason), seconds=0.0)
-    return SendError(batch.entries.messages[0].topic, "", [attempt])
+    return never_sent(batch.entries.messages[0].topic, reason, "")
 
 
 def set_results(entries: Entries, whole: SendResult) -> None:

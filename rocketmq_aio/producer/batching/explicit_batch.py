@@ -11,13 +11,7 @@ import msgspec
 
 from rocketmq_aio.config.producer import MAX_BATCH_MESSAGES, ProducerConfig
 from rocketmq_aio.core import core
-from rocketmq_aio.errors import (
-    BatchError,
-    ConfigError,
-    InvalidMessageError,
-    NotConnectedError,
-    RocketMQError,
-)
+from rocketmq_aio.errors import BatchError, ConfigError, InvalidMessageError, RocketMQError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import LIGHT, PRIORITY, WAIT
@@ -111,8 +105,7 @@ async def _send_in_order(
     failed = False
     for index, batch in enumerate(made):
         if failed:
-            cause = NotConnectedError("-", "an earlier request of the batch failed")
-            outcomes[index] = never_sent(batch.topic, cause)
+            outcomes[index] = never_sent(batch.topic, "an earlier request of the batch failed")
             continue
         try:
             outcomes[index] = await send_one(index)
