@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal, Union, Unpack, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from rocketmq_aio.cli.arguments import argument, option
 from rocketmq_aio.cli.completion import complete_brokers, complete_groups, complete_topics
@@ -137,43 +137,57 @@ class Parameter:
         return option(self.help, names, default=self.default, **about)
 
 
-def parameters(method: Callable[..., Any]) -> list[Parameter] | None:
-    """Return the parameters; None if one that is required cannot be given as text."""
-    hints, made = get_type_hints(method, include_extras=True), []
-    texts = _texts(method)
+def parameters(method: Callable[..., Any]) -> list[Parameter]:
+    """Return the parameters of *method* that can be given as text; required ones have to be."""
+    hints, texts = get_type_hints(method, include_extras=True), _texts(method)
+    made: list[Parameter | None] = []
     for each in inspect.signature(method).parameters.values():
-        hint = hints.get(each.name, str)
-        if each.kind is inspect.Parameter.VAR_KEYWORD:
-            made += _settings(hint)
-            continue
-        is_required = each.default is inspect.Parameter.empty
-        is_positional = each.kind is not inspect.Parameter.KEYWORD_ONLY
-        if each.name in SECRET:
-            made.append(_secret(each.name, is_required=is_required))
-            continue
-        if (converter := _converter(hint)) is None:
-            if is_required:
-                return None
-            continue
-        kind, value = converter
-        if is_required:
-            default: Any = MISSING
-        elif kind is bool and each.default is not False:  # --no-x; None keeps what is there
-            kind, default = bool | None, None
+        name, hint = each.name, hints[each.name]
+        is_required = each.default is each.empty
+        if each.kind is each.VAR_KEYWORD:
+            (table,) = get_args(hint)
+            made += [_parameter(key, kind) for key, kind in get_type_hints(table).items()]
+        elif name in SECRET:
+            made.append(_secret(name, is_required=is_required))
         else:
-            default = False if kind is bool else () if kind == list[str] else None
-            kind = kind if kind in (bool, list[str]) else kind | None
-        made.append(
-            Parameter(
-                name=each.name,
-                kind=kind,
-                value=value,
-                help=texts.get(each.name) or TEXTS.get(each.name, ""),
-                positional=is_positional and kind is not bool,
-                default=default,
+            made.append(
+                _parameter(
+                    name,
+                    types.GenericAlias(list, hint) if each.kind is each.VAR_POSITIONAL else hint,
+                    help=texts.get(name, ""),
+                    default=MISSING if is_required else each.default,
+                    positional=each.kind is not each.KEYWORD_ONLY,
+                )
             )
-        )
-    return _one_list(made)
+    return _one_list([each for each in made if each is not None])
+
+
+def _parameter(
+    name: str,
+    hint: Any,  # noqa: ANN401
+    *,
+    help: str = "",  # noqa: A002 - as in Parameter
+    default: Any = None,  # noqa: ANN401
+    positional: bool = False,
+) -> Parameter | None:
+    """Return the parameter; None if it has no text and can be left out."""
+    if (converter := _converter(hint)) is None:
+        assert default is not MISSING, name
+        return None
+    kind, value = converter
+    if default is not MISSING:
+        if kind == list[str]:
+            default = ()
+        elif not (kind is bool and default is False):  # --no-x; None keeps what is there
+            kind, default = kind | None, None
+    return Parameter(
+        name=name,
+        kind=kind,
+        value=value,
+        help=help or TEXTS.get(name) or _choices(hint),
+        positional=positional and kind not in (bool, bool | None),
+        default=default,
+    )
 
 
 def _one_list(made: list[Parameter]) -> list[Parameter]:
@@ -215,26 +229,6 @@ def read_secret(name: str, file: str | None, *, is_required: bool) -> str | None
         option_name = f"--{name.replace('_', '-')}-file"
         raise ConfigError(option_name, None, f"is needed, or {SECRET_VARIABLE}")
     return getpass.getpass(f"New {name.replace('_', ' ')}: ")
-
-
-def _settings(hint: Any) -> list[Parameter]:  # noqa: ANN401
-    """Return the options of the keys of an unpacked TypedDict."""
-    (table,) = get_args(hint) if get_origin(hint) is Unpack else (hint,)
-    made = []
-    for name, inner in get_type_hints(table).items():
-        if (converter := _converter(inner)) is not None:
-            kind, value = converter
-            is_list = kind == list[str]
-            made.append(
-                Parameter(
-                    name=name,
-                    kind=kind if is_list else kind | None,
-                    value=value,
-                    help=_choices(inner) or TEXTS.get(name, ""),
-                    default=() if is_list else None,
-                )
-            )
-    return made
 
 
 def _choices(hint: Any) -> str:  # noqa: ANN401

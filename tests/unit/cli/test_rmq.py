@@ -360,6 +360,18 @@ def test_a_wrong_value_is_named_with_its_argument(rmq: Rmq, command: str, said: 
     assert said in rmq(*command.split(), code=2, stderr=True)
 
 
+def test_each_value_of_an_argument_with_several_is_passed(
+    rmq: Rmq, cluster: EmbeddedCluster
+) -> None:
+    code = RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON
+    export = cluster.faults.handle(code, Response(), times=None)
+
+    rmq("broker", "export-rocksdb-config", "topics", "consumerOffsets", "--brokers", "broker-a")
+
+    (asked,) = export.requests
+    assert asked.ext_fields()["configType"] == "topics;consumerOffsets"
+
+
 def test_many_topics_and_groups_are_listed_with_few_requests(
     rmq: Rmq, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
