@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_topics
 from rocketmq_aio.cli.confirm import ChangeArguments
-from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
+from rocketmq_aio.cli.connection import READER_GROUP, ReadArguments
 from rocketmq_aio.cli.failures import ExitCode
-from rocketmq_aio.cli.output import FormatArguments, ProgressArguments, progress, show_result
+from rocketmq_aio.cli.output import ProgressArguments, progress, show_result
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.result import PullStatus
@@ -27,9 +27,7 @@ PERCENTILES: Final = (50, 99)
 
 
 @options
-class BenchArguments(ChangeArguments, ProgressArguments, FormatArguments, ClientArguments):
-    """Options of `bench`."""
-
+class BenchArguments(ChangeArguments, ProgressArguments, ReadArguments):
     topic: str = argument(
         "Topic to send to, best one of its own.", "TOPIC", complete=complete_topics
     )

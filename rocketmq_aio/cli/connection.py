@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocketmq_aio.cli.arguments import option, options
 from rocketmq_aio.cli.contexts import Context, complete_contexts, find_context
-from rocketmq_aio.cli.output import print_note
+from rocketmq_aio.cli.output import FormatArguments, print_note
 from rocketmq_aio.cli.stop_flag import interruptible
 from rocketmq_aio.errors import ConfigError
 
@@ -112,6 +112,11 @@ class ClientArguments:
         from rocketmq_aio.admin.client import AdminClient
 
         return AdminClient(client=self.config())
+
+
+@options
+class ReadArguments(FormatArguments, ClientArguments):
+    """Options of commands that connect and print a result."""
 
 
 @options

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups, complete_topics
-from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
+from rocketmq_aio.cli.connection import READER_GROUP, ReadArguments
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.names import topics_checked
-from rocketmq_aio.cli.output import FormatArguments
 from rocketmq_aio.cli.reading import check_complete, listed_queues, parse_start, printer, read_topic
 from rocketmq_aio.cli.running import run_async
 from rocketmq_aio.config.consumer import LitePullConfig
@@ -34,9 +33,7 @@ rmq consume orders --group billing
 
 
 @options
-class ConsumeArguments(FormatArguments, ClientArguments):
-    """Options of `consume`."""
-
+class ConsumeArguments(ReadArguments):
     topic: str = argument("Topic to read.", "TOPIC", complete=complete_topics)
     start: str = option(
         "beginning, end, or a time with zone; with --group, where a new group begins.",

@@ -28,15 +28,11 @@ COLUMNS: Final = ("current", "name", "namesrv", "access_key", "tls", "namespace"
 
 @options
 class NameArguments:
-    """A context."""
-
     name: str = argument("Name of the context.", "NAME", complete=complete_contexts)
 
 
 @options
 class ShowArguments(FormatArguments):
-    """Options of `show`."""
-
     name: str | None = argument("Name of the context; default: the current one.", "NAME", None)
 
 
@@ -128,8 +124,6 @@ def _delete(arguments: DeleteArguments) -> int:
 
 @options
 class ShellArguments:
-    """The shell."""
-
     shell: str = argument(f"One of {', '.join(SHELLS)}.")
 
 

@@ -6,17 +6,17 @@ import base64
 import re
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rocketmq_aio.admin.servers import asking_once
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups
 from rocketmq_aio.cli.confirm import ChangeArguments
-from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments
+from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments, ReadArguments
 from rocketmq_aio.cli.failures import ExitCode, format_error
-from rocketmq_aio.cli.group_lag import read_stats
+from rocketmq_aio.cli.group_lag import read_all
 from rocketmq_aio.cli.input import InputError
 from rocketmq_aio.cli.names import check_known, check_target
 from rocketmq_aio.cli.output import (
@@ -26,6 +26,7 @@ from rocketmq_aio.cli.output import (
     print_error,
     print_note,
     progress,
+    result_file,
     show_result,
 )
 from rocketmq_aio.cli.reading import check_brokers, describe, parse_start, printer, read_topic
@@ -60,33 +61,22 @@ class GroupArguments(ClientArguments):
 
 
 @options
-class ListArguments(FormatArguments, ClientArguments):
-    """Options of `list`."""
-
-
-@options
 class ShowArguments(FormatArguments, GroupArguments):
-    """Options of `show`."""
-
     bodies: bool = option("Print the bodies only.", default=False)
 
 
 @options
 class ResendArguments(ChangeArguments, ProgressArguments, GroupArguments):
-    """Options of `resend`."""
-
     to_topic: str | None = option("Topic to send to; default: the original one.")
 
 
 @options
 class ExportArguments(ProgressArguments, GroupArguments):
-    """Options of `export`."""
-
     file: Path | None = option("File to create; default: standard output.", "--file", "-f")
 
 
-@command(app, "list", ListArguments, "rmq dlq list")
-async def _list(arguments: ListArguments) -> int:
+@command(app, "list", ReadArguments, "rmq dlq list")
+async def _list(arguments: ReadArguments) -> int:
     """List the groups with dead letters, and how many are stored.
 
     The exit code is 1 if some groups or brokers could not be read; the others are shown.
@@ -95,7 +85,7 @@ async def _list(arguments: ListArguments) -> int:
         before = await _brokers(admin)
         names = [n for n in await admin.topics.list(internal=True) if n.startswith(DLQ_PREFIX)]
         with asking_once():
-            found, failed = await read_stats(admin, names)
+            found, failed = await read_all(admin.topics.stats, names)
         after = await _brokers(admin)
     if failed and not found:
         raise next(iter(failed.values()))
@@ -247,16 +237,8 @@ def original_topic(letter: MessageExt) -> str | None:
 async def _export(arguments: ExportArguments) -> int:
     """Write dead letters as JSON lines, bodies in base64: `rmq produce --json` sends them."""
     count = 0
-    try:
-        out: Any = (
-            nullcontext(sys.stdout)
-            if arguments.file is None
-            else arguments.file.open("x", encoding="utf-8")
-        )
-    except OSError as error:
-        raise ConfigError("--file", str(arguments.file), str(error.strerror)) from None
     is_quiet = arguments.quiet or (arguments.file is None and sys.stdout.isatty())
-    with out as file, progress(wanted=not is_quiet) as report:
+    with result_file(arguments.file) as file, progress(wanted=not is_quiet) as report:
         async with (
             PullConsumer(READER_GROUP, client=arguments.config()) as reader,
             aclosing(_letters(reader, arguments, report)) as letters,

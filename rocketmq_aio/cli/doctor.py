@@ -11,10 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from rocketmq_aio.cli.arguments import Group, command, options
-from rocketmq_aio.cli.connection import ClientArguments
+from rocketmq_aio.cli.arguments import Group, command
+from rocketmq_aio.cli.connection import ReadArguments
 from rocketmq_aio.cli.failures import ExitCode, format_error
-from rocketmq_aio.cli.output import FormatArguments, show_result
+from rocketmq_aio.cli.output import show_result
 from rocketmq_aio.errors import AuthError, NotConnectedError, PermissionDeniedError, RocketMQError
 from rocketmq_aio.model.address import is_url, parse_addresses
 from rocketmq_aio.protocol.namespaces import namespace_of
@@ -28,11 +28,6 @@ MAX_CLOCK_SECONDS: Final = 5.0  # brokers report their uptime in whole seconds
 UPTIME: Final = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 OPTIONAL: Final = ("uvloop", "lz4", "zstandard", "zlib_ng")
 COLUMNS: Final = ("ok", "check", "detail")
-
-
-@options
-class DoctorArguments(FormatArguments, ClientArguments):
-    """Options of `doctor`."""
 
 
 class Report:
@@ -56,8 +51,8 @@ class Report:
         return True
 
 
-@command(app, "doctor", DoctorArguments, "rmq doctor\nrmq doctor --context prod -o json")
-async def _doctor(arguments: DoctorArguments) -> int:
+@command(app, "doctor", ReadArguments, "rmq doctor\nrmq doctor --context prod -o json")
+async def _doctor(arguments: ReadArguments) -> int:
     """Check versions, settings, name servers, brokers, slaves, controllers, clocks, permissions.
 
     It changes nothing. The exit code is 1 if a check failed.

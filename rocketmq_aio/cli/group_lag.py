@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from rocketmq_aio.admin.servers import asking_once
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups, complete_topics
-from rocketmq_aio.cli.connection import ClientArguments
+from rocketmq_aio.cli.connection import ReadArguments
 from rocketmq_aio.cli.failures import ExitCode, answering, format_error
 from rocketmq_aio.cli.names import check_known, topics_checked
-from rocketmq_aio.cli.output import FormatArguments, print_error, print_line, show_result
+from rocketmq_aio.cli.output import print_error, print_line, show_result
 from rocketmq_aio.cli.results import is_empty
 from rocketmq_aio.cli.running import run_async
 from rocketmq_aio.errors import AdminError, RocketMQError
@@ -24,7 +24,7 @@ from rocketmq_aio.remoting.gather import gather_limited
 
 if TYPE_CHECKING:
     from rocketmq_aio.admin.client import AdminClient
-    from rocketmq_aio.admin.results import GroupProgress, TopicStats
+    from rocketmq_aio.admin.results import GroupProgress
 
 app = Group("lag")
 AT_ONCE: Final = 16
@@ -38,9 +38,7 @@ rmq lag --match 'shop-*' --above 1000 -o json
 
 
 @options
-class LagArguments(FormatArguments, ClientArguments):
-    """Options of `lag`."""
-
+class LagArguments(ReadArguments):
     groups: list[str] | None = argument(
         "Groups; default: all.", "GROUPS", None, complete=complete_groups
     )
@@ -85,10 +83,17 @@ async def _show_once(admin: AdminClient, arguments: LagArguments) -> ExitCode:
     columns = ("group", "topic", *place, "committed", "end", "lag", "last_time")
     known = GroupNames(arguments.groups) if arguments.groups else await list_groups(admin)
     names = [n for n in known.names if arguments.match is None or fnmatchcase(n, arguments.match)]
+
+    async def read(group: str, brokers: list[str] | None) -> GroupProgress:
+        progress = await admin.groups.progress(group, arguments.topic, brokers=brokers)
+        if arguments.groups and is_empty(progress):
+            await check_known(admin, "group", "GROUPS", group)
+        return progress
+
     async with topics_checked(arguments):
-        found, failed = await read_progress(
-            admin, names, arguments.topic, known.brokers, check_names=bool(arguments.groups)
-        )
+        # Some of the brokers may not have the topic.
+        brokers = known.brokers if arguments.topic is None else None
+        found, failed = await read_all(read, names, brokers)
         if failed and not found:
             raise next(iter(failed.values()))
     if known.failure is not None:
@@ -96,7 +101,7 @@ async def _show_once(admin: AdminClient, arguments: LagArguments) -> ExitCode:
     for group, error in failed.items():
         print_error(f"{group}: {format_error(error)}")
     make = _queue_rows if arguments.queues else topic_rows
-    rows = [row for each in found for row in make(each)]
+    rows = [row for each in found.values() for row in make(each)]
     if arguments.above is not None:  # else negative ones, too: of topics created again
         rows = [row for row in rows if row["lag"] > arguments.above]
     show_result(rows, arguments.output, columns)
@@ -124,54 +129,24 @@ async def list_groups(admin: AdminClient) -> GroupNames:
     return GroupNames(names, None if failure is None else answering(failure), failure)
 
 
-async def read_progress(
-    admin: AdminClient,
-    groups: list[str],
-    topic: str | None = None,
-    brokers: list[str] | None = None,
-    *,
-    check_names: bool = False,
-) -> tuple[list[GroupProgress], Mapping[str, RocketMQError]]:
-    """Return the progress of *groups*, and the errors of those that cannot be read.
+async def read_all(
+    read: Callable[..., Awaitable[T]], names: list[str], brokers: list[str] | None = None
+) -> tuple[Mapping[str, T], Mapping[str, RocketMQError]]:
+    """Return what *read* returns for each of *names*, and the errors of those that it cannot read.
 
-    A group that some brokers do not return has an error, and its progress on the others.
+    A name that some brokers do not return has an error, and a result of the others.
 
-    :param brokers: only the queues on these; ignored with *topic*, which some may not have
-    :param check_names: a group that does not exist is an error
-    """
-    incomplete: dict[str, RocketMQError] = {}
-    wanted = brokers if topic is None else None
-
-    async def read(group: str) -> GroupProgress:
-        progress, error = await _from_answering(
-            partial(admin.groups.progress, group, topic), wanted
-        )
-        if error is not None:
-            incomplete[group] = error
-        if check_names and is_empty(progress):
-            await check_known(admin, "group", "GROUPS", group)
-        return progress
-
-    found, failed = await gather_limited(read, groups, AT_ONCE)
-    return [*found.values()], {**incomplete, **failed}
-
-
-async def read_stats(
-    admin: AdminClient, topics: list[str]
-) -> tuple[Mapping[str, TopicStats], Mapping[str, RocketMQError]]:
-    """Return the offsets of *topics*, and the errors of those that cannot be read.
-
-    A topic that some brokers do not return has an error, and its offsets on the others.
+    :param brokers: what *read* gets as ``brokers``, unless some of them do not answer
     """
     incomplete: dict[str, RocketMQError] = {}
 
-    async def read(topic: str) -> TopicStats:
-        stats, error = await _from_answering(partial(admin.topics.stats, topic))
+    async def read_one(name: str) -> T:
+        found, error = await _from_answering(partial(read, name), brokers)
         if error is not None:
-            incomplete[topic] = error
-        return stats
+            incomplete[name] = error
+        return found
 
-    found, failed = await gather_limited(read, topics, AT_ONCE)
+    found, failed = await gather_limited(read_one, names, AT_ONCE)
     return found, {**incomplete, **failed}
 
 

@@ -27,8 +27,6 @@ POLL_SECONDS: Final = 0.1  # interval of checks for signals
 
 @options
 class LagArguments(OutputArguments, ConnectionArguments):
-    """Options of `lag`."""
-
     topics: list[str] = argument("Names of topics.", "TOPICS")
     watch: float | None = option("Interval in seconds to show the lag again.", min=0.1)
     dry_run: bool = option("Accepted for scripts; lag changes nothing.", default=False)

@@ -11,7 +11,7 @@ from rocketmq_aio.admin.metadata import Metadata
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.confirm import ChangeArguments, changing
 from rocketmq_aio.cli.connection import ClientArguments
-from rocketmq_aio.cli.output import print_line, print_note
+from rocketmq_aio.cli.output import print_note, result_file
 from rocketmq_aio.cli.parameters import parse_pairs
 from rocketmq_aio.errors import ConfigError
 
@@ -21,16 +21,12 @@ NOTHING: Final[dict[str, object]] = {"topics": [], "groups": [], "order": {}}
 
 @options
 class ExportArguments(ClientArguments):
-    """Options of `export`."""
-
     cluster: str | None = option("Name of a cluster; default: all.")
     file: Path | None = option("File to create; default: standard output.", "--file", "-f")
 
 
 @options
 class RestoreArguments(ChangeArguments, ClientArguments):
-    """Options of `restore`."""
-
     file: Path = argument("File of rmq metadata export, or a part of one.", "FILE")
     brokers: list[str] = option("OLD=NEW: another name of a broker; repeatable.", default=())
 
@@ -41,15 +37,10 @@ async def _export(arguments: ExportArguments) -> int:
     async with arguments.admin() as admin:
         metadata = await admin.metadata.export(cluster=arguments.cluster)
     text = msgspec.json.format(msgspec.json.encode(metadata.to_dict())).decode()
-    if arguments.file is None:
-        print_line(text)
-        return 0
-    try:
-        with arguments.file.open("x", encoding="utf-8") as file:
-            file.write(f"{text}\n")
-    except OSError as error:
-        raise ConfigError("--file", str(arguments.file), str(error.strerror)) from None
-    print_note(f"{_count(metadata)} written")
+    with result_file(arguments.file) as file:
+        file.write(f"{text}\n")
+    if arguments.file is not None:
+        print_note(f"{_count(metadata)} written")
     return 0
 
 

@@ -20,10 +20,10 @@ import click
 from rocketmq_aio.admin.client import AdminClient
 from rocketmq_aio.cli.arguments import Group, command, option, options
 from rocketmq_aio.cli.confirm import ChangeArguments, changing
-from rocketmq_aio.cli.connection import ClientArguments
+from rocketmq_aio.cli.connection import ReadArguments
 from rocketmq_aio.cli.failures import ExitCode, answering
 from rocketmq_aio.cli.names import NotFoundError, check_known
-from rocketmq_aio.cli.output import FormatArguments, print_error, print_note
+from rocketmq_aio.cli.output import print_error, print_note
 from rocketmq_aio.cli.parameters import SECRET, parameters
 from rocketmq_aio.cli.results import as_list, expand, is_empty, plain, show
 from rocketmq_aio.errors import AdminError, RouteNotFoundError, SubscriptionError
@@ -256,7 +256,6 @@ def register(app: click.Group, noun: str, shown: str, method: Callable[..., Any]
     """Make the command *shown* of a method."""
     verb, name = VERBS.get(f"{noun} {shown}", Verb()), method.__name__
     given = parameters(method)
-    assert given is not None
     is_read = (inspect.getdoc(method) or "").startswith("Return ")
     is_change = bool(verb.action) or not (is_read or name.partition("_")[0] in SAFE)
     returned = str(get_type_hints(method).get("return", ""))
@@ -268,7 +267,7 @@ def register(app: click.Group, noun: str, shown: str, method: Callable[..., Any]
     kind = make_dataclass(
         f"{noun}_{name}",
         [(f"p_{each.name}", each.kind, each.field()) for each in given],
-        bases=(*own, FormatArguments, ClientArguments),
+        bases=(*own, ReadArguments),
         kw_only=True,
     )
 

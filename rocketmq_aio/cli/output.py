@@ -11,13 +11,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TextIO
 from unicodedata import east_asian_width
 
 import msgspec
 
 from rocketmq_aio.cli.arguments import option, options
 from rocketmq_aio.cli.streams import drop_output
+from rocketmq_aio.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,6 +98,24 @@ def print_line(text: str) -> None:
     sys.stdout.flush()
 
 
+@contextmanager
+def result_file(file: Path | None) -> Iterator[TextIO]:
+    """Yield *file*, which is created, or standard output.
+
+    :raises ConfigError: it cannot be created
+    """
+    if file is None:
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    try:
+        created = file.open("x", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("--file", str(file), str(error.strerror)) from None
+    with created:
+        yield created
+
+
 class Output:
     """Lines of results of a command that goes on when nobody reads them any more."""
 
@@ -131,7 +151,7 @@ def show_result(value: object, kind: Format, columns: Sequence[str] = ()) -> Non
     :param columns: names of the columns of tables and CSV, ``a.b`` is field ``b`` of ``a``;
         default: all simple fields
     """
-    print_line(RENDERERS[kind](value, columns).rstrip("\n"))
+    print_line(RENDERERS[kind](value, columns))
 
 
 def _render_csv(value: object, columns: Sequence[str]) -> str:
@@ -140,11 +160,11 @@ def _render_csv(value: object, columns: Sequence[str]) -> str:
 
 
 def csv_lines(rows: Iterable[Sequence[object]]) -> str:
-    """Return *rows* as lines of CSV; None is an empty cell."""
+    """Return *rows* as lines of CSV, without the end of the last one; None is an empty cell."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerows(["" if cell is None else _text(cell) for cell in row] for row in rows)
-    return out.getvalue()
+    return out.getvalue().removesuffix("\n")
 
 
 RENDERERS: Final[dict[Format, Callable[[object, Sequence[str]], str]]] = {

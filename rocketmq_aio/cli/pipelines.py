@@ -147,8 +147,6 @@ def run_pipeline(
 
 @options
 class ExportArguments(RunArguments, TargetArguments, SelectionArguments):
-    """Options of `export`."""
-
     column: list[str] = option("Column of messages to write; repeatable. Default: all.", default=())
 
 
@@ -168,8 +166,6 @@ def _export(arguments: ExportArguments) -> int:
 
 @options
 class IngestArguments(RunArguments, TargetArguments, SelectionArguments):
-    """Options of `ingest`."""
-
     checkpoint: str = option(
         "Folder of Spark's progress; a later run with it continues.", default=MISSING
     )
@@ -215,8 +211,6 @@ def _ingest(arguments: IngestArguments) -> int:
 
 @options
 class ReplayArguments(RunArguments, SelectionArguments):
-    """Options of `replay`."""
-
     to_topic: str | None = option("Topic to send to; default: the message's own.")
     rate: int | None = option("Maximum of messages per second.")
     sink_option: list[str] = option("name=value: option of the sink; repeatable.", default=())
@@ -239,8 +233,6 @@ def _replay(arguments: ReplayArguments) -> int:
 
 @options
 class LoadArguments(RunArguments):
-    """Options of `load`."""
-
     topic: str = argument("Topic to send to.")
     path: str = argument("Files or folder to read.")
     format: str = option("parquet, json, csv, orc, text ...", "--format", "-f", default="parquet")
@@ -276,8 +268,6 @@ def _load(arguments: LoadArguments) -> int:
 
 @options
 class DeadLetterArguments(RunArguments, TargetArguments, RangeArguments):
-    """Options of `dlq`."""
-
     of_group: str = argument("Consumer group of the dead letters.", "GROUP")
     resend: bool = option("Send each to its original topic, unless already resent.", default=False)
 

@@ -56,8 +56,6 @@ class Fields(msgspec.Struct):
 
 @options
 class ProduceArguments(ProgressArguments, ClientArguments):
-    """Options of `produce`."""
-
     topic: str = argument("Topic to send to.", "TOPIC", complete=complete_topics)
     files: list[Path] | None = argument("Files; default: standard input.", "FILES", None)
     json: bool = option(

@@ -200,7 +200,7 @@ def printer(kind: Format, *, bodies: bool) -> Callable[[MessageExt], None]:
     if bodies:
         return _print_body
     if kind is Format.CSV:
-        sys.stdout.write(csv_lines([COLUMNS]))
+        print_line(csv_lines([COLUMNS]))
     return PRINTERS[kind]
 
 
@@ -218,7 +218,7 @@ def _print_text(message: MessageExt) -> None:
 
 def _print_csv(message: MessageExt) -> None:
     _, rows = as_rows([describe(message)], COLUMNS)
-    print_line(csv_lines(rows).removesuffix("\n"))
+    print_line(csv_lines(rows))
 
 
 def _print_yaml(message: MessageExt) -> None:

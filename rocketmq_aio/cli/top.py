@@ -13,7 +13,7 @@ from rocketmq_aio.admin.servers import asking_once
 from rocketmq_aio.cli.arguments import Group, command, option, options
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.failures import ExitCode, format_error
-from rocketmq_aio.cli.group_lag import list_groups, read_progress, read_stats, topic_rows
+from rocketmq_aio.cli.group_lag import list_groups, read_all, topic_rows
 from rocketmq_aio.cli.output import as_rows, console, format_table, print_line
 from rocketmq_aio.cli.running import run_async
 from rocketmq_aio.errors import RocketMQError
@@ -34,8 +34,6 @@ rmq top --match 'shop-*' --interval 5 --limit 10
 
 @options
 class TopArguments(ClientArguments):
-    """Options of `top`."""
-
     match: str | None = option("Only topics and groups whose names match, such as 'shop-*'.")
     interval: float = option("Seconds between two screens.", default=2.0, min=0.1)
     limit: int = option("Rows of topics, and of groups.", default=15, min=1)
@@ -92,8 +90,8 @@ async def _screen(
     topics, of_topics = _chosen(await admin.topics.list(), arguments.match, arguments.most)
     known = await list_groups(admin)
     groups, of_groups = _chosen(known.names, arguments.match, arguments.most)
-    found, failed = await read_stats(admin, topics)
-    lags, unread = await read_progress(admin, groups, brokers=known.brokers)
+    found, failed = await read_all(admin.topics.stats, topics)
+    lags, unread = await read_all(admin.groups.progress, groups, known.brokers)
     now, after = time.monotonic(), {}
 
     def rate(key: object, offsets: Offsets) -> float | None:
@@ -112,7 +110,7 @@ async def _screen(
         for topic, each in found.items()
     ]
     late = []
-    for progress in lags:
+    for progress in lags.values():
         committed: defaultdict[str, Offsets] = defaultdict(dict)
         for each in progress.queues:
             committed[each.queue.topic][each.queue] = each.consumer_offset
