@@ -14,7 +14,7 @@ from rocketmq_aio.admin.server_results import (
 )
 from rocketmq_aio.admin.servers import Brokers, Servers, before_change, failure
 from rocketmq_aio.config.arguments import checked_arguments
-from rocketmq_aio.errors import BrokerError, ConfigError
+from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests import operations
 from rocketmq_aio.remoting.gather import gather_limited
@@ -195,7 +195,7 @@ class AclAdmin:
         header = operations.GetPolicies(subject=_checked_subject(subject))
         masters, kind = await self._servers.masters(cluster, brokers), SubjectPolicies
         action = f"reading policies of {subject}"
-        return await self._servers.read_stored(action, masters, header, kind, _has_no_subject)
+        return await self._servers.read_stored(action, masters, header, kind, NO_SUBJECT)
 
     async def list_policies(
         self,
@@ -350,10 +350,6 @@ def _policies(
     ]
     policy = Policy(policy_type=policy_type, entries=tuple(entries))
     return SubjectPolicies(subject=subject, policies=(policy,))
-
-
-def _has_no_subject(error: BrokerError) -> bool:
-    return (error.remark or "").startswith(NO_SUBJECT)
 
 
 def _permissions(permissions: Mapping[str, str] | None) -> str | None:

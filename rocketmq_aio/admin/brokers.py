@@ -33,9 +33,8 @@ from rocketmq_aio.admin.server_results import (
 from rocketmq_aio.admin.servers import AT_ONCE, Brokers, Servers
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
-from rocketmq_aio.errors import BrokerError, ConfigError, shown
+from rocketmq_aio.errors import ConfigError, shown
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests import operations
 from rocketmq_aio.protocol.requests.admin import ConsumeStats, GetBrokerRuntime, KVTable
@@ -165,7 +164,7 @@ class BrokerAdmin:
 
         masters = await self._servers.masters(cluster, brokers)
         return await self._servers.read_stored(
-            f"reading statistic {name}", masters, header, BrokerStatistics, _has_no_statistic
+            f"reading statistic {name}", masters, header, BrokerStatistics, NO_STATISTICS
         )
 
     async def producers(
@@ -441,10 +440,6 @@ def _first(table: Mapping[str, str], name: str) -> float:
     except (KeyError, IndexError, ValueError):
         return 0.0
     return number if isfinite(number) else 0.0
-
-
-def _has_no_statistic(error: BrokerError) -> bool:
-    return error.code == ResponseCode.SYSTEM_ERROR and NO_STATISTICS in str(error.remark)
 
 
 def _test_message(broker_name: str) -> SendMessage:

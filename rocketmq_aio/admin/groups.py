@@ -43,7 +43,6 @@ from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import (
     AdminError,
-    BrokerError,
     ConfigError,
     NotSupportedError,
     RouteNotFoundError,
@@ -243,8 +242,8 @@ class GroupAdmin:
         """Return the connected producers of a group."""
         replicas, kind = await self._servers.replicas(brokers=brokers), ProducerConnections
         header = GetProducerConnections(producer_group=group)
-        action, is_absent = f"listing producers of group {group}", _has_no_producers
-        tables = await self._servers.read_stored(action, replicas, header, kind, is_absent)
+        action = f"listing producers of group {group}"
+        tables = await self._servers.read_stored(action, replicas, header, kind, NO_PRODUCERS)
         return list(_members(tables))
 
     async def progress(
@@ -476,8 +475,3 @@ def _members(
         )
         for client_id, each in sorted(clients.items())
     )
-
-
-def _has_no_producers(error: BrokerError) -> bool:
-    remark = error.remark or ""
-    return error.code == ResponseCode.SYSTEM_ERROR and remark.startswith(NO_PRODUCERS)

@@ -15,7 +15,7 @@ from rocketmq_aio.admin.offset_search import OffsetSearch, records
 from rocketmq_aio.admin.server_results import DirectConsumption, TraceEvent
 from rocketmq_aio.admin.servers import FOUND_OR_NOT, Servers, not_supported
 from rocketmq_aio.admin.trace_events import trace_events
-from rocketmq_aio.config.arguments import checked_arguments
+from rocketmq_aio.config.arguments import MAX_LONG, checked_arguments
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import (
     AdminError,
@@ -26,7 +26,7 @@ from rocketmq_aio.errors import (
     NotConnectedError,
     UnreadableMessagesError,
 )
-from rocketmq_aio.model.address import parse_address
+from rocketmq_aio.model.address import MAX_PORT, parse_address
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import LMQ_PREFIX, check_topic
 from rocketmq_aio.model.timestamps import EPOCH, millis_of
@@ -41,8 +41,6 @@ from rocketmq_aio.remoting.response_errors import is_about_account
 
 Wanted = Callable[[MessageExt], bool]
 
-MAX_LONG: Final = 2**63 - 1
-MAX_PORT: Final = 65535
 ID_BYTES: Final = (16, 28)  # IPv4 or IPv6 address, port, offset
 SIGNED_QUERY_VERSION: Final = 399  # see QueryMessage
 INDEX_TYPES: Final = {"key": "K", "tag": "T", "message_id": "U"}

@@ -247,20 +247,20 @@ class Servers:
         targets: Masters,
         header: RequestHeader,
         kind: type[T],
-        is_absent: Callable[[BrokerError], bool] = lambda _: False,
+        absent: str | None = None,
     ) -> dict[str, T]:
         """Do what `read_each` does, without servers that do not have what is read.
 
-        They send a response without a body, or an error that *is_absent* knows.
+        They send a response without a body, or an error whose remark contains *absent*.
         """
 
         async def read(_: str, address: str) -> T | None:
             try:
                 body = (await self.request(address, header)).body
             except BrokerError as error:
-                if is_absent(error):
-                    return None
-                raise
+                if absent is None or absent not in (error.remark or ""):
+                    raise
+                return None
             return read_body(body, kind) if body else None
 
         found = await self.on_each(action, targets, read)

@@ -19,12 +19,12 @@ from rocketmq_aio.embedded.faults import Faults
 from rocketmq_aio.embedded.loop_thread import LoopThread, from_any_thread
 from rocketmq_aio.embedded.name_server import EmbeddedNameServer
 from rocketmq_aio.embedded.server import HOST, EmbeddedServer
+from rocketmq_aio.model.address import MAX_PORT
 
 # a to z, then aa, ab, ...
 NAMES: Final = [
     first + second for first in ("", *string.ascii_lowercase) for second in string.ascii_lowercase
 ]
-MAX_PORT: Final = 65535
 
 
 @checked_arguments

@@ -65,7 +65,6 @@ def fetch_jars(version: str) -> Path:
     """
     folder = cache_folder() / "jars" / version
     if not folder.is_dir():
-        require_posix()
         require_programs("java", "mvn")
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -80,23 +79,17 @@ def fetch_jars(version: str) -> Path:
     return folder
 
 
-def require_posix() -> None:
-    """Check that servers can be guarded, paused and killed here.
+def require_programs(*names: str) -> None:
+    """Check that servers can be guarded, paused and killed here, and that their programs exist.
 
-    :raises UnavailableError: on Windows; the message names the alternatives
+    :raises UnavailableError: on Windows; the message names the alternatives.  Or programs are
+        missing; the message tells how to install them
     """
     if sys.platform == "win32":
         raise UnavailableError(
             "RocketMQ servers cannot be started as Java processes on Windows:"
             " use containers, or a cluster that ROCKETMQ_NAMESRV names"
         )
-
-
-def require_programs(*names: str) -> None:
-    """Check that the programs *names* exist.
-
-    :raises UnavailableError: the message names missing programs and how to install them
-    """
     missing = [name for name in names if shutil.which(name) is None]
     if missing:
         packages = " ".join(PACKAGES[name] for name in missing)

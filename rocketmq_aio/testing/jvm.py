@@ -17,7 +17,7 @@ from typing import Final
 
 from rocketmq_aio.testing import conf
 from rocketmq_aio.testing.errors import ClusterError, NotSupportedError
-from rocketmq_aio.testing.jars import PACKAGES, fetch_jars, require_posix, require_programs
+from rocketmq_aio.testing.jars import PACKAGES, fetch_jars, require_programs
 from rocketmq_aio.testing.ports import BROKER, PROXY, choose_port
 from rocketmq_aio.testing.process import GuardedProcess
 from rocketmq_aio.testing.security import Security
@@ -248,7 +248,6 @@ class AdminTool:
     """
 
     def __init__(self, version: str, security: Security = UNSECURED) -> None:
-        require_posix()
         require_programs("java")
         self._jars = fetch_jars(version)
         self._security = security.java_options()
