@@ -1,7 +1,7 @@
 """Messages to send: every argument is validated by the constructor."""
 
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, tzinfo
 from enum import Enum, StrEnum
 from typing import Any
@@ -17,10 +17,35 @@ from rocketmq_aio.model.names import UNSENDABLE_TOPICS
 from rocketmq_aio.model.properties import RESERVED, parse_properties
 from rocketmq_aio.model.values import MessageQueue, MessageSelector, SendResult, SendStatus
 from rocketmq_aio.testing import received_message
+from tests.unit.model.test_names import BAD_CHARACTERS, NOT_TEXT
 
 Texts = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min_size=1)
 Whole = Texts.filter(str.strip)
 MANY_TOPICS = 12_000
+INVALID_KEYS: dict[str, list[object]] = {  # by the reason
+    "strings": ["", " ", "\t", [""], ["a", " "], [None], [42], 5, b"a"],
+    "a key holds no space": ["a b", " a", "a ", ["a b"]],
+    "U+0001, U+0002": ["a\x01b", ["a\x02"]],
+    "surrogate": ["\ud800"],
+}
+INVALID_PROPERTIES: dict[str, list[object]] = {
+    "U+0001, U+0002": [{"a\x01b": "c"}, {"a": "b\x02"}, {"a": "b\x02c\x01d"}],
+    "surrogate": [{"\ud800": "a"}, {"a": "\udfff"}],
+    "blank": [{"": "a"}, {"a": ""}, {" ": "a"}],
+    "two strings": [{"a": 1}, {1: "a"}, {"a": None}, {"a": b""}],
+    "of strings to strings": [5, "ab", ["ab"]],
+    "belongs to the system": [{"TAGS": "a"}],
+}
+NUMBERS: dict[str, list[object]] = {
+    "delay_level": [1, 18, 19, 2**31 - 1],
+    "priority": [0, 1, 2**31 - 1],
+    "flag": [0, 1, -1, 2**31 - 1, -(2**31)],
+}
+INVALID_NUMBERS: dict[str, list[object]] = {
+    "delay_level": [-1, 2**31, "3", 1.0, True, [1]],
+    "priority": [-1, 2**31, "3", 1.0, True],
+    "flag": [2**31, -(2**31) - 1, 10**30, 1.5, "1", True],
+}
 
 
 class Word(StrEnum):
@@ -29,6 +54,10 @@ class Word(StrEnum):
 
 class Name(str, Enum):  # noqa: UP042 - its members format as "Name.PAID"
     PAID = "paid"
+
+
+def pairs(table: Mapping[str, Iterable[object]]) -> list[tuple[str, object]]:
+    return [(name, value) for name, values in table.items() for value in values]
 
 
 def refusal(make: Callable[[], Message]) -> InvalidMessageError:
@@ -46,6 +75,7 @@ def test_a_message_needs_a_topic_and_a_body() -> None:
 
     assert (message.topic, message.body, message.flag) == ("orders", b"hello", 0)
     assert (message.tags, message.keys, message.delay_level) == (None, (), 0)
+    assert message.priority is None
     assert message.properties == {"WAIT": "true"}
 
 
@@ -155,25 +185,7 @@ def test_valid_topics_are_accepted(topic: str) -> None:
     assert Message(topic, b"x").topic == topic
 
 
-@pytest.mark.parametrize(
-    "topic",
-    [
-        "",
-        " ",
-        "a.b",
-        "..",
-        "a/b",
-        "a b",
-        "a\n",
-        "a\x00b",
-        "订单",
-        "x" * 128,
-        None,
-        5,
-        b"orders",
-        [],
-    ],
-)
+@pytest.mark.parametrize("topic", [*BAD_CHARACTERS, *NOT_TEXT, "x" * 128])
 def test_invalid_topics_are_rejected(topic: str) -> None:
     error = refusal(lambda: Message(topic, b"x"))
 
@@ -218,58 +230,28 @@ def test_invalid_tags_are_rejected(tag: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "keys", ["", " ", "a b", ["a b"], [""], [None], 5, b"a", "a\x01b", ["a\x02"], "\ud800"]
-)
-def test_invalid_keys_are_rejected(keys: str) -> None:
-    assert "keys" in refusal(lambda: Message("orders", b"x", keys=keys)).reason
-
-
-@pytest.mark.parametrize("keys", [[], (), iter(())])
-def test_a_message_without_keys_takes_those_of_another(keys: Iterable[str]) -> None:
-    """`MessageExt.keys` is empty for a message without keys."""
-    message = Message("orders", b"x", keys=keys)
-
-    assert (message.keys, message.encoded_properties) == ((), "WAIT\x01true\x02")
-
-
-def test_keys_may_contain_white_space_other_than_spaces() -> None:
-    assert Message("orders", b"x", keys=["a\tb", "c\u3000d"]).keys == ("a\tb", "c\u3000d")
-
-
-@pytest.mark.parametrize(
-    "properties",
+    ("keys", "parts"),
     [
-        {"a\x01b": "c"},
-        {"a": "b\x02"},
-        {"a": "b\x02c\x01d"},
-        {"\ud800": "a"},
-        {"a": "\udfff"},
-        {"": "a"},
-        {"a": ""},
-        {" ": "a"},
-        {"a": 1},
-        {1: "a"},
-        {"a": None},
-        {"TAGS": "a"},
-        {"KEYS": "a"},
-        {"UNIQ_KEY": "a"},
-        {"DELAY": "3"},
-        {"RETRY_TOPIC": "orders"},
-        {"TRAN_MSG": "true"},
-        5,
-        "ab",
-        ["ab"],
+        *(("a", ("a",)), (["a", "b"], ("a", "b")), (iter(["a", "b"]), ("a", "b"))),
+        (["a\tb", "c\u3000d"], ("a\tb", "c\u3000d")),  # only a space separates keys
+        *(([], ()), ((), ()), (iter(()), ())),  # those of a received message without keys
     ],
 )
-def test_invalid_user_properties_are_rejected(properties: dict[str, str]) -> None:
-    error = refusal(lambda: Message("orders", b"x", properties=properties))
+def test_keys_are_one_or_several(keys: str | Iterable[str], parts: tuple[str, ...]) -> None:
+    message = Message("orders", b"x", keys=keys)
 
-    assert "propert" in error.reason
+    assert message.keys == parts
+    assert message.properties.get("KEYS", "") == " ".join(parts)
 
 
-@pytest.mark.parametrize("properties", [None, {}])
-def test_properties_may_be_empty(properties: dict[str, str] | None) -> None:
-    assert Message("orders", b"x", properties=properties).properties == {"WAIT": "true"}
+@pytest.mark.parametrize(("reason", "keys"), pairs(INVALID_KEYS))
+def test_invalid_keys_are_rejected(reason: str, keys: str) -> None:
+    assert reason in refusal(lambda: Message("orders", b"x", keys=keys)).reason
+
+
+@pytest.mark.parametrize(("reason", "properties"), pairs(INVALID_PROPERTIES))
+def test_invalid_user_properties_are_rejected(reason: str, properties: dict[str, str]) -> None:
+    assert reason in refusal(lambda: Message("orders", b"x", properties=properties)).reason
 
 
 @given(st.text(st.characters(codec=None)), st.text(st.characters(codec=None)))
@@ -285,30 +267,16 @@ def test_any_property_round_trips_or_is_rejected(name: str, value: str) -> None:
 # --- numbers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("level", [*range(1, 20), 2**31 - 1])
-def test_valid_delay_levels_are_accepted(level: int) -> None:
-    message = Message("orders", b"x", delay_level=level)
-
-    assert (message.delay_level, message.properties["DELAY"]) == (level, str(level))
+@pytest.mark.parametrize(("name", "value"), pairs(NUMBERS))
+def test_numbers_in_their_range_are_kept(name: str, value: Any) -> None:  # noqa: ANN401
+    assert getattr(Message("orders", b"x", **{name: value}), name) == value
 
 
-@pytest.mark.parametrize("level", [-1, 2**31, "3", 1.0, True, [1]])
-def test_invalid_delay_levels_are_rejected(level: int) -> None:
-    assert f"delay_level={level!r}" in refusal(lambda: Message("o", b"x", delay_level=level)).reason
+@pytest.mark.parametrize(("name", "value"), pairs(INVALID_NUMBERS))
+def test_other_numbers_are_rejected(name: str, value: Any) -> None:  # noqa: ANN401
+    error = refusal(lambda: Message("orders", b"x", **{name: value}))
 
-
-@pytest.mark.parametrize("priority", [0, 1, 2**31 - 1])
-def test_valid_priorities_are_properties(priority: int) -> None:
-    message = Message("orders", b"x", priority=priority)
-
-    assert message.priority == priority
-    assert f"_SYS_MSG_PRIORITY_\x01{priority}\x02" in message.encoded_properties
-    assert message.properties["_SYS_MSG_PRIORITY_"] == str(priority)
-
-
-@pytest.mark.parametrize("priority", [-1, 2**31, "3", 1.0, True])
-def test_invalid_priorities_are_rejected(priority: int) -> None:
-    assert f"priority={priority!r}" in refusal(lambda: Message("o", b"x", priority=priority)).reason
+    assert f"{name}={value!r}" in error.reason
 
 
 @pytest.mark.parametrize(
@@ -322,20 +290,6 @@ def test_invalid_priorities_are_rejected(priority: int) -> None:
 )
 def test_a_priority_that_brokers_would_drop_is_rejected(other: dict[str, Any]) -> None:
     assert "priority=1" in refusal(lambda: Message("orders", b"x", priority=1, **other)).reason
-
-
-def test_a_message_without_a_priority_has_none() -> None:
-    assert Message("orders", b"x").priority is None
-
-
-@pytest.mark.parametrize("flag", [0, 1, -1, 2**31 - 1, -(2**31)])
-def test_valid_flags_are_accepted(flag: int) -> None:
-    assert Message("orders", b"x", flag=flag).flag == flag
-
-
-@pytest.mark.parametrize("flag", [2**31, -(2**31) - 1, 10**30, 1.5, "1", True])
-def test_invalid_flags_are_rejected(flag: int) -> None:
-    assert f"flag={flag!r}" in refusal(lambda: Message("o", b"x", flag=flag)).reason
 
 
 def test_an_invalid_message_error_is_a_value_error() -> None:

@@ -6,12 +6,9 @@ from rocketmq_aio.errors import InvalidMessageError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.properties import (
     RESERVED,
-    check_encoded,
     encode_properties,
     find_property,
-    join_keys,
     parse_properties,
-    split_keys,
     take_properties,
 )
 
@@ -56,60 +53,6 @@ def test_find_property_does_not_match_values() -> None:
     assert find_property(b"a\x01TAGS\x02b\x012", b"TAGS\x01") is None
 
 
-# --- keys ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("keys", "joined"),
-    [
-        ("a", "a"),
-        ([], ""),
-        ((), ""),
-        (["a"], "a"),
-        (["a", "b"], "a b"),
-        (("a", "b"), "a b"),
-        (iter(["a", "b"]), "a b"),
-        (["a\tb"], "a\tb"),
-    ],
-)
-def test_keys_are_joined_by_spaces(keys: object, joined: str) -> None:
-    assert join_keys("orders", keys) == joined
-
-
-@pytest.mark.parametrize("keys", ["a", "a b", "a  b ", " a\tb c"])
-def test_only_a_space_separates_keys(keys: str) -> None:
-    assert split_keys(keys) == tuple(part for part in keys.split(" ") if part)
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        "",
-        " ",
-        "\t",
-        "a b",
-        " a",
-        "a ",
-        [""],
-        ["a", " "],
-        ["a b"],
-        ["a", None],
-        [1],
-        5,
-        b"a",
-        [b"a"],
-    ],
-)
-def test_invalid_keys_are_rejected(keys: object) -> None:
-    with pytest.raises(InvalidMessageError, match="keys="):
-        join_keys("orders", keys)
-
-
-def test_an_error_about_keys_asks_for_strings() -> None:
-    with pytest.raises(InvalidMessageError, match=r"keys=\[42\]: .*strings"):
-        join_keys("orders", [42])
-
-
 # --- checks -------------------------------------------------------------------------------------
 
 
@@ -136,15 +79,6 @@ def test_names_of_light_message_queues_hold_no_slash() -> None:
         Message("chat", b"1", properties={"INNER_MULTI_DISPATCH": "%LMQ%alice/bob"})
 
 
-@pytest.mark.parametrize(
-    "properties",
-    [5, "ab", ["ab"], {"a"}, {"a": 1}, {"a": None}, {"a": b""}, {1: "a"}, {b"a": "b"}, {"a": b"b"}],
-)
-def test_properties_must_map_strings_to_strings(properties: object) -> None:
-    with pytest.raises(InvalidMessageError, match="strings"):
-        take_properties("orders", properties, {})  # type: ignore[arg-type]
-
-
 def test_an_error_about_a_property_names_it_and_not_its_value() -> None:
     with pytest.raises(InvalidMessageError, match="property 'card': the value is bytes") as caught:
         take_properties("orders", {"country": "FR", "card": b"4111"}, {})  # type: ignore[dict-item]
@@ -154,28 +88,5 @@ def test_an_error_about_a_property_names_it_and_not_its_value() -> None:
     assert "4111" not in str(caught.value)
 
 
-@pytest.mark.parametrize("properties", [{"": "a"}, {" ": "a"}, {"a": ""}])
-def test_blank_names_and_empty_values_are_rejected(properties: dict[str, str]) -> None:
-    with pytest.raises(InvalidMessageError, match="blank"):
-        take_properties("orders", properties, {})
-
-
 def test_a_blank_value_is_taken() -> None:
     assert take_properties("orders", {"a": " ", "b": "\t\n"}, {}) == "a\x01 \x02b\x01\t\n\x02"
-
-
-@pytest.mark.parametrize(
-    "properties", [{"a\x01b": "c"}, {"a": "b\x02c\x01d"}, {"a": "b\x01"}, {"\x02a": "b"}]
-)
-def test_separators_in_properties_are_rejected(properties: dict[str, str]) -> None:
-    with pytest.raises(InvalidMessageError, match=r"U\+0001, U\+0002"):
-        check_encoded("orders", encode_properties(properties), len(properties))
-
-
-def test_lone_surrogates_are_rejected() -> None:
-    with pytest.raises(InvalidMessageError, match="surrogate"):
-        check_encoded("orders", encode_properties({"a": "\ud800"}), 1)
-
-
-def test_whole_characters_of_any_plane_are_accepted() -> None:
-    check_encoded("orders", encode_properties({"名": "\U0001f600"}), 1)
