@@ -39,6 +39,22 @@ class Watched:
         meters = MeterProvider([self._metrics], shutdown_on_exit=False)
         self.hook = OpenTelemetryHook(tracer_provider=self.tracers, meter_provider=meters)
 
+    def send(self, *messages: Message, mode: str = "send", **results: Any) -> SendContext:  # noqa: ANN401
+        """Call the hook around a send with the *results*."""
+        sent = _sending(*messages, mode=mode)
+        self.hook.before_send(sent)
+        for name, value in results.items():
+            setattr(sent, name, value)
+        self.hook.after_send(sent)
+        return sent
+
+    def handle(self, handled: ConsumeContext, **results: Any) -> None:  # noqa: ANN401
+        """Call the hook around a handler with the *results*."""
+        self.hook.before(handled)
+        for name, value in results.items():
+            setattr(handled, name, value)
+        self.hook.after(handled)
+
     def spans(self) -> list[ReadableSpan]:
         return list(self._spans.get_finished_spans())
 
@@ -89,10 +105,8 @@ def _received(properties: Mapping[str, str], offset: int) -> MessageExt:
 
 
 def test_a_send_is_a_producer_span_named_after_the_topic(watched: Watched) -> None:
-    sent = _sending(Message("orders", b"hello", tags="new", keys=["a", "b"]))
-    watched.hook.before_send(sent)
-    sent.outcomes, sent.seconds = (_result(),), 0.01
-    watched.hook.after_send(sent)
+    message = Message("orders", b"hello", tags="new", keys=["a", "b"])
+    watched.send(message, outcomes=(_result(),), seconds=0.01)
     span = watched.span()
     assert (span.name, span.kind) == ("send orders", SpanKind.PRODUCER)
     assert dict(span.attributes or {}) == {
@@ -128,17 +142,13 @@ def test_sent_messages_carry_context_and_baggage(watched: Watched) -> None:
 
 def test_the_span_of_a_send_is_a_child_of_the_one_around_it(watched: Watched) -> None:
     with watched.tracers.get_tracer("shop").start_as_current_span("checkout") as around:
-        sent = _sending(Message("orders", b"hello"))
-        watched.hook.before_send(sent)
-        watched.hook.after_send(sent)
+        watched.send(Message("orders", b"hello"))
     child = next(span for span in watched.spans() if span.name == "send orders")
     assert child.parent == around.get_span_context()
 
 
 def test_a_message_that_carries_a_context_keeps_it(watched: Watched) -> None:
-    sent = _sending(Message("orders", b"hello", properties=PARENT))
-    watched.hook.before_send(sent)
-    watched.hook.after_send(sent)
+    sent = watched.send(Message("orders", b"hello", properties=PARENT))
     span = watched.span()
     assert sent.message.properties["traceparent"] == PARENT["traceparent"]
     assert [link.context.span_id for link in span.links] == [PARENT_SPAN]
@@ -146,10 +156,8 @@ def test_a_message_that_carries_a_context_keeps_it(watched: Watched) -> None:
 
 
 def test_each_message_of_a_batch_has_a_context_of_its_own(watched: Watched) -> None:
-    sent = _sending(*(Message("orders", b"x") for _ in range(3)), mode="send_batch")
-    watched.hook.before_send(sent)
-    sent.outcomes = (_result(),) * 3
-    watched.hook.after_send(sent)
+    messages = [Message("orders", b"x") for _ in range(3)]
+    sent = watched.send(*messages, mode="send_batch", outcomes=(_result(),) * 3)
     *created, whole = watched.spans()
     carried = [each.properties["traceparent"] for each in sent.messages]
     contexts = [span.get_span_context() for span in created]
@@ -164,18 +172,14 @@ def test_messages_of_a_batch_without_room_for_a_context_leave_the_others_theirs(
     watched: Watched,
 ) -> None:
     full = Message("orders", b"x", properties={"filler": "x" * MAX_WITH_ADDED})
-    sent = _sending(full, Message("orders", b"x"), mode="send_batch")
-    watched.hook.before_send(sent)
-    watched.hook.after_send(sent)
+    sent = watched.send(full, Message("orders", b"x"), mode="send_batch")
 
     assert ["traceparent" in each.properties for each in sent.messages] == [False, True]
     assert "send orders" in [span.name for span in watched.spans()]
 
 
 def test_a_batch_of_several_topics_names_none(watched: Watched) -> None:
-    sent = _sending(Message("orders", b"x"), Message("bills", b"x"), mode="send_batch")
-    watched.hook.before_send(sent)
-    watched.hook.after_send(sent)
+    watched.send(Message("orders", b"x"), Message("bills", b"x"), mode="send_batch")
     assert watched.spans()[-1].name == "send"
 
 
@@ -191,18 +195,13 @@ def test_a_batch_of_several_topics_names_none(watched: Watched) -> None:
 def test_the_message_type_is_an_attribute(
     watched: Watched, message: Message, mode: str, kind: str
 ) -> None:
-    sent = _sending(message, mode=mode)
-    watched.hook.before_send(sent)
-    watched.hook.after_send(sent)
+    watched.send(message, mode=mode)
     assert _value(watched.span().attributes, "messaging.rocketmq.message.type") == kind
 
 
 def test_a_failed_send_is_an_error_of_span_and_metrics(watched: Watched) -> None:
-    sent = _sending(Message("orders", b"x"))
-    watched.hook.before_send(sent)
-    sent.error, sent.seconds = SendError("orders", "7F000001", []), 0.25
-    sent.outcomes = (sent.error,)
-    watched.hook.after_send(sent)
+    error = SendError("orders", "7F000001", [])
+    watched.send(Message("orders", b"x"), error=error, outcomes=(error,), seconds=0.25)
     span = watched.span()
     assert span.status.status_code is StatusCode.ERROR
     assert [event.name for event in span.events] == ["exception"]
@@ -215,11 +214,8 @@ def test_a_span_ends_when_str_of_the_error_raises(watched: Watched) -> None:
         def __str__(self) -> str:
             raise LookupError("no text")
 
-    handled = _handling({})
-    watched.hook.before(handled)
-    handled.error = WithoutTextError()
     with pytest.raises(LookupError):  # the hook runner logs it
-        watched.hook.after(handled)
+        watched.handle(_handling({}), error=WithoutTextError())
 
     assert watched.span().status.status_code is StatusCode.ERROR
     assert "WithoutTextError" in _value(watched.span().attributes, "error.type")
@@ -256,10 +252,9 @@ def test_spans_end_when_a_meter_raises(watched: Watched, monkeypatch: pytest.Mon
 
 
 def test_messages_of_a_batch_are_counted_by_outcome(watched: Watched) -> None:
-    sent = _sending(*(Message("orders", b"x") for _ in range(3)), mode="send_batch")
-    watched.hook.before_send(sent)
-    sent.outcomes = (_result(), BusyError(2, "busy", "127.0.0.1:1"), _result())
-    watched.hook.after_send(sent)
+    outcomes = (_result(), BusyError(2, "busy", "127.0.0.1:1"), _result())
+    messages = [Message("orders", b"x") for _ in outcomes]
+    watched.send(*messages, mode="send_batch", outcomes=outcomes)
     points = watched.points("messaging.client.sent.messages")
     assert (points[None].value, points["BusyError"].value) == (2, 1)
 
@@ -281,9 +276,7 @@ def test_a_handler_runs_in_a_span_that_continues_the_trace(watched: Watched) -> 
 
 
 def test_a_batch_links_to_the_traces_of_its_messages(watched: Watched) -> None:
-    handled = _handling(PARENT, {}, PARENT)
-    watched.hook.before(handled)
-    watched.hook.after(handled)
+    watched.handle(_handling(PARENT, {}, PARENT))
     span = watched.span()
     assert span.parent is None
     assert [link.context.span_id for link in span.links] == [PARENT_SPAN, PARENT_SPAN]
@@ -309,10 +302,7 @@ def test_a_handler_without_context_starts_a_trace(watched: Watched, count: int) 
 
 
 def test_a_handler_that_fails_is_an_error(watched: Watched) -> None:
-    handled = _handling({})
-    watched.hook.before(handled)
-    handled.error = ValueError("no such order")
-    watched.hook.after(handled)
+    watched.handle(_handling({}), error=ValueError("no such order"))
     span = watched.span()
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "no such order")
     assert watched.points("messaging.process.duration")["ValueError"].count == 1
