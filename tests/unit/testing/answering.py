@@ -36,7 +36,7 @@ class AnsweringServer(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = False  # joined when it is closed
 
-    def __init__(self, answers: Mapping[int, Answer], *, raw: bytes | None = None) -> None:
+    def __init__(self, answers: dict[int, Answer], *, raw: bytes | None = None) -> None:
         super().__init__(("127.0.0.1", 0), Exchange)
         self.answers = answers
         self.raw = raw
@@ -78,9 +78,7 @@ def frame(opaque: int, answer: Answer) -> bytes:
 
 
 @contextmanager
-def answering(
-    answers: Mapping[int, Answer], *, raw: bytes | None = None
-) -> Iterator[AnsweringServer]:
+def answering(answers: dict[int, Answer], *, raw: bytes | None = None) -> Iterator[AnsweringServer]:
     with AnsweringServer(answers, raw=raw) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

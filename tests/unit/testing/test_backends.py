@@ -57,17 +57,12 @@ def test_containers_need_a_responding_engine() -> None:
         open_backend("containers", "5.5.0")
 
 
-@pytest.mark.parametrize("address", ["localhost", "127.0.0.1:port", " ;"])
+@pytest.mark.parametrize("address", ["", "localhost", "127.0.0.1:port", " ;"])
 def test_an_external_cluster_needs_host_and_port(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROCKETMQ_NAMESRV", address)
     with pytest.raises(ClusterError, match="ROCKETMQ_NAMESRV"):
-        open_backend("external", "5.5.0")
-
-
-def test_an_external_cluster_needs_an_address() -> None:
-    with pytest.raises(ClusterError, match="set ROCKETMQ_NAMESRV"):
         open_backend("external", "5.5.0")
 
 

@@ -164,7 +164,7 @@ def test_the_leader_of_the_controllers_is_the_running_one_that_they_name(
     server: AnsweringServer, backend: FakeBackend
 ) -> None:
     leader = {"controllerLeaderAddress": server.address}
-    server.answers = {**server.answers, 1005: Answer(ext_fields=leader)}
+    server.answers[1005] = Answer(ext_fields=leader)
     with Cluster.start(controllers=2) as started:
         first, second = started.controllers
         assert [first.name, second.name] == ["controller-a", "controller-b"]
@@ -219,7 +219,7 @@ def test_a_topic_is_copied_when_the_slave_has_the_end_of_each_queue(
 ) -> None:
     topics = {"topicConfigTable": {"orders": {"readQueueNums": 2}}}
     with Cluster.start(slaves=1) as started:
-        server.answers = {**server.answers, 21: Answer(body=json.dumps(topics).encode())}
+        server.answers[21] = Answer(body=json.dumps(topics).encode())
         # Queues 0 and 1 of the master, then of the slave, twice.
         server.series[30] = copies(3, 5, 3, 4, 3, 5)
         started.brokers[0].slaves[0].wait_copied("orders")
@@ -233,7 +233,7 @@ def test_a_topic_that_is_not_copied_in_time_raises(
     monkeypatch.setattr(nodes, "COPY_SECONDS", 0)
     topics = {"topicConfigTable": {"orders": {"readQueueNums": 1}}}
     with Cluster.start(slaves=1) as started:
-        server.answers = {**server.answers, 21: Answer(body=json.dumps(topics).encode())}
+        server.answers[21] = Answer(body=json.dumps(topics).encode())
         server.series[30] = copies(3, 2)
         with pytest.raises(ClusterError, match=r"orders not copied .* has \[2\] of \[3\]"):
             started.brokers[0].slaves[0].wait_copied("orders")
@@ -251,10 +251,7 @@ def test_brokers_have_versions_of_their_own(backend: FakeBackend, server: Answer
         {"brokerName": name, "brokerAddrs": {"0": server.address}}
         for name in ("broker-a", "broker-b")
     ]
-    server.answers = {
-        **server.answers,
-        105: Answer(body=json.dumps({"brokerDatas": both}).encode()),
-    }
+    server.answers[105] = Answer(body=json.dumps({"brokerDatas": both}).encode())
     with Cluster.start("5.5.0", broker_versions=("4.9.7", "5.5.0")) as started:
         assert [broker.version for broker in started.brokers] == ["4.9.7", "5.5.0"]
         assert [server.version for server in started.namesrvs] == ["5.5.0"]
@@ -335,7 +332,7 @@ def test_a_topic_without_a_route_is_reported_with_what_to_do(
 ) -> None:
     monkeypatch.setattr(cluster, "ROUTE_SECONDS", 0)
     with Cluster.start() as started:
-        server.answers = {**server.answers, 105: Answer(code=17)}
+        server.answers[105] = Answer(code=17)
         with pytest.raises(ClusterError, match=r"no route of topic orders.*`check_running`"):
             started.create_topic("orders")
 
@@ -376,6 +373,8 @@ def test_an_external_cluster_is_found_through_its_name_server(
     assert external.backend == "external"
     assert external.namesrv == server.address
     assert [(b.name, b.address) for b in external.brokers] == [("broker-a", server.address)]
+    external.check_running()
+    assert external.save_logs() is None
 
 
 @pytest.mark.parametrize("action", ["kill", "stop", "pause", "resume", "start", "restart"])
@@ -402,14 +401,6 @@ def test_replicas_and_versions_of_an_external_cluster_cannot_be_chosen(
 
     with pytest.raises(NotOwnedError, match="slaves, sync_replication, controllers and"):
         Cluster.start(backend="external", **choice)
-
-
-def test_an_external_cluster_counts_as_running(external: Cluster) -> None:
-    external.check_running()
-
-
-def test_an_external_cluster_has_no_logs(external: Cluster) -> None:
-    assert external.save_logs() is None
 
 
 def test_an_unreachable_external_cluster_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

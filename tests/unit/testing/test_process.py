@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -59,10 +59,15 @@ class Owner:
 
 
 @pytest.fixture
-def owners(tmp_path: Path) -> Iterator[list[Owner]]:
-    """Owners that are killed after the test."""
+def start_owner(tmp_path: Path) -> Iterator[Callable[[str], Owner]]:
+    """Starts an owner with a behaviour; it is killed after the test."""
     started: list[Owner] = []
-    yield started
+
+    def start(behaviour: str) -> Owner:
+        started.append(Owner(tmp_path, behaviour))
+        return started[-1]
+
+    yield start
     for owner in started:
         owner.process.kill()
         owner.process.communicate()
@@ -106,16 +111,15 @@ def wait_for_state(pid: int, wanted: str) -> None:
     ],
 )
 def test_a_server_ends_with_its_owner_and_its_folder_is_removed(
-    behaviour: str, tmp_path: Path, owners: list[Owner]
+    behaviour: str, start_owner: Callable[[str], Owner]
 ) -> None:
-    owner = Owner(tmp_path, behaviour)
-    owners.append(owner)
+    owner = start_owner(behaviour)
 
     probe.wait_until(owner.check_cleaned_up, seconds=10, what="left behind")
 
 
 def test_the_folders_of_stopped_servers_are_removed_with_those_of_running_ones(
-    tmp_path: Path, owners: list[Owner]
+    start_owner: Callable[[str], Owner],
 ) -> None:
     behaviour = """
 stopped = folder.parent / "stopped"
@@ -126,14 +130,13 @@ other = GuardedProcess(
 other.kill()
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    owner = Owner(tmp_path, behaviour)
-    owners.append(owner)
+    owner = start_owner(behaviour)
 
     probe.wait_until(owner.check_cleaned_up, seconds=10, what="left behind")
 
 
 def test_a_server_ends_with_its_owner_although_a_fork_survives(
-    tmp_path: Path, owners: list[Owner]
+    start_owner: Callable[[str], Owner],
 ) -> None:
     behaviour = """
 fork = os.fork()
@@ -141,8 +144,7 @@ if fork:
     print(fork, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    owner = Owner(tmp_path, behaviour)
-    owners.append(owner)
+    owner = start_owner(behaviour)
     fork = int(owner.read_line())
 
     try:
@@ -152,16 +154,15 @@ if fork:
         os.kill(fork, signal.SIGKILL)
 
 
-def test_a_server_ends_with_its_guard(tmp_path: Path, owners: list[Owner]) -> None:
-    owner = Owner(tmp_path, "")
-    owners.append(owner)
+def test_a_server_ends_with_its_guard(start_owner: Callable[[str], Owner]) -> None:
+    owner = start_owner("")
 
     os.kill(owner.guard, signal.SIGKILL)
 
     wait_for_state(owner.server, "Z")
 
 
-def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path, owners: list[Owner]) -> None:
+def test_a_server_outlives_the_thread_that_started_it(start_owner: Callable[[str], Owner]) -> None:
     behaviour = """
 import threading
 def start():
@@ -175,8 +176,7 @@ while len(os.listdir("/proc/self/task")) > 1:  # the kernel's thread ends a mome
     time.sleep(0.001)
 print("joined", flush=True)
 """
-    owner = Owner(tmp_path, behaviour)
-    owners.append(owner)
+    owner = start_owner(behaviour)
     pid = int(owner.read_line())
 
     assert owner.read_line() == "joined\n"
