@@ -24,23 +24,21 @@ SQLSTATE: 38000"""
 OF_LOSS = """Traceback (most recent call last):
 rocketmq_aio.spark.data_loss.TopicGoneError: gone: set failOnDataLoss=false to skip it"""
 
+MISSING = ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+
 
 @pytest.mark.parametrize(
-    ("setting", "option"),
+    ("error", "code"),
     [
-        ("startingTimestamp", "--from"),
-        ("endingOffsets", "--to"),
-        ("nameServer", "--name-server"),
-        ("mode", "--mode"),
-        ("bad_rows", "--bad-rows"),
-        ("something", "something"),
+        (ConfigError("mode", "x", "expected y"), ExitCode.USAGE),
+        (MISSING, ExitCode.USAGE),
+        (AnalysisException(OF_SPARK), ExitCode.FAILED),
     ],
 )
-def test_an_invalid_setting_is_reported_with_its_option(setting: str, option: str) -> None:
-    error = ConfigError(setting, "x", "expected y")
-
-    assert format_error(error) == f"{option} 'x': expected y"
-    assert exit_code(error) is ExitCode.USAGE
+def test_what_the_caller_gave_wrongly_has_an_exit_code_of_its_own(
+    error: Exception, code: ExitCode
+) -> None:
+    assert exit_code(error) is code
 
 
 def test_the_options_named_in_errors_exist() -> None:
@@ -50,6 +48,77 @@ def test_the_options_named_in_errors_exist() -> None:
     named = {name for text in OPTIONS.values() for name in re.findall(r"--[\w-]+", text)}
 
     assert named <= known
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        *[
+            (ConfigError(setting, "x", "expected y"), f"{option} 'x': expected y")
+            for setting, option in (
+                ("startingTimestamp", "--from"),
+                ("endingOffsets", "--to"),
+                ("nameServer", "--name-server"),
+                ("mode", "--mode"),
+                ("bad_rows", "--bad-rows"),
+                ("something", "something"),
+            )
+        ],
+        (MISSING, "pipelines need pyspark: install rocketmq-aio with its extra [spark]"),
+        (RuntimeError(), "RuntimeError"),
+        (
+            TopicGoneError("orders"),
+            "topic 'orders' is unknown to every name server (TOPICS): create it, or "
+            "give --allow-loss to skip it",
+        ),
+        (AnalysisException(OF_LOSS), "gone: give --allow-loss to skip it"),
+        (AnalysisException(OF_SPARK), "orders/broker-a/0: offset 5 is gone"),
+        (
+            AnalysisException("[USER_RAISED_EXCEPTION] no text: use base64 SQLSTATE: P0001"),
+            "no text: use base64",
+        ),
+        (
+            AnalysisException(
+                '[PATH_ALREADY_EXISTS] Path file:/data/a already exists. Set mode as "overwrite" '
+                "to overwrite the existing path. SQLSTATE: 42K04"
+            ),
+            "--path file:/data/a: it already exists: give --mode append or overwrite, or another "
+            "--path",
+        ),
+        (
+            AnalysisException(
+                "[TABLE_OR_VIEW_ALREADY_EXISTS] Cannot create table or view `a`.`b` because it "
+                "already exists.\nChoose a different name SQLSTATE: 42P07"
+            ),
+            "--table `a`.`b`: it already exists: give --mode append or overwrite, or another "
+            "--table",
+        ),
+        (
+            AnalysisException(
+                "[PATH_NOT_FOUND] Path does not exist: file:/data/no.csv. SQLSTATE: 42K03"
+            ),
+            "PATH file:/data/no.csv: there is no such file or folder",
+        ),
+        (
+            AnalysisException(
+                "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure the "
+                "provider name is correct SQLSTATE: 42K02"
+            ),
+            "--format delta: Spark knows no such format: check the name, or add its jar with "
+            "--packages",
+        ),
+        (
+            AnalysisException(
+                "[UNABLE_TO_INFER_SCHEMA] Unable to infer schema for Parquet. It must be "
+                "specified manually. SQLSTATE: 42KD9"
+            ),
+            "PATH: no Parquet file is there, or it is empty: check PATH and --format, or give "
+            "--schema",
+        ),
+    ],
+)
+def test_an_error_is_one_sentence_in_words_of_the_command(error: Exception, said: str) -> None:
+    assert format_error(error) == said
 
 
 @pytest.mark.parametrize(
@@ -108,71 +177,6 @@ def test_a_failed_stream_has_the_message_and_the_cause_of_its_error() -> None:
     )
 
 
-def test_an_error_wrapped_by_spark_is_unwrapped() -> None:
-    error = AnalysisException(OF_SPARK)
-
-    assert format_error(error) == "orders/broker-a/0: offset 5 is gone"
-    assert exit_code(error) is ExitCode.FAILED
-
-
-def test_an_unknown_topic_is_reported_with_its_argument() -> None:
-    assert format_error(TopicGoneError("orders")) == (
-        "topic 'orders' is unknown to every name server (TOPICS): create it, or "
-        "give --allow-loss to skip it"
-    )
-
-
-@pytest.mark.parametrize("error", [TopicGoneError("orders"), AnalysisException(OF_LOSS)])
-def test_a_solution_is_an_option_of_the_command(error: Exception) -> None:
-    text = format_error(error)
-
-    assert "failOnDataLoss" not in text
-    assert "give --allow-loss to skip it" in text
-
-
-def test_an_error_raised_in_a_job_is_reported_without_spark_text() -> None:
-    error = AnalysisException("[USER_RAISED_EXCEPTION] no text: use base64 SQLSTATE: P0001")
-
-    assert format_error(error) == "no text: use base64"
-
-
-@pytest.mark.parametrize(
-    ("message", "expected"),
-    [
-        (
-            '[PATH_ALREADY_EXISTS] Path file:/data/a already exists. Set mode as "overwrite" to '
-            "overwrite the existing path. SQLSTATE: 42K04",
-            "--path file:/data/a: it already exists: give --mode append or overwrite, or another "
-            "--path",
-        ),
-        (
-            "[TABLE_OR_VIEW_ALREADY_EXISTS] Cannot create table or view `a`.`b` because it already "
-            "exists.\nChoose a different name SQLSTATE: 42P07",
-            "--table `a`.`b`: it already exists: give --mode append or overwrite, or another "
-            "--table",
-        ),
-        (
-            "[PATH_NOT_FOUND] Path does not exist: file:/data/no.csv. SQLSTATE: 42K03",
-            "PATH file:/data/no.csv: there is no such file or folder",
-        ),
-        (
-            "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure the provider "
-            "name is correct SQLSTATE: 42K02",
-            "--format delta: Spark knows no such format: check the name, or add its jar with "
-            "--packages",
-        ),
-        (
-            "[UNABLE_TO_INFER_SCHEMA] Unable to infer schema for Parquet. It must be specified "
-            "manually. SQLSTATE: 42KD9",
-            "PATH: no Parquet file is there, or it is empty: check PATH and --format, or give "
-            "--schema",
-        ),
-    ],
-)
-def test_spark_conditions_are_reported_with_options(message: str, expected: str) -> None:
-    assert format_error(AnalysisException(message)) == expected
-
-
 def test_network_and_auth_errors_have_a_hint() -> None:
     assert format_error(AuthError(16, "no", "a:1")).endswith(
         "check --credentials-file, or ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY"
@@ -185,16 +189,3 @@ def test_secrets_are_masked() -> None:
 
     assert "planted" not in text
     assert "secretKey=***" in text
-
-
-def test_a_missing_package_is_reported_with_its_extra() -> None:
-    error = ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
-
-    assert (
-        format_error(error) == "pipelines need pyspark: install rocketmq-aio with its extra [spark]"
-    )
-    assert exit_code(error) is ExitCode.USAGE
-
-
-def test_an_error_without_message_is_reported_by_its_type() -> None:
-    assert format_error(RuntimeError()) == "RuntimeError"

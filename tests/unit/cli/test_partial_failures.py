@@ -7,7 +7,7 @@ import json
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,10 +38,17 @@ from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.testing import Account
-from tests.unit.cli.test_rmq import Rmq, cluster, rmq, start
+from tests.unit.cli.test_rmq import Rmq, Started, cluster, rmq
 
 __all__ = ["cluster", "rmq"]
 SOON = ("--timeout", "2")  # also for requests that are answered
+READ_ALL = ("consume", "orders", "--from", "beginning", "--exit-at-end")
+
+
+@pytest.fixture
+async def admin(cluster: EmbeddedCluster) -> AsyncIterator[AdminClient]:
+    async with AdminClient(namesrv=cluster.namesrv) as admin:
+        yield admin
 
 
 @pytest.mark.parametrize(
@@ -115,6 +122,7 @@ def test_a_search_shows_what_the_other_brokers_found(
         "lag billing",
         "lag billing --topic orders",
         "dlq list",
+        "broker stats",
         "top --count 1",
     ],
 )
@@ -131,9 +139,11 @@ def test_what_the_other_brokers_return_is_shown(
     shown = rmq(*command.split(), *SOON, *(() if is_top else ("-o", "json")), code=1)
     said = shown if is_top else rmq(*command.split(), *SOON, code=1, stderr=True)
 
-    text = {"topic stats orders": "broker-a", "topic config orders": "broker-a"}
-    assert {**text, "group producers shop": "[]"}.get(command, "billing") in shown
+    of_broker = ("topic stats orders", "topic config orders", "broker stats")
+    text = {**dict.fromkeys(of_broker, "broker-a"), "group producers shop": "[]"}
+    assert text.get(command, "billing") in shown
     assert "failed on 1 of 2 servers: broker-b: " in said
+    assert "no such" not in said
 
 
 @pytest.mark.parametrize("command", ["lag {}", "dlq list", "top --count 1"])
@@ -327,16 +337,14 @@ def test_an_interrupted_change_says_that_it_may_be_done_in_part(
     rmq: Rmq, cluster: EmbeddedCluster
 ) -> None:
     cluster.brokers[1].freeze()
-    with start("topic", "delete", "orders", "--yes", "--timeout", "30") as process:
+    with Started("topic", "delete", "orders", "--yes", "--timeout", "30") as process:
         while "orders" in cluster.brokers[0].topics:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
-        said = process.stderr.read().decode()
-        process.wait(timeout=60)
+        said = process.communicate(timeout=60)[1]
 
     assert process.returncode == 130
-    assert said == f"{INTERRUPTED}\nrmq: stopped\n"
+    assert said == f"{INTERRUPTED}\nrmq: stopped\n".encode()
 
 
 @pytest.mark.parametrize("command", [("lag", "--watch"), ("top", "--interval")])
@@ -345,8 +353,7 @@ def test_watching_goes_on_when_servers_fail_for_a_while(
 ) -> None:
     cluster.create_group("billing")
     cluster.brokers[0].state.committed["billing", "orders", 0] = 0
-    with start(*command, "0.2", "--timeout", "1") as process:
-        assert process.stdout is not None
+    with Started(*command, "0.2", "--timeout", "1") as process:
         wait_for_line(process.stdout, b"billing")
         cluster.faults.refuse(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, 1, "busy", times=2)
         for _ in range(4):
@@ -362,16 +369,14 @@ def wait_for_line(lines: IO[bytes], text: bytes) -> None:
 
 
 async def test_rates_leave_out_the_queues_of_a_broker_that_is_gone(
-    cluster: EmbeddedCluster,
+    cluster: EmbeddedCluster, admin: AdminClient
 ) -> None:
     async with Producer("p", namesrv=cluster.namesrv) as producer:
         for _ in range(100):
             await producer.send(Message("orders", b"x"))
-    async with AdminClient(namesrv=cluster.namesrv) as admin:
-        arguments = TopArguments()
-        _, before, _ = await top._screen(admin, arguments, {})
-        cluster.brokers[1].kill()
-        text, _, is_whole = await top._screen(admin, arguments, before)
+    _, before, _ = await top._screen(admin, TopArguments(), {})
+    cluster.brokers[1].kill()
+    text, _, is_whole = await top._screen(admin, TopArguments(), before)
 
     (row,) = [line.split() for line in text.splitlines() if line.startswith("orders")]
     assert row == ["orders", "50", "0.00"]
@@ -425,8 +430,7 @@ def test_a_broker_that_is_listed_only_at_the_end_is_named(
     cluster.name_server.unregister(late)
     at_first_offset(monkeypatch, lambda _: cluster.name_server.register(late))
 
-    begin = ("consume", "orders", "--from", "beginning", "--exit-at-end")
-    said = rmq(*begin, code=1, stderr=True)
+    said = rmq(*READ_ALL, code=1, stderr=True)
 
     assert "broker-b" in said
     assert said.endswith("; done on broker-a\n")
@@ -440,8 +444,7 @@ def test_a_broker_that_one_of_the_name_servers_lacks_is_named(
         other.name_server.register(cluster.brokers[0])
         at = [other.namesrv, cluster.namesrv]
         monkeypatch.setattr(random, "sample", lambda addresses, _: sorted(addresses, key=at.index))
-        begin = ("consume", "orders", "-n", ";".join(at), "--from", "beginning", "--exit-at-end")
-        said = rmq(*begin, code=1, stderr=True)
+        said = rmq(*READ_ALL, "-n", ";".join(at), code=1, stderr=True)
 
     assert "broker-b" in said
 
@@ -540,9 +543,8 @@ def test_a_member_names_a_broker_whose_queues_it_lost(
         await subscribing(self, *given)
 
     monkeypatch.setattr(LitePullConsumer, "subscribe", subscribed)
-    begin = ("consume", "orders", "--from", "beginning", "--exit-at-end", "--group", "billing")
 
-    said = rmq(*begin, *SOON, code=1, stderr=True)
+    said = rmq(*READ_ALL, "--group", "billing", *SOON, code=1, stderr=True)
 
     assert "broker-b" in said
 
@@ -556,30 +558,25 @@ def test_a_replica_that_lags_behind_does_not_end_a_queue(
         nothing = Response(ResponseCode.PULL_NOT_FOUND, end)
         cluster.faults.handle(RequestCode.PULL_MESSAGE, nothing, broker=broker)
 
-    begin = ("consume", "orders", "--from", "beginning", "--exit-at-end", "--bodies")
-    assert len(rmq(*begin).split()) == 40
+    assert len(rmq(*READ_ALL, "--bodies").split()) == 40
 
 
 # --- administration in several steps --------------------------------------------------------------
 
 
-async def test_groups_are_restored_although_topics_failed() -> None:
-    async with EmbeddedCluster(2, topics={"orders": 2}) as cluster:
-        cluster.create_group("billing")
-        async with AdminClient(namesrv=cluster.namesrv) as admin:
-            saved = await admin.metadata.export()
-            await admin.groups.delete("billing")
-            for code in (
-                RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-                RequestCode.GET_ALL_TOPIC_CONFIG,
-            ):
-                cluster.faults.refuse(code, 1, "no space", broker="broker-b", times=None)
-            topics = [replace(each, read_queues=4) for each in saved.topics]
-            with pytest.raises(AdminError) as raised:
-                await admin.metadata.restore(replace(saved, topics=tuple(topics)))
-            groups = await admin.groups.list()
+async def test_groups_are_restored_although_topics_failed(
+    cluster: EmbeddedCluster, admin: AdminClient
+) -> None:
+    cluster.create_group("billing")
+    saved = await admin.metadata.export()
+    await admin.groups.delete("billing")
+    for code in (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.GET_ALL_TOPIC_CONFIG):
+        cluster.faults.refuse(code, 1, "no space", broker="broker-b", times=None)
+    topics = tuple(replace(each, read_queues=4) for each in saved.topics)
+    with pytest.raises(AdminError) as raised:
+        await admin.metadata.restore(replace(saved, topics=topics))
 
-    assert groups == ["billing"]
+    assert await admin.groups.list() == ["billing"]
     assert list(raised.value.failed) == ["topics on broker-b"]
     assert list(raised.value.done) == [
         "topics on broker-a",
@@ -588,42 +585,32 @@ async def test_groups_are_restored_although_topics_failed() -> None:
     ]
 
 
-async def test_a_restore_with_an_invalid_name_changes_nothing() -> None:
-    async with EmbeddedCluster(1, topics={"orders": 2}) as cluster:
-        cluster.create_group("billing")
-        async with AdminClient(namesrv=cluster.namesrv) as admin:
-            saved = await admin.metadata.export()
-            (topic,), (group,) = saved.topics, saved.groups
-            wrong = replace(
-                saved,
-                topics=(replace(topic, topic="new"),),
-                groups=(replace(group, group="not valid"),),
-            )
-            with pytest.raises(ConfigError, match="not valid"):
-                await admin.metadata.restore(wrong)
-            topics = await admin.topics.list()
+async def test_a_restore_with_an_invalid_name_changes_nothing(
+    cluster: EmbeddedCluster, admin: AdminClient
+) -> None:
+    cluster.create_group("billing")
+    saved = await admin.metadata.export()
+    topics = (replace(saved.topics[0], topic="new"),)
+    groups = (replace(saved.groups[0], group="not valid"),)
+    with pytest.raises(ConfigError, match="not valid"):
+        await admin.metadata.restore(replace(saved, topics=topics, groups=groups))
 
-    assert topics == ["orders"]
+    assert await admin.topics.list() == ["orders"]
 
 
 @pytest.mark.parametrize(
     ("setting", "value"), [("perm", "rw"), ("read_queues", -4), ("write_queues", 65537)]
 )
 async def test_a_restore_with_a_setting_that_makes_a_topic_unusable_changes_nothing(
-    setting: str, value: object
+    admin: AdminClient, setting: str, value: object
 ) -> None:
-    async with (
-        EmbeddedCluster(1, topics={"orders": 2}) as cluster,
-        AdminClient(namesrv=cluster.namesrv) as admin,
-    ):
-        saved = await admin.metadata.export()
-        (topic,) = saved.topics
-        topics = (replace(topic, topic="new"), replace(topic, **{setting: value}))
-        with pytest.raises(ConfigError, match=f"{value}.*in topic orders"):
-            await admin.metadata.restore(replace(saved, topics=topics))
-        after = await admin.metadata.export()
+    saved = await admin.metadata.export()
+    topic = saved.topics[0]
+    topics = (replace(topic, topic="new"), replace(topic, **{setting: value}))
+    with pytest.raises(ConfigError, match=f"{value}.*in topic orders"):
+        await admin.metadata.restore(replace(saved, topics=topics))
 
-    assert after == saved
+    assert await admin.metadata.export() == saved
 
 
 @pytest.mark.parametrize(
@@ -634,30 +621,22 @@ async def test_a_restore_with_a_setting_that_makes_a_topic_unusable_changes_noth
     ],
 )
 async def test_a_restore_to_brokers_that_do_not_fit_changes_nothing(
-    brokers: dict[str, str], fault: str
+    admin: AdminClient, brokers: dict[str, str], fault: str
 ) -> None:
-    async with EmbeddedCluster(2) as cluster, AdminClient(namesrv=cluster.namesrv) as admin:
-        await admin.topics.create("orders", queues=2, brokers=["broker-a"])
-        await admin.topics.create("orders", queues=3, brokers=["broker-b"])
-        saved = await admin.metadata.export()
-        with pytest.raises(ConfigError, match=fault):
-            await admin.metadata.restore(saved, brokers=brokers)
-        after = await admin.metadata.export()
+    await admin.topics.update("orders", queues=3, brokers=["broker-b"])
+    saved = await admin.metadata.export()
+    with pytest.raises(ConfigError, match=fault):
+        await admin.metadata.restore(saved, brokers=brokers)
 
-    assert after == saved
+    assert await admin.metadata.export() == saved
 
 
-async def test_a_topic_without_permissions_is_restored() -> None:
-    async with (
-        EmbeddedCluster(1, topics={"orders": 2}) as cluster,
-        AdminClient(namesrv=cluster.namesrv) as admin,
-    ):
-        saved = await admin.metadata.export()
-        (topic,) = saved.topics
-        closed = replace(saved, topics=(replace(topic, perm=""),))
-        await admin.metadata.restore(closed)
+async def test_a_topic_without_permissions_is_restored(admin: AdminClient) -> None:
+    saved = await admin.metadata.export()
+    closed = replace(saved, topics=tuple(replace(each, perm="") for each in saved.topics))
+    await admin.metadata.restore(closed)
 
-        assert await admin.metadata.export() == closed
+    assert await admin.metadata.export() == closed
 
 
 async def test_the_order_configuration_is_restored_on_new_brokers() -> None:

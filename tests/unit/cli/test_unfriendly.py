@@ -23,7 +23,7 @@ from rocketmq_aio.cli.top import _chosen
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
-from tests.unit.cli.test_rmq import Rmq, cluster, rmq, start
+from tests.unit.cli.test_rmq import Rmq, Started, cluster, rmq
 
 __all__ = ["cluster", "rmq"]
 ALL = ("consume", "orders", "--from", "beginning", "--exit-at-end", "-o", "json")
@@ -106,6 +106,23 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_sent(
         ("broker switch-timer-engine POP --yes", "ENGINE 'POP': expected one of"),
         ("metadata restore {} --brokers a --yes", "--brokers 'a': expected NAME=VALUE"),
         ("metadata restore {} --brokers a= --yes", "--brokers 'a=': expected OLD=NEW"),
+        ("broker consume-queue nope/broker-a/0 0", "QUEUE 'nope': there is no such topic"),
+        ("lite parent nope", "TOPIC 'nope': there is no such topic"),
+        ("lite topic nope one", "PARENT 'nope': there is no such topic"),
+        ("lite group orders g --count 0", "--count '0': expected"),
+        ("lite client orders g c --count 0", "--count '0': expected"),
+        ("user copy nope --targets broker-b --yes", "SOURCE 'nope': the name server knows"),
+        ("acl copy-policies nope --targets broker-b --yes", "SOURCE 'nope': the name server knows"),
+        ("broker remove localhost:99999 c b 0 --yes", "the port must be a number"),
+        ("broker update-config deleteWhen=04 deleteWhen=05 --yes", "deleteWhen is given twice"),
+        ("broker update-config deletWhen=04 --yes", "did you mean deleteWhen? (the command config"),
+        ("broker config --brokers=", "expected a list of non-empty strings\n"),
+        ("broker config --namesrv=", "--namesrv '': is empty"),
+        ("broker config --access-key=", "--access-key '': is empty"),
+        ("produce orders --property KEYS=1", "--property 'KEYS': belongs to the system"),
+        ("cluster list --cluster x", "--cluster 'x': the name server knows ["),
+        ("topic list --cluster x", "--cluster 'x': the name server knows ["),
+        ("namesrv wipe-write-permission x --yes", "BROKER 'x': the name server knows ["),
     ],
 )
 def test_a_wrong_option_is_named_as_the_command_names_it(
@@ -116,7 +133,8 @@ def test_a_wrong_option_is_named_as_the_command_names_it(
 
     said = rmq(*command.format(file).split(), code=2, stderr=True)
 
-    assert said.startswith(f"rmq: {error}")
+    assert said.startswith("rmq: ")
+    assert error in said
     assert said.count("\n") == 1
 
 
@@ -213,35 +231,24 @@ def test_a_file_that_is_one_body_keeps_every_byte(rmq: Rmq, tmp_path: Path) -> N
     assert bodies(rmq) == ["a\r\nb\n\n"]
 
 
-def test_a_property_of_the_system_is_refused(rmq: Rmq, tmp_path: Path) -> None:
-    error = rmq("produce", "orders", "--property", "KEYS=1", code=2, stderr=True)
-
-    assert error.startswith("rmq: --property 'KEYS': belongs to the system")
-
-
 # --- streams --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("topic", "--help"), ("completion", "bash")])
-def test_a_reader_of_a_help_that_has_enough_ends_it_with_0(arguments: tuple[str, ...]) -> None:
-    with start(*arguments) as process:
-        assert process.stdout is not None
+@pytest.mark.parametrize("command", ["--help", "topic --help", "completion bash", "topic list"])
+def test_a_reader_that_has_enough_ends_the_command_with_0(
+    cluster: EmbeddedCluster, command: str
+) -> None:
+    with Started(*command.split()) as process:
         process.stdout.close()
-        error = process.stderr.read() if process.stderr is not None else b""
-        process.wait(timeout=60)
+        error = process.communicate(timeout=60)[1]
 
     assert (process.returncode, error) == (0, b"")
 
 
 def test_produce_sends_all_lines_when_nobody_reads_its_output(rmq: Rmq) -> None:
-    with start("produce", "orders", "--verbose") as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
+    with Started("produce", "orders", "--verbose") as process:
         process.stdout.close()
-        process.stdin.write(b"1\n" * 1000)
-        process.stdin.close()
-        error = process.stderr.read() if process.stderr is not None else b""
-        process.wait(timeout=60)
+        error = process.communicate(b"1\n" * 1000, timeout=60)[1]
 
     assert (process.returncode, error) == (0, b"1000 messages sent to orders\n")
     assert len(bodies(rmq)) == 1000
@@ -310,17 +317,18 @@ def test_an_interrupt_during_imports_ends_without_a_traceback(
     assert capfd.readouterr().err == "rmq: stopped\n"
 
 
-def test_a_signal_before_any_input_leaves_no_warning(cluster: EmbeddedCluster) -> None:
-    with start("produce", "orders", "--verbose") as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_produce_while_it_waits_for_input(
+    cluster: EmbeddedCluster, number: int
+) -> None:
+    with Started("produce", "orders", "--verbose") as process:
         process.stdin.write(b"one\n")
         process.stdin.flush()
-        process.stdout.readline()
-        process.send_signal(signal.SIGTERM)
+        assert json.loads(process.stdout.readline())["status"] == "SEND_OK"
+        process.send_signal(number)
         error = process.communicate(timeout=60)[1]  # closes standard input
 
-    assert error == b"1 messages sent to orders\nrmq: stopped\n"
+    assert (process.returncode, error) == (130, b"1 messages sent to orders\nrmq: stopped\n")
 
 
 # --- terminals ------------------------------------------------------------------------------------
