@@ -145,8 +145,10 @@ class MQClientInstance:
         if self._loop is not asyncio.get_running_loop():
             raise other_loop_error("the client", self._loop, "close it there")
         self.remoting.close()
+        closed = ClosedError("the client that it shares was closed")
+        self.replies.close(closed)
         if self.failure is None:
-            self._fail_consumers(ClosedError("the client that it shares was closed"))
+            self._fail_consumers(closed)
         await self.tasks.close()
 
     def _fail_consumers(self, cause: BaseException) -> None:
@@ -397,6 +399,7 @@ class MQClientInstance:
     def _fail(self, cause: BaseException) -> None:
         self.failure = cause
         self.remoting.close()
+        self.replies.close(NotRunningError(f"the client failed: {cause!r}"))
         for client in self._clients():
             client.on_failed(cause)
 

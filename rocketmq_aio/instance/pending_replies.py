@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from time import monotonic
 from typing import Final
 
@@ -62,6 +63,12 @@ class PendingReplies:
         reply, _ = self._pending.pop(correlation_id, (None, 0))
         if reply is not None and not reply.done():
             reply.set_exception(error)
+
+    def close(self, error: Exception) -> None:
+        """Make the requests of all replies raise *error*."""
+        for reply, _ in self._pending.values():
+            if not reply.done():
+                reply.set_exception(copy(error))  # a copy: raising changes an error
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         now = monotonic()

@@ -356,6 +356,20 @@ async def test_reply_rejects_messages_that_are_not_requests(env: ProducerEnv) ->
             await call()
 
 
+async def test_closing_a_shared_client_fails_pending_requests() -> None:
+    async with open_producer() as env:
+        asking = [asyncio.create_task(env.producer.request(request_of(b"x"), 30)) for _ in range(2)]
+        await asked(env, 2)
+        await until(
+            lambda: env.producer.client.remoting._connections[env.broker.address].in_flight == 0
+        )
+        await env.producer.client.close()
+
+        for waiting in asking:
+            with pytest.raises(ClosedError):
+                await asyncio.wait_for(waiting, 15)
+
+
 async def test_a_reply_to_a_closed_requester_fails() -> None:
     async with open_producer() as env, responder(env) as answers:
         asking = asyncio.create_task(env.producer.request(ORDER, 30))
