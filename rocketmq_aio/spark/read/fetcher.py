@@ -20,10 +20,10 @@ from rocketmq_aio.spark.read.data_loss import Extent
 from rocketmq_aio.spark.read.retrying_puller import (
     FIRST_SEGMENT,
     MAX_SEGMENT,
-    Brokers,
+    IsGone,
+    QueueGoneError,
     RangeCursor,
     RetryingPuller,
-    TopicDeletedError,
     cursor_of,
     is_cut,
     is_filtered,
@@ -82,9 +82,9 @@ class Fetcher:
     """
 
     def __init__(
-        self, pulls: RawPulls, ranges: Sequence[Range], options: ReadOptions, registered: Brokers
+        self, pulls: RawPulls, ranges: Sequence[Range], options: ReadOptions, is_gone: IsGone
     ) -> None:
-        self._pulls = RetryingPuller(pulls, options, registered)
+        self._pulls = RetryingPuller(pulls, options, is_gone)
         self._options = options
         self._cursors = [cursor_of(each, options) for each in ranges if each.size > 0]
         self._current = 0
@@ -223,7 +223,7 @@ class Fetcher:
         count = min(self._options.pull_batch_size, segment.end - at)
         try:
             response = await self._pulls.pull(segment.cursor, at, count)
-        except TopicDeletedError:
+        except QueueGoneError:
             end = segment.cursor.wanted.end
             return self._skip(segment, at, end, lost=end, extent=Extent(0, 0), was_cut=True)
         return self._add_response(segment, at, count, response)

@@ -13,6 +13,7 @@ import anyio
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.result import PullResult, PullStatus
 from rocketmq_aio.errors import (
+    BrokerError,
     BusyError,
     ConnectionLostError,
     NameServerUnavailableError,
@@ -36,7 +37,7 @@ from rocketmq_aio.protocol.requests.admin import (
     TopicList,
 )
 from rocketmq_aio.protocol.requests.groups import GetRouteInfo
-from rocketmq_aio.protocol.static_topics import LOGICAL_PREFIX
+from rocketmq_aio.protocol.static_topics import LOGICAL_PREFIX, is_logical
 from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.options.source_options import ReadOptions
@@ -358,6 +359,24 @@ async def registered_brokers(instance: MQClientInstance) -> set[str]:
         return {name for each in await _cluster_infos(instance) for name in each.broker_addr_table}
     except RocketMQError:
         return set()
+
+
+async def is_gone(
+    instance: MQClientInstance, queue: MessageQueue, cause: RocketMQError | None
+) -> bool:
+    """Whether pulls fail by *cause* because *queue* or its topic was deleted.
+
+    The routes of an unavailable broker disappear, too: its broker must be registered.
+    """
+    if isinstance(cause, RouteNotFoundError):
+        return queue.broker_name in await registered_brokers(instance)
+    if not isinstance(cause, BrokerError) or is_logical(queue):
+        return False
+    try:
+        route = await instance.routes.fetch_merged(queue.topic)
+    except RocketMQError:
+        return False
+    return queue.broker_name in route.brokers and queue not in route.subscribe_queues
 
 
 async def _cluster_infos(instance: MQClientInstance) -> list[ClusterInfoBody]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,6 @@ from rocketmq_aio.errors import (
     NotSupportedError,
     PermissionDeniedError,
     RocketMQError,
-    RouteNotFoundError,
     SubscriptionError,
 )
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
@@ -43,7 +42,7 @@ FATAL: Final = (
 )
 NO_GROUP: Final = "; the group (option group) must exist where brokers do not create groups"
 
-Brokers = Callable[[], Awaitable[Collection[str]]]  # names of the registered brokers
+IsGone = Callable[[MessageQueue, RocketMQError | None], Awaitable[bool]]  # see `is_gone`
 
 
 class ReadError(RocketMQError):
@@ -58,8 +57,8 @@ class ReadError(RocketMQError):
         self.offset = offset
 
 
-class TopicDeletedError(ReadError):
-    """No name server knows the topic, and its broker is registered."""
+class QueueGoneError(ReadError):
+    """The topic was deleted, or has fewer queues now, and its broker is registered."""
 
 
 @dataclass(eq=False)
@@ -90,16 +89,16 @@ class RangeCursor:
 class RetryingPuller:
     """Pulls and retries errors that may be temporary."""
 
-    def __init__(self, pulls: RawPulls, options: ReadOptions, registered: Brokers) -> None:
+    def __init__(self, pulls: RawPulls, options: ReadOptions, is_gone: IsGone) -> None:
         self._pulls = pulls
         self._options = options
-        self._registered = registered
+        self._is_gone = is_gone
 
     async def pull(self, cursor: RangeCursor, at: int, count: int) -> RawPull:
         """Return a response that makes progress from *at*.
 
         :raises ReadError: the queue made no progress for ``pullTimeoutMs``
-        :raises TopicDeletedError: likewise, because the topic was deleted
+        :raises QueueGoneError: likewise, because the queue does not exist any more
         """
         loop = asyncio.get_running_loop()
         started, backoff = loop.time(), Backoff(FIRST_PAUSE, LONGEST_PAUSE)
@@ -126,11 +125,7 @@ class RetryingPuller:
                 reason, cause = str(error), error
             if loop.time() - max(started, cursor.progressed) > seconds:
                 limit = f"no progress for pullTimeoutMs={self._options.pull_timeout_ms}"
-                # The routes of an unavailable broker disappear, too.
-                is_gone = isinstance(cause, RouteNotFoundError) and (
-                    cursor.wanted.broker in await self._registered()
-                )
-                kind = TopicDeletedError if is_gone else ReadError
+                kind = QueueGoneError if await self._is_gone(cursor.queue, cause) else ReadError
                 raise kind(cursor.wanted, at, f"{limit}: {reason}") from cause
             if not suggested:
                 await anyio.sleep(backoff.next_pause())

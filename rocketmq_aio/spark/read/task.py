@@ -14,7 +14,7 @@ from rocketmq_aio.spark.offsets import Queue, Range
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import DataLossError, Extent, loss_values, warn
 from rocketmq_aio.spark.read.fetcher import FetchedMessages, Fetcher, FetchResult, MissingOffsets
-from rocketmq_aio.spark.read.metadata import registered_brokers
+from rocketmq_aio.spark.read.metadata import is_gone
 from rocketmq_aio.spark.read.retrying_puller import ReadError, is_filtered, subscription_of
 from rocketmq_aio.spark.runtime import Runtime
 
@@ -26,8 +26,8 @@ class ReadTask:
         self._options = options
         self._runtime = Runtime.get(options.connection)
         self._pulls = self._runtime.pulls()
-        registered = partial(registered_brokers, self._runtime.instance)
-        self._fetcher = Fetcher(self._pulls, ranges, options, registered)
+        queue_is_gone = partial(is_gone, self._runtime.instance)
+        self._fetcher = Fetcher(self._pulls, ranges, options, queue_is_gone)
         self._losses = LossLog(fail=options.fail_on_data_loss)
         self._wanted = {each.topic: subscription_of(each.topic, options) for each in ranges}
         self._queue = MessageQueue("", "", 0)  # of the previous result

@@ -84,10 +84,10 @@ class Instant:
 def instant_fetcher(pulls: Instant, wanted: Range) -> Fetcher:
     options = ReadOptions(connection=Connection(name_server="127.0.0.1:1"), subscribe=(TOPIC,))
 
-    async def registered() -> set[str]:
-        return set()
+    async def is_gone(*_: object) -> bool:
+        return False
 
-    return Fetcher(pulls, [wanted], options, registered)  # type: ignore[arg-type]
+    return Fetcher(pulls, [wanted], options, is_gone)  # type: ignore[arg-type]
 
 
 # --- order and concurrency ------------------------------------------------------------------------
@@ -385,6 +385,30 @@ def test_a_deleted_topic_fails_the_task_or_ends_its_range(
     caplog.set_level(logging.WARNING)
     assert here.offsets(0, 10, pull_timeout_ms=500, fail_on_data_loss=False) == []
     assert len(losses(caplog)) == 1
+
+
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
+def test_a_removed_queue_fails_the_task_or_ends_its_range(
+    version: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with reading(version) as here:
+        del here.broker.topics[TOPIC]
+        here.cluster.create_topic(TOPIC, 1)
+        here.put("new")
+        removed = within(0, 10, queue_id=1)
+        with pytest.raises(DataLossError, match="queue 1: wanted offset 0"):
+            here.read(removed, pull_timeout_ms=500)
+        caplog.set_level(logging.WARNING)
+        read = here.read(removed, within(0, 1), pull_timeout_ms=500, fail_on_data_loss=False)
+        assert read == [(0, 0, b"new")]
+        assert len(losses(caplog)) == 1
+
+
+def test_a_queue_is_not_skipped_while_the_route_names_it(here: Reading) -> None:
+    here.put_numbers(10)
+    here.on(Response(ResponseCode.SYSTEM_ERROR, remark="no"), None)
+    with pytest.raises(ReadError, match=r"no progress for pullTimeoutMs=500.*no"):
+        here.offsets(0, 10, pull_timeout_ms=500, fail_on_data_loss=False)
 
 
 @pytest.mark.parametrize("others", [(), ("broker-b",)])
