@@ -37,6 +37,7 @@ KAFKA: Final = {  # replacements for options of Spark's Kafka source
 # As tags such a filter matches nothing, and the read would be empty.
 SQL: Final = re.compile(r"[=<>']|\bis\s+(not\s+)?null\b|\bbetween\s|\bin\s*\(", re.IGNORECASE)
 NO_MEANING: Final = ", which has no meaning here: leave it out"
+LONGEST_RETRY_PAUSE: Final = 60.0
 TABLE_PREFIX: Final = "option."
 # Spark passes the OPTIONS of a table to no scan or write of a Python data source.
 IN_SQL: Final = (
@@ -136,14 +137,16 @@ class ReadOptions:
     pull_window: int = option(values.count(1, 1024), 32)
     pull_timeout_ms: int = option(values.count(1), 120_000)
     read_from: ReadFrom = option(values.choice(*get_args(ReadFrom)), "master")
-    fetch_num_retries: int = option(values.count(0), 5, name="fetchOffset.numRetries")
+    fetch_num_retries: int = option(values.count(0, 1000), 5, name="fetchOffset.numRetries")
     fetch_retry_interval_ms: int = option(values.count(1), 500, name="fetchOffset.retryIntervalMs")
     later_starts: StreamOffset | None = None
 
     def retry_pauses(self) -> Iterator[float]:
-        """Yield the seconds before each retry of a query for offsets."""
-        for number in range(self.fetch_num_retries):
-            yield self.fetch_retry_interval_ms / 1000 * 2**number
+        """Yield the seconds before each retry of a query for offsets: doubled, up to a minute."""
+        pause = self.fetch_retry_interval_ms / 1000
+        for _ in range(self.fetch_num_retries):
+            yield pause
+            pause = max(pause, min(2 * pause, LONGEST_RETRY_PAUSE))
 
 
 @settings

@@ -33,6 +33,16 @@ def test_limits_of_a_trigger_may_be_any_number_of_offsets() -> None:
     assert "from 1 to 9223372036854775807" in refused({"maxOffsetsPerTrigger": str(2**63)})
 
 
+def test_pauses_between_retries_double_up_to_a_minute() -> None:
+    many = read_options({**BASIC, "fetchOffset.numRetries": "1000"}, streaming=True)
+    pauses = list(many.retry_pauses())
+    slow = read_options({**BASIC, "fetchOffset.retryIntervalMs": "90000"}, streaming=True)
+
+    assert pauses[:8] == [0.5, 1, 2, 4, 8, 16, 32, 60]
+    assert pauses[8:] == [60] * 992
+    assert list(slow.retry_pauses()) == [90] * 5
+
+
 def test_option_names_are_case_insensitive() -> None:
     read = read_options({"NAMESERVER": "a:1, b:2", "Topic": "x, y,x"}, streaming=False)
 
