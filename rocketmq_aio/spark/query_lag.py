@@ -64,8 +64,10 @@ def query_lag(progress: Mapping[str, Any]) -> QueryLag:
     """Return the lag from a progress report (``query.lastProgress``)."""
     queues: Offsets = {}
     for source in progress.get("sources") or ():
-        for queue, behind in _behind(source).items():
-            queues[queue] = max(behind, queues.get(queue, 0))
+        end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
+        if end is not None and latest is not None:
+            for queue, at in latest.end.items():
+                queues[queue] = max(0, at - end.end.get(queue, at), queues.get(queue, 0))
     return QueryLag(
         name=progress.get("name"),
         query_id=str(progress.get("id")),
@@ -122,13 +124,6 @@ def _queries(
         return list(given)
     session: Any = getattr(given, "streams", None)
     return [cast("StreamingQuery", given)] if session is None else list(session.active)
-
-
-def _behind(source: Mapping[str, Any]) -> Offsets:
-    end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
-    if end is None or latest is None:
-        return {}
-    return {queue: max(0, at - end.end.get(queue, at)) for queue, at in latest.end.items()}
 
 
 def _offset(value: object) -> StreamOffset | None:

@@ -11,14 +11,11 @@ import os
 import ssl
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, TypeVarTuple
 from weakref import WeakValueDictionary
-
-import anyio
-from anyio.from_thread import BlockingPortal
 
 from rocketmq_aio.config.client import ClientConfig, Credentials
 from rocketmq_aio.config.producer import ProducerConfig
@@ -44,15 +41,15 @@ THREAD_NAME: Final = "rocketmq-spark"
 class Runtime:
     """The client of one set of connection options; thread-safe."""
 
-    def __init__(self, portal: BlockingPortal, connection: Connection) -> None:
-        self._portal = portal
+    def __init__(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
+        self._loop = loop
         self._group = connection.group
         self._config = client_config(connection)
         self._lock = threading.Lock()
         self._pull_consumer: PullConsumer | None = None
         self._pulls: RawPulls | None = None
         self._producers: list[Producer] = []  # one at most
-        self.instance: MQClientInstance = portal.call(self._start)
+        self.instance: MQClientInstance = self.call(self._start)
         release = weakref.finalize(self, _release, self.instance, self._producers)
         release.atexit = False
 
@@ -66,11 +63,11 @@ class Runtime:
         with _process.lock:
             runtime = _process.used.get(connection)
             if runtime is None or runtime.instance.has_ended:
-                runtime = _process.used[connection] = cls(_process.portal(), connection)
+                runtime = _process.used[connection] = cls(_process.start_loop(), connection)
             _process.keep(connection, runtime)
             return runtime
 
-    def call(self, function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
+    def call(self, function: Callable[[*Args], Coroutine[Any, Any, T]], *args: *Args) -> T:
         """Run an async function on the loop and return its result; an interrupt cancels it."""
         future = self.submit(function, *args)
         try:
@@ -78,9 +75,11 @@ class Runtime:
         finally:
             future.cancel()
 
-    def submit(self, function: Callable[[*Args], Awaitable[T]], *args: *Args) -> Future[T]:
+    def submit(
+        self, function: Callable[[*Args], Coroutine[Any, Any, T]], *args: *Args
+    ) -> Future[T]:
         """Start an async function on the loop; cancelling the future cancels it."""
-        return self._portal.start_task_soon(function, *args)
+        return asyncio.run_coroutine_threadsafe(function(*args), self._loop)
 
     def pull_consumer(self) -> PullConsumer:
         """Return the running pull consumer of the options' group."""
@@ -123,8 +122,7 @@ class _Process:
     lock: threading.Lock = field(default_factory=threading.Lock)
     runtimes: dict[Connection, Runtime] = field(default_factory=dict)  # most recently used last
     used: WeakValueDictionary[Connection, Runtime] = field(default_factory=WeakValueDictionary)
-    closing: set[asyncio.Task[None]] = field(default_factory=set)
-    running: BlockingPortal | None = None
+    closing: set[Future[None]] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop | None = None
 
     def keep(self, connection: Connection, runtime: Runtime) -> None:
@@ -134,10 +132,12 @@ class _Process:
         if len(self.runtimes) > MAX_KEPT:
             del self.runtimes[next(iter(self.runtimes))]
 
-    def portal(self) -> BlockingPortal:
-        if self.running is None:
-            self.running, self.loop = _portal_in_thread()
-        return self.running
+    def start_loop(self) -> asyncio.AbstractEventLoop:
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+            run = self.loop.run_forever
+            threading.Thread(target=run, name=THREAD_NAME, daemon=True).start()
+        return self.loop
 
 
 def _release(instance: MQClientInstance, producers: list[Producer]) -> None:
@@ -153,25 +153,9 @@ def _release(instance: MQClientInstance, producers: list[Producer]) -> None:
             except Exception as error:  # noqa: BLE001 - a background task: the others are closed too
                 logger.warning("client_not_closed", reason=str(error))
 
-    def begin() -> None:
-        task = asyncio.get_running_loop().create_task(close())
-        process.closing.add(task)
-        task.add_done_callback(process.closing.discard)
-
-    process.loop.call_soon_threadsafe(begin)
-
-
-def _portal_in_thread() -> tuple[BlockingPortal, asyncio.AbstractEventLoop]:
-    # Not anyio's start_blocking_portal: interpreter exit would wait for its thread.
-    ready: Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]] = Future()
-
-    async def serve() -> None:
-        async with BlockingPortal() as portal:
-            ready.set_result((portal, asyncio.get_running_loop()))
-            await portal.sleep_until_stopped()
-
-    threading.Thread(target=anyio.run, args=(serve,), name=THREAD_NAME, daemon=True).start()
-    return ready.result()
+    future = asyncio.run_coroutine_threadsafe(close(), process.loop)
+    process.closing.add(future)
+    future.add_done_callback(process.closing.discard)
 
 
 def _reset_after_fork() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache, reduce
+from functools import reduce
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -38,7 +38,8 @@ from rocketmq_aio.spark.arrow.row_schema import BY_LOWER
 MOST_PROPERTIES: Final = MAX_PROPERTIES - PROPERTIES_SPARE
 MAX_SLICE_BYTES: Final = 16 * 1024 * 1024  # of a record batch encoded at once
 NAME_END, PAIR_END = b"\x01", b"\x02"
-TEXTS: Final = frozenset({"shardingKey", "brokerName"})  # unset in a row if empty
+RESERVED_NAMES: Final = pa.array(sorted(RESERVED), pa.string())
+LIGHT_NAMES: Final = pa.array(sorted(LIGHT), pa.string())
 
 
 class EncodedRows(NamedTuple):
@@ -92,17 +93,12 @@ def encode(
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     }
     encoder = _RowEncoder(columns, topic, first_row)
-    bodies = encoder.bodies(most_bytes)
+    bodies, queues = encoder.bodies(most_bytes), encoder.queues()
     ids = id_pieces(id_prefix, first_row, batch.num_rows)
     properties = encoder.properties(ids, encoder.tags(check=check_tags))
-    flags = encoder.numbers("flag")
-    return EncodedRows(
-        encode_entries(bodies, properties, flags),
-        encoder.topics,
-        columns.get("shardingKey"),
-        *encoder.queues(),
-        encoder.unbatched(),
-    )
+    entries = encode_entries(bodies, properties, encoder.numbers("flag"))
+    keys, unbatched = columns.get("shardingKey"), encoder.unbatched()
+    return EncodedRows(entries, encoder.topics, keys, *queues, unbatched)
 
 
 def normalize(column: Column) -> Column:
@@ -206,9 +202,6 @@ class _RowEncoder:
         unbatched = reduce(pc.or_, conditions) if conditions else None
         return unbatched if conditions and pc.any(unbatched).as_py() else None
 
-    def _levels(self) -> Column | None:
-        return self.numbers("delayLevel", least=0, most=MAX_DELAY_LEVEL)
-
     # --- columns ----------------------------------------------------------------------------------
 
     def _topics(self) -> Column:
@@ -247,11 +240,8 @@ class _RowEncoder:
         return keys
 
     def _is_set(self, name: str) -> Column | None:
-        """Return which rows set a column; None if there is no such column or no row sets it."""
-        if name == "delayLevel":
-            levels = self._levels()
-            return None if levels is None else pc.not_equal(levels, 0)
-        column = self._text(name) if name in TEXTS else self._columns.get(name)
+        """Return which rows set a column that was encoded before; None without such a column."""
+        column = self._columns.get(name)
         return None if column is None else column.is_valid()
 
     def _reject_both(self, name: str, other: str) -> None:
@@ -261,10 +251,12 @@ class _RowEncoder:
             self._reject(both, f"it has a {name} and a {other}: set one of them")
 
     def _delay_levels(self) -> Column | None:
-        if (levels := self._levels()) is None:
+        levels = self.numbers("delayLevel", least=0, most=MAX_DELAY_LEVEL)
+        if levels is None:
             return None
+        self._columns["delayLevel"] = levels = pc.if_else(pc.equal(levels, 0), None, levels)
         self._reject_both("delayLevel", "deliverTimestamp")
-        return pc.if_else(pc.equal(levels, 0), None, levels.cast(pa.string()))
+        return levels.cast(pa.string())
 
     def _delivery_times(self) -> Column | None:
         times = self._columns.get("deliverTimestamp")
@@ -294,7 +286,7 @@ class _RowEncoder:
         names, texts = flat.field("key"), flat.field("value")
         parents = pc.list_parent_indices(lists)
         self._reject(
-            pc.is_in(names, value_set=_reserved()),
+            pc.is_in(names, value_set=RESERVED_NAMES),
             lambda at: (
                 f"property name {names[at].as_py()!r} is reserved: keys, tags and others have "
                 "columns of their own; drop the rest with map_filter"
@@ -308,7 +300,7 @@ class _RowEncoder:
             self._reject(light, reason, parents)
         for each in (names, texts):
             self._check_text("properties", each, parents)
-        is_light = pc.is_in(names, value_set=_light())
+        is_light = pc.is_in(names, value_set=LIGHT_NAMES)
         if pc.any(is_light).as_py():
             rows = pa.array(range(len(maps)), parents.type)
             self._light_rows = pc.is_in(rows, value_set=parents.filter(is_light))
@@ -350,16 +342,6 @@ class _RowEncoder:
 
 def _is_blank(texts: Column) -> Column:
     return pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
-
-
-@cache
-def _reserved() -> Column:
-    return pa.array(sorted(RESERVED), pa.string())
-
-
-@cache
-def _light() -> Column:
-    return pa.array(sorted(LIGHT), pa.string())
 
 
 def _property_pieces(name: str, values: Column) -> tuple[Column, ...]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from rocketmq_aio.config.validation import bool_from
 from rocketmq_aio.errors import ConfigError
@@ -18,8 +18,6 @@ from rocketmq_aio.model.values import ExpressionType, MessageSelector
 from rocketmq_aio.protocol.subscription import subscription
 from rocketmq_aio.spark.offsets import EARLIEST, Offsets, Queue, StreamOffset, flattened, items_of
 
-T = TypeVar("T")
-
 UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")
 MAX_COUNT: Final = 2**31 - 1
@@ -28,7 +26,7 @@ ASSIGN_FORM: Final = 'expected {"topic":{"broker-a":[0,1]}}'
 
 def name_servers(option: str, text: str) -> str:
     """Return the addresses joined by ``;``."""
-    _checked(option, check_namesrv, text)
+    _addresses(option, text)
     return text if is_url(text) else ";".join(parse_addresses(text))
 
 
@@ -76,14 +74,26 @@ def duration(option: str, value: str) -> float:
     return int(found[1]) * UNITS[found[2]]
 
 
-def group(option: str, value: str) -> str:
-    """Return a valid group name."""
-    return _checked(option, check_group, value)
+def _checked(check: Callable[[str], object]) -> Callable[[str, str], str]:
+    """Return a parser of texts that pass *check*, whose errors get the name of the option."""
+
+    def read(option: str, value: str) -> str:
+        try:
+            check(value)
+        except ConfigError as error:
+            raise ConfigError(option, value, error.reason) from None
+        return value
+
+    return read
+
+
+group, namespace = _checked(check_group), _checked(check_namespace)
+_topic, _addresses = _checked(check_topic), _checked(check_namesrv)
 
 
 def topic(option: str, value: str) -> str:
     """Return a valid topic name."""
-    return _checked(option, check_topic, value.strip())
+    return _topic(option, value.strip())
 
 
 def topics(option: str, value: str) -> tuple[str, ...]:
@@ -92,20 +102,6 @@ def topics(option: str, value: str) -> tuple[str, ...]:
     if not names:
         raise ConfigError(option, value, "expected topics, separated by commas")
     return tuple(dict.fromkeys(topic(option, name) for name in names))
-
-
-def namespace(option: str, value: str) -> str:
-    """Return a valid namespace."""
-    _checked(option, check_namespace, value)
-    return value
-
-
-def _checked(option: str, check: Callable[[str], T], value: str) -> T:
-    """Return the result of *check*; its errors name *option*."""
-    try:
-        return check(value)
-    except ConfigError as error:
-        raise ConfigError(option, value, error.reason) from None
 
 
 def pattern(option: str, value: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -20,13 +19,12 @@ from rocketmq_aio.model.properties import RETRY_TOPIC
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options import values as values
 from rocketmq_aio.spark.options.source_options import Connection
-from rocketmq_aio.spark.pipelines.progress import StoppedError, watch_jobs
+from rocketmq_aio.spark.pipelines.progress import StoppedError, Watch, watch_jobs
 from rocketmq_aio.spark.pipelines.row_counts import count_problems, count_rows, explain_gaps
 from rocketmq_aio.spark.pipelines.selection import (
     FORMAT,
     Selection,
-    connection_options,
-    merge_options,
+    batch_options,
     plan_ranges,
     read_ranges,
 )
@@ -90,12 +88,9 @@ class DeadLetterSettings:
 
     def origin_options(self, topics: list[str], since: int) -> dict[str, str]:
         """Return the options that read the copies of dead letters stored since a time in ms."""
-        options = {
-            "subscribe": ",".join(topics),
-            "startingTimestamp": str(since - CLOCK_SECONDS * 1000),
-            "failOnDataLoss": str(self.fail_on_data_loss).lower(),
-        }
-        return merge_options(connection_options(self.connection), options)
+        start, fail = str(since - CLOCK_SECONDS * 1000), self.fail_on_data_loss
+        selection = Selection(topics=tuple(topics), start=start, fail_on_data_loss=fail)
+        return batch_options(self.connection, selection)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,11 +154,10 @@ def dead_letters(
 
 def plan_dead_letters(settings: DeadLetterSettings) -> list[Range]:
     """Return the ranges of dead letters; none if the group never had any, and so has no topic."""
-    selection = settings.selection
-    if has_route(settings.connection, settings.topic):
-        return plan_ranges(settings.connection, selection)
-    try:  # without retries, which would only delay the answer
-        return plan_ranges(settings.connection, replace(selection, options=NO_RETRIES))
+    # Retries would only delay the answer.
+    options = {} if has_route(settings.connection, settings.topic) else NO_RETRIES
+    try:
+        return plan_ranges(settings.connection, replace(settings.selection, options=options))
     except TopicGoneError:
         return []
 
@@ -205,14 +199,17 @@ class _Job:
     rows: DataFrame
     settings: DeadLetterSettings
     ranges: list[Range]
-    watch: Callable[[str], AbstractContextManager[None]]
+    watch: Watch
 
     def run(self, *, dry_run: bool) -> DeadLetterSummary:
         settings, target = self.settings, self.settings.target
         name = None if target is None else target.name
         summary = DeadLetterSummary(dry_run=dry_run, group=settings.group, target=name)
         try:
-            summary = replace(summary, tags=self.count_tags())
+            with self.watch("reading"):
+                groups = self.rows.groupBy(ORIGIN, "tags").count().orderBy(ORIGIN, "tags")
+                tags = [TagCount(topic=t, tag=tag, letters=n) for t, tag, n in groups.collect()]
+            summary = replace(summary, tags=tuple(tags))
             with self.watch("counting"):
                 counts = count_rows(self.rows, self.ranges)
             counts = explain_gaps(settings.connection, counts)
@@ -228,12 +225,6 @@ class _Job:
             problems = (*summary.problems, f"{error}{done}")
             return replace(summary, interrupted=True, problems=problems)
         return summary
-
-    def count_tags(self) -> tuple[TagCount, ...]:
-        groups = self.rows.groupBy(ORIGIN, "tags").count().orderBy(ORIGIN, "tags")
-        with self.watch("reading"):
-            rows = groups.collect()
-        return tuple(TagCount(topic=row[0], tag=row[1], letters=row[2]) for row in rows)
 
     def resend(self, summary: DeadLetterSummary) -> DeadLetterSummary:
         """Return *summary* with the numbers of dead letters resent now and before."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -15,7 +16,7 @@ from rocketmq_aio.spark.arrow.columns import COLUMNS
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.formats import check_columns
-from rocketmq_aio.spark.pipelines.progress import StoppedError, watch_jobs
+from rocketmq_aio.spark.pipelines.progress import StoppedError, Watch, watch_jobs
 from rocketmq_aio.spark.pipelines.row_counts import count_problems, count_rows, explain_gaps
 from rocketmq_aio.spark.pipelines.selection import Selection, plan_ranges, read_ranges
 from rocketmq_aio.spark.pipelines.summary import QueueCount, Report, Summary, no_report
@@ -84,10 +85,11 @@ def export(
     began = time.monotonic()
     filtered = settings.selection.filtered
     ranges = plan_ranges(settings.connection, settings.selection)
-    counts, stopped = [QueueCount.of(each) for each in ranges], []
+    counts, stopped = [*map(QueueCount.of, ranges)], []
     if not dry_run and any(each.size for each in ranges):
+        watch = partial(watch_jobs, spark, report=report, stop=stop)
         try:
-            counts = _write_and_count(spark, settings, ranges, report, stop)
+            counts = _write_and_count(spark, settings, ranges, watch)
         except StoppedError as error:
             stopped = [f"{error}: {_STOPPED_IN[error.step]}"]
     return ExportSummary(
@@ -108,20 +110,16 @@ _STOPPED_IN: Final = {
 
 
 def _write_and_count(
-    spark: SparkSession,
-    settings: ExportSettings,
-    ranges: list[Range],
-    report: Report,
-    stop: Callable[[], bool],
+    spark: SparkSession, settings: ExportSettings, ranges: list[Range], watch: Watch
 ) -> list[QueueCount]:
     messages = read_ranges(spark, settings.connection, settings.selection, ranges)
     if settings.columns:
         kept = dict.fromkeys([*COORDINATES, "storeTimestamp", *settings.columns])
         messages = messages.select(*kept)
     rows = prepare_rows(messages, settings.target)
-    with watch_jobs(spark, "writing", report, stop):
+    with watch("writing"):
         write_rows(rows, settings.target)
-    with watch_jobs(spark, "counting", report, stop):
+    with watch("counting"):
         counts = count_rows(read_back(spark, settings.target, rows.schema), ranges)
     if settings.selection.filtered:
         return [replace(each, gaps=()) for each in counts]

@@ -110,7 +110,7 @@ def lag(settings: LagSettings) -> LagSummary:
     """
     began = time.monotonic()
     runtime = Runtime.get(settings.connection)
-    lags = runtime.call(_lags, runtime, runtime.pull_consumer(), settings.topics)
+    lags = runtime.call(lags_of, runtime.instance, runtime.pull_consumer(), settings.topics)
     started = any(each.committed for each in lags)  # brokers before 5.0 return 0 for unknown groups
     return LagSummary(
         group=settings.connection.group,
@@ -130,23 +130,16 @@ async def _has_members(instance: MQClientInstance, settings: LagSettings) -> boo
     return False
 
 
-async def _lags(
-    runtime: Runtime, consumer: PullConsumer, topics: tuple[str, ...]
-) -> list[QueueLag]:
-    # A pull as the group itself would consume a reset meant for its members (5.x).
-    async with PullConsumer(TOOLS, client=runtime.instance) as reader:
-        return await lags_of(consumer, reader, topics)
-
-
 async def lags_of(
-    consumer: PullConsumer, reader: PullConsumer, topics: tuple[str, ...]
+    instance: MQClientInstance, consumer: PullConsumer, topics: tuple[str, ...]
 ) -> list[QueueLag]:
-    """Return the lags of *consumer*'s group by queue; *reader* pulls the next messages."""
+    """Return the lags of *consumer*'s group by queue."""
     queues = [queue for topic in topics for queue in await consumer.message_queues(topic)]
-    found = await gather_limited(partial(_lag, consumer, reader), queues, CONCURRENT_QUEUES)
-    return sorted(
-        found.complete().values(), key=lambda each: (each.topic, each.broker, each.queue_id)
-    )
+    # A pull as the group itself would consume a reset meant for its members (5.x).
+    async with PullConsumer(TOOLS, client=instance) as reader:
+        lag_of = partial(_lag, consumer, reader)
+        found = await gather_limited(lag_of, sorted(queues), CONCURRENT_QUEUES)
+    return list(found.complete().values())
 
 
 async def _lag(consumer: PullConsumer, reader: PullConsumer, queue: MessageQueue) -> QueueLag:

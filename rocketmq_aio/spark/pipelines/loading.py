@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
@@ -14,6 +15,7 @@ from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.properties import SHARDING_KEY
+from rocketmq_aio.spark.arrow import row_schema
 from rocketmq_aio.spark.options import values as values
 from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.formats import (
@@ -22,7 +24,7 @@ from rocketmq_aio.spark.pipelines.formats import (
     check_columns,
     check_format,
 )
-from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS, StoppedError, watch_jobs
+from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS, StoppedError, Watch, watch_jobs
 from rocketmq_aio.spark.pipelines.sending import (
     ANY_TAGS,
     TopicGrowth,
@@ -37,10 +39,7 @@ from rocketmq_aio.spark.read.data_loss import warn
 
 BODIES: Final = ("plain", "base64")
 WHOLE_ROW: Final = "*"
-COLUMNS: Final = (
-    *("body", "tags", "keys", "properties", "flag", "shardingKey"),
-    *("delayLevel", "deliverTimestamp", "priority", "brokerName", "queueId"),
-)
+COLUMNS: Final = tuple(name for name in row_schema.COLUMNS if name != "topic")
 TYPES: Final = {
     **dict.fromkeys(("flag", "delayLevel", "priority", "queueId"), "int"),
     "deliverTimestamp": "timestamp",
@@ -126,11 +125,12 @@ def load(
     checks = ANY_TAGS if _is_export(files, settings.columns) else {}
     options = {**checks, "topic": settings.topic, **settings.options}
     summary = LoadSummary(dry_run=dry_run, topic=settings.topic)
+    watch = partial(watch_jobs, spark, report=report, stop=stop)
     try:
-        with watch_jobs(spark, "counting", report, stop):
+        with watch("counting"):
             summary = replace(summary, rows=files.count())
         if not dry_run:
-            summary = _send(summary, settings, rows, options, report, stop)
+            summary = _send(summary, settings, rows, options, watch)
     except StoppedError as error:
         summary = replace(summary, interrupted=True, problems=(f"{error}: nothing is sent",))
     return replace(summary, seconds=time.monotonic() - began)
@@ -141,33 +141,26 @@ def _send(
     settings: LoadSettings,
     rows: DataFrame,
     options: Mapping[str, str],
-    report: Report,
-    stop: Callable[[], bool],
+    watch: Watch,
 ) -> LoadSummary:
-    growth = TopicGrowth(settings.connection, [settings.topic])
+    delayed = not DELAYS.isdisjoint(rows.columns)
+    growth = TopicGrowth(settings.connection, [settings.topic], delayed=delayed)
     try:
-        with watch_jobs(rows.sparkSession, "sending", report, stop):
+        with watch("sending"):
             sent = send_rows(rows, settings.connection, options)
     except StoppedError as error:
         if not error.started:
             raise
-        stored, found = _count_stored(growth, rows)
+        stored, found = growth.count()
         problem = f"{error}: of {summary.rows} messages, {found}"
         return replace(summary, sent=stored or 0, interrupted=True, problems=(problem,))
     except JOB_ERRORS:
-        _, found = _count_stored(growth, rows)
-        warn("load_stopped", result=f"of {summary.rows} messages, {found}")
+        warn("load_stopped", result=f"of {summary.rows} messages, {growth.count()[1]}")
         raise
-    problems = [] if DELAYS & set(rows.columns) else growth.problems(sent)
+    problems = growth.problems(sent)
     if sent != summary.rows:
         problems.append(f"{settings.path}: {summary.rows} rows are there, {sent} were sent")
     return replace(summary, sent=sent, problems=tuple(problems))
-
-
-def _count_stored(growth: TopicGrowth, rows: DataFrame) -> tuple[int | None, str]:
-    if DELAYS & set(rows.columns):
-        return None, "an unknown number is stored: they have delays"
-    return growth.count()
 
 
 def _read_files(spark: SparkSession, settings: LoadSettings) -> DataFrame:

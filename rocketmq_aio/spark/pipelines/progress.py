@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Final, cast
 
@@ -24,6 +24,8 @@ POLL_SECONDS: Final = 0.3
 JOB_GROUP: Final = "spark.jobGroup.id"
 JOB_ERRORS: Final = (PySparkException, Py4JError)  # the latter: errors that pyspark lets through
 JVM_ENDED: Final = (Py4JNetworkError, ConnectionError)
+
+Watch = Callable[[str], AbstractContextManager[None]]  # `watch_jobs` by step
 
 
 class StoppedError(Exception):
@@ -81,24 +83,18 @@ def _watch(
     stop: Callable[[], bool],
 ) -> None:
     with suppress(*JVM_ENDED):  # the jobs raise it themselves
-        tracker, reporting = context.statusTracker(), True
+        tracker = context.statusTracker()
         while True:
             is_last, counts = done.wait(POLL_SECONDS), _count_tasks(tracker, group)
-            reporting = reporting and _reported(report, *counts)
+            try:
+                report(*counts)
+            except Exception:  # the application's code; a stop must still cancel the jobs
+                logger.exception("report_failed", report=repr(report))
+                report = partial(no_report, "")
             if is_last:
                 return
             if stop():  # repeated, because a job may start after the first call
                 context.cancelJobGroup(group)
-
-
-def _reported(report: Callable[[int, int], None], finished: int, known: int) -> bool:
-    """Call *report*; return False if it failed."""
-    try:
-        report(finished, known)
-    except Exception:  # the application's code; a stop must still cancel the jobs
-        logger.exception("report_failed", report=repr(report))
-        return False
-    return True
 
 
 def _count_tasks(tracker: StatusTracker, group: str) -> tuple[int, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import anyio
@@ -42,14 +41,11 @@ from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import Extent, WarnOnce, warn
-from rocketmq_aio.spark.read.queue_index import wait_indexed
-from rocketmq_aio.spark.runtime import Runtime
 
 T = TypeVar("T")
 K = TypeVar("K")
 
 MAX_CONCURRENT: Final = 16  # requests to one broker, and route requests
-NO_OFFSETS: Final[Mapping[Queue, int]] = MappingProxyType({})
 INCLUDES_INTERNAL: Final = "%"  # first character of patterns that match internal topics
 
 
@@ -96,18 +92,13 @@ class Metadata:
     def __init__(
         self, instance: MQClientInstance, consumer: PullConsumer, options: ReadOptions
     ) -> None:
-        self._instance = instance
+        self.instance = instance
         self._consumer = consumer
         self._options = options
         self._warn_once = WarnOnce()
         self._unavailable: set[str] = set()  # brokers, topics, and "" for the list of topics
         self._brokers: dict[str, set[str]] = {}  # by topic, from its last route
         self._matching_topics: list[str] | None = None
-
-    @classmethod
-    def of(cls, runtime: Runtime, options: ReadOptions) -> Metadata:
-        """Return one that uses the client of *runtime*."""
-        return cls(runtime.instance, runtime.pull_consumer(), options)
 
     async def topics(self, held: Collection[Queue] = ()) -> TopicQueues:
         """Return the queues of the selected topics and of the topics of selected *held* queues.
@@ -139,7 +130,7 @@ class Metadata:
         if pattern is None:
             return self._options.subscribe or {topic for topic, _, _ in self._options.assign}
         try:
-            found = await self._retry("", lambda: listed_topics(self._instance, pattern))
+            found = await self._retry("", lambda: listed_topics(self.instance, pattern))
         except NameServerUnavailableError as error:
             if self._matching_topics is None:
                 raise
@@ -151,11 +142,11 @@ class Metadata:
     async def _queues_of(self, topic: str) -> list[Queue] | None:
         """Return the queues of *topic*; None if it does not exist."""
         try:
-            route = await self._retry(topic, lambda: self._instance.routes.fetch_merged(topic))
+            route = await self._retry(topic, lambda: self.instance.routes.fetch_merged(topic))
         except RouteNotFoundError:
             return None if await self._is_gone(topic) else []
         except NameServerUnavailableError as error:
-            known = self._instance.routes.known(topic)
+            known = self.instance.routes.known(topic)
             if known is None:
                 raise
             self._warn_once.warn("name_servers_away", None, reason=str(error))
@@ -171,25 +162,22 @@ class Metadata:
         knows no topics before its brokers register.
         """
         header = GetRouteInfo(topic=topic, accept_standard_json_only=True)
-        for address in self._instance.name_servers.addresses:
+        for address in self.instance.name_servers.addresses:
             try:
-                command = await self._instance.remoting.request(address, header)
+                command = await self.instance.remoting.request(address, header)
             except RocketMQError:
                 continue  # another one has answered: no such topic
             if command.code == ResponseCode.SUCCESS:
                 return False
-        registered = await self.registered()
+        registered = await registered_brokers(self.instance)
         # If unknown, reading resumes when the topic has a route again.
         return bool(registered) and self._brokers.get(topic, set()) <= registered
 
-    async def registered(self) -> set[str]:
-        """Return the result of `registered_brokers`."""
-        return await registered_brokers(self._instance)
-
     async def extents(
-        self, queues: Iterable[Queue], read_up_to: Mapping[Queue, int] = NO_OFFSETS
+        self, queues: Iterable[Queue], read_up_to: Mapping[Queue, int] | None = None
     ) -> QueueResults[Extent]:
         """Return the extent of each queue; only the maximum where all was read before."""
+        read_up_to = read_up_to or {}
 
         async def extent(key: Queue) -> Extent:
             queue = MessageQueue(*key)
@@ -200,10 +188,6 @@ class Metadata:
             return Extent(minimum, max(minimum, maximum))
 
         return await self._query(queues, extent)
-
-    async def wait_indexed(self, queues: Iterable[Queue]) -> None:
-        """Wait, up to a limit, until `extents` includes all messages that are stored now."""
-        await wait_indexed(self._instance, queues)
 
     async def committed(self, queues: Iterable[Queue]) -> QueueResults[int | None]:
         """Return the committed offset of each queue, or None."""
@@ -216,7 +200,7 @@ class Metadata:
 
         async def search(key: Queue) -> int:
             queue, maximum = MessageQueue(*key), extents[key].maximum
-            hint = await self._instance.broker.offset_for_time(queue, instants[key])
+            hint = await self.instance.broker.offset_for_time(queue, instants[key])
             return await TimeSearch(instants[key], *extents[key], hint).find(
                 lambda offset, count: self._store_times(queue, offset, maximum, count)
             )
@@ -265,10 +249,10 @@ class Metadata:
         group = self._options.connection.group
 
         async def member_ids(address: str) -> list[str]:
-            consumer_ids = partial(self._instance.broker.consumer_ids_at, group, address)
+            consumer_ids = partial(self.instance.broker.consumer_ids_at, group, address)
             return await self._retry(address, consumer_ids)
 
-        routes = map(self._instance.routes.known, topics)
+        routes = map(self.instance.routes.known, topics)
         masters = {each for route in routes if route is not None for each in route.masters}
         found = await _gather(sorted(masters), member_ids)
         return {each for ids in found.values() for each in ids} if found else None

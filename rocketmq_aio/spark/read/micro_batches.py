@@ -21,7 +21,8 @@ from rocketmq_aio.spark.read.data_loss import (
     WarnOnce,
     find_out_of_range,
 )
-from rocketmq_aio.spark.read.metadata import Metadata, TopicQueues, selects
+from rocketmq_aio.spark.read.metadata import Metadata, TopicQueues, registered_brokers, selects
+from rocketmq_aio.spark.read.queue_index import wait_indexed
 from rocketmq_aio.spark.read.start_end import (
     TargetNotReachedError,
     check_readable,
@@ -60,7 +61,7 @@ class MicroBatches:
     async def fix_target(self) -> None:
         """Let the stream end where the queues end now."""
         topics = await self._metadata.topics()  # `end_after` finds deleted ones: it has the offsets
-        await self._metadata.wait_indexed(topics.queues)
+        await wait_indexed(self._metadata.instance, topics.queues)
         extents = complete(await self._metadata.extents(topics.queues))
         self._target = _maxima(extents)
 
@@ -71,7 +72,7 @@ class MicroBatches:
         """
         start = self._before_start()
         topics = await self._current_topics(start)
-        await self._metadata.wait_indexed(topics.queues)
+        await wait_indexed(self._metadata.instance, topics.queues)
         extents = complete(await self._metadata.extents(topics.queues))
         end = await self._start_offsets(start, topics, extents)
         times = {queue: instant for queue, instant in start.times.items() if queue not in end}
@@ -364,7 +365,7 @@ class MicroBatches:
         missing = {queue for queue in missing if queue[0] not in topics.gone}
         short = {q for q in missing & self._target.keys() if reached.get(q, 0) < self._target[q]}
         if self._options.fail_on_data_loss and (unknown := missing - self._target.keys()):
-            registered = await self._metadata.registered()
+            registered = await registered_brokers(self._metadata.instance)
             # A queue of a registered broker was removed from its topic.
             short |= {queue for queue in unknown if queue[1] not in registered}
         for queue in sorted(short):

@@ -103,12 +103,19 @@ class RetryingPuller:
         loop = asyncio.get_running_loop()
         started, backoff = loop.time(), Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         suggested = self._options.read_from == "suggested"
+        cut_pauses = self._options.retry_pauses()
         seconds = self._options.pull_timeout_ms / 1000
         timeout = min(PULL_SECONDS, seconds)
         while True:
             reason, cause = "", None
             try:
-                response = await self._pull(cursor, at, count, timeout, suggested=suggested)
+                wanted = cursor.queue, at, count, cursor.subscription
+                response = await self._pulls.pull(*wanted, timeout=timeout, suggested=suggested)
+                # A broker that has just started reports an end that is too low for a while.
+                cut = not suggested and is_cut(response, at)
+                if cut and (pause := next(cut_pauses, None)) is not None:
+                    await anyio.sleep(pause)
+                    continue
                 if makes_progress(response, at, suggested=suggested):
                     cursor.progressed = loop.time()
                     return response
@@ -130,22 +137,6 @@ class RetryingPuller:
             if not suggested:
                 await anyio.sleep(backoff.next_pause())
             suggested = False  # retry at the master
-
-    async def _pull(
-        self, cursor: RangeCursor, at: int, count: int, timeout: float, *, suggested: bool
-    ) -> RawPull:
-        """Return the response of a broker; repeat the pull if the queue ends at *at* or below.
-
-        A broker that has just started reports an end that is too low until it has recovered its
-        log.
-        """
-        pauses = iter(()) if suggested else self._options.retry_pauses()
-        while True:
-            wanted = cursor.queue, at, count, cursor.subscription
-            response = await self._pulls.pull(*wanted, timeout=timeout, suggested=suggested)
-            if not is_cut(response, at) or (pause := next(pauses, None)) is None:
-                return response
-            await anyio.sleep(pause)
 
 
 def cursor_of(wanted: Range, options: ReadOptions) -> RangeCursor:

@@ -12,6 +12,7 @@ from rocketmq_aio.spark.offsets import EARLIEST, LATEST, Offsets, Queue, Range
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import Extent, LossPolicy, find_out_of_range, warn
 from rocketmq_aio.spark.read.metadata import Metadata, QueueResults, TopicQueues
+from rocketmq_aio.spark.read.queue_index import wait_indexed
 from rocketmq_aio.spark.runtime import Runtime
 
 T = TypeVar("T")
@@ -56,7 +57,8 @@ def batch_ranges(options: ReadOptions) -> list[Range]:
     :raises RocketMQError: the ranges cannot be determined
     """
     runtime = Runtime.get(options.connection)
-    return runtime.call(resolve_ranges, Metadata.of(runtime, options), options)
+    metadata = Metadata(runtime.instance, runtime.pull_consumer(), options)
+    return runtime.call(resolve_ranges, metadata, options)
 
 
 async def resolve_ranges(metadata: Metadata, options: ReadOptions) -> list[Range]:
@@ -66,7 +68,7 @@ async def resolve_ranges(metadata: Metadata, options: ReadOptions) -> list[Range
     losses.check_gone(topics.gone)
     check_readable(topics, options)
     if not _ends_fixed(options, topics.queues):
-        await metadata.wait_indexed(topics.queues)
+        await wait_indexed(metadata.instance, topics.queues)
     found = await _positions(metadata, options, topics)
     for pause in metadata.retry_pauses():
         if not found.cut:

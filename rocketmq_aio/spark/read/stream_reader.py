@@ -104,7 +104,8 @@ def stream_start(options: ReadOptions) -> tuple[StreamOffset, Offsets]:
 
 def _micro_batches(runtime: Runtime, options: ReadOptions) -> MicroBatches:
     store = RemoteOffsetStore(runtime.instance.broker, options.connection.group)
-    return MicroBatches(Metadata.of(runtime, options), options, store)
+    metadata = Metadata(runtime.instance, runtime.pull_consumer(), options)
+    return MicroBatches(metadata, options, store)
 
 
 class RefusedStreamReader(DataSourceStreamReader):

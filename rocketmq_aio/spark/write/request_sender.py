@@ -22,6 +22,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.remoting.background_tasks import first_cause
 from rocketmq_aio.spark.options.source_options import WriteOptions
 from rocketmq_aio.spark.write.write_requests import WriteRequest
 
@@ -80,7 +81,9 @@ class RequestSender:
         sent: list[WriteRequest] = []
         try:
             async with anyio.create_task_group() as tasks:
-                by_queue = _by_queue(requests)
+                by_queue = defaultdict(list)
+                for request in requests:
+                    by_queue[request.destination.queue].append(request)
                 anywhere = by_queue.pop(None, [])
                 for queue, mine in by_queue.items():
                     tasks.start_soon(self._send_in_order, queue, mine, sent)
@@ -88,7 +91,7 @@ class RequestSender:
                     await self._permits.acquire()
                     tasks.start_soon(self._send, request, sent)
         except ExceptionGroup as group:
-            raise _first_error(group) from None
+            raise first_cause(group) from None
         if len(sent) < len(requests):  # the group swallows a cancellation by foreign code
             raise asyncio.CancelledError
 
@@ -146,19 +149,7 @@ class RequestSender:
         raise AssertionError  # unreachable
 
 
-def _by_queue(requests: Iterable[WriteRequest]) -> dict[MessageQueue | None, list[WriteRequest]]:
-    by_queue: dict[MessageQueue | None, list[WriteRequest]] = {}
-    for request in requests:
-        by_queue.setdefault(request.destination.queue, []).append(request)
-    return by_queue
-
-
 def _broker(error: RocketMQError) -> str:
     if isinstance(error, SendError) and error.attempts:
         return error.attempts[-1].address
     return error.address if isinstance(error, BrokerError) else "-"
-
-
-def _first_error(group: BaseExceptionGroup[Exception]) -> Exception:
-    first = group.exceptions[0]
-    return _first_error(first) if isinstance(first, BaseExceptionGroup) else first

@@ -11,7 +11,7 @@ from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines import sending
 from rocketmq_aio.spark.pipelines.row_counts import count_problems, split_gap
-from rocketmq_aio.spark.pipelines.sending import TopicGrowth, growth
+from rocketmq_aio.spark.pipelines.sending import TopicGrowth
 from rocketmq_aio.spark.pipelines.summary import Gap, QueueCount
 
 GAP = Gap(start=10, end=20)
@@ -61,10 +61,20 @@ def test_with_a_filter_only_repeated_rows_are_problems() -> None:
     assert len(count_problems([counted(rows=5, repeated=1)], filtered=True)) == 1
 
 
-def test_growth_counts_new_queues_and_ignores_shrunk_queues() -> None:
-    before = {("t", "b", 0): 5, ("t", "b", 1): 9}
+def test_growth_counts_new_queues_and_ignores_shrunk_queues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends = iter(
+        [
+            {("t", "b", 0): 5, ("t", "b", 1): 9},
+            {("t", "b", 0): 8, ("t", "b", 1): 0, ("t", "c", 0): 2},
+        ]
+    )
+    monkeypatch.setattr(sending, "end_offsets", lambda *_: next(ends))
 
-    assert growth(before, {("t", "b", 0): 8, ("t", "b", 1): 0, ("t", "c", 0): 2}) == 5
+    topics = TopicGrowth(Connection(name_server="127.0.0.1:1"), ["t"])
+
+    assert topics.count() == (5, "5 are stored")
 
 
 @pytest.mark.parametrize("failures", [1, 10**9])
