@@ -31,6 +31,7 @@ async def delayed_target(
     :param renew: as for `SendAttempts`
     :raises NotSupportedError: no broker of the topic supports them
     :raises SendError: a version was not known before *deadline*
+    :raises ClosedError: the client was closed
     """
     versions, backoff = instance.heartbeats.broker_versions, Backoff()
     unsupported: frozenset[str] = frozenset()
@@ -40,6 +41,7 @@ async def delayed_target(
         is_last = fixed or publish.brokers <= unsupported | {target.broker_name}
         if await _is_supported(instance, target, seconds if is_last else seconds / 2):
             break
+        instance.check_running()  # a closed client never gets the version
         unsupported |= {target.broker_name}
         if is_last:
             asked = (target.master,) if fixed else publish.masters().values()

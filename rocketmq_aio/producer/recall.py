@@ -8,7 +8,7 @@ from base64 import urlsafe_b64decode
 from time import monotonic
 from typing import Final
 
-from rocketmq_aio.errors import ConfigError, NotConnectedError, RocketMQError
+from rocketmq_aio.errors import ClosedError, ConfigError, NotConnectedError, RocketMQError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
 from rocketmq_aio.protocol.header import read_header
@@ -69,6 +69,8 @@ async def _master_address(
         except TimeoutError:
             reason = "its address is not known: no name server responded in time"
             raise NotConnectedError(broker, reason) from None
+        except ClosedError:
+            raise
         except RocketMQError as error:
             raise NotConnectedError(broker, f"its address is not known: {error}") from error
         address = instance.routes.master(broker)

@@ -13,6 +13,7 @@ from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.embedded.server import VERSIONS
 from rocketmq_aio.errors import (
     BrokerError,
+    ClosedError,
     ConfigError,
     InvalidMessageError,
     NotConnectedError,
@@ -178,6 +179,17 @@ async def test_delayed_messages_are_not_batched(env: ProducerEnv) -> None:
         await env.producer.send_batch([LATER, LATER])
 
 
+async def test_closing_the_client_ends_the_wait_for_the_version_of_a_broker() -> None:
+    async with open_producer(config=ProducerConfig(send_timeout_seconds=60)) as env:
+        held = env.cluster.faults.hold("heartbeat", executed=False)
+        sending = asyncio.create_task(env.producer.send(LATER))
+        await held.wait(1)
+        await env.producer.client.close()
+
+        with pytest.raises(ClosedError):
+            await asyncio.wait_for(sending, 15)
+
+
 # --- recalls -------------------------------------------------------------------------------------
 
 
@@ -266,6 +278,19 @@ async def test_a_recall_ends_at_its_deadline_while_it_looks_for_the_broker() -> 
             await asyncio.wait_for(
                 env.producer.recall("orders", handle("v1 orders broker-z 1 0A")), 15
             )
+
+
+async def test_closing_the_client_ends_a_recall_that_looks_for_the_broker() -> None:
+    async with open_producer() as env:
+        held = env.cluster.name_server.faults.hold("route")
+        recalling = asyncio.create_task(
+            env.producer.recall("orders", handle("v1 orders broker-z 1 0A"))
+        )
+        await held.wait(1)
+        await env.producer.client.close()
+
+        with pytest.raises(ClosedError):
+            await recalling
 
 
 async def test_recall_needs_a_newer_broker() -> None:
