@@ -204,43 +204,46 @@ def test_dead_letters_are_listed_shown_exported_and_resent(
     assert copy["properties"]["COPIED_ID"] == original["message_id"]
 
 
-def test_doctor_names_the_server_that_is_down(rmq: Rmq, cluster: EmbeddedCluster) -> None:
-    good = json.loads(rmq("doctor", "-o", "json"))
-    cluster.brokers[1].freeze()
-    bad = rmq(
-        "doctor", "--timeout", "0.5", "-n", f"{cluster.namesrv};127.0.0.1:1", "-o", "json", code=1
+def doctor(rmq: Rmq, *options: str, code: int = 1) -> list[dict[str, Any]]:
+    """Return the checks of `rmq doctor`."""
+    checks: list[dict[str, Any]] = json.loads(
+        rmq("doctor", "--timeout", "0.5", *options, "-o", "json", code=code)
     )
-
-    assert all(row["ok"] for row in good)
-    failed = {row["check"] for row in json.loads(bad) if not row["ok"]}
-    assert {"name server 127.0.0.1:1", "broker broker-b"} <= failed
-    assert "broker broker-a" not in failed
+    return checks
 
 
-def test_doctor_checks_each_of_name_servers_with_commas(rmq: Rmq, cluster: EmbeddedCluster) -> None:
-    both = f"{cluster.namesrv},127.0.0.1:1"
-    rows = json.loads(rmq("doctor", "--timeout", "0.5", "-n", both, "-o", "json", code=1))
+def failed(checks: list[dict[str, Any]]) -> list[str]:
+    return [each["check"] for each in checks if not each["ok"]]
 
-    assert [row["check"] for row in rows if not row["ok"]] == ["name server 127.0.0.1:1"]
+
+@pytest.mark.parametrize("separator", [";", ","])
+def test_doctor_names_the_servers_that_are_down(
+    rmq: Rmq, cluster: EmbeddedCluster, separator: str
+) -> None:
+    assert failed(doctor(rmq, code=0)) == []
+    cluster.brokers[1].freeze()
+
+    bad = failed(doctor(rmq, "-n", f"{cluster.namesrv}{separator}127.0.0.1:1"))
+
+    assert {"name server 127.0.0.1:1", "broker broker-b"} <= set(bad)
+    assert f"name server {cluster.namesrv}" not in bad
+    assert "broker broker-a" not in bad
 
 
 def test_doctor_shows_the_namespace_of_an_endpoint(rmq: Rmq) -> None:
-    endpoint = "http://MQ_INST_1_a.invalid:1"
-    rows = json.loads(rmq("doctor", "--timeout", "0.5", "-n", endpoint, "-o", "json", code=1))
+    checks = doctor(rmq, "-n", "http://MQ_INST_1_a.invalid:1")
 
-    (settings,) = [row["detail"] for row in rows if row["check"] == "settings"]
+    (settings,) = [each["detail"] for each in checks if each["check"] == "settings"]
     assert settings.endswith("namespace MQ_INST_1_a")
 
 
 def test_doctor_reports_a_name_server_that_is_down_alone(rmq: Rmq) -> None:
-    rows = json.loads(rmq("doctor", "--timeout", "0.5", "-n", "127.0.0.1:1", "-o", "json", code=1))
+    checks = doctor(rmq, "-n", "127.0.0.1:1")
 
-    assert [row["check"] for row in rows if row["ok"]] == [
-        "versions",
-        "optional packages",
-        "settings",
+    assert [each["check"] for each in checks] == [
+        *("versions", "optional packages", "settings", "name server 127.0.0.1:1")
     ]
-    assert [row["check"] for row in rows if not row["ok"]] == ["name server 127.0.0.1:1"]
+    assert failed(checks) == ["name server 127.0.0.1:1"]
 
 
 def test_doctor_reports_name_servers_that_fail_after_their_check(
@@ -248,9 +251,8 @@ def test_doctor_reports_name_servers_that_fail_after_their_check(
 ) -> None:
     cluster.faults.delay(RequestCode.GET_BROKER_CLUSTER_INFO, 0)  # the first one is answered
     cluster.faults.refuse(RequestCode.GET_BROKER_CLUSTER_INFO, 1, times=None)
-    rows = json.loads(rmq("doctor", "-n", cluster.namesrv, "-o", "json", code=1))
 
-    assert [row["check"] for row in rows if not row["ok"]] == ["cluster"]
+    assert failed(doctor(rmq)) == ["cluster"]
 
 
 def test_doctor_reports_an_impossible_time_of_a_broker(rmq: Rmq, cluster: EmbeddedCluster) -> None:
@@ -259,9 +261,8 @@ def test_doctor_reports_an_impossible_time_of_a_broker(rmq: Rmq, cluster: Embedd
     cluster.faults.handle(
         RequestCode.GET_BROKER_RUNTIME_INFO, Response(body=body), broker="broker-a", times=None
     )
-    rows = json.loads(rmq("doctor", "-n", cluster.namesrv, "-o", "json", code=1))
 
-    assert [row["check"] for row in rows if not row["ok"]] == ["clock of broker-a"]
+    assert failed(doctor(rmq)) == ["clock of broker-a"]
 
 
 def test_doctor_checks_slaves_and_controllers(rmq: Rmq) -> None:
@@ -275,21 +276,17 @@ def test_doctor_checks_slaves_and_controllers(rmq: Rmq) -> None:
         elected = {"group": "g", "controllerLeaderAddress": "host:1", "isLeader": "true"}
         cluster.faults.handle(metadata, Response(ext=elected))
         without_leader = {"group": "g", "controllerLeaderAddress": "", "isLeader": "false"}
-        doctor = ("doctor", "--timeout", "0.5", "-n", cluster.namesrv, "-o", "json")
-        some = {row["check"]: row for row in json.loads(rmq(*doctor, code=1))}
+        some = doctor(rmq, "-n", cluster.namesrv)
         cluster.faults.handle(metadata, Response(ext=without_leader))
         replica.freeze()
-        fewer = {row["check"]: row for row in json.loads(rmq(*doctor, code=1))}
+        fewer = doctor(rmq, "-n", cluster.namesrv)
 
+    details = {each["check"]: each["detail"] for each in some}
     controller = f"controller {cluster.broker.address}"
-    assert [name for name, row in some.items() if not row["ok"]] == ["controller 127.0.0.1:1"]
-    assert {"broker broker-a:1", "clock of broker-a:1"} <= some.keys()
-    assert "leader host:1" in some[controller]["detail"]
-    assert {name for name, row in fewer.items() if not row["ok"]} == {
-        "broker broker-a:1",
-        "controller 127.0.0.1:1",
-        controller,
-    }
+    assert failed(some) == ["controller 127.0.0.1:1"]
+    assert {"broker broker-a:1", "clock of broker-a:1"} <= details.keys()
+    assert "leader host:1" in details[controller]
+    assert {*failed(fewer)} == {"broker broker-a:1", "controller 127.0.0.1:1", controller}
 
 
 def test_bench_and_top_show_figures(rmq: Rmq) -> None:
