@@ -8,7 +8,6 @@ import random
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import IO, Any
 
 import pytest
@@ -42,6 +41,7 @@ from tests.unit.cli.test_rmq import Rmq, Started, cluster, rmq
 
 __all__ = ["cluster", "rmq"]
 SOON = ("--timeout", "2")  # also for requests that are answered
+TO_EVERY_QUEUE = "".join(f"{number}\n" for number in range(40))
 READ_ALL = ("consume", "orders", "--from", "beginning", "--exit-at-end")
 
 
@@ -91,10 +91,9 @@ def test_a_created_topic_without_a_route_is_not_unknown(
 
 @pytest.mark.parametrize("verb", ["by-key", "by-id"])
 def test_a_search_shows_what_the_other_brokers_found(
-    rmq: Rmq, cluster: EmbeddedCluster, verb: str, tmp_path: Path
+    rmq: Rmq, cluster: EmbeddedCluster, verb: str
 ) -> None:
-    (tmp_path / "in").write_text("x")
-    rmq("produce", "orders", str(tmp_path / "in"), "--key", "42")
+    rmq("produce", "orders", "--key", "42", given="x")
     (row,) = json.loads(rmq("message", "by-key", "orders", "42", "-o", "json"))
     names = ["broker-a", "broker-b"]
     dead = names.index(row["queue"]["broker_name"]) ^ 1
@@ -403,12 +402,6 @@ async def test_a_reset_that_fails_midway_names_the_queues_that_were_reset() -> N
 # --- brokers that name servers drop, or list too late ---------------------------------------------
 
 
-def fill(rmq: Rmq, tmp_path: Path, count: int = 40) -> None:
-    """Send to every queue of both brokers."""
-    (tmp_path / "in").write_text("".join(f"{number}\n" for number in range(count)))
-    rmq("produce", "orders", str(tmp_path / "in"))
-
-
 def at_first_offset(monkeypatch: pytest.MonkeyPatch, act: Callable[[PullConsumer], object]) -> None:
     """Call *act* when the first offset of a queue is queried."""
     query, acted = PullConsumer.min_offset, list[bool]()
@@ -423,9 +416,9 @@ def at_first_offset(monkeypatch: pytest.MonkeyPatch, act: Callable[[PullConsumer
 
 
 def test_a_broker_that_is_listed_only_at_the_end_is_named(
-    rmq: Rmq, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    rmq: Rmq, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(rmq, tmp_path)
+    rmq("produce", "orders", given=TO_EVERY_QUEUE)
     late = cluster.brokers[1]
     cluster.name_server.unregister(late)
     at_first_offset(monkeypatch, lambda _: cluster.name_server.register(late))
@@ -437,9 +430,9 @@ def test_a_broker_that_is_listed_only_at_the_end_is_named(
 
 
 def test_a_broker_that_one_of_the_name_servers_lacks_is_named(
-    rmq: Rmq, cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rmq: Rmq, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(rmq, tmp_path)
+    rmq("produce", "orders", given=TO_EVERY_QUEUE)
     with EmbeddedCluster(0) as other:
         other.name_server.register(cluster.brokers[0])
         at = [other.namesrv, cluster.namesrv]
@@ -533,9 +526,9 @@ def test_a_broker_that_is_dropped_while_letters_are_counted_is_named(
 
 
 def test_a_member_names_a_broker_whose_queues_it_lost(
-    rmq: Rmq, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    rmq: Rmq, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(rmq, tmp_path)
+    rmq("produce", "orders", given=TO_EVERY_QUEUE)
     subscribing = LitePullConsumer.subscribe
 
     async def subscribed(self: LitePullConsumer, *given: Any) -> None:  # noqa: ANN401
@@ -550,9 +543,9 @@ def test_a_member_names_a_broker_whose_queues_it_lost(
 
 
 def test_a_replica_that_lags_behind_does_not_end_a_queue(
-    rmq: Rmq, cluster: EmbeddedCluster, tmp_path: Path
+    rmq: Rmq, cluster: EmbeddedCluster
 ) -> None:
-    fill(rmq, tmp_path)
+    rmq("produce", "orders", given=TO_EVERY_QUEUE)
     end = {"suggestWhichBrokerId": "0", "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
     for broker in ("broker-a", "broker-b"):
         nothing = Response(ResponseCode.PULL_NOT_FOUND, end)

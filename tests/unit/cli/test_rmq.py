@@ -54,10 +54,17 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedde
 
 
 @pytest.fixture
-def rmq(cluster: EmbeddedCluster, capfd: pytest.CaptureFixture[str]) -> Rmq:
-    """Run a command and return what it prints; *code* is the expected exit code."""
+def rmq(cluster: EmbeddedCluster, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Rmq:
+    """Run a command and return what it prints; *code* is the expected exit code.
 
-    def call(*arguments: str, code: int = 0, stderr: bool = False) -> str:
+    The last argument is a file with the text *given*.
+    """
+
+    def call(*arguments: str, code: int = 0, stderr: bool = False, given: str | None = None) -> str:
+        if given is not None:
+            file = tmp_path / "given"
+            file.write_text(given, encoding="utf-8")
+            arguments = (*arguments, str(file))
         capfd.readouterr()
         ended = run(arguments)
         captured = capfd.readouterr()
@@ -89,10 +96,8 @@ def test_every_format_has_the_same_rows(rmq: Rmq) -> None:
     ]
 
 
-def test_nested_texts_are_matched(rmq: Rmq, tmp_path: Path) -> None:
-    file = tmp_path / "in"
-    file.write_text("x\n" * 8)
-    rmq("produce", "orders", "--key", "42", str(file))
+def test_nested_texts_are_matched(rmq: Rmq) -> None:
+    rmq("produce", "orders", "--key", "42", given="x\n" * 8)
 
     shown = json.loads(
         rmq("message", "by-key", "orders", "42", "--match", "broker-b", "-o", "json")
@@ -112,17 +117,15 @@ def test_a_change_needs_a_confirmation(rmq: Rmq) -> None:
     assert "orders" not in rmq("topic", "list")
 
 
-def test_messages_survive_consume_and_produce(rmq: Rmq, tmp_path: Path) -> None:
+def test_messages_survive_consume_and_produce(rmq: Rmq) -> None:
     rows = [
         {"body": "ä\n", "tag": "new", "key": "1", "properties": {"price": "7"}},
         {"body_base64": "/wA=", "keys": ["2", "3"], "sharding_key": "s"},
         {"body": {"id": 4}, "priority": 2},
     ]
-    file = tmp_path / "in.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    rmq("produce", "orders", str(file), "--json")
-    file.write_text(rmq("consume", "orders", "--from", "beginning", "--exit-at-end", "-o", "json"))
-    rmq("produce", "copy", str(file), "--json")
+    rmq("produce", "orders", "--json", given="".join(json.dumps(row) + "\n" for row in rows))
+    read = rmq("consume", "orders", "--from", "beginning", "--exit-at-end", "-o", "json")
+    rmq("produce", "copy", "--json", given=read)
 
     copies = lines(rmq("consume", "copy", "--from", "beginning", "--exit-at-end", "-o", "json"))
 
@@ -136,11 +139,9 @@ def test_messages_survive_consume_and_produce(rmq: Rmq, tmp_path: Path) -> None:
     assert by_body['{"id":4}']["properties"]["_SYS_MSG_PRIORITY_"] == "2"
 
 
-def test_consume_filters_counts_and_prints_bodies(rmq: Rmq, tmp_path: Path) -> None:
-    file = tmp_path / "in"
-    file.write_text("1\n2\n\n3\n")
-    rmq("produce", "orders", str(file), "--tag", "a", "--count", "2")
-    rmq("produce", "orders", str(file), "--tag", "b", "-v")
+def test_consume_filters_counts_and_prints_bodies(rmq: Rmq) -> None:
+    rmq("produce", "orders", "--tag", "a", "--count", "2", given="1\n2\n\n3\n")
+    rmq("produce", "orders", "--tag", "b", "-v", given="1\n2\n\n3\n")
     begin = ("consume", "orders", "--from", "beginning", "--exit-at-end", "--bodies")
 
     assert sorted(rmq(*begin, "--filter", "a").split()) == ["1", "2"]
@@ -149,10 +150,8 @@ def test_consume_filters_counts_and_prints_bodies(rmq: Rmq, tmp_path: Path) -> N
     assert rmq("consume", "orders", "--exit-at-end") == ""
 
 
-def test_a_member_commits_and_lag_shows_it(rmq: Rmq, tmp_path: Path) -> None:
-    file = tmp_path / "in"
-    file.write_text("1\n2\n3\n")
-    rmq("produce", "orders", str(file))
+def test_a_member_commits_and_lag_shows_it(rmq: Rmq) -> None:
+    rmq("produce", "orders", given="1\n2\n3\n")
     begin = ("consume", "orders", "--from", "beginning", "--group", "billing", "--bodies")
 
     first = rmq(*begin, "--count", "2").split()
@@ -533,10 +532,9 @@ class Started(subprocess.Popen[bytes]):
 )
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_consume(
-    rmq: Rmq, tmp_path: Path, number: int, options: tuple[str, ...], code: int, error: bytes
+    rmq: Rmq, number: int, options: tuple[str, ...], code: int, error: bytes
 ) -> None:
-    (tmp_path / "in").write_text("one\n")
-    rmq("produce", "orders", str(tmp_path / "in"))
+    rmq("produce", "orders", given="one\n")
     with Started("consume", "orders", "--from", "beginning", "--bodies", *options) as process:
         assert process.stdout.readline() == b"one\n"
         process.send_signal(number)

@@ -156,10 +156,8 @@ def test_a_time_that_does_not_exist_is_a_wrong_option(rmq: Rmq, command: str, wh
     assert "a time with zone" in error
 
 
-def test_times_at_the_ends_of_the_calendar_are_accepted(rmq: Rmq, tmp_path: Path) -> None:
-    file = tmp_path / "in"
-    file.write_text("x\n")
-    rmq("produce", "orders", "--key", "1", str(file))
+def test_times_at_the_ends_of_the_calendar_are_accepted(rmq: Rmq) -> None:
+    rmq("produce", "orders", "--key", "1", given="x\n")
     begin, end = "0001-01-01T00:00:00+23:00", "9999-12-31T23:59:59-23:00"
 
     found = rmq(*f"message by-key orders 1 --begin {begin} --end {end} -o json".split())
@@ -178,13 +176,12 @@ def test_numbers_that_are_not_finite_are_wrong_options(rmq: Rmq, command: str, n
     assert f"'--{command.rpartition('--')[2]}'" in error
 
 
-def test_a_failed_send_ends_the_command_and_is_named(rmq: Rmq, tmp_path: Path) -> None:
-    file = tmp_path / "in"
-    file.write_text(f"1\n{'x' * 5_000_000}\n2\n")
+def test_a_failed_send_ends_the_command_and_is_named(rmq: Rmq) -> None:
+    given = f"1\n{'x' * 5_000_000}\n2\n"
 
-    error = rmq("produce", "orders", str(file), code=3, stderr=True)
+    error = rmq("produce", "orders", given=given, code=3, stderr=True)
 
-    assert f"failed: {file}: line 2\n" in error
+    assert "/given: line 2\n" in error
     assert "max_message_bytes" in error
 
 
@@ -288,10 +285,8 @@ def test_closed_standard_streams_are_the_null_device(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="starts a shell")
-def test_pipes_get_utf8_whatever_the_locale_is(rmq: Rmq, tmp_path: Path) -> None:
-    file = tmp_path / "in"
-    file.write_text("\u4f60\u597d\n", encoding="utf-8")
-    rmq("produce", "orders", str(file))
+def test_pipes_get_utf8_whatever_the_locale_is(rmq: Rmq) -> None:
+    rmq("produce", "orders", given="\u4f60\u597d\n")
     ended = subprocess.run(
         ["sh", "-c", f"{SHELL} consume orders --from beginning --exit-at-end -o json"],
         env={**os.environ, "PYTHONIOENCODING": "latin-1"},
