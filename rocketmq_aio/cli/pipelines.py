@@ -13,7 +13,7 @@ from rocketmq_aio.cli.connection import ConnectionArguments
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.lag import LagArguments, show_lag
 from rocketmq_aio.cli.output import OutputArguments, progress
-from rocketmq_aio.cli.session import SparkArguments, parse_pairs, session
+from rocketmq_aio.cli.session import SparkArguments, parse_options, session
 from rocketmq_aio.cli.stop_flag import stop_flag
 from rocketmq_aio.cli.summaries import show_summary
 from rocketmq_aio.errors import ConfigError
@@ -71,7 +71,7 @@ class SelectionArguments(RangeArguments):
             expression=self.filter,
             sql=self.sql,
             fail_on_data_loss=not self.allow_loss,
-            options=parse_pairs("--source-option", self.source_option),
+            options=parse_options("--source-option", self.source_option),
         )
 
 
@@ -100,7 +100,7 @@ class TargetArguments:
             mode=self.mode,
             partition_by=tuple(filter(None, self.partition_by.split(","))),
             body=self.body,
-            options=parse_pairs("--target-option", self.target_option),
+            options=parse_options("--target-option", self.target_option),
         )
 
 
@@ -226,7 +226,7 @@ def _replay(arguments: ReplayArguments) -> int:
         selection=arguments.selection(),
         to=arguments.to_topic,
         rate=arguments.rate,
-        options=parse_pairs("--sink-option", arguments.sink_option),
+        options=parse_options("--sink-option", arguments.sink_option),
     )
     return run_pipeline(arguments, "replay", replay, settings)
 
@@ -257,11 +257,11 @@ def _load(arguments: LoadArguments) -> int:
         topic=arguments.topic,
         path=arguments.path,
         format=arguments.format,
-        columns=parse_pairs("--column", arguments.column),
+        columns=parse_options("--column", arguments.column),
         body=arguments.body,
         schema=None if arguments.schema is None else read_value(arguments.schema),
-        read_options=parse_pairs("--file-option", arguments.file_option),
-        options=parse_pairs("--sink-option", arguments.sink_option),
+        read_options=parse_options("--file-option", arguments.file_option),
+        options=parse_options("--sink-option", arguments.sink_option),
     )
     return run_pipeline(arguments, "load", load, settings)
 

@@ -54,7 +54,7 @@ class SparkArguments:
 
     def configuration(self) -> dict[str, str]:
         """Return the configuration of Spark; raise `ConfigError` for a `--conf` without ``=``."""
-        given = parse_pairs("--conf", self.conf)
+        given = parse_options("--conf", self.conf)
         if self.packages is not None:
             given["spark.jars.packages"] = self.packages
         return {**DEFAULTS, **given}
@@ -71,7 +71,7 @@ class SparkArguments:
             check_built_in(name)
 
 
-def parse_pairs(option: str, texts: list[str]) -> dict[str, str]:
+def parse_options(option: str, texts: list[str]) -> dict[str, str]:
     """Parse the ``name=value`` pairs of *option*.
 
     :raises ConfigError: a pair has no ``=``, or is a credential; the error does not contain the
