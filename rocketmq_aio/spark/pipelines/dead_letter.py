@@ -286,7 +286,10 @@ class _Job:
 
 def _not_resent(topic: str | None, letters: int) -> str:
     if topic is None:
-        return f"{letters} dead letters have no property with their original topic"
+        return (
+            f"{letters} dead letters name no original topic, or a light message queue, "
+            "which gets them by a topic: rmq dlq resend --to-topic TOPIC sends them"
+        )
     return (
         f"{letters} dead letters came from topic {topic!r}, which is gone: create it to resend them"
     )

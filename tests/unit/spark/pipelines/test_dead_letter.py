@@ -96,7 +96,8 @@ FOUND = DeadLetterSummary(
 )
 NOT_RESENT = (
     "2 dead letters came from topic 'gone', which is gone: create it to resend them",
-    "5 dead letters have no property with their original topic",
+    "5 dead letters name no original topic, or a light message queue, which gets them by a topic: "
+    "rmq dlq resend --to-topic TOPIC sends them",
 )
 
 
