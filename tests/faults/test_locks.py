@@ -9,7 +9,7 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lock_members import GROUP, OFTEN, give_away, joined
-from tests.unit.remoting.until import until
+from tests.unit.remoting.until import succeeds, until, until_done
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
@@ -29,6 +29,41 @@ async def test_restarted_broker_gets_lock_requests_at_once() -> None:
             assert cluster.broker.locks.owner(GROUP, QUEUE) == member.client_id
             assert member.locks.holds(QUEUE)
             assert member.lost == []
+
+
+async def test_restarted_broker_gets_lock_requests_when_others_have_connected_again() -> None:
+    async with FakeCluster(topics={"orders": 1}) as cluster, joined(cluster) as member:
+        await member.locks.acquire([QUEUE])
+        await cluster.broker.restart()
+        await until_done(lambda: succeeds(member.connect(cluster.broker.address)), "a connection")
+        async with member.renewing():
+            await until(lambda: cluster.broker.locks.any_in(GROUP), "the lock")
+
+            assert cluster.broker.locks.owner(GROUP, QUEUE) == member.client_id
+
+
+async def test_owners_request_locks_first_when_a_broker_returns() -> None:
+    async with (
+        FakeCluster(topics={"orders": 1}) as cluster,
+        joined(cluster) as member,
+        joined(cluster) as other,
+    ):
+        broker = cluster.broker
+        await member.locks.acquire([QUEUE])
+        await other.locks.acquire([QUEUE])
+        await broker.restart()
+        await other.locks.acquire([QUEUE])
+        await until_done(lambda: succeeds(other.connect(broker.address)), "a connection")
+        await other.locks.acquire([QUEUE])
+        early = broker.locks.owner(GROUP, QUEUE)
+        async with member.renewing():
+            await until(lambda: broker.locks.any_in(GROUP), "the lock")
+        other.clock.now += locks_module.RETURN_SECONDS
+        refused = await other.locks.acquire([QUEUE])
+        await member.locks.release([QUEUE])
+
+        assert (early, refused) == (None, frozenset())
+        assert await other.locks.acquire([QUEUE]) == {QUEUE}
 
 
 async def test_second_member_after_a_restart_loses_its_lock_at_once() -> None:

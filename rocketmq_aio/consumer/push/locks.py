@@ -22,6 +22,7 @@ from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader, queue_fields
 from rocketmq_aio.protocol.requests.groups import LockBatchMQ, UnlockBatchMQ
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
+from rocketmq_aio.remoting.backoff import LONGEST_SECONDS
 from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.remoting.remoting_client import LATE_SECONDS
 
@@ -31,15 +32,19 @@ LEASE_SECONDS: Final = 30.0  # brokers keep a lock twice as long, which covers a
 RENEW_SECONDS: Final = 20.0
 LOOKS_PER_INTERVAL: Final = 20  # checks for due renewals and expired leases
 BROKER_LOCK_SECONDS: Final = 60.0  # after which brokers give a lock to others
+# After a broker has returned without its locks, owners request them again: they connect within the
+# longest backoff, and look every second.
+RETURN_SECONDS: Final = LONGEST_SECONDS + RENEW_SECONDS / LOOKS_PER_INTERVAL
 
 _RequestAtBroker: TypeAlias = Callable[[str, list[MessageQueue]], Coroutine[Any, Any, None]]
+_Connection: TypeAlias = tuple[str, int]  # address of the broker, and the number of the connection
 
 
 class Lease(NamedTuple):
-    """A lock, granted by the broker at *address*, and until when it holds."""
+    """Until when a lock holds, and over which connection it was granted."""
 
     until: float
-    address: str
+    connection: _Connection
 
 
 class QueueLocks:
@@ -76,6 +81,8 @@ class QueueLocks:
         # Until when brokers may execute requests that they have not responded to.
         self._late_locks: dict[MessageQueue, float] = {}
         self._late_unlocks: dict[MessageQueue, float] = {}
+        # By broker: the last connection, and until when owners come first after it was lost.
+        self._connections: dict[str, tuple[_Connection, float]] = {}
 
     def holds(self, queue: MessageQueue) -> bool:
         """Whether this client owns *queue* now."""
@@ -113,6 +120,8 @@ class QueueLocks:
                 await anyio.sleep(interval_seconds / LOOKS_PER_INTERVAL)
                 self._drop_ended()
                 self._drop_past()
+                for broker in self._connections:
+                    self._may_request(broker)  # notes when a broker has returned
                 due = self._due(interval_seconds)
                 left = {self._broker_of(queue) for queue in self._not_unlocked}
                 for broker in (due | left) - self._renewing:
@@ -135,13 +144,29 @@ class QueueLocks:
             for queue, lease in self._leases.items()
             if lease.until <= until
             or queue in self._late_unlocks
-            or self._may_be_forgotten(queue, lease)
+            or self._connection(self._broker_of(queue)) != lease.connection
         }
 
-    def _may_be_forgotten(self, queue: MessageQueue, lease: Lease) -> bool:
-        if self._instance.routes.master(self._broker_of(queue)) != lease.address:
-            return True
-        return not self._instance.remoting.is_connected(lease.address)
+    def _connection(self, broker: str) -> _Connection | None:
+        """Return the connection to the master of *broker*; None: there is none now."""
+        address = self._instance.routes.master(broker)
+        if address is None or not self._instance.remoting.is_connected(address):
+            return None
+        return address, self._instance.connection_number(address)
+
+    def _may_request(self, broker: str) -> bool:
+        """Whether locks that are not held may be requested; False soon after *broker* returned.
+
+        It has forgotten its locks, and their owners, whose handlers may still run, come first.
+        """
+        connection, now = self._connection(broker), self._clock()
+        if connection is None:  # heartbeats connect again
+            return broker not in self._connections
+        last, until = self._connections.get(broker, (connection, now))
+        if connection != last:
+            until = now + RETURN_SECONDS
+        self._connections[broker] = connection, until
+        return until <= now
 
     async def _repeat(
         self, broker: str, table: Iterable[MessageQueue], request: _RequestAtBroker
@@ -159,6 +184,10 @@ class QueueLocks:
     async def _lock(self, broker: str, queues: list[MessageQueue]) -> None:
         async with self._turns[broker]:
             self._drop_ended()
+            if not self._may_request(broker):
+                queues = [queue for queue in queues if queue in self._leases]
+            if not queues:
+                return
             await self._request_locks(broker, queues)
             if not self._late_unlocks.keys().isdisjoint(queues):
                 # Brokers execute requests in any order: an unlock before may have come second.
@@ -176,13 +205,15 @@ class QueueLocks:
             logger.warning("queues_not_locked", broker=broker, queues=count, reason=str(error))
             return
         granted = {each.queue() for each in locked}
+        connection = address, self._instance.connection_number(address)
+        self._connections.setdefault(broker, (connection, requested_at))
         self._drop_ended()  # leases that expired meanwhile start anew
         for queue, lease in before.items():
             if self._leases.get(queue) != lease:
                 continue  # released or lost during the request
             if queue in granted:
                 self._not_unlocked.pop(queue, None)
-                self._leases[queue] = Lease(requested_at + self._lease_seconds, address)
+                self._leases[queue] = Lease(requested_at + self._lease_seconds, connection)
             elif lease is not None:
                 self._lose(queue, "the broker gave it to another member")
 
