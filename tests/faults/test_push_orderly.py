@@ -17,12 +17,15 @@ from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.events import LeaseLost, QueuesRevoked
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.locks import LEASE_SECONDS
+from rocketmq_aio.embedded import responses
+from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.proxy import FaultProxy
-from tests.faults.proxied import proxied_config, shorten_timeout
+from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.faults.pushing import Group, QuickLocks, group_of, let_time_pass
 from tests.faults.test_push import REFUSALS, once
 from tests.history import Outcome
@@ -164,6 +167,50 @@ async def test_dead_letter_that_cannot_be_stored_holds_the_queue(
 
     assert group.handled() == ["0", "1", "2", "4", "5"]
     assert [stored.body for stored in cluster.broker.messages(f"%DLQ%{GROUP}")] == [b"3"]
+
+
+# --- locks granted too late ----------------------------------------------------------------------
+
+
+def impatient(cluster: FakeCluster) -> ClientConfig:
+    return ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=QUICK)
+
+
+async def test_a_member_that_closes_keeps_no_lock_that_a_frozen_broker_grants(
+    cluster: FakeCluster, group: Group
+) -> None:
+    broker, frozen = cluster.broker, asyncio.Event()
+
+    async def freeze(command: Command, connection: ServerConnection) -> responses.Outcome:
+        broker.freeze()
+        frozen.set()
+        return await broker.execute(command, connection)
+
+    put(cluster, "a")
+    cluster.faults.handle("lock", freeze)
+    consumer = await group.join(client=impatient(cluster))
+    await frozen.wait()
+    await consumer.close()
+    kept = owner(cluster)
+    broker.resume()
+
+    assert kept == consumer.client.client_id
+    await until(lambda: owner(cluster) is None, "the unlock")
+    await group.join()
+    await group.drained()
+
+
+async def test_a_lock_that_was_granted_too_late_is_unlocked_after_unsubscribe(
+    cluster: FakeCluster, group: Group
+) -> None:
+    put(cluster, "a")
+    with cluster.faults.drop("lock", times=None):
+        consumer = await group.join(client=impatient(cluster))
+        await cluster.broker.wait_for(LOCK, 1)
+        await consumer.unsubscribe(TOPIC)
+    await until(lambda: owner(cluster) is None, "the unlock")
+    await consumer.subscribe(TOPIC)
+    await group.drained()
 
 
 # --- lost locks ----------------------------------------------------------------------------------

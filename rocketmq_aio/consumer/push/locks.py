@@ -35,6 +35,7 @@ BROKER_LOCK_SECONDS: Final = 60.0  # after which brokers give a lock to others
 # After a broker has returned without its locks, owners request them again: they connect within the
 # longest backoff, and look every second.
 RETURN_SECONDS: Final = LONGEST_SECONDS + RENEW_SECONDS / LOOKS_PER_INTERVAL
+LAST_UNLOCK_SECONDS: Final = 5.0  # when the consumer closes
 
 _RequestAtBroker: TypeAlias = Callable[[str, list[MessageQueue]], Coroutine[Any, Any, None]]
 _Connection: TypeAlias = tuple[str, int]  # address of the broker, and the number of the connection
@@ -113,6 +114,12 @@ class QueueLocks:
         self._forget(queues)
         await self._at_each_broker(queues, self._unlock)
 
+    async def release_rest(self, queues: Iterable[MessageQueue]) -> None:
+        """Unlock *queues* and what could not be unlocked before: nothing repeats it any more."""
+        self._forget(queues)
+        with anyio.move_on_after(LAST_UNLOCK_SECONDS):
+            await self._at_each_broker(list(self._not_unlocked), self._unlock_at_last)
+
     async def keep_renewing(self, interval_seconds: float = RENEW_SECONDS) -> None:
         """Renew until cancelled, brokers concurrently; report lost locks."""
         async with anyio.create_task_group() as tasks:
@@ -126,11 +133,7 @@ class QueueLocks:
                 left = {self._broker_of(queue) for queue in self._not_unlocked}
                 for broker in (due | left) - self._renewing:
                     self._renewing.add(broker)
-                    if broker in due:
-                        tasks.start_soon(self._repeat, broker, self._leases, self._request_locks)
-                    else:
-                        unlock = self._request_unlocks
-                        tasks.start_soon(self._repeat, broker, self._not_unlocked, unlock)
+                    tasks.start_soon(self._repeat, broker, broker in due)
 
     def _due(self, interval_seconds: float) -> set[str]:
         """Return brokers whose locks are due for renewal, or may have been forgotten.
@@ -168,18 +171,20 @@ class QueueLocks:
         self._connections[broker] = connection, until
         return until <= now
 
-    async def _repeat(
-        self, broker: str, table: Iterable[MessageQueue], request: _RequestAtBroker
-    ) -> None:
-        """Repeat *request* for the queues of *broker* in *table*."""
+    async def _repeat(self, broker: str, is_due: bool) -> None:
+        """Repeat the unlocks that *broker* has not confirmed; renew its locks if that *is_due*."""
         try:
             async with self._turns[broker]:
                 self._drop_ended()
-                queues = [queue for queue in table if self._broker_of(queue) == broker]
-                if queues:
-                    await request(broker, queues)
+                if is_due and (leased := self._at(broker, self._leases)):
+                    await self._request_locks(broker, leased)
+                if left := self._at(broker, self._not_unlocked):
+                    await self._request_unlocks(broker, left)
         finally:
             self._renewing.discard(broker)
+
+    def _at(self, broker: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        return [queue for queue in queues if self._broker_of(queue) == broker]
 
     async def _lock(self, broker: str, queues: list[MessageQueue]) -> None:
         async with self._turns[broker]:
@@ -221,6 +226,15 @@ class QueueLocks:
         async with self._turns[broker]:
             self._forget(queues)  # granted meanwhile
             await self._request_unlocks(broker, queues)
+
+    async def _unlock_at_last(self, broker: str, queues: list[MessageQueue]) -> None:
+        # Sent in any case: a broker that is only silent executes it after the locks before.
+        address = self._instance.routes.master(broker) or ""
+        await anyio.sleep(self._instance.remoting.backoff_left(address))
+        await self._unlock(broker, queues)
+        if not self._late_locks.keys().isdisjoint(queues):
+            # Brokers execute requests in any order: a lock before may have come second.
+            await self._unlock(broker, queues)
 
     async def _request_unlocks(self, broker: str, queues: list[MessageQueue]) -> None:
         try:
@@ -317,22 +331,23 @@ class DeferredUnlocks:
                 self._tasks.spawn(self._release_later, queue, in_flight, name=f"unlock-{queue}")
         await self._locks.release(idle)
 
-    async def release_unwanted(self, shares: Mapping[str, Collection[MessageQueue]]) -> None:
-        """Unlock queues that others have by *shares*, and that may have been locked too late."""
-        unwanted = [
-            queue
-            for queue in self._locks.unanswered()
-            if queue not in shares.get(queue.topic, (queue,))
-            and queue not in self._table
-            and queue not in self._pending
-        ]
-        if unwanted:
+    async def release_unwanted(self, may_have: Callable[[MessageQueue], bool]) -> None:
+        """Unlock queues that this member is not to have, and that may have been locked too late."""
+        if unwanted := [queue for queue in self._unanswered() if not may_have(queue)]:
             await self._locks.release(unwanted)
 
-    async def release_pending(self) -> None:
-        """Unlock the rest, whose handlers were cancelled."""
-        if self._pending:
-            await self._locks.release(self._pending)
+    async def release_rest(self, *, ended: bool) -> None:
+        """Unlock what may still be locked, before the consumer closes.
+
+        :param ended: whether all handlers have ended, which were cancelled
+        """
+        pending = self._pending if ended else ()
+        await self._locks.release_rest([*self._unanswered(), *pending])
+
+    def _unanswered(self) -> list[MessageQueue]:
+        """Return queues that brokers may have granted, and that are not used here."""
+        used = {*self._table, *self._pending}
+        return [queue for queue in self._locks.unanswered() if queue not in used]
 
     async def _release_later(self, queue: MessageQueue, in_flight: InFlight) -> None:
         while queue in self._pending:

@@ -190,9 +190,10 @@ class PushEngine(GroupEngine[DispatchQueue]):
             self._threads.shutdown(wait=False, cancel_futures=True)
         if self._pops is not None:
             self._pops.close()
-        # A thread cannot be cancelled: its queue stays locked until the lock expires.
-        if self._unlocks is not None and self._threads is None and not self.workers.busy:
-            await self._unlocks.release_pending()
+        if self._unlocks is not None:
+            # A thread cannot be cancelled: its queue stays locked until the lock expires.
+            ended = self._threads is None and not self.workers.busy
+            await self._unlocks.release_rest(ended=ended)
         await self._leave()
 
     def fail(self) -> None:
@@ -213,8 +214,15 @@ class PushEngine(GroupEngine[DispatchQueue]):
             await self._follow_modes()
         applied = await super()._apply(shares)
         if self._unlocks is not None:
-            await self._unlocks.release_unwanted(shares)
+            await self._unlocks.release_unwanted(partial(self._may_have, shares))
         return applied
+
+    def _may_have(
+        self, shares: Mapping[str, Collection[MessageQueue]], queue: MessageQueue
+    ) -> bool:
+        """Whether this member is to have *queue*, or that is unknown now."""
+        topic = queue.topic
+        return topic in self._subscriptions and queue in shares.get(topic, (queue,))
 
     def _is_switched(
         self, assigned: DispatchQueue, shares: Mapping[str, Collection[MessageQueue]]

@@ -434,6 +434,21 @@ async def test_a_lock_is_requested_again_after_an_unlock_that_is_executed_late(
     assert member.lost == []
 
 
+async def test_unlocks_are_repeated_while_locks_are_renewed_often(
+    cluster: FakeCluster, member: Member
+) -> None:
+    """A late unlock of one queue has its lock renewed all the time."""
+    held = await unanswered_unlock(cluster, member)
+    await member.locks.acquire([A0, A1])
+    cluster.faults.refuse("unlock", broker="broker-a")
+    await member.locks.release([A1])
+    async with member.renewing():
+        await until(lambda: cluster.broker.locks.owner(GROUP, A1) is None, "the unlock")
+    held.release()
+
+    assert member.locks.holds(A0)
+
+
 async def test_an_acquired_lock_is_not_undone_by_an_unlock_before_it(
     cluster: FakeCluster, member: Member
 ) -> None:
