@@ -152,9 +152,15 @@ class Puller(Generic[Q]):
                     backoff.failures = busy.failures = 0
 
     def _note_response(self, assigned: Q) -> None:
-        if assigned.failing_since is not None:
-            assigned.failing_since = None
-            self._owner.on_recovered(assigned)
+        """Note the end of an outage; with a slave only, which has no commits, it goes on."""
+        if assigned.failing_since is None:
+            return
+        master = self._instance.routes.named_master(assigned.queue)
+        if master is None or not self._connection_to(master):
+            assigned.failing_since = asyncio.get_running_loop().time()
+            return
+        assigned.failing_since = None
+        self._owner.on_recovered(assigned)
 
     def _note_no_response(self, assigned: Q) -> None:
         now = asyncio.get_running_loop().time()

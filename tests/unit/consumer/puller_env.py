@@ -50,6 +50,7 @@ class FakeInstance:
         self.broker_versions = {ADDRESS: V5_0_0}
         self.addresses: dict[int, str] = {MASTER_ID: ADDRESS}
         self.connected = True
+        self.down: set[str] = set()  # addresses without a connection
         self.beats = 0
         self.queries = 0  # of the earliest store time
         self.query_error: RocketMQError | None = None
@@ -91,7 +92,7 @@ class FakeInstance:
         return self._broker.topics[queue.topic].queues[queue.queue_id].search(millis)
 
     def is_connected(self, address: str) -> bool:
-        return self.connected
+        return self.connected and address not in self.down
 
     def connection_number(self, address: str) -> int:
         return 1

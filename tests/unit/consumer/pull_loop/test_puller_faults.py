@@ -393,6 +393,28 @@ async def test_the_owner_is_called_for_an_outage_in_which_a_queue_is_not_pulled(
     assert len(env.wire.pulls) == 1 or env.wire.pulls[1].queue_offset == 3
 
 
+async def test_a_queue_that_is_not_pulled_recovers_with_its_master(
+    make_env: Callable[..., PullerEnv], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave that returns first does not know what other members have committed."""
+    monkeypatch.setattr(flow_control, "LOOK_SECONDS", 0.001)
+    env = make_env(pull_threshold_per_queue=1)
+    env.wire.addresses[1] = REPLICA
+    env.put("a", "b", "c")
+    assigned = env.begin()
+    await until(lambda: assigned.wake is not None, "the cache to be full")
+    env.wire.down = {ADDRESS, REPLICA}
+    await until(lambda: assigned.failing_since is not None, "the outage to be noticed")
+    since = assigned.failing_since
+    env.wire.down = {ADDRESS}
+    await until(lambda: assigned.failing_since != since, "the slave to be noticed")
+    early = list(env.recovered)
+    env.wire.down = set()
+    await until(lambda: env.recovered, "the recovery to be noticed")
+
+    assert (early, env.recovered) == ([], [assigned])
+
+
 def create_again(env: PullerEnv) -> None:
     env.broker.clock.advance(1)
     env.broker.delete_topic("orders")
