@@ -91,6 +91,17 @@ class LogCheck:
             return False
         return 0 <= earliest <= millis_of(last.store_time)
 
+    async def message_at(
+        self, queue: MessageQueue, address: str, offset: int
+    ) -> LastMessage | None:
+        """Return the message at *offset*, None if it is not there.
+
+        :raises RocketMQError: the master did not respond, or is not the master
+        """
+        command = await self._pull(queue, address, offset, 1)
+        messages, _ = self._instance.remoting.decode(command.body, queue)
+        return next(((offset, each.head) for each in messages if each.queue_offset == offset), None)
+
     async def first_difference(
         self, queue: MessageQueue, address: str, last: StoredAt
     ) -> int | None:

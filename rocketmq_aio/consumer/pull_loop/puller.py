@@ -221,12 +221,15 @@ class Puller(Generic[Q]):
         command = await request.send(self._instance.remoting, address, offset, self._timeout)
         if assigned.generation != generation:
             return  # there was a seek in between
-        if loop.time() - started >= HELD_SECONDS and assigned.last_message is not None:
+        held = loop.time() - started >= HELD_SECONDS
+        if held and assigned.last_message is not None:
             assigned.before_hold = generation, assigned.last_message
         if command.code == ResponseCode.SUCCESS:
             await self._found(assigned, subscription, command, address, offset)
         elif command.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
             self._nothing_found(assigned, command, address, offset)
+            if held and assigned.last_message is None and address == assigned.master:
+                await self._note_last(assigned, address)
         elif command.code == ResponseCode.PULL_OFFSET_MOVED:
             await self._moved(assigned, command, address, offset)
         else:
@@ -304,6 +307,15 @@ class Puller(Generic[Q]):
             if differs_at is not None and differs_at <= last.offset:
                 await self._follow_log(assigned, master, differs_at)
         assigned.before_hold = None
+
+    async def _note_last(self, assigned: Q, master: str) -> None:
+        """Note the message before the position, for `_check_hold`: the queue has read none."""
+        generation, offset = assigned.generation, assigned.next_offset - 1
+        if offset < 0 or is_logical(assigned.queue):
+            return
+        message = await self._log_check.message_at(assigned.queue, master, offset)
+        if assigned.generation == generation:
+            assigned.last_message = message
 
     async def _follow_log(self, assigned: Q, master: str, differs_at: int) -> bool:
         """Correct the position to the first offset that differs; returns as `_correct`."""

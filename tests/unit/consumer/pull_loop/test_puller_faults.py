@@ -463,6 +463,28 @@ async def test_a_topic_created_again_while_a_pull_is_held_is_read_from_its_begin
 
 
 @pytest.mark.usefixtures("always_held")
+@pytest.mark.parametrize("count", [2, 3, 5], ids=["fewer", "as many", "more"])
+async def test_a_topic_created_again_before_any_message_was_read_is_read_from_its_beginning(
+    make_env: Callable[..., PullerEnv], count: int
+) -> None:
+    env = make_env()
+    env.put("a", "b", "c")
+    env.starts.found = 3, False
+    assigned = env.begin()
+    await env.pulled(1)
+    env.broker.clock.advance(60)  # the first hold ends
+    await until(lambda: assigned.last_message is not None, "the message before the position")
+    await env.pulled(3)
+    create_again(env)
+    new = [f"new {number}" for number in range(count)]
+    env.put(*new)
+    env.broker.clock.advance(60)
+
+    assert bodies(await env.polled(count)) == new
+    assert [type(event) for event in env.events] == [OffsetCorrected]
+
+
+@pytest.mark.usefixtures("always_held")
 async def test_pulls_that_a_slave_held_are_not_followed_by_a_query(env: PullerEnv) -> None:
     """While no route names a master, nothing can be compared."""
     env.wire.addresses = {1: REPLICA}
