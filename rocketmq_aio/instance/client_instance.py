@@ -398,8 +398,9 @@ class MQClientInstance:
 
     def _fail(self, cause: BaseException) -> None:
         self.failure = cause
-        self.remoting.close()
-        self.replies.close(NotRunningError(f"the client failed: {cause!r}"))
+        reason = f"the client failed: {cause!r}"
+        self.remoting.close(reason)
+        self.replies.close(ClosedError(reason))
         for client in self._clients():
             client.on_failed(cause)
 

@@ -50,7 +50,6 @@ UNLIMITED: Final = frozenset(
 )
 MAX_OPAQUE: Final = 0x7FFF_FFFF
 RETIRED: Final = "retired"  # why a connection ended that was unused
-CLOSED: Final = "the client was closed"  # why all connections of a client ended
 
 # Response, deadline, request code, timeout
 Pending = tuple["asyncio.Future[Command]", float, int, float]
@@ -103,6 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         self.address = address
         self.usable = False  # connected and not retired
         self.loss: str | None = None
+        self._is_closed = False  # with its client
         self.stray_replies = 0  # late, duplicate or unknown
         self.received_any = False
         self._executes_nothing = False  # the peer speaks another protocol
@@ -230,10 +230,13 @@ class Connection(asyncio.BufferedProtocol):
         self.usable = False
         self._end_if_idle()
 
-    def abort(self, reason: str) -> None:
-        """Close at once; unanswered requests fail with *reason*."""
+    def abort(self, reason: str, *, closed: bool = False) -> None:
+        """Close at once; unanswered requests fail with *reason*.
+
+        :param closed: the client ends, and its requests with `ClosedError`
+        """
         if self.loss is None:
-            self.loss = reason
+            self.loss, self._is_closed = reason, closed
         self.usable = False
         if self._transport is not None:
             self._transport.abort()
@@ -312,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
         self._late.clear()
         self.resume_writing()
         pending, self._pending = self._pending, {}
-        kind = UnansweredClosedError if self.loss is CLOSED else ConnectionLostError
+        kind = UnansweredClosedError if self._is_closed else ConnectionLostError
         for reply, _, code, _ in pending.values():
             if reply.done():
                 continue
@@ -324,7 +327,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_lost(self)
 
     def _not_sent(self) -> NotConnectedError:
-        kind = UnsentClosedError if self.loss is CLOSED else NotConnectedError
+        kind = UnsentClosedError if self._is_closed else NotConnectedError
         return kind(self.address, self.loss or "")
 
     def _closed_reason(self) -> str:

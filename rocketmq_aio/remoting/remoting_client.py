@@ -20,7 +20,7 @@ from rocketmq_aio.protocol.namespaces import namespace_fields, namespace_of
 from rocketmq_aio.remoting.acl import sign
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.backoff import NO_MASTER_SECONDS, Backoff, BackoffError, NoMasterError
-from rocketmq_aio.remoting.connection import CLOSED, RETIRED, Connection, Frame, MakeFrame, OnLate
+from rocketmq_aio.remoting.connection import RETIRED, Connection, Frame, MakeFrame, OnLate
 from rocketmq_aio.remoting.dial import Dialer, failure_reason
 from rocketmq_aio.remoting.failure_log import FailureLog
 from rocketmq_aio.remoting.fork import FORKED
@@ -74,8 +74,7 @@ class RemotingClient:
         self._opening: dict[str, asyncio.Future[Connection]] = {}
         self._backoff: dict[str, Backoff] = {}
         self._retry_at: dict[str, tuple[float, str]] = {}
-        self._closed = False
-        self._why_closed = "the client is closed"
+        self._closed = ""  # why, once it is
         self._dialer = Dialer(config)
         self._hook_failures = FailureLog(logger.error, "rpc_hook_failed")
         self.namespace = namespace_of(config)
@@ -95,14 +94,14 @@ class RemotingClient:
         self.server.start()
         self._direct_consumptions.start("direct-consumptions")
 
-    def close(self) -> None:
-        """Close every connection; unanswered requests fail."""
-        self._closed = True
+    def close(self, reason: str = "the client was closed") -> None:
+        """Close every connection; unanswered requests fail with *reason*."""
+        self._closed = self._closed or reason
         for connection in [*self._connections.values(), *self._retiring]:
-            connection.abort(CLOSED)
+            connection.abort(self._closed, closed=True)
         for opening in self._opening.values():
             if not opening.done():
-                opening.set_exception(ClosedError(CLOSED))
+                opening.set_exception(ClosedError(self._closed))
 
     def check_open(self) -> None:
         """Check that `close` was not called.
@@ -110,14 +109,13 @@ class RemotingClient:
         :raises ClosedError: it was
         """
         if self._closed:
-            raise ClosedError(self._why_closed)
+            raise ClosedError(self._closed)
 
     def after_fork(self) -> None:
         """In a forked child: drop the connections, which belong to the parent."""
-        self._closed = True
-        self._why_closed = f"the client {FORKED}"
+        self._closed = f"the client {FORKED}"
         for connection in [*self._connections.values(), *self._retiring]:
-            connection.after_fork(self._why_closed)
+            connection.after_fork(self._closed)
         self._connections.clear()
         self._retiring.clear()
         self._opening.clear()
@@ -376,7 +374,7 @@ class RemotingClient:
         finally:
             self._opening.pop(address, None)
             if not attempt.done():  # cancelled: the client closes
-                attempt.set_exception(ClosedError(CLOSED))
+                attempt.set_exception(ClosedError(self._closed or "the client ends"))
 
     def _fail(
         self,
@@ -410,7 +408,7 @@ class RemotingClient:
         self, address: str, connection: Connection, attempt: asyncio.Future[Connection]
     ) -> None:
         if self._closed:
-            connection.abort(CLOSED)
+            connection.abort(self._closed, closed=True)
             return
         if connection.loss is not None:  # the peer closed before this task ran
             self._fail(attempt, address, connection.loss)

@@ -204,6 +204,8 @@ async def test_every_call_raises_after_a_background_task_failed(
                 assert isinstance(caught.value.__cause__, LookupError)
             with pytest.raises(NotRunningError, match="a bug"):
                 await PlainClient(client, "late").start()
+            with pytest.raises(ClosedError, match=r"the client failed: LookupError\('a bug'\)"):
+                await client.name_servers.route("orders")  # as one that waits
 
         assert "background_task_failed" in caplog.text
 
