@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
@@ -39,7 +39,7 @@ MAX_QUEUED_CHUNKS: Final = 4  # waiting for the thread of the task
 class FetchedMessages(NamedTuple):
     """Stored messages in *body*; only those from *start* to *end* (excluded) are wanted."""
 
-    part: Range
+    cursor: RangeCursor
     start: int
     end: int
     body: bytes
@@ -50,7 +50,7 @@ class FetchedMessages(NamedTuple):
 class MissingOffsets(NamedTuple):
     """The offsets from *start* to *end* (excluded) do not exist any more."""
 
-    part: Range
+    cursor: RangeCursor
     start: int
     end: int
     extent: Extent
@@ -128,11 +128,9 @@ class Fetcher:
         if failure is not None:
             raise failure
 
-    async def refetch(self, wanted: Range, start: int, end: int) -> Chunk:
+    async def refetch(self, cursor: RangeCursor, start: int, end: int) -> Chunk:
         """Fetch the offsets of a response again that was decoded only in part."""
-        cursor = cursor_of(wanted, self._options)
-        cursor.position = wanted.end
-        segment = _Segment(cursor, start, end)
+        segment = _Segment(replace(cursor, position=cursor.wanted.end), start, end)
         while start < end:
             start = await self._pull_once(segment, start)
         self._buffered_bytes -= size_of(segment.results)
@@ -148,7 +146,8 @@ class Fetcher:
             segment.updated.set()
 
     async def _next_segment(self) -> _Segment | None:
-        while self._is_far_ahead():
+        most, segments = READ_AHEAD * self._options.pull_window, self._segments
+        while segments and (len(segments) >= most or self._buffered_bytes >= MAX_BUFFERED_BYTES):
             self._changed.clear()
             await self._changed.wait()
         while self._current < len(self._cursors):
@@ -163,10 +162,6 @@ class Fetcher:
             self._current += 1
         self._changed.set()
         return None
-
-    def _is_far_ahead(self) -> bool:
-        too_many = len(self._segments) >= READ_AHEAD * self._options.pull_window
-        return too_many or bool(self._segments and self._buffered_bytes >= MAX_BUFFERED_BYTES)
 
     async def _deliver(self) -> None:
         """Pass the results to the thread of the task, in order."""
@@ -236,11 +231,8 @@ class Fetcher:
             if reached > segment.end == cursor.position:  # no other segment follows: extend it
                 segment.end = cursor.position = min(reached, cursor.wanted.end)
             end = min(reached, segment.end)
-            segment.results.append(
-                FetchedMessages(
-                    cursor.wanted, at, end, response.body, response.offset_delta, extent
-                )
-            )
+            body, delta = response.body, response.offset_delta
+            segment.results.append(FetchedMessages(cursor, at, end, body, delta, extent))
             self._buffered_bytes += len(response.body)
             cursor.adapt(count, reached - at)
             return end
@@ -258,7 +250,7 @@ class Fetcher:
         cursor = segment.cursor
         for start, most in ((at, segment.end), (cursor.position, cursor.wanted.end)):
             if (end := min(lost, most)) > start:
-                missing = MissingOffsets(cursor.wanted, start, end, extent, was_cut, reached)
+                missing = MissingOffsets(cursor, start, end, extent, was_cut, reached)
                 segment.results.append(missing)
         cursor.position = max(cursor.position, min(reached, cursor.wanted.end))
         cursor.segment_size = min(max(cursor.segment_size, reached - at), MAX_SEGMENT)

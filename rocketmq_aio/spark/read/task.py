@@ -15,7 +15,7 @@ from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import DataLossError, Extent, loss_values, warn
 from rocketmq_aio.spark.read.fetcher import FetchedMessages, Fetcher, FetchResult, MissingOffsets
 from rocketmq_aio.spark.read.metadata import is_gone
-from rocketmq_aio.spark.read.retrying_puller import ReadError, is_filtered, subscription_of
+from rocketmq_aio.spark.read.retrying_puller import ReadError, is_filtered
 from rocketmq_aio.spark.runtime import Runtime
 
 
@@ -23,14 +23,11 @@ class ReadTask:
     """Decodes *ranges* in the calling thread while the loop fetches ahead."""
 
     def __init__(self, ranges: Sequence[Range], options: ReadOptions) -> None:
-        self._options = options
         self._runtime = Runtime.get(options.connection)
         self._pulls = self._runtime.pulls()
         queue_is_gone = partial(is_gone, self._runtime.instance)
         self._fetcher = Fetcher(self._pulls, ranges, options, queue_is_gone)
         self._losses = LossLog(fail=options.fail_on_data_loss)
-        self._wanted = {each.topic: subscription_of(each.topic, options) for each in ranges}
-        self._queue = MessageQueue("", "", 0)  # of the previous result
         self._settings: dict[str | MessageQueue, TopicSettings] = {}  # of topics, logical queues
 
     def messages(self) -> Generator[list[MessageExt], None, None]:
@@ -54,8 +51,8 @@ class ReadTask:
         if isinstance(found, MissingOffsets):
             self._record_missing(found)
             return
-        part = found.part
-        messages, fault = self._pulls.decode(found.body, self._queue_of(part))
+        cursor = found.cursor
+        messages, fault = self._pulls.decode(found.body, cursor.queue)
         if found.offset_delta:  # in a static topic, whose brokers have offsets of their own
             for message in messages:
                 message.queue_offset += found.offset_delta
@@ -63,50 +60,44 @@ class ReadTask:
         if fault is not None:
             end = min(end, messages[-1].queue_offset + 1) if messages else found.start
             if end <= found.start:
-                raise ReadError(part, found.start, f"it is no message: {fault}") from fault
+                reason = f"it is no message: {fault}"
+                raise ReadError(cursor.wanted, found.start, reason) from fault
         messages = within(messages, found.start, end)
         self._check_gap(found, end, messages)
-        tags = self._wanted[part.topic].tags  # brokers compare only hashes
+        tags = cursor.subscription.tags  # brokers compare only hashes
         yield [each for each in messages if each.tags in tags] if tags else messages
         if end < found.end:  # decompression reached its limit: fetch the rest again
-            for piece in self._runtime.call(self._fetcher.refetch, part, end, found.end):
+            for piece in self._runtime.call(self._fetcher.refetch, cursor, end, found.end):
                 yield from self._read_result(piece)
-
-    def _queue_of(self, part: Range) -> MessageQueue:
-        """Return the queue of *part*; one object for consecutive results."""
-        queue = self._queue
-        if part.queue != (queue.topic, queue.broker_name, queue.queue_id):
-            queue = self._queue = MessageQueue(part.topic, part.broker, part.queue_id)
-        return queue
 
     def _check_gap(self, found: FetchedMessages, end: int, messages: list[MessageExt]) -> None:
         missing = end - found.start - len(messages)
         if missing <= 0:
             return
-        if is_filtered(self._wanted[found.part.topic]):
+        if is_filtered(found.cursor.subscription):
             # Filtered messages are no loss; those below the minimum are.
             end = min(end, found.extent.minimum)
             missing = end - found.start - len(within(messages, found.start, end))
-        if missing > 0 and not self._is_gap_of_topic(found.part):
+        if missing > 0 and not self._is_gap_of_topic(found.cursor.queue):
             reason = "messages are missing"
-            self._losses.record(found.part, found.start, found.extent, missing, reason)
+            self._losses.record(found.cursor.wanted, found.start, found.extent, missing, reason)
 
     def _record_missing(self, gone: MissingOffsets) -> None:
-        if not gone.was_cut and self._is_gap_of_topic(gone.part, gone.resumes_at):
+        if not gone.was_cut and self._is_gap_of_topic(gone.cursor.queue, gone.resumes_at):
             return
         reason = "messages are not stored any more"
         if gone.was_cut:
             reason = "the queue ends before the messages that are wanted"
-        self._losses.record(gone.part, gone.start, gone.extent, gone.end - gone.start, reason)
+        missing = gone.end - gone.start
+        self._losses.record(gone.cursor.wanted, gone.start, gone.extent, missing, reason)
 
-    def _is_gap_of_topic(self, part: Range, resumes_at: int | None = None) -> bool:
+    def _is_gap_of_topic(self, queue: MessageQueue, resumes_at: int | None = None) -> bool:
         """Whether missing offsets are no loss.
 
         The topic is compacted; or the offsets never existed, because the queue is logical, and a
         logical queue continues higher after each move, here at *resumes_at*.
         """
-        queue = self._queue_of(part)
-        key = queue if is_logical(queue) else part.topic
+        key = queue if is_logical(queue) else queue.topic
         settings = self._settings.get(key)
         moved = key is queue and resumes_at is not None
         if settings is None or (moved and resumes_at not in settings.part_starts):
