@@ -183,7 +183,7 @@ KIND_NAMES: Final = {"B": "a batch read", "S": "a streaming read", "W": "a write
 
 def read_options(mapping: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Return the options of a read; raise `ConfigError` if one is unknown or invalid."""
-    found = _parsed(_with_alias(mapping), "S" if streaming else "B")
+    found = _parsed(mapping, "S" if streaming else "B")
     connection = _connection(found)
     if streaming:
         found.setdefault("starting_offsets", "latest")
@@ -216,17 +216,11 @@ def write_options(mapping: Mapping[str, str], *, streaming: bool) -> WriteOption
     return WriteOptions(connection=_connection(found), **found)
 
 
-def _with_alias(mapping: Mapping[str, str]) -> dict[str, str]:
-    """Replace ``topic`` of a read by ``subscribe``."""
-    given = {name.lower(): text for name, text in mapping.items()}
-    if "topic" in given and "subscribe" in given:
-        raise ConfigError("topic", given["topic"], "the same as subscribe: give one of them")
-    return {("subscribe" if n.lower() == "topic" else n): text for n, text in mapping.items()}
-
-
 def _parsed(mapping: Mapping[str, str], kind: str) -> dict[str, Any]:
     by_name = {option.name.lower(): (name, option) for name, option in OPTIONS.items()}
-    found = {}
+    if kind != "W":
+        by_name["topic"] = by_name["subscribe"]  # an alias
+    found: dict[str, Any] = {}
     for given, text in mapping.items():
         if given.lower() not in by_name:
             raise _unknown(given, text, kind)
@@ -234,6 +228,8 @@ def _parsed(mapping: Mapping[str, str], kind: str) -> dict[str, Any]:
         if kind not in option.kinds:
             allowed = " or ".join(KIND_NAMES[each] for each in option.kinds)
             raise ConfigError(option.name, text, f"an option of {allowed} only: leave it out")
+        if name in found:
+            raise ConfigError("topic", text, "the same as subscribe: give one of them")
         found[name] = option.parse(option.name, text)
     return found
 

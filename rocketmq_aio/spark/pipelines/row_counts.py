@@ -81,7 +81,8 @@ def explain_gaps(connection: Connection, counts: Iterable[QueueCount]) -> list[Q
     runtime, counts = Runtime.get(connection), list(counts)
     if sum(len(each.gaps) for each in counts) >= MAX_GAPS:  # there may be more
         counts = mark_sparse(connection, counts)
-    return [_explain(runtime, each) if each.gaps else each for each in counts]
+    consumer = runtime.pull_consumer()
+    return [runtime.call(_explain, consumer, each) if each.gaps else each for each in counts]
 
 
 def mark_sparse(connection: Connection, counts: Iterable[QueueCount]) -> list[QueueCount]:
@@ -106,18 +107,15 @@ async def _is_sparse(pulls: RawPulls, queue: MessageQueue) -> bool:
     return settings.is_compacted or len(settings.part_starts) > 1
 
 
-def _explain(runtime: Runtime, count: QueueCount) -> QueueCount:
+async def _explain(consumer: PullConsumer, count: QueueCount) -> QueueCount:
+    queue = MessageQueue(count.topic, count.broker, count.queue_id)
     try:
-        return runtime.call(_gap_reasons, runtime.pull_consumer(), count)
+        begin = await consumer.min_offset(queue)
+        parts = chain.from_iterable(split_gap(gap, begin) for gap in count.gaps)
+        gaps = tuple([await _gap_reason(consumer, queue, part) for part in parts])
     except RocketMQError:
         return count
-
-
-async def _gap_reasons(consumer: PullConsumer, count: QueueCount) -> QueueCount:
-    queue = MessageQueue(count.topic, count.broker, count.queue_id)
-    begin = await consumer.min_offset(queue)
-    parts = chain.from_iterable(split_gap(gap, begin) for gap in count.gaps)
-    return replace(count, gaps=tuple([await _gap_reason(consumer, queue, part) for part in parts]))
+    return replace(count, gaps=gaps)
 
 
 def split_gap(gap: Gap, begin: int) -> list[Gap]:

@@ -53,8 +53,6 @@ class ReadError(RocketMQError):
             f"cannot read topic {wanted.topic!r}, broker {wanted.broker!r}, queue "
             f"{wanted.queue_id} at offset {offset}: {reason}"
         )
-        self.wanted = wanted
-        self.offset = offset
 
 
 class QueueGoneError(ReadError):

@@ -32,7 +32,7 @@ class BrokerAwayError(RocketMQError):
 class TargetNotReachedError(RocketMQError):
     """A query with the trigger ``availableNow`` cannot read all that was stored at its start.
 
-    :ivar target: where *queue* ended then; None if its broker was not registered
+    :param target: where *queue* ended then; None if its broker was not registered
     """
 
     def __init__(self, queue: Queue, read: int, target: int | None) -> None:
@@ -45,8 +45,6 @@ class TargetNotReachedError(RocketMQError):
             f"offset {read}{end} (availableNow). Start it again when the broker is back: it "
             f"continues there{way_out}"
         )
-        self.queue = queue
-        self.target = target
 
 
 def batch_ranges(options: ReadOptions) -> list[Range]:

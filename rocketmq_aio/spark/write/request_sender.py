@@ -41,9 +41,6 @@ class WriteError(RocketMQError):
             f"{rows} row(s) for topic {topic!r} were not sent, broker {broker}, "
             f"tries {tries} (options retries, sendTimeoutMs): {type(cause).__name__}: {cause}"
         )
-        self.topic = topic
-        self.rows = rows
-        self.broker = broker
 
 
 @dataclass(frozen=True)
