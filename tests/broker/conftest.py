@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from rocketmq_aio.admin.client import AdminClient
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.model.values import MessageQueue
@@ -87,6 +88,12 @@ def long_timeouts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         defaults = inspect.unwrap(vars(settings)["__init__"]).__kwdefaults__
         assert name in defaults
         monkeypatch.setitem(defaults, name, LONG_TIMEOUT_SECONDS)
+
+
+@pytest.fixture
+async def admin(rocketmq_namesrv: str) -> AsyncIterator[AdminClient]:
+    async with AdminClient(namesrv=rocketmq_namesrv) as client:
+        yield client
 
 
 @pytest.fixture

@@ -90,6 +90,12 @@ class OfficialTool:
         return [await in_thread(self.run, command) for command in commands]
 
 
+async def mqadmin(tool: OfficialTool, command: str) -> str:
+    """Run one command of *tool* and return its output."""
+    (printed,) = await tool(command)
+    return printed
+
+
 def cells(printed: str, first: str) -> list[list[str]]:
     """Return the cells of the lines that begin with *first*."""
     lines = [line.split() for line in printed.splitlines()]

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from time import time_ns
 from typing import Final, TypeVar
@@ -48,12 +48,6 @@ T = TypeVar("T")
 SECONDS: Final = 40.0
 COUNT: Final = 12
 QUEUES: Final = 4
-
-
-@pytest.fixture
-async def admin(rocketmq_namesrv: str) -> AsyncIterator[AdminClient]:
-    async with AdminClient(namesrv=rocketmq_namesrv) as client:
-        yield client
 
 
 async def send(namesrv: str, topic: str, count: int = COUNT) -> list[SendResult]:

@@ -207,25 +207,20 @@ async def test_accounts_of_4_9_are_managed_and_take_effect(
 
 async def stored(queue: MessageQueue, client: ClientConfig) -> None:
     """Send until the broker allows it: changed accounts are cached for a moment."""
-
-    async def sends() -> bool:
-        try:
-            async with Producer("till", client=client) as producer:
-                await producer.send(Message(queue.topic, b"one"), queue=queue)
-        except (AuthError, PermissionDeniedError):
-            return False
-        return True
-
-    await until_done(sends, "permission", SECONDS)
+    await until_done(lambda: is_allowed(queue, client), "permission", SECONDS)
 
 
 async def refused(queue: MessageQueue, client: ClientConfig) -> None:
     async def is_refused() -> bool:
-        try:
-            async with Producer("till", client=client) as producer:
-                await producer.send(Message(queue.topic, b"one"), queue=queue)
-        except (AuthError, PermissionDeniedError):
-            return True
-        return False
+        return not await is_allowed(queue, client)
 
     await until_done(is_refused, "the refusal", SECONDS)
+
+
+async def is_allowed(queue: MessageQueue, client: ClientConfig) -> bool:
+    try:
+        async with Producer("till", client=client) as producer:
+            await producer.send(Message(queue.topic, b"one"), queue=queue)
+    except (AuthError, PermissionDeniedError):
+        return False
+    return True

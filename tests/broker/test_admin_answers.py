@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import pytest
@@ -20,6 +19,7 @@ from rocketmq_aio import (
     Message,
     MessageExt,
     MessageQueue,
+    NotSupportedError,
     Producer,
     PullConsumer,
     SendResult,
@@ -39,12 +39,6 @@ OF_4_9: Final = {
     *("updateAclConfig", "deleteAclConfig", "updateGlobalWhiteAddr", "clusterAclConfigVersion"),
     "getAclConfig",
 }
-
-
-@pytest.fixture
-async def admin(rocketmq_namesrv: str) -> AsyncIterator[AdminClient]:
-    async with AdminClient(namesrv=rocketmq_namesrv) as client:
-        yield client
 
 
 @pytest.fixture
@@ -82,12 +76,17 @@ def settings(printed: str) -> dict[str, str]:
 async def test_topics_changed_by_both_are_equal(
     admin: AdminClient, tool: OfficialTool, group: str, rocketmq_cluster: Cluster
 ) -> None:
-    many = {"topicName": f"{group}-many", "readQueueNums": 5, "writeQueueNums": 4, "perm": 2}
-    (tool.folder / "topics.json").write_text(json.dumps([many]), encoding="utf-8")
-    lists = [f"updateTopicList {IN_CLUSTER} -f topics.json"] if is_5(rocketmq_cluster) else []
+    stored = {"topicName": f"{group}-many", "readQueueNums": 5, "writeQueueNums": 4, "perm": 2}
+    (tool.folder / "topics.json").write_text(json.dumps([stored]), encoding="utf-8")
+    since_5 = is_5(rocketmq_cluster)
+    lists = [f"updateTopicList {IN_CLUSTER} -f topics.json"] if since_5 else []
     await admin.topics.create(f"{group}-a", queues=3)
     await admin.topics.update(f"{group}-a", write_queues=2, perm="R")
     (ours,) = await admin.topics.config(f"{group}-a")
+    wanted = replace(ours, read_queues=5, write_queues=4, perm="W")
+    attributes = {"message.type": "FIFO"} if since_5 else {}
+    names = [f"{group}-put", f"{group}-put-2"]
+    put = [replace(wanted, topic=name, attributes=attributes) for name in names]
 
     *_, before, _, after = await tool(
         f"updateTopic {IN_CLUSTER} -t {group}-b -r 3 -w 2",
@@ -101,16 +100,21 @@ async def test_topics_changed_by_both_are_equal(
 
     assert await admin.topics.config(f"{group}-b") == [replace(ours, topic=f"{group}-b")]
     if lists:
-        wanted = replace(ours, topic=f"{group}-put", read_queues=5, write_queues=4, perm="W")
-        await admin.topics.put([wanted])
-        assert await admin.topics.config(wanted.topic) == [wanted]
-        assert await admin.topics.config(f"{group}-many") == [
-            replace(wanted, topic=f"{group}-many")
-        ]
+        many = f"{group}-many"
+        assert await admin.topics.config(many) == [replace(wanted, topic=many)]
     assert {f"{group}-a", f"{group}-gone"} <= set(before.split())
     assert f"{group}-gone" not in after.split()
     assert f"{group}-gone" not in await admin.topics.list()
-    assert set(await admin.topics.list(internal=True)) - {f"{group}-put"} == set(after.split())
+    assert set(await admin.topics.list(internal=True)) == set(after.split())
+    await admin.topics.put(put)
+    await until_done(lambda: listed(admin, names), "the topics", SECONDS)
+    assert [await admin.topics.config(name) for name in names] == [[each] for each in put]
+    await admin.topics.put([replace(put[0], read_queues=6), put[1]])  # one as it is
+    assert [each.read_queues for each in await admin.topics.config(names[0])] == [6]
+
+
+async def listed(admin: AdminClient, names: list[str]) -> bool:
+    return set(names) <= set(await admin.topics.list())
 
 
 @pytest.mark.mqadmin("topicRoute topicStatus topicClusterList statsAll consumerProgress")
@@ -160,6 +164,7 @@ async def test_routes_and_statistics_are_those_of_mqadmin(
         for each in progress.queues
     ]
     assert re.findall(r"Diff Total: *(\d+)", progressed) == [str(progress.lag)] == ["3"]
+    assert await admin.brokers.statistics("TOPIC_PUT_NUMS", f"{topic}-none") == {}
     ((_, reader, accumulation, *_),) = cells(all_stats, topic)
     assert (reader, int(accumulation)) == (group, progress.lag)
 
@@ -199,13 +204,16 @@ async def test_groups_changed_by_both_are_equal(
     assert shown["consumeBroadcastEnable"] == "false"
     assert await admin.groups.config(f"{group}-b") == [replace(ours, group=f"{group}-b")]
     assert f"{group}-gone" not in await admin.groups.list()
+    names = [f"{group}-put", f"{group}-put-2"]
+    put = [replace(made[0], group=name, max_retries=5, retry_queues=1) for name in names]
+    await admin.groups.put(put)
+    assert [await admin.groups.config(name) for name in names] == [[each] for each in put]
     if lists:
-        wanted = replace(made[0], group=f"{group}-put", max_retries=5, retry_queues=1)
-        await admin.groups.put([wanted])
-        assert await admin.groups.config(f"{group}-put") == [wanted]
-        assert await admin.groups.config(f"{group}-many") == [
-            replace(wanted, group=f"{group}-many")
-        ]
+        many = f"{group}-many"
+        assert await admin.groups.config(many) == [replace(put[0], group=many)]
+    else:
+        with pytest.raises(NotSupportedError, match="orderly"):
+            await admin.groups.put([replace(put[0], orderly=True)])
 
 
 @pytest.mark.mqadmin("cloneGroupOffset skipAccumulatedMessage resetOffsetByTime")
@@ -363,7 +371,7 @@ async def indexed(admin: AdminClient, topic: str, key: str) -> bool:
     return bool(await admin.messages.by_key(topic, key))
 
 
-@pytest.mark.mqadmin("sendMessage sendMsgStatus checkMsgSendRT")
+@pytest.mark.mqadmin("sendMessage sendMsgStatus checkMsgSendRT clusterRT")
 async def test_messages_sent_by_both_are_equal(
     admin: AdminClient, tool: OfficialTool, namesrv: str, topic: str, queue: MessageQueue
 ) -> None:
@@ -386,6 +394,7 @@ async def test_messages_sent_by_both_are_equal(
     assert described(ours) == described(theirs)
     assert theirs.message_id in sent
     assert len(tests[BROKER].seconds) == status.count("SEND_OK") == 2
+    assert 0 < tests[BROKER].average_seconds < SECONDS
     warm_up = 1
     await until_done(lambda: has(2 + 2 + warm_up), "the test messages of mqadmin")
     assert len(cells(times, BROKER)) == 2
@@ -512,19 +521,21 @@ async def test_reading_from_disk_is_controlled_as_by_mqadmin(
 # --- name servers ---------------------------------------------------------------------------------
 
 
-@pytest.mark.mqadmin("updateNamesrvConfig updateKvConfig deleteKvConfig")
+@pytest.mark.mqadmin("getNamesrvConfig updateNamesrvConfig updateKvConfig deleteKvConfig")
 @pytest.mark.mqadmin("wipeWritePerm addWritePerm")
 async def test_name_servers_changed_by_both_are_equal(
     admin: AdminClient, tool: OfficialTool, topic: str, group: str
 ) -> None:
     servers = admin.name_servers
-    await servers.put_value("answers", f"{group}-a", "one")
+    await servers.put_value("answers", f"{group}-a", "one=1")
+    await servers.update_config({"productEnvName": f"{group}-a"})
 
     async def permission() -> list[str]:
         return [each.perm for each in (await admin.topics.route(topic)).queues]
 
-    await tool(
-        f"updateNamesrvConfig -k productEnvName -v {group}",
+    printed, *_ = await tool(
+        "getNamesrvConfig",
+        f"updateNamesrvConfig -k productEnvName -v {group}-b",
         f"updateKvConfig -s answers -k {group}-b -v two",
         f"wipeWritePerm -b {BROKER}",
     )
@@ -537,15 +548,18 @@ async def test_name_servers_changed_by_both_are_equal(
     await servers.delete_value("answers", f"{group}-b")
 
     (config,) = (await servers.config()).values()
-    assert config["productEnvName"] == group
+    assert settings(printed)["productEnvName"] == f"{group}-a"
+    assert config["productEnvName"] == f"{group}-b"
     assert {name: stored[name] for name in (f"{group}-a", f"{group}-b")} == {
-        f"{group}-a": "one",
+        f"{group}-a": "one=1",
         f"{group}-b": "two",
     }
     assert (wiped, given, await permission()) == (["R"], ["RW"], ["RW"])
     assert added == taken > 0
     (left,) = (await servers.values("answers")).values()
     assert not {f"{group}-a", f"{group}-b"} & left.keys()
+    assert [*(await servers.value("answers", f"{group}-a")).values()] == [None]
+    assert [*(await servers.values(f"{group}-none")).values()] == [{}]
 
 
 # --- the table of the guide -----------------------------------------------------------------------

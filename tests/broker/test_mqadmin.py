@@ -15,7 +15,7 @@ from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
-from tests.broker.official_tool import OfficialTool
+from tests.broker.official_tool import OfficialTool, mqadmin
 from tests.broker.reading_groups import (
     POLL_SECONDS,
     QUEUES,
@@ -121,23 +121,6 @@ def choice(request: pytest.FixtureRequest) -> Choice:
     return CHOICES[request.param]
 
 
-class Tool:
-    """mqadmin on the cluster."""
-
-    def __init__(self, tool: OfficialTool) -> None:
-        self.folder = tool.folder
-        self._tool = tool
-
-    async def __call__(self, *arguments: str) -> str:
-        (printed,) = await self._tool(" ".join(arguments))
-        return printed
-
-
-@pytest.fixture
-def mqadmin(official_tool: OfficialTool) -> Tool:
-    return Tool(official_tool)
-
-
 def rows(printed: str, first: str) -> list[list[str]]:
     """Return the cells of lines that begin with *first*, cut to the column width."""
     lines = [line.split() for line in printed.splitlines()]
@@ -148,10 +131,10 @@ def rows(printed: str, first: str) -> list[list[str]]:
 
 
 async def test_mqadmin_lists_connections_and_subscriptions(
-    mqadmin: Tool, choice: Choice, namesrv: str, topic: str, group: str
+    official_tool: OfficialTool, choice: Choice, namesrv: str, topic: str, group: str
 ) -> None:
     async with choice.open(namesrv, group, topic) as subject:
-        printed = await mqadmin("consumerConnection", "-g", group)
+        printed = await mqadmin(official_tool, f"consumerConnection -g {group}")
 
     ((_, _, language, version),) = rows(printed, subject.client_id)
     assert (language, version) == ("PYTHON", "V5_5_0")
@@ -162,25 +145,27 @@ async def test_mqadmin_lists_connections_and_subscriptions(
 
 
 async def test_mqadmin_checks_a_group(
-    mqadmin: Tool, choice: Choice, namesrv: str, topic: str, group: str
+    official_tool: OfficialTool, choice: Choice, namesrv: str, topic: str, group: str
 ) -> None:
     async with choice.open(namesrv, group, topic) as subject:
-        printed = await mqadmin("consumerStatus", "-g", group, "-s")
+        printed = await mqadmin(official_tool, f"consumerStatus -g {group} -s")
 
     assert "Same subscription in the same group of consumer" in printed
     assert "Rebalance OK" in printed
-    (left,) = mqadmin.folder.glob(f"*/{subject.client_id}")
+    (left,) = official_tool.folder.glob(f"*/{subject.client_id}")
     assert "#Consumer jstack#" in left.read_text()
 
 
 async def test_mqadmin_shows_the_running_info_of_a_member(
-    mqadmin: Tool, choice: Choice, namesrv: str, topic: str, group: str
+    official_tool: OfficialTool, choice: Choice, namesrv: str, topic: str, group: str
 ) -> None:
     await send(namesrv, topic, numbers(8), tags="a")
     async with choice.open(namesrv, group, topic) as subject:
         await subject.finish(numbers(8))
-        printed = await mqadmin("consumerStatus", "-g", group, "-i", subject.client_id)
-        with_stacks = await mqadmin("consumerStatus", "-g", group, "-i", subject.client_id, "-s")
+        printed = await mqadmin(official_tool, f"consumerStatus -g {group} -i {subject.client_id}")
+        with_stacks = await mqadmin(
+            official_tool, f"consumerStatus -g {group} -i {subject.client_id} -s"
+        )
 
     assert re.search(rf"PROP_CONSUME_TYPE\s+: {choice.consume_type}$", printed, re.M), printed
     assert re.search(rf"PROP_CONSUMEORDERLY\s+: {str(choice.orderly).lower()}$", printed, re.M)
@@ -203,13 +188,13 @@ async def test_mqadmin_shows_the_running_info_of_a_member(
 
 
 async def test_mqadmin_shows_the_progress_of_a_group(
-    mqadmin: Tool, choice: Choice, namesrv: str, topic: str, group: str
+    official_tool: OfficialTool, choice: Choice, namesrv: str, topic: str, group: str
 ) -> None:
     await send(namesrv, topic, numbers(8), tags="a")
     async with choice.open(namesrv, group, topic) as subject:
         await subject.finish(numbers(8))
-        printed = await mqadmin("consumerProgress", "-g", group)
-        with_owners = await mqadmin("consumerProgress", "-g", group, "-s", "true")
+        printed = await mqadmin(official_tool, f"consumerProgress -g {group}")
+        with_owners = await mqadmin(official_tool, f"consumerProgress -g {group} -s true")
 
     assert [cells[2:6] for cells in rows(printed, topic)] == [
         [str(queue_id), "2", "2", "0"] for queue_id in range(QUEUES)
@@ -222,15 +207,15 @@ async def test_mqadmin_shows_the_progress_of_a_group(
 
 
 async def test_mqadmin_resets_a_running_group_to_earlier_offsets(
-    mqadmin: Tool, choice: Choice, namesrv: str, topic: str, group: str
+    official_tool: OfficialTool, choice: Choice, namesrv: str, topic: str, group: str
 ) -> None:
     await send(namesrv, topic, numbers(8), tags="a")
     async with choice.open(namesrv, group, topic) as subject:
         await subject.finish(numbers(8))
-        printed = await mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
+        printed = await mqadmin(official_tool, f"resetOffsetByTime -g {group} -t {topic} -s 0")
         await send(namesrv, topic, numbers(QUEUES, first=8), tags="a")  # ends the long polls of 5.x
         again = await subject.finish(numbers(8 + QUEUES))
-        progress = await mqadmin("consumerProgress", "-g", group)
+        progress = await mqadmin(official_tool, f"consumerProgress -g {group}")
 
     assert len(rows(printed.split("#offset")[1], "broker-a")) == QUEUES, printed
     assert set(again) == set(numbers(8 + QUEUES))
@@ -239,14 +224,19 @@ async def test_mqadmin_resets_a_running_group_to_earlier_offsets(
 
 @pytest.mark.parametrize("when", ["earliest", "now"])
 async def test_a_reset_by_mqadmin_discards_cached_messages_and_lasts(
-    mqadmin: Tool, namesrv: str, topic: str, group: str, queue: MessageQueue, when: str
+    official_tool: OfficialTool,
+    namesrv: str,
+    topic: str,
+    group: str,
+    queue: MessageQueue,
+    when: str,
 ) -> None:
     await send(namesrv, topic, numbers(10), queue=queue)
     async with consuming(namesrv, group, topic, commit_interval_seconds=0.2) as consumer:
         await polled(consumer, 5, max_messages=5)
         await consumer.commit()
         target = "0" if when == "earliest" else "-1"
-        await mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", target)
+        await mqadmin(official_tool, f"resetOffsetByTime -g {group} -t {topic} -s {target}")
         position = 0 if when == "earliest" else 10
         await send(namesrv, topic, ["wakes the pull"], queue=queue)
         await until_done(lambda: stands_at(consumer, queue, position), "the move", 60)
@@ -274,7 +264,7 @@ async def stands_at(consumer: LitePullConsumer, queue: MessageQueue, position: i
     ],
 )
 async def test_mqadmin_consumes_a_message_directly(
-    mqadmin: Tool,
+    official_tool: OfficialTool,
     namesrv: str,
     topic: str,
     group: str,
@@ -298,10 +288,9 @@ async def test_mqadmin_consumes_a_message_directly(
         await consumer.ready(POLL_SECONDS)
         message = Message(topic, b"try me", tags="a", keys="k1")
         stored = await producer.send(message, queue=queue)
-        printed = await mqadmin(
-            *("queryMsgByUniqueKey", "-i", stored.message_id, "-t", topic, "-g", group),
-            *("-d", consumer.client.client_id),
-        )
+        member = consumer.client.client_id
+        command = f"queryMsgByUniqueKey -i {stored.message_id} -t {topic} -g {group} -d {member}"
+        printed = await mqadmin(official_tool, command)
 
     assert f"order={str(orderly).lower()}" in printed, printed
     assert f"consumeResult={expected}" in printed

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import pytest
 
 from rocketmq_aio import (
@@ -30,8 +29,8 @@ from rocketmq_aio import (
 from rocketmq_aio.admin import servers
 from rocketmq_aio.admin.metadata import Metadata
 from rocketmq_aio.testing import Cluster
-from tests.broker.official_tool import OfficialTool
-from tests.broker.reading_groups import POLL_SECONDS, consuming, in_thread, is_5, polled, send
+from tests.broker.official_tool import OfficialTool, mqadmin
+from tests.broker.reading_groups import POLL_SECONDS, in_thread, is_5, send
 from tests.unit.remoting.until import until, until_done
 
 pytestmark = pytest.mark.needs_real_broker("the embedded broker has no requests of operators")
@@ -42,17 +41,6 @@ BROKER: Final = "broker-a"
 SECONDS: Final = 90.0
 
 
-@pytest.fixture
-async def admin(rocketmq_namesrv: str) -> AsyncIterator[AdminClient]:
-    async with AdminClient(namesrv=rocketmq_namesrv) as client:
-        yield client
-
-
-async def mqadmin(tool: OfficialTool, *arguments: str) -> str:
-    (printed,) = await tool(" ".join(arguments))
-    return printed
-
-
 async def needs(release: str, call: Awaitable[object]) -> None:
     """*call* raises the error for older brokers that names the *release*."""
     with pytest.raises(NotSupportedError, match=rf"needs a broker of {re.escape(release)}"):
@@ -60,30 +48,6 @@ async def needs(release: str, call: Awaitable[object]) -> None:
 
 
 # --- topics ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.mqadmin("updateTopicList topicClusterList")
-async def test_many_topics_are_stored_at_once(
-    admin: AdminClient, group: str, rocketmq_cluster: Cluster, official_tool: OfficialTool
-) -> None:
-    names = [f"{group}-{number}" for number in range(3)]
-    (template,) = await admin.topics.create(names[0], queues=3)
-    attributes = {"message.type": "FIFO"} if is_5(rocketmq_cluster) else {}
-    configs = [
-        msgspec.structs.replace(template, topic=each, write_queues=2, attributes=attributes)
-        for each in names
-    ]
-
-    await admin.topics.put(configs)
-
-    await until_done(lambda: listed(admin, names), "the topics", SECONDS)
-    assert [await admin.topics.config(each) for each in names] == [[each] for each in configs]
-    printed = await mqadmin(official_tool, "topicClusterList", "-t", names[2])
-    assert printed.split() == await admin.topics.clusters(names[2]) == ["DefaultCluster"]
-    with pytest.raises(ConfigError, match="elsewhere"):
-        await admin.topics.put([msgspec.structs.replace(template, broker_name="elsewhere")])
-    for each in names:
-        await admin.topics.delete(each)
 
 
 async def listed(admin: AdminClient, names: list[str]) -> bool:
@@ -96,11 +60,11 @@ async def test_order_configuration_and_allocation_equal_those_of_mqadmin(
 ) -> None:
     await admin.topics.set_order(topic, {BROKER: 4})
     stored = await admin.topics.order(topic)
-    printed = await mqadmin(official_tool, "updateOrderConf", "-m", "get", "-t", topic)
+    printed = await mqadmin(official_tool, f"updateOrderConf -m get -t {topic}")
     await admin.topics.set_order(topic, {})
     members = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
     allocated = await admin.topics.allocate(topic, members)
-    reported = await mqadmin(official_tool, "allocateMQ", "-t", topic, "-i", ",".join(members))
+    reported = await mqadmin(official_tool, f"allocateMQ -t {topic} -i {','.join(members)}")
 
     assert stored == {BROKER: 4}
     assert f"{BROKER}:4" in printed
@@ -115,24 +79,6 @@ async def test_order_configuration_and_allocation_equal_those_of_mqadmin(
 
 
 # --- groups ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.mqadmin("updateSubGroupList getConsumerConfig")
-async def test_many_groups_are_stored_at_once(
-    admin: AdminClient, group: str, rocketmq_cluster: Cluster, official_tool: OfficialTool
-) -> None:
-    names = [f"{group}-{number}" for number in range(3)]
-    (template,) = await admin.groups.create(names[0], max_retries=3)
-    configs = [msgspec.structs.replace(template, group=each, max_retries=5) for each in names]
-
-    await admin.groups.put(configs)
-
-    assert [await admin.groups.config(each) for each in names] == [[each] for each in configs]
-    if not is_5(rocketmq_cluster):
-        with pytest.raises(NotSupportedError, match="orderly"):
-            await admin.groups.put([msgspec.structs.replace(template, orderly=True)])
-    printed = await mqadmin(official_tool, "getConsumerConfig", "-g", names[2])
-    assert re.search(r"retryMaxTimes\s+=\s+5", printed)
 
 
 @pytest.mark.mqadmin("exportMetadata")
@@ -183,10 +129,8 @@ async def test_the_mode_of_a_group_reaches_assignments(
 
     await admin.groups.set_mode(group, topic, "pop", shared_queues=1)
 
-    printed = await mqadmin(
-        *(official_tool, "setConsumeMode", "-g", group, "-t", topic),
-        *("-b", rocketmq_cluster.brokers[0].address, "-m", "PULL", "-q", "0"),
-    )
+    place = f"-b {rocketmq_cluster.brokers[0].address} -g {group} -t {topic}"
+    printed = await mqadmin(official_tool, f"setConsumeMode {place} -m PULL -q 0")
     assert "success" in printed
     with pytest.raises(ConfigError, match="pop"):
         await admin.groups.set_mode(group, topic, "push")  # type: ignore[arg-type]
@@ -235,19 +179,6 @@ async def has_spans(admin: AdminClient, group: str, topic: str) -> bool:
     return len(spans) == 4 and not any(span.delay_time for span in spans)
 
 
-@pytest.mark.mqadmin("skipAccumulatedMessage")
-async def test_skipped_messages_are_not_delivered(
-    admin: AdminClient, namesrv: str, topic: str, group: str
-) -> None:
-    await admin.groups.create(group)
-    await send(namesrv, topic, ["old"] * 8)
-
-    resets = await admin.offsets.skip(group, topic)
-
-    assert sum(each.offset for each in resets) == 8
-    assert (await admin.groups.progress(group, topic)).lag == 0
-
-
 # --- messages -------------------------------------------------------------------------------------
 
 
@@ -265,9 +196,7 @@ async def test_messages_are_read_without_a_group(
     early = [each async for each in admin.messages.by_time(topic, before, before)]
     first = [each async for each in admin.messages.read(topic, begin=before, max_messages=2)]
     one = await admin.messages.by_offset(queue, 7)
-    printed = await mqadmin(
-        *(official_tool, "queryMsgByOffset", "-t", topic, "-b", BROKER, "-i", "0", "-o", "7")
-    )
+    printed = await mqadmin(official_tool, f"queryMsgByOffset -t {topic} -b {BROKER} -i 0 -o 7")
 
     assert [each.queue_offset for each in everything if each.queue == queue] == [*range(40)]
     assert len(everything) == 41
@@ -311,7 +240,7 @@ async def test_a_trace_is_a_timeline_of_the_message(
     await until_done(complete, "three events", SECONDS)
     events = await admin.messages.trace(sent.message_id)
     printed = await mqadmin(
-        *(official_tool, "queryMsgTraceById", "-i", sent.message_id), *("-t", "RMQ_SYS_TRACE_TOPIC")
+        official_tool, f"queryMsgTraceById -i {sent.message_id} -t RMQ_SYS_TRACE_TOPIC"
     )
     pub, before, after = events
     assert [each.kind for each in events] == ["Pub", "SubBefore", "SubAfter"]
@@ -355,32 +284,6 @@ async def test_a_member_consumes_a_message_directly(
 # --- brokers --------------------------------------------------------------------------------------
 
 
-@pytest.mark.mqadmin("getBrokerConfig updateBrokerConfig")
-async def test_settings_of_brokers_are_read_and_changed(
-    admin: AdminClient, rocketmq_cluster: Cluster, official_tool: OfficialTool
-) -> None:
-    before = (await admin.brokers.config())[BROKER]
-    printed = await mqadmin(
-        official_tool, "getBrokerConfig", "-b", rocketmq_cluster.brokers[0].address
-    )
-    wanted = str(int(before["fileReservedTime"]) + 1)
-    await admin.brokers.update_config({"fileReservedTime": wanted}, brokers=[BROKER])
-    changed = (await admin.brokers.config(brokers=[BROKER]))[BROKER]
-    await admin.brokers.update_config({"fileReservedTime": before["fileReservedTime"]})
-
-    theirs = dict(re.findall(r"^(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", printed, re.M))
-    assert before["brokerName"] == BROKER
-    assert {name: before[name] for name in theirs if name in before} == {
-        name: value for name, value in theirs.items() if name in before
-    }
-    assert len(theirs.keys() & before.keys()) > 100
-    assert changed["fileReservedTime"] == wanted
-    with pytest.raises(ConfigError):
-        await admin.brokers.update_config({})
-    with pytest.raises(ConfigError, match="flushDiskTyp"):
-        await admin.brokers.update_config({"flushDiskTyp": "x"}, brokers=[BROKER])
-
-
 @pytest.mark.mqadmin("clusterList")
 async def test_brokers_are_listed_with_their_rates(
     admin: AdminClient, official_tool: OfficialTool
@@ -392,48 +295,6 @@ async def test_brokers_are_listed_with_their_rates(
     row = next(line for line in printed.splitlines() if BROKER in line)
     assert [overview.cluster, BROKER, "0", overview.address, overview.version] == row.split()[:5]
     assert 0 < overview.disk_ratio < 1
-
-
-@pytest.mark.mqadmin("brokerConsumeStats producer statsAll")
-async def test_consume_stats_statistics_and_producers_are_those_of_mqadmin(
-    admin: AdminClient,
-    namesrv: str,
-    topic: str,
-    group: str,
-    rocketmq_cluster: Cluster,
-    official_tool: OfficialTool,
-) -> None:
-    async with Producer(f"{group}-p", namesrv=namesrv) as producer:
-        for number in range(8):
-            await producer.send(Message(topic, b"%d" % number))
-        async with consuming(namesrv, group, topic) as consumer:
-            await polled(consumer, 8)
-            await consumer.commit()
-            statistic: dict[str, Any] = {}
-
-            async def counted() -> bool:
-                statistic.update(await admin.brokers.statistics("TOPIC_PUT_NUMS", topic))
-                return bool(statistic)
-
-            await until_done(counted, "the statistic", SECONDS)
-            stats = (await admin.brokers.consume_stats())[BROKER]
-            await until_done(lambda: produces(admin, f"{group}-p"), "the producer", SECONDS)
-            producers = (await admin.brokers.producers())[BROKER]
-            me = producer.client.client_id
-        printed = await mqadmin(
-            official_tool, "brokerConsumeStats", "-b", rocketmq_cluster.brokers[0].address
-        )
-
-    queues = [each for each in stats[group].queues if each.queue.topic == topic]
-    assert [each.lag for each in queues] == [0] * 4
-    assert sum(each.consumer_offset for each in queues) == 8
-    assert len(re.findall(rf"^{re.escape(topic[:30])}", printed, re.M)) == 4
-    assert [each.client_id for each in producers[f"{group}-p"]] == [me]
-    assert await admin.brokers.statistics("TOPIC_PUT_NUMS", f"{topic}-none") == {}
-
-
-async def produces(admin: AdminClient, group: str) -> bool:
-    return group in (await admin.brokers.producers())[BROKER]
 
 
 @pytest.mark.mqadmin("queryCq")
@@ -453,8 +314,7 @@ async def test_consume_queues_are_inspected(
     await until_done(dispatched, "the entries", SECONDS)
     entries = await admin.brokers.consume_queue(queue, 1, 2)
     printed = await mqadmin(
-        *(official_tool, "queryCq", "-t", topic, "-q", "0", "-i", "1", "-c", "2"),
-        *("-b", rocketmq_cluster.brokers[0].address),
+        official_tool, f"queryCq -t {topic} -q 0 -i 1 -c 2 -b {rocketmq_cluster.brokers[0].address}"
     )
 
     assert (entries.min_queue_index, len(entries.entries)) == (0, 2)
@@ -464,40 +324,9 @@ async def test_consume_queues_are_inspected(
         await admin.brokers.consume_queue(MessageQueue(topic, "elsewhere", 0), 0)
 
 
-@pytest.mark.mqadmin("clusterRT checkMsgSendRT sendMsgStatus")
-async def test_test_messages_are_stored_and_measured(admin: AdminClient) -> None:
-    before = (await admin.topics.stats(BROKER)).count
-
-    tests = await admin.brokers.send_test(count=3, size=100)
-
-    assert len(tests[BROKER].seconds) == 3
-    assert 0 < tests[BROKER].average_seconds < SECONDS
-
-    async def are_stored() -> bool:  # brokers index messages a moment after they store them
-        return (await admin.topics.stats(BROKER)).count == before + 3
-
-    await until_done(are_stored, "the test messages", SECONDS)
-
-
-@pytest.mark.mqadmin("cleanExpiredCQ")
-async def test_cleaning_succeeds(admin: AdminClient, official_tool: OfficialTool) -> None:
-    await admin.brokers.clean_expired_queues()
-    await admin.brokers.clean_unused_topics(brokers=[BROKER])
-    await admin.brokers.delete_expired_logs(cluster="DefaultCluster")
-
-    printed = await mqadmin(official_tool, "cleanExpiredCQ")
-    assert "success" in printed
-    with pytest.raises(ConfigError, match="elsewhere"):
-        await admin.brokers.clean_expired_queues(brokers=["elsewhere"])
-
-
-@pytest.mark.mqadmin("haStatus getColdDataFlowCtrInfo")
+@pytest.mark.mqadmin("haStatus")
 async def test_requests_of_5_name_the_release_that_has_them(
-    admin: AdminClient,
-    topic: str,
-    group: str,
-    rocketmq_cluster: Cluster,
-    official_tool: OfficialTool,
+    admin: AdminClient, topic: str, rocketmq_cluster: Cluster, official_tool: OfficialTool
 ) -> None:
     brokers, lite, acl = admin.brokers, admin.lite, admin.acl
     if not is_5(rocketmq_cluster):
@@ -510,19 +339,11 @@ async def test_requests_of_5_name_the_release_that_has_them(
         await needs("5.3.2", brokers.export_rocksdb_config("topics"))
         return
     status = await brokers.ha_status()
-    printed = await mqadmin(official_tool, "haStatus", "-b", rocketmq_cluster.brokers[0].address)
+    printed = await mqadmin(official_tool, f"haStatus -b {rocketmq_cluster.brokers[0].address}")
 
     assert status[BROKER].master
     assert f"#MasterAddr\t{rocketmq_cluster.brokers[0].address}" in printed
     assert str(status[BROKER].in_sync_slave_nums) in printed
-    await brokers.set_read_ahead(random=True)
-    await brokers.set_read_ahead(random=False)
-    await brokers.limit_cold_data(group, 1000)
-    assert (await brokers.cold_data())[BROKER]["configTable"][group] == 1000
-    reported = await mqadmin(official_tool, "getColdDataFlowCtrInfo", "-c", "DefaultCluster")
-    assert group in reported
-    await brokers.unlimit_cold_data(group)
-    assert group not in (await brokers.cold_data())[BROKER]["configTable"]
     checks = await brokers.check_rocksdb_queues(topic)
     assert list(checks) == [BROKER]
     with pytest.raises(BrokerError, match="timerRocksDBEnable must be configured"):
@@ -553,8 +374,8 @@ async def test_lite_topics_are_described(
 
     brokers = await admin.lite.brokers()
     found = await admin.lite.parent(parent)
-    printed = await mqadmin(official_tool, "getBrokerLiteInfo", "-c", "DefaultCluster")
-    reported = await mqadmin(official_tool, "getParentTopicInfo", "-p", parent)
+    printed = await mqadmin(official_tool, "getBrokerLiteInfo -c DefaultCluster")
+    reported = await mqadmin(official_tool, f"getParentTopicInfo -p {parent}")
 
     assert (found[BROKER].topic, found[BROKER].lite_topic_count) == (parent, 0)
     assert str(brokers[BROKER].max_lmq_num) in printed
@@ -566,57 +387,8 @@ async def test_lite_topics_are_described(
     nobody = (await admin.lite.client(parent, group, "nobody"))[BROKER]
     assert (nobody.client_id, nobody.lite_topics) == ("nobody", ())
     await admin.lite.dispatch(parent, group)
-    reported = await mqadmin(official_tool, "triggerLiteDispatch", "-p", parent, "-g", group)
+    reported = await mqadmin(official_tool, f"triggerLiteDispatch -p {parent} -g {group}")
     assert re.search(rf"{BROKER}\s+dispatched", reported)
-
-
-# --- name servers ---------------------------------------------------------------------------------
-
-
-@pytest.mark.mqadmin("getNamesrvConfig updateNamesrvConfig updateKvConfig deleteKvConfig")
-async def test_name_servers_store_settings_and_values(
-    admin: AdminClient, group: str, rocketmq_cluster: Cluster, official_tool: OfficialTool
-) -> None:
-    servers = admin.name_servers
-    (address,) = rocketmq_cluster.namesrv.split(";")
-    before = (await servers.config())[address]
-    await servers.update_config({"productEnvName": group})
-    with pytest.raises(ConfigError, match="productEnv"):
-        await servers.update_config({"productEnv": group})
-    changed = (await servers.config())[address]
-    await servers.put_value("operations", group, "one=1")
-    stored = await servers.value("operations", group)
-    everything = await servers.values("operations")
-    printed = await mqadmin(official_tool, "getNamesrvConfig")
-    await mqadmin(official_tool, "deleteKvConfig", "-s", "operations", "-k", group)
-
-    assert before["listenPort"] == changed["listenPort"] == address.rpartition(":")[2]
-    assert changed["productEnvName"] == group
-    assert re.search(rf"productEnvName\s+=\s+{re.escape(group)}", printed)
-    assert stored == {address: "one=1"}
-    assert everything[address][group] == "one=1"
-    assert await servers.value("operations", group) == {address: None}
-    await servers.delete_value("operations", group)
-    assert (await servers.values(f"{group}-none"))[address] == {}
-
-
-@pytest.mark.mqadmin("wipeWritePerm addWritePerm")
-async def test_the_write_permission_of_a_broker_is_taken_and_given_back(
-    admin: AdminClient, topic: str, official_tool: OfficialTool
-) -> None:
-    (wiped,) = (await admin.name_servers.wipe_write_permission(BROKER)).values()
-    without = (await admin.topics.route(topic)).queues
-    (added,) = (await admin.name_servers.add_write_permission(BROKER)).values()
-    again = (await admin.topics.route(topic)).queues
-    printed = await mqadmin(official_tool, "addWritePerm", "-b", BROKER)
-
-    assert wiped >= 1
-    assert added >= 1
-    assert [each.perm for each in without] == ["R"]
-    assert [each.perm for each in again] == ["RW"]
-    assert "add write perm of broker[broker-a]" in printed
-    with pytest.raises(ConfigError, match=BROKER):
-        await admin.name_servers.wipe_write_permission("elsewhere")
 
 
 # --- several brokers ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from rocketmq_aio.admin.client import AdminClient
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Cluster
-from tests.broker.official_tool import OfficialTool
+from tests.broker.official_tool import OfficialTool, mqadmin
 from tests.unit.remoting.until import until_done
 
 COMMAND = [sys.executable, "-c", "from rocketmq_aio.cli import main; main()"]
@@ -34,11 +34,6 @@ async def rmq(cluster: Cluster, *arguments: str, stdin: bytes = b"", code: int =
 
 async def rows(cluster: Cluster, *arguments: str) -> Any:  # noqa: ANN401 - JSON
     return json.loads(await rmq(cluster, *arguments, "-o", "json"))
-
-
-async def mqadmin(tool: OfficialTool, *arguments: str) -> str:
-    (printed,) = await tool(" ".join(arguments))
-    return printed
 
 
 @pytest.mark.mqadmin("topicList updateTopic deleteTopic")
@@ -72,7 +67,7 @@ async def test_sent_lines_are_consumed_committed_and_reset(
     watched = await rmq(rocketmq_cluster, *begin)
     member = await rmq(rocketmq_cluster, *begin, "--group", group)
     lag = await rows(rocketmq_cluster, "lag", group, "--topic", topic)
-    progress = await mqadmin(official_tool, "consumerProgress", "-g", group)
+    progress = await mqadmin(official_tool, f"consumerProgress -g {group}")
     await rmq(rocketmq_cluster, "offset", "reset", group, topic, "earliest", "--yes")
     again = await rmq(rocketmq_cluster, *begin, "--group", group)
 
