@@ -239,24 +239,21 @@ async def test_a_new_window_shows_single_messages_again() -> None:
     assert [line.rpartition("  ")[2] for line in shown] == ["x" * 60 + "... (100 bytes)", "2 bytes"]
 
 
-async def test_a_long_text_is_shown_up_to_a_whole_character() -> None:
+@pytest.mark.parametrize(
+    ("body", "properties", "text"),
+    [
+        (b"x" + "ä".encode() * 30, "", "x" + "ä" * 29 + "... (61 bytes)"),  # whole characters
+        (b"body", "TAGS\x01a\x1b[2J\x02", "tag=a [2J  body"),  # no control characters
+    ],
+)
+async def test_a_text_is_shown_in_a_safe_form(body: bytes, properties: str, text: str) -> None:
     shown: list[str] = []
     cluster = EmbeddedCluster(topics={"orders": 1})
     cluster.on_event(Activity(shown.append).record)
 
-    cluster.broker.put("orders", b"x" + "ä".encode() * 30)
+    cluster.broker.put("orders", body, properties=properties)
 
-    assert shown[0].rpartition("  ")[2] == "x" + "ä" * 29 + "... (61 bytes)"
-
-
-async def test_control_characters_are_not_shown() -> None:
-    shown: list[str] = []
-    cluster = EmbeddedCluster(topics={"orders": 1})
-    cluster.on_event(Activity(shown.append).record)
-
-    cluster.broker.put("orders", b"body", properties="TAGS\x01a\x1b[2J\x02")
-
-    assert [line[10:] for line in shown] == ["sent      orders  queue 0 offset 0  tag=a [2J  body"]
+    assert [line[10:] for line in shown] == [f"sent      orders  queue 0 offset 0  {text}"]
 
 
 async def test_commits_of_groups_are_shown() -> None:
