@@ -5,7 +5,6 @@ The built-in codecs never execute code from a body, and their memory use is boun
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -26,10 +25,10 @@ V = TypeVar("V", default=Any)  # what a codec makes of bodies
 V_co = TypeVar("V_co", covariant=True, default=Any)
 
 FAULTS: Final = (ValueError, TypeError, OverflowError, RecursionError)  # msgspec's are ValueErrors
-# A value or the name of a field, and its path, which has only names of the type.
-QUOTING: Final = re.compile(
-    r"(Invalid (?:enum )?value|Object contains unknown field) .*?( - at `[^'\"]*`)?$", re.S
-)
+# Before a value or a name of the body; its path, which has only names of the type, may follow.
+QUOTING: Final = ("Invalid enum value", "Invalid value", "Object contains unknown field")
+PATH: Final = " - at `"
+PATHS: Final = ("$", "key` in `$")  # how they begin
 BUILT_OF: Final = (bool, int, float, str, bytes, list, dict, NoneType)
 
 
@@ -184,9 +183,13 @@ def decode_with(codec: Codec, body: bytes) -> Any:  # noqa: ANN401 - see Codec
 
 def _fail(codec: object, error: BaseException) -> NoReturn:
     """Raise a `PayloadError` for *error*, without what msgspec quotes of the body."""
-    text = text_of(error)
-    reason = QUOTING.sub(r"\1\2", text) if isinstance(error, msgspec.ValidationError) else text
-    raise PayloadError(repr_of(codec), reason) from (error if reason == text else None)
+    reason = text_of(error)
+    if type(error) is msgspec.ValidationError and str(error).startswith(QUOTING):
+        start = next(each for each in QUOTING if str(error).startswith(each))
+        path = reason.rpartition(PATH)[2]
+        where = PATH + path if path.startswith(PATHS) and path.endswith("`") else ""
+        raise PayloadError(repr_of(codec), f"ValidationError: {start}{where}") from None
+    raise PayloadError(repr_of(codec), reason) from error
 
 
 def _pack(value: object) -> bytes:

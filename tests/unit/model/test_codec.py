@@ -29,7 +29,7 @@ from rocketmq_aio.model.codec import (
 )
 from rocketmq_aio.model.message import MessageExt, decode_all
 from rocketmq_aio.model.values import MessageQueue
-from tests.unit.costs import MIB, peak_bytes
+from tests.unit.costs import MIB, cpu_seconds, peak_bytes
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 NOW = dt.datetime(2026, 5, 4, 3, 2, 1, 500_000, tzinfo=dt.UTC)
@@ -270,6 +270,20 @@ def test_an_error_has_nothing_of_the_body(
     shown = "".join(traceback.format_exception(caught.value))
     assert "canary" not in shown
     assert "90210" not in shown
+
+
+def test_the_time_for_an_error_is_linear() -> None:
+    def cost(marks: int) -> float:
+        body = JSONCodec().encode(" - at `x" * marks)
+
+        def fail() -> None:
+            with pytest.raises(PayloadError):
+                JSONCodec(Literal["a"]).decode(body)
+
+        return cpu_seconds(fail)
+
+    # 16 times as long where it grows with the body, 256 times where with its square.
+    assert cost(32_000) < 64 * cost(2_000)
 
 
 @pytest.mark.parametrize(
