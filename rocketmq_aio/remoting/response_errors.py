@@ -34,6 +34,7 @@ KINDS: Final[dict[int, type[BrokerError]]] = {
 # Rejected accounts: 4.9 returns code 1 with the name of a Java exception, 5.3 and later code 16
 # (verified with 4.9.7 and 5.5.0).  The patterns match whole phrases at the beginning of the
 # remark: the rest may quote the name of a topic or group.
+LONGEST: Final = 1000  # what is searched of a remark: a search takes many times its memory
 ACCOUNT_CODES: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION)
 ACL_EXCEPTION: Final = re.compile(r"(?:[\w.$]+: )*[\w.$]*AclException(?:: ?|$)")
 # Unknown account or failed authentication.
@@ -75,6 +76,7 @@ def is_about_account(error: BrokerError) -> bool:
 def _account_kind(code: int, remark: str) -> type[BrokerError] | None:
     if code not in ACCOUNT_CODES:
         return None
+    remark = remark[:LONGEST]
     exception = ACL_EXCEPTION.match(remark)
     # Code 1 is generic: only the name of the exception is conclusive.
     if code == ResponseCode.SYSTEM_ERROR and exception is None:

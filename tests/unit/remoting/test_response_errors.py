@@ -15,6 +15,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.remoting.response_errors import broker_error, is_about_account
+from tests.unit.costs import peak_bytes
 
 ADDRESS = "127.0.0.1:10911"
 DENIED = PermissionDeniedError
@@ -90,3 +91,9 @@ def test_response_codes_map_to_exception_types(
 )
 def test_account_errors_are_recognised(code: int, remark: str, about: bool) -> None:
     assert is_about_account(BrokerError(code, remark, ADDRESS)) is about
+
+
+def test_a_long_remark_takes_no_more_memory_than_it_has() -> None:
+    remark = "a: " * 500_000  # each may begin the name of an exception
+
+    assert peak_bytes(lambda: broker_error(Command(1, 1, remark=remark), ADDRESS)) < len(remark)
