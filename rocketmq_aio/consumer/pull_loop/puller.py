@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -88,6 +88,7 @@ class PullOwner(Protocol[Q_contra]):
     async def on_corrected(self, assigned: Q_contra) -> None: ...
     def on_cut_off(self, assigned: Q_contra) -> None: ...
     def on_recovered(self, assigned: Q_contra) -> None: ...
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None: ...
 
 
 class Puller(Generic[Q]):
@@ -360,26 +361,24 @@ class Puller(Generic[Q]):
             lite=self._lite,
             own_code=own_code,
             wait_seconds=self._config.long_poll_seconds,
-            on_late=partial(self._note_late, assigned),
+            on_late=partial(self._note_late, assigned.queue),
         )
         return request
 
-    def _note_late(self, assigned: Q, command: Command) -> None:
-        """Follow a reset in the response to an abandoned pull: the broker sends it only once."""
+    def _note_late(self, queue: MessageQueue, command: Command) -> None:
+        """Follow a reset in the response to an abandoned pull: the broker sends it only once.
+
+        The queue may have been revoked and assigned again since.
+        """
         if command.code != ResponseCode.PULL_OFFSET_MOVED or not is_reset(command.remark):
             return
-        self._context.tasks.spawn(self._reset, assigned, command, name=f"reset-{assigned.queue}")
-
-    async def _reset(self, assigned: Q, command: Command) -> None:
         try:
             offset = read_response(command).next_begin_offset
         except CodecError as error:
-            logger.warning("reset_unreadable", queue=str(assigned.queue), reason=str(error))
+            logger.warning("reset_unreadable", queue=str(queue), reason=str(error))
             return
-        if not assigned.released:
-            reset = broker_error(command, assigned.queue.broker_name)
-            assigned.interrupt()
-            await self._correct(assigned, reset, assigned.next_offset, offset)
+        reset = self._owner.reset_offsets
+        self._context.tasks.spawn(reset, queue.topic, {queue: offset}, name=f"reset-{queue}")
 
     def _nothing_found(self, assigned: Q, command: Command, address: str, offset: int) -> None:
         response = read_response(command)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
@@ -207,6 +207,8 @@ class PullerEnv:
 
     def on_recovered(self, assigned: PolledQueue) -> None:
         self.recovered.append(assigned)
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None: ...
 
     def subscribe(self, expression: str) -> None:
         self.subscriptions["orders"] = subscription("orders", expression, 1)

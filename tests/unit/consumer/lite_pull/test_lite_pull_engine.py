@@ -341,6 +341,22 @@ async def test_a_reset_in_the_response_to_an_abandoned_pull_is_applied() -> None
             await committed(cluster, {0: 3})
 
 
+async def test_a_reset_in_the_response_to_a_pull_of_an_earlier_assignment_is_applied() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster, *numbers(10))
+        async with consuming(cluster) as consumer:
+            with cluster.faults.hold(RequestCode.LITE_PULL_MESSAGE, executed=False) as pulls:
+                await pulls.wait()
+                await consumer.unsubscribe(TOPIC)
+                cluster.broker.commit(GROUP, TOPIC, 0, 10)
+                await consumer.subscribe(TOPIC)
+                await cluster.broker.wait_for(RequestCode.LITE_PULL_MESSAGE, 3)
+                cluster.broker.state.reset_offsets[GROUP, TOPIC, 0] = 3
+                pulls.release()
+
+            assert bodies(await polled(consumer, 7)) == numbers(7, 3)
+
+
 async def test_a_broker_may_query_consumed_offsets(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     async with consuming(cluster) as consumer:
