@@ -25,7 +25,7 @@ from rocketmq_aio.instance.address_server import fetch_addresses, unit_url
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.address import is_url, parse_addresses
 from rocketmq_aio.model.names import LMQ_PREFIX
-from rocketmq_aio.protocol.bodies import QueueData, TopicRouteData, read_route
+from rocketmq_aio.protocol.bodies import QueueData, TopicRouteData, checked_route, read_route
 from rocketmq_aio.protocol.codes import PERM_READ, PERM_WRITE, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
@@ -279,7 +279,7 @@ def light_route(topic: str, cluster_info: Command) -> TopicRouteData:
         )
         for broker in brokers
     ]
-    return TopicRouteData(queue_datas=queues, broker_datas=brokers)
+    return checked_route(TopicRouteData(queue_datas=queues, broker_datas=brokers))
 
 
 class _Poll:

@@ -66,7 +66,11 @@ class TopicRouteData(Body, frozen=True):
 
 def read_route(body: bytes) -> TopicRouteData:
     """Decode a route; CodecError if it is invalid or exceeds the limits."""
-    route = read_body(body, TopicRouteData)
+    return checked_route(read_body(body, TopicRouteData))
+
+
+def checked_route(route: TopicRouteData) -> TopicRouteData:
+    """Return *route*; CodecError if it exceeds the limits."""
     if len(route.broker_datas) > MAX_BROKERS or len(route.queue_datas) > MAX_BROKERS:
         raise CodecError("TopicRouteData", 0, f"more than {MAX_BROKERS} brokers")
     if sum(len(each.broker_addrs) for each in route.broker_datas) > MAX_ADDRESSES:

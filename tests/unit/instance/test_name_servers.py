@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
+import msgspec
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
@@ -27,6 +28,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance import name_servers as name_servers_module
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.name_servers import NameServers
+from rocketmq_aio.protocol.bodies import MAX_BROKERS
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.frame import PREFIX
@@ -116,6 +118,15 @@ async def test_any_broker_may_have_a_light_message_queue() -> None:
 
         assert [(q.read_queue_nums, q.write_queue_nums) for q in route.queue_datas] == [(1, 1)]
         assert [b.broker_addrs for b in route.broker_datas] == [known.broker_addrs]
+
+
+async def test_the_route_of_a_light_message_queue_has_the_limits_of_others() -> None:
+    brokers = {f"b{n}": {"brokerName": f"b{n}", "brokerAddrs": {}} for n in range(MAX_BROKERS + 1)}
+    body = msgspec.json.encode({"brokerAddrTable": brokers})
+    async with servers(1) as (server,), asking(server.address) as name_servers:
+        server.faults.handle(RequestCode.GET_BROKER_CLUSTER_INFO, Response(body=body))
+        with pytest.raises(CodecError, match=f"more than {MAX_BROKERS} brokers"):
+            await name_servers.route("%LMQ%jobs")
 
 
 async def test_without_a_broker_there_is_no_light_message_queue() -> None:
