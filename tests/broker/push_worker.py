@@ -21,7 +21,7 @@ import msgspec
 
 from rocketmq_aio import ClientConfig, LeaseLost, MessageExt, PushConfig, PushConsumer
 from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
-from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
+from rocketmq_aio.consumer.offsets.commit_fence import StallRecovery
 from rocketmq_aio.consumer.push import push_engine
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.consumer.push.locks import LEASE_SECONDS, RENEW_SECONDS, QueueLocks

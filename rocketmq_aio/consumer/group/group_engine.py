@@ -16,7 +16,7 @@ from rocketmq_aio.consumer.checks.missing_topics import MissingTopics
 from rocketmq_aio.consumer.checks.subscription_check import SubscriptionCheck
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.group.running_info import heartbeat_data
-from rocketmq_aio.consumer.group.stall_recovery import CommitFence
+from rocketmq_aio.consumer.offsets.commit_fence import CommitFence
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
@@ -61,7 +61,7 @@ class GroupEngine(Generic[Q]):
     :param assignment: lets brokers assign the queues; None: every member computes its own share
     """
 
-    commits: Commits
+    commits: Commits[Q]
     fence: CommitFence[Q] | None  # None in broadcasting, and if locks decide what may be committed
     _assignments: Assignments[Q]
     _puller: Puller[Q]

@@ -11,8 +11,8 @@ import anyio
 
 from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.consumer.common.clock import boottime
-from rocketmq_aio.consumer.group.stall_recovery import COMPARE_SECONDS, CommitFence
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
+from rocketmq_aio.consumer.offsets.commit_fence import COMPARE_SECONDS, CommitFence
 from rocketmq_aio.consumer.pull_loop.queue_state import UNVERIFIED
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue

@@ -35,6 +35,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
     """Engine of `LitePullConsumer`, which delegates to it."""
 
     config: LitePullConfig
+    commits: ManualCommits
     _drain_seconds = DRAIN_SECONDS
 
     def __init__(
@@ -45,7 +46,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         self._manual: frozenset[MessageQueue] | None = None  # the queues of `assign`
         self.revoking = False  # closing, and the queues can still be committed
         self.fence = None if self.is_broadcasting else self._make_fence()
-        self.commits = self.manual_commits = ManualCommits(
+        self.commits = ManualCommits(
             self.store,
             self.table,
             automatic=config.auto_commit,

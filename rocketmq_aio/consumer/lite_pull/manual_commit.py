@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.config.validation import checked_queue
-from rocketmq_aio.consumer.common.events import ConsumerEvent
-from rocketmq_aio.consumer.group.stall_recovery import CommitFence
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.offsets.commits import Commits, Lost
 from rocketmq_aio.consumer.offsets.remote_store import check_offset
@@ -22,36 +19,8 @@ DOUBTED: Final = "other members may have had the queue meanwhile: commit again"
 Offsets = Mapping[MessageQueue, int] | Collection[MessageQueue] | None
 
 
-class ManualCommits(Commits):
+class ManualCommits(Commits[PolledQueue]):
     """`Commits`, and commits of delivered messages or any other offset by the application."""
-
-    def __init__(
-        self,
-        store: OffsetStore,
-        table: Mapping[MessageQueue, PolledQueue],
-        *,
-        automatic: bool,
-        fence: CommitFence[PolledQueue] | None = None,
-        on_event: Callable[[ConsumerEvent], None],
-    ) -> None:
-        super().__init__(
-            store,
-            table,
-            automatic=automatic,
-            may_commit=None if fence is None else fence.may_commit,
-            refresh=None if fence is None else fence.refresh,
-            on_event=on_event,
-        )
-        self._polled = table
-        self._fence = fence
-        if self._remote is not None and fence is not None:
-            self._remote.may_send = self._may_send
-
-    def _may_send(self, queue: MessageQueue) -> bool:
-        assigned = self._polled.get(queue)
-        if assigned is None or self._fence is None:  # revoked, and its last commit is under way
-            return True
-        return self._fence.may_commit(assigned)
 
     async def commit(self, offsets: Offsets) -> None:
         """Commit for the application, and return when it is durable.
@@ -60,7 +29,7 @@ class ManualCommits(Commits):
         """
         lost: Lost = {}
         if self._fence is not None:
-            held = map(self._polled.get, _by_queue(offsets, self._polled))
+            held = map(self._table.get, _by_queue(offsets, self._table))
             lost = await self._fence.refresh(each for each in held if each is not None)
         wanted, unknown = self._wanted(offsets)
         for assigned, offset in wanted.items():
@@ -79,10 +48,10 @@ class ManualCommits(Commits):
     def _wanted(self, offsets: Offsets) -> tuple[dict[PolledQueue, int], Lost]:
         wanted: dict[PolledQueue, int] = {}
         lost: Lost = {}
-        for queue, offset in _by_queue(offsets, self._polled).items():
+        for queue, offset in _by_queue(offsets, self._table).items():
             if offset is not None:
                 check_offset(offset)
-            assigned = self._polled.get(queue)
+            assigned = self._table.get(queue)
             if assigned is None:  # a queue that is being revoked may still be committed
                 lost[queue] = ConfigError("queue", queue, NOT_ASSIGNED)
                 continue

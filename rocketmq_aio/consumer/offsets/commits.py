@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Generic, TypeVar
 
 from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
+from rocketmq_aio.consumer.offsets.commit_fence import CommitFence
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED, QueueState
 from rocketmq_aio.errors import CommitError, RocketMQError
@@ -16,36 +18,51 @@ from rocketmq_aio.remoting.keyed_lock import KeyedLock
 
 logger = get_logger(__name__)
 
+Q = TypeVar("Q", bound=QueueState)
+
 Lost = dict[MessageQueue, BaseException]
 
 
-class Commits:
+class Commits(Generic[Q]):
     """Moves offsets from the assigned queues to the store.
 
     :param automatic: whether processed messages are committed; else only queues whose commit is
         due are
-    :param may_commit: whether the progress of a queue may be committed now
-    :param refresh: reads what other members committed, and returns what failed; see `CommitFence`
+    :param fence: detects that other members may have committed more
+    :param holds_lock: of an orderly consumer: whether this member owns a queue now
     """
 
     def __init__(
         self,
         store: OffsetStore,
-        table: Mapping[MessageQueue, QueueState],
+        table: Mapping[MessageQueue, Q],
         *,
         automatic: bool = True,
-        may_commit: Callable[[QueueState], bool] | None = None,
-        refresh: Callable[[Iterable[QueueState]], Awaitable[Lost]] | None = None,
+        fence: CommitFence[Q] | None = None,
+        holds_lock: Callable[[MessageQueue], bool] | None = None,
         on_event: Callable[[ConsumerEvent], None],
     ) -> None:
         self._store = store
         self._remote = store if isinstance(store, RemoteOffsetStore) else None
         self._table = table
         self._automatic = automatic
-        self._may_commit = may_commit
-        self._refresh = refresh
+        self._fence = fence
+        self._holds_lock = holds_lock
         self._on_event = on_event
         self._updating = KeyedLock[MessageQueue]()
+        if self._remote is not None:
+            self._remote.may_send = self._may_send
+
+    def _may_commit(self, assigned: QueueState) -> bool:
+        if self._holds_lock is not None:
+            return self._holds_lock(assigned.queue)
+        return self._fence is None or self._fence.may_commit(assigned)
+
+    def _may_send(self, queue: MessageQueue) -> bool:
+        if (assigned := self._table.get(queue)) is not None:
+            return self._may_commit(assigned)
+        # Revoked, and its last commit is under way.
+        return self._holds_lock is None or self._holds_lock(queue)
 
     def invalidate(self, assigned: QueueState) -> None:
         """Commit again: the broker was unreachable, and may have lost the last commits."""
@@ -68,10 +85,10 @@ class Commits:
             return
         _, lost = await self._persist(due)
         unverified = [each for each in due if each.min_commit_offset == UNVERIFIED]
-        if self._refresh is not None and unverified:  # these last: their broker may not respond
+        if self._fence is not None and unverified:  # these last: their broker may not respond
             for assigned in unverified:
                 lost.pop(assigned.queue, None)  # it is tried again
-            lost |= await self._refresh(unverified)
+            lost |= await self._fence.refresh(unverified)
             lost |= (await self._persist(unverified))[1]
         if lost:
             reason = str(CommitError(lost))
@@ -135,7 +152,7 @@ class Commits:
             offset = assigned.committable
             if offset == UNKNOWN or assigned.released:
                 return UNKNOWN
-            if self._may_commit is not None and not self._may_commit(assigned):
+            if not self._may_commit(assigned):
                 return UNKNOWN
             await self._store.update(assigned.queue, offset)
             return offset

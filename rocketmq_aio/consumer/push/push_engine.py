@@ -17,12 +17,11 @@ from rocketmq_aio.consumer.common.listeners import AssignmentListeners
 from rocketmq_aio.consumer.common.redelivery import RetryTopics, SendBack
 from rocketmq_aio.consumer.group.group_engine import GroupEngine
 from rocketmq_aio.consumer.group.running_info import PASSIVELY, running_info
-from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
+from rocketmq_aio.consumer.offsets.commit_fence import StallRecovery
 from rocketmq_aio.consumer.offsets.commits import Commits
-from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
+from rocketmq_aio.consumer.offsets.remote_store import check_offset
 from rocketmq_aio.consumer.pull_loop.flow_control import TopicFlowControl
 from rocketmq_aio.consumer.pull_loop.puller import Puller
-from rocketmq_aio.consumer.pull_loop.queue_state import QueueState
 from rocketmq_aio.consumer.push.concurrent import ConcurrentService
 from rocketmq_aio.consumer.push.consume_service import (
     ConsumeService,
@@ -76,13 +75,10 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self.commits = Commits(
             self.store,
             self.table,
-            may_commit=self._may_commit,
-            refresh=None if self.fence is None else self.fence.refresh,
+            fence=self.fence,
+            holds_lock=None if self.locks is None else self.locks.holds,
             on_event=self.publish,
         )
-        if isinstance(self.store, RemoteOffsetStore):
-            self.store.may_send = self._may_send
-
         self._pops: PushPops | None = None
         if not config.client_rebalance:
             self._pops = PushPops(
@@ -290,17 +286,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
 
     def _holds_lock(self, queue: MessageQueue) -> bool:
         return self.locks is None or self.locks.holds(queue)
-
-    def _may_commit(self, assigned: QueueState) -> bool:
-        if self.locks is not None:
-            return self.locks.holds(assigned.queue)
-        return self.fence is None or self.fence.may_commit(assigned)
-
-    def _may_send(self, queue: MessageQueue) -> bool:
-        assigned = self.table.get(queue)
-        if assigned is None:  # revoked, and its last commit is under way
-            return self._holds_lock(queue)
-        return self._may_commit(assigned)
 
     async def _revoke_and_rebalance(self, held: Collection[DispatchQueue]) -> None:
         await self._assignments.revoke(held, drain_seconds=self._drain_seconds)

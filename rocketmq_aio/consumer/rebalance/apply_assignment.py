@@ -48,7 +48,7 @@ class Assignments(Generic[Q]):
     def __init__(
         self,
         owner: AssignmentOwner[Q],
-        commits: Commits,
+        commits: Commits[Q],
         listeners: AssignmentListeners = NO_LISTENERS,
     ) -> None:
         self._owner = owner

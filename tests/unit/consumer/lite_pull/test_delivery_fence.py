@@ -9,12 +9,12 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.consumer.group.group_engine import EXPIRED_SECONDS
-from rocketmq_aio.consumer.group.stall_recovery import STALL_SECONDS
 from rocketmq_aio.consumer.lite_pull import delivery_fence
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.lite_pull.delivery_fence import DeliveryFence
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
+from rocketmq_aio.consumer.offsets.commit_fence import STALL_SECONDS
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode

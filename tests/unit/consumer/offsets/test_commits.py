@@ -8,9 +8,9 @@ import pytest
 from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
-from rocketmq_aio.consumer.group.stall_recovery import CommitFence
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
+from rocketmq_aio.consumer.offsets.commit_fence import CommitFence
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache
 from rocketmq_aio.errors import CommitError, ConfigError, NotConnectedError, RequestTimeoutError

@@ -12,9 +12,9 @@ from hypothesis import given, settings, strategies as st
 
 from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners
-from rocketmq_aio.consumer.group.stall_recovery import CommitFence
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
+from rocketmq_aio.consumer.offsets.commit_fence import CommitFence
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache
 from rocketmq_aio.consumer.rebalance import apply_assignment
 from rocketmq_aio.consumer.rebalance.apply_assignment import Assignments

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Collection
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.consumer.group import stall_recovery as recovery_module
-from rocketmq_aio.consumer.group.stall_recovery import DOUBT_SECONDS, STALL_SECONDS, StallRecovery
+from rocketmq_aio.consumer.offsets import commit_fence as recovery_module
+from rocketmq_aio.consumer.offsets.commit_fence import DOUBT_SECONDS, STALL_SECONDS, StallRecovery
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.model.values import MessageQueue

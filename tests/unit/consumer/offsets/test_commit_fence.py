@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
-from rocketmq_aio.consumer.group.stall_recovery import DOUBT_SECONDS, STALL_SECONDS, CommitFence
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
+from rocketmq_aio.consumer.offsets.commit_fence import DOUBT_SECONDS, STALL_SECONDS, CommitFence
 from rocketmq_aio.consumer.offsets.remote_store import SENDS_PER_BROKER, RemoteOffsetStore
 from rocketmq_aio.consumer.pull_loop import queue_state
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED

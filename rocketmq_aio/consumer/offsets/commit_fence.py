@@ -1,4 +1,7 @@
-"""Commits of a member that may have lost its queues, by a stall of the event loop or an outage."""
+"""Commit fence: keeps the commits of others if this member may have lost its queues.
+
+It may after a stall of the event loop, or an outage.
+"""
 
 from __future__ import annotations
 
