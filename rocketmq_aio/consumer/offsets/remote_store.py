@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection
 from time import monotonic
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
 import anyio
@@ -19,6 +19,7 @@ from rocketmq_aio.errors import (
     RequestTimeoutError,
     RocketMQError,
 )
+from rocketmq_aio.instance.broker_client import BrokerClient
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.remoting.keyed_lock import KeyedLock
@@ -26,23 +27,6 @@ from rocketmq_aio.remoting.remoting_client import LATE_SECONDS
 
 SENDS_PER_BROKER: Final = 16  # concurrent commits to one broker
 MAX_OFFSET: Final = 2**63 - 1  # the broker reads a signed int64
-
-
-class OffsetCalls(Protocol):
-    """The requests that `RemoteOffsetStore` sends."""
-
-    def broker_of(self, queue: MessageQueue) -> str:
-        """Return the name of the broker that requests about *queue* go to."""
-        ...
-
-    async def query_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """Return the committed offset; None only if the broker has none."""
-
-    async def query_copied_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """Return the offset that a slave has, if there is no master."""
-
-    async def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Commit *offset*; return when the broker has confirmed it."""
 
 
 def check_offset(offset: object) -> None:
@@ -69,7 +53,7 @@ class RemoteOffsetStore:
     does not delay the commits to others.
     """
 
-    def __init__(self, calls: OffsetCalls, group: str) -> None:
+    def __init__(self, calls: BrokerClient, group: str) -> None:
         self._calls = calls
         self._group = group
         self._latest: dict[MessageQueue, int] = {}  # the last update

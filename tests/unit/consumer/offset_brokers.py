@@ -8,10 +8,11 @@ from collections import Counter
 from anyio.lowlevel import checkpoint
 
 from rocketmq_aio.errors import NotConnectedError
+from rocketmq_aio.instance.broker_client import BrokerClient
 from rocketmq_aio.model.values import MessageQueue
 
 
-class Brokers:
+class Brokers(BrokerClient):
     """Keeps offsets; raises each given error once, and delays gated requests."""
 
     def __init__(self) -> None:
