@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from rocketmq_aio.consumer.common.redelivery import SendBack
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
-from rocketmq_aio.consumer.pull_loop import pull_response
+from rocketmq_aio.consumer.pull_loop import pull_request
 from rocketmq_aio.consumer.push.concurrent import ConcurrentService
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.consumer.push.locks import QueueLocks
@@ -109,7 +109,7 @@ def selected(patch: Patch, change: Callable[[list[MessageExt]], list[MessageExt]
     """Change the messages of each pull."""
 
     def select(*arguments: Any) -> Any:
-        messages, *others = pull_response.select_messages(*arguments)
+        messages, *others = pull_request.select_messages(*arguments)
         return change(messages), *others
 
     patch.setattr("rocketmq_aio.consumer.pull_loop.puller.select_messages", select)
@@ -131,7 +131,7 @@ def message_of_a_pull_dropped(patch: Patch) -> None:
 def tags_not_compared(patch: Patch) -> None:
     def select(*arguments: Any) -> Any:
         *others, subscription = arguments
-        original: Any = pull_response.select_messages
+        original: Any = pull_request.select_messages
         return original(*others, replace(subscription, tags=frozenset()))
 
     patch.setattr("rocketmq_aio.consumer.pull_loop.puller.select_messages", select)
@@ -383,7 +383,7 @@ def recall_forgotten(patch: Patch) -> None:
 
 def message_of_a_pull_result_dropped(patch: Patch) -> None:
     def select(*arguments: Any) -> Any:
-        messages, *others = pull_response.select_messages(*arguments)
+        messages, *others = pull_request.select_messages(*arguments)
         return [each for each in messages if each.body != b"5"], *others
 
     patch.setattr("rocketmq_aio.consumer.pull.result.select_messages", select)

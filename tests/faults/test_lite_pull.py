@@ -221,7 +221,7 @@ async def test_repeated_cuts_of_all_connections_lose_and_repeat_nothing(
 async def test_a_pull_without_a_response_is_repeated(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocketmq_aio.consumer.pull_loop.puller.HOLD_SLACK_SECONDS", QUICK)
+    monkeypatch.setattr("rocketmq_aio.consumer.pull_loop.pull_request.HOLD_SLACK_SECONDS", QUICK)
     async with consumer_of(cluster, long_poll_seconds=QUICK) as consumer:
         cluster.faults.drop("pull", times=4)
         put(cluster, *numbers(3))

@@ -285,7 +285,7 @@ async def test_repeated_pulls_deliver_each_message_once(
 async def test_unanswered_pull_is_repeated(
     cluster: FakeCluster, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocketmq_aio.consumer.pull_loop.puller.HOLD_SLACK_SECONDS", QUICK)
+    monkeypatch.setattr("rocketmq_aio.consumer.pull_loop.pull_request.HOLD_SLACK_SECONDS", QUICK)
     cluster.faults.drop("pull", times=4)
     put(cluster, *numbers(5))
     await group.join(long_poll_seconds=QUICK)

@@ -41,7 +41,7 @@ async def group(cluster: FakeCluster, request: pytest.FixtureRequest) -> AsyncIt
 async def test_silent_connection_loss_loses_nothing(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocketmq_aio.consumer.pull_loop.puller.HOLD_SLACK_SECONDS", QUICK)
+    monkeypatch.setattr("rocketmq_aio.consumer.pull_loop.pull_request.HOLD_SLACK_SECONDS", QUICK)
     client = proxied_config(proxy, cluster)
     consumer = await group.join(client=client, long_poll_seconds=QUICK)
     put(cluster, *numbers(20))

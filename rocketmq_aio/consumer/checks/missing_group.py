@@ -58,14 +58,13 @@ class MissingGroup:
 
     async def _pull(self, queue: MessageQueue, address: str) -> None:
         """Report the queue if the broker rejects the group; no other request tells it."""
-        context, instance = self._context, self._context.instance
+        context = self._context
         subscription = context.subscriptions.get(queue.topic)
         if subscription is None:
             return
-        request = PullRequest(context.group, queue, subscription, 1)
-        timeout = instance.config.request_timeout_seconds
+        request = PullRequest(context.instance, context.group, queue, subscription, 1)
         try:
-            command = await request.send(instance.remoting, address, 0, timeout)
+            command = await request.send(address, 0)
         except RocketMQError as error:
             logger.debug("group_not_checked", topic=queue.topic, reason=str(error))
             return

@@ -21,7 +21,7 @@ from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
-from rocketmq_aio.consumer.pull_loop.log_check import last_stored
+from rocketmq_aio.consumer.pull_loop.log_check import stored_by
 from rocketmq_aio.consumer.pull_loop.puller import Puller
 from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.consumer.rebalance.apply_assignment import Assignments
@@ -462,7 +462,7 @@ class GroupEngine(Generic[Q]):
         """Return the newest store time that was pulled from each broker, in milliseconds."""
         latest: dict[str, int] = {}
         for assigned in self._of_topic(topic):
-            if (last := last_stored(assigned)) is not None:
+            if (last := stored_by(assigned.queue, assigned.last_message)) is not None:
                 name, millis = assigned.queue.broker_name, millis_of(last.store_time)
                 latest[name] = max(millis, latest.get(name, millis))
         return latest

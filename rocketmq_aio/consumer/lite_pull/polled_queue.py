@@ -46,10 +46,10 @@ class PolledQueue(QueueState):
         return self._processed < self.delivered
 
     def begin(self, offset: int) -> None:
-        self.next_offset = self.delivered = offset
+        super().begin(offset)
+        self.delivered = offset
         if self._processed == UNKNOWN:  # else the application has committed already
             self._processed = self._explicit = offset
-        self.started.set()
 
     def catch_up(self) -> bool:
         """Go on at `min_commit_offset` if only another member can have got there.
@@ -96,7 +96,7 @@ class PolledQueue(QueueState):
         self._explicit = min(self._explicit, offset)
 
     def advance(self, offset: int) -> None:
-        self.next_offset = offset
+        super().advance(offset)
         if not self.process_queue.count:
             # Nothing is left to deliver before it: a group whose filter matches no message of
             # the queue moves on as well.

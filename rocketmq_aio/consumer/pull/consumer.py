@@ -232,7 +232,6 @@ class PullConsumer(ClientBase):
                     offset,
                     count,
                     wanted,
-                    timeout=self._instance.config.request_timeout_seconds,
                     suggested=True,
                     wait_seconds=wait_seconds,
                     max_bytes=max_bytes,

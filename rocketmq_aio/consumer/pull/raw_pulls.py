@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 from rocketmq_aio.consumer.pull.result import STATUSES, PullStatus, RawPull, read_raw
 from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
-from rocketmq_aio.consumer.pull_loop.pull_response import HOLD_SLACK_SECONDS
 from rocketmq_aio.errors import CodecError, NotConnectedError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
@@ -73,23 +72,22 @@ class RawPulls:
         count: int,
         wanted: Subscription,
         *,
-        timeout: float,
+        timeout: float | None = None,
         suggested: bool = False,
         wait_seconds: float = 0.0,
         max_bytes: int | None = None,
     ) -> RawPull:
         """Return the broker's response.
 
+        :param timeout: default ``request_timeout_seconds``, or what *wait_seconds* need
         :param suggested: pull from the replica that the last response suggested, maybe a slave
-        :param wait_seconds: how long the broker may hold the request; added to *timeout*
+        :param wait_seconds: how long the broker may hold the request
         :raises RouteNotFoundError: there is no such topic
         :raises RocketMQError: the broker cannot be reached, or returned an error
         """
         await self.learn_route(queue.topic)
         await self._check_filter(wanted)
         address, broker_id = self._replica(queue, suggested=suggested)
-        if wait_seconds:
-            timeout = wait_seconds + HOLD_SLACK_SECONDS
         kind = (queue, wanted, count, wait_seconds, max_bytes)
         raw = await self._pull_from(address, kind, offset, timeout)
         if raw.status is PullStatus.OFFSET_ILLEGAL and broker_id != MASTER_ID:
@@ -98,13 +96,15 @@ class RawPulls:
             raw = await self._pull_from(address, kind, offset, timeout)
         return raw
 
-    async def _pull_from(self, address: str, kind: Kind, offset: int, timeout: float) -> RawPull:
+    async def _pull_from(
+        self, address: str, kind: Kind, offset: int, timeout: float | None
+    ) -> RawPull:
         own_code = self._lite and address not in self._old
         request = self._request(kind, own_code=own_code)
-        command = await request.send(self._instance.remoting, address, offset, timeout)
+        command = await request.send(address, offset, timeout)
         if own_code and command.code in NO_LITE:
             request = self._request(kind, own_code=False)
-            command = await request.send(self._instance.remoting, address, offset, timeout)
+            command = await request.send(address, offset, timeout)
             if command.code in STATUSES:
                 self._note_old(address)
         return self._answer(kind[0], command, address)
@@ -183,6 +183,7 @@ class RawPulls:
             if len(self._requests) >= MAX_REQUESTS:
                 self._requests.clear()
             request = self._requests[kind, own_code] = PullRequest(
+                self._instance,
                 self._group,
                 queue,
                 wanted,

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.consumer.pull_loop.pull_response import is_reset, read_response, select_messages
+from rocketmq_aio.consumer.pull_loop.pull_request import is_reset, read_response, select_messages
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command

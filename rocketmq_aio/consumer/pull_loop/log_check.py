@@ -11,9 +11,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
-from rocketmq_aio.consumer.pull_loop.pull_response import read_response
-from rocketmq_aio.consumer.pull_loop.queue_state import LastMessage, QueueState
+from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest, read_response
+from rocketmq_aio.consumer.pull_loop.queue_state import LastMessage
 from rocketmq_aio.errors import (
     BrokerError,
     CodecError,
@@ -50,15 +49,10 @@ def stored_at(message: MessageExt) -> StoredAt | None:
         return None
 
 
-def last_stored(assigned: QueueState) -> StoredAt | None:
-    """Return where the last message that was pulled was stored, None if that is unknown."""
-    if assigned.last_message is None:
+def stored_by(queue: MessageQueue, message: LastMessage | None) -> StoredAt | None:
+    """Return where *message* was stored; None if there is none, or as `stored_at`."""
+    if message is None:
         return None
-    return stored_by(assigned.queue, assigned.last_message)
-
-
-def stored_by(queue: MessageQueue, message: LastMessage) -> StoredAt | None:
-    """Return where *message* was stored; None if its store time is out of range."""
     offset, head = message
     return stored_at(MessageExt(queue.topic, b"", queue, offset, head, b""))
 
@@ -156,9 +150,10 @@ class LogCheck:
 
     async def _pull(self, queue: MessageQueue, address: str, offset: int, count: int) -> Command:
         everything = subscription(queue.topic, "*", 0)
-        request = PullRequest(self._group, queue, everything, count, lite=self._lite)
-        timeout = self._instance.config.request_timeout_seconds
-        command = await request.send(self._instance.remoting, address, offset, timeout)
+        request = PullRequest(
+            self._instance, self._group, queue, everything, count, lite=self._lite
+        )
+        command = await request.send(address, offset)
         if command.code != ResponseCode.SUCCESS and command.code not in NOT_THERE:
             raise broker_error(command, address)
         return command

@@ -18,11 +18,10 @@ from rocketmq_aio.consumer.common.events import (
     QueueHeld,
 )
 from rocketmq_aio.consumer.pull_loop.flow_control import FlowControl
-from rocketmq_aio.consumer.pull_loop.log_check import LogCheck, last_stored, stored_by
+from rocketmq_aio.consumer.pull_loop.log_check import LogCheck, stored_by
 from rocketmq_aio.consumer.pull_loop.message_decoder import MessageDecoder
-from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
-from rocketmq_aio.consumer.pull_loop.pull_response import (
-    HOLD_SLACK_SECONDS,
+from rocketmq_aio.consumer.pull_loop.pull_request import (
+    PullRequest,
     is_reset,
     read_response,
     select_messages,
@@ -119,7 +118,6 @@ class Puller(Generic[Q]):
         self._on_messages = on_messages
         self._lite = lite
         self._interval = interval_seconds
-        self._timeout = context.config.long_poll_seconds + HOLD_SLACK_SECONDS
         self._last_heartbeat = float("-inf")
 
     def close(self) -> None:
@@ -219,7 +217,7 @@ class Puller(Generic[Q]):
         generation, offset = assigned.generation, assigned.next_offset
         address = replicas.get(assigned.broker_id) or self._other_replica(assigned)
         request = self._request(assigned, subscription, address)
-        command = await request.send(self._instance.remoting, address, offset, self._timeout)
+        command = await request.send(address, offset)
         if assigned.generation != generation:
             return  # there was a seek in between
         held = loop.time() - started >= HELD_SECONDS
@@ -328,7 +326,7 @@ class Puller(Generic[Q]):
 
         The messages after the last one that was pulled are unknown: they were filtered out.
         """
-        last = last_stored(assigned)
+        last = stored_by(assigned.queue, assigned.last_message)
         if last is None or is_logical(assigned.queue):
             return None
         differs_at = await self._log_check.first_difference(assigned.queue, address, last)
@@ -354,6 +352,7 @@ class Puller(Generic[Q]):
         if known is not None and known.subscription is subscription and known.own_code == own_code:
             return known
         request = assigned.pull_request = PullRequest(
+            self._instance,
             self._context.group,
             assigned.queue,
             subscription,
@@ -460,11 +459,12 @@ class Puller(Generic[Q]):
             return
         # A filter may have left out messages before it, and its record may not tell its offset.
         own_code = self._request(assigned, subscription, address).own_code
-        group, queue, lite = self._context.group, assigned.queue, self._lite
-        request = PullRequest(group, queue, subscription, 1, lite=lite, own_code=own_code)
-        instance, generation = self._instance, assigned.generation
-        timeout = instance.config.request_timeout_seconds
-        command = await request.send(instance.remoting, address, offset, timeout)
+        instance, group, queue = self._instance, self._context.group, assigned.queue
+        request = PullRequest(
+            instance, group, queue, subscription, 1, lite=self._lite, own_code=own_code
+        )
+        generation = assigned.generation
+        command = await request.send(address, offset)
         if assigned.generation != generation:
             return  # there was a seek in between
         if command.code != ResponseCode.SUCCESS:
@@ -529,7 +529,13 @@ class Puller(Generic[Q]):
             corrected = await self._starts.offset_of(assigned.queue, policy)
         if assigned.generation != generation:
             return False
-        dropped = _move(assigned, requested, corrected, reset=reset)
+        dropped = 0
+        is_back = reset or corrected < requested
+        if is_back:
+            assigned.last_message = None  # the log may have another one at its offset
+            dropped = assigned.restart(corrected) if reset else assigned.step_back(corrected)
+        else:  # messages were deleted before they were pulled; the cached ones are valid
+            assigned.advance(corrected)
         event = OffsetCorrected(
             queue=assigned.queue,
             requested=requested,
@@ -539,7 +545,7 @@ class Puller(Generic[Q]):
             dropped=dropped,
         )
         self._context.warn("offset_corrected", event, queue=str(assigned.queue))
-        if reset or corrected < requested:
+        if is_back:
             await self._owner.on_corrected(assigned)
         return True
 
@@ -588,13 +594,3 @@ class Puller(Generic[Q]):
 def _was_filtered(assigned: QueueState, offset: int) -> bool:
     """Whether all messages from *offset* on were filtered out."""
     return UNKNOWN != assigned.filtered_from <= offset
-
-
-def _move(assigned: QueueState, requested: int, corrected: int, *, reset: bool) -> int:
-    """Go on at *corrected*; return how many cached messages were dropped."""
-    if reset or corrected < requested:
-        assigned.last_message = None  # the log may have another one at its offset
-        return assigned.restart(corrected) if reset else assigned.step_back(corrected)
-    # Messages were deleted before they were pulled; the cached ones are valid.
-    assigned.advance(corrected)
-    return 0

@@ -106,7 +106,8 @@ class QueueState:
 
     def begin(self, offset: int) -> None:
         """Start at *offset*."""
-        raise NotImplementedError
+        self.next_offset = offset
+        self.started.set()
 
     def restart(self, offset: int) -> int:
         """Clear the cache and go on at *offset*; return how many messages were dropped."""
@@ -130,7 +131,7 @@ class QueueState:
 
     def advance(self, offset: int) -> None:
         """Start the next pull at *offset*; all messages before it are cached or filtered out."""
-        raise NotImplementedError
+        self.next_offset = offset
 
     def rescan(self, offset: int) -> None:
         """Pull again from *offset* on: all messages from there on were filtered out."""

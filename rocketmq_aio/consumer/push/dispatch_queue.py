@@ -172,10 +172,6 @@ class DispatchQueue(QueueState):
     def has_in_flight(self) -> bool:
         return self.active > 0
 
-    def begin(self, offset: int) -> None:
-        self.next_offset = offset
-        self.started.set()
-
     def restart(self, offset: int) -> int:
         """Drop the cache and continue at *offset*; return how many messages were dropped.
 
@@ -217,9 +213,6 @@ class DispatchQueue(QueueState):
             self.waiting.extend(kept)
         self.generation += 1
         self.interrupt()
-
-    def advance(self, offset: int) -> None:
-        self.next_offset = offset
 
     def put(self, messages: list[MessageExt]) -> None:
         new = self.process_queue.put(messages)
