@@ -84,7 +84,10 @@ class GroupEngine(Generic[Q]):
         self._subscriptions = context.subscriptions
         self._tasks = context.tasks
         self.table: dict[MessageQueue, Q] = {}
-        self.store = self._make_store()
+        store: OffsetStore | None = context.config.offset_store
+        if store is None and self.is_broadcasting:
+            store = LocalFileOffsetStore()
+        self.store = store or RemoteOffsetStore(context.instance.broker, context.group)
         self._file: LocalFileOffsetStore | None = None  # once it is open
         self._running = False
         self._starts = StartPositions(context.instance, context.config, self.store)
@@ -93,12 +96,6 @@ class GroupEngine(Generic[Q]):
         )
         self.checks = SubscriptionCheck(context, subscriptions=self._group_subscriptions)
         self._missing = MissingTopics(context)
-
-    def _make_store(self) -> OffsetStore:
-        store: OffsetStore | None = self.config.offset_store
-        if store is None and self.is_broadcasting:
-            store = LocalFileOffsetStore()
-        return store or RemoteOffsetStore(self.instance.broker, self.group)
 
     @property
     def is_broadcasting(self) -> bool:
@@ -441,11 +438,12 @@ class GroupEngine(Generic[Q]):
         self.context.on_failed(cause)
 
     def topics(self) -> set[str]:
-        return {*self._subscriptions, *self._assignments.topics}
+        return {*self._subscriptions, *(queue.topic for queue in self.table)}
 
     def on_route_changed(self, topic: str) -> None:
         """Rebalance after queues were added, removed or moved; pull from new masters at once."""
-        if topic not in self._subscriptions and topic not in self._assignments.topics:
+        held = self._of_topic(topic)  # also queues that are being revoked
+        if topic not in self._subscriptions and not held:
             return
         self._missing.check(topic)
         if self.instance.routes.is_gone(topic):
@@ -454,7 +452,7 @@ class GroupEngine(Generic[Q]):
             self._starts.note_back(topic)
         if topic in self._shared_topics():
             self.rebalancer.wake()
-        for assigned in self._of_topic(topic):
+        for assigned in held:
             if is_logical(assigned.queue) or self._has_new_master(assigned):
                 assigned.interrupt()  # the former broker still holds the pull
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
@@ -22,7 +21,7 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
-from rocketmq_aio.protocol.subscription import Subscription, subscription
+from rocketmq_aio.protocol.subscription import subscription
 from rocketmq_aio.remoting.keyed_lock import KeyedLock
 
 MAX_INT: Final = 2**31 - 1
@@ -58,6 +57,7 @@ class PullConsumer(ClientBase):
         self._send_back = SendBack(self._instance, group, max_reconsume_times=MAX_RECONSUME_TIMES)
         self._decoder = MessageDecoder(self._instance)
         self._pulls = RawPulls(self._instance, group, lite=False)
+        self.topics, self.on_route_changed = self._pulls.topics, self._pulls.on_route_changed
         self._running_pulls: set[anyio.CancelScope] = set()
 
     # --- messages -------------------------------------------------------------------------------
@@ -88,12 +88,13 @@ class PullConsumer(ClientBase):
         :raises RouteNotFoundError: there is no such topic
         :raises RocketMQError: the broker cannot be reached, or returned an error
         """
-        wanted = _subscription(queue, selector)
-        raw = await self._pull(queue, offset, max_messages, wanted, wait_seconds, max_bytes)
+        raw = await self.pull_raw(
+            queue, offset, max_messages, selector, wait_seconds=wait_seconds, max_bytes=max_bytes
+        )
         decoded = None
         if raw.status is PullStatus.FOUND:
             decoded = await self._decoder.decode(raw.body, queue)
-        return pull_result(raw, decoded, offset, wanted)
+        return pull_result(raw, decoded, offset, subscription(queue.topic, selector, 0))
 
     async def pull_raw(
         self,
@@ -106,8 +107,29 @@ class PullConsumer(ClientBase):
         max_bytes: int | None = None,
     ) -> RawPull:
         """Return the broker's response undecoded; parameters and errors are those of `pull`."""
-        wanted = _subscription(queue, selector)
-        return await self._pull(queue, offset, max_messages, wanted, wait_seconds, max_bytes)
+        wanted = subscription(checked_queue(queue).topic, selector, 0)
+        check_offset(offset)
+        checked_count("max_messages", max_messages, most=MAX_INT)
+        checked_seconds("wait_seconds", wait_seconds, least=0)
+        if max_bytes is not None:
+            checked_count("max_bytes", max_bytes, most=MAX_INT)
+        self._check_running()
+        with anyio.CancelScope() as scope:
+            self._running_pulls.add(scope)
+            try:
+                return await self._pulls.pull(
+                    queue,
+                    offset,
+                    max_messages,
+                    wanted,
+                    suggested=True,
+                    wait_seconds=wait_seconds,
+                    max_bytes=max_bytes,
+                )
+            finally:
+                self._running_pulls.discard(scope)
+        self._check_running()
+        raise ClosedError(f"{self!r} was closed during a pull")
 
     # --- offsets --------------------------------------------------------------------------------
 
@@ -184,14 +206,6 @@ class PullConsumer(ClientBase):
 
     # --- for the instance -----------------------------------------------------------------------
 
-    def topics(self) -> Iterable[str]:
-        """Topics whose routes must be fresh: those used lately."""
-        return self._pulls.topics()
-
-    def on_route_changed(self, topic: str) -> None:
-        """Stop refreshing the route of a deleted topic until it is read again."""
-        self._pulls.on_route_changed(topic)
-
     def on_failed(self, cause: BaseException) -> None:
         """End running pulls: the instance has failed."""
         super().on_failed(cause)
@@ -209,43 +223,7 @@ class PullConsumer(ClientBase):
         for scope in self._running_pulls:
             scope.cancel()
 
-    async def _pull(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        count: int,
-        wanted: Subscription,
-        wait_seconds: float,
-        max_bytes: int | None,
-    ) -> RawPull:
-        check_offset(offset)
-        checked_count("max_messages", count, most=MAX_INT)
-        checked_seconds("wait_seconds", wait_seconds, least=0)
-        if max_bytes is not None:
-            checked_count("max_bytes", max_bytes, most=MAX_INT)
-        self._check_running()
-        with anyio.CancelScope() as scope:
-            self._running_pulls.add(scope)
-            try:
-                return await self._pulls.pull(
-                    queue,
-                    offset,
-                    count,
-                    wanted,
-                    suggested=True,
-                    wait_seconds=wait_seconds,
-                    max_bytes=max_bytes,
-                )
-            finally:
-                self._running_pulls.discard(scope)
-        self._check_running()
-        raise ClosedError(f"{self!r} was closed during a pull")
-
     async def _learn_route(self, queue: MessageQueue) -> None:
         checked_queue(queue)
         self._check_running()
         await self._pulls.learn_route(queue.topic)
-
-
-def _subscription(queue: object, selector: str | MessageSelector) -> Subscription:
-    return subscription(checked_queue(queue).topic, selector, 0)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Set
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextvars import ContextVar
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -57,8 +56,6 @@ class Assignments(Generic[Q]):
         self._listeners = listeners
         self._changing = anyio.Lock()
         self._in_listener = False
-        self._queues: Counter[str] = Counter()  # in the table, by topic
-        self.topics: Set[str] = self._queues.keys()  # also of those that are being revoked
 
     def is_changing_here(self) -> bool:
         """Whether a listener called this code: a change would wait for itself."""
@@ -122,7 +119,6 @@ class Assignments(Generic[Q]):
             return
         for queue in queues:
             assigned = self._table[queue] = self._owner.make_queue(queue)
-            self._queues[queue.topic] += 1
             self._owner.begin_pulling(assigned)
         self._owner.publish(QueuesAssigned(queues=queues))
         await self._call(self._listeners.on_assigned, queues)
@@ -162,14 +158,8 @@ class Assignments(Generic[Q]):
             for assigned in leaving:
                 assigned.release()
                 del self._table[assigned.queue]
-                self._forget(assigned.queue.topic)
             self._owner.publish(QueuesRevoked(queues=queues))
             await self._clean_up(leaving, queues)
-
-    def _forget(self, topic: str) -> None:
-        self._queues[topic] -= 1
-        if not self._queues[topic]:
-            del self._queues[topic]
 
     async def _clean_up(self, released: list[Q], queues: tuple[MessageQueue, ...]) -> None:
         try:
