@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.config.validation import check_hook
@@ -11,6 +11,8 @@ from rocketmq_aio.hooks import ConsumeContext, ConsumeHook, FilterMessageHook
 from rocketmq_aio.instance.hook_runner import HookRunner, bound_methods
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
+
+M = TypeVar("M", bound=MessageExt)
 
 METHODS: Final = ("before", "after", "filter")
 
@@ -82,7 +84,7 @@ class FilterHooks:
     def __bool__(self) -> bool:
         return bool(self._hooks)
 
-    def filter(self, messages: list[MessageExt]) -> list[MessageExt]:
+    def filter(self, messages: list[M]) -> list[M]:
         """Return those of *messages* that every hook keeps, in their order."""
         for hook in self._hooks:
             try:

@@ -127,15 +127,13 @@ class Commits(Generic[Q]):
                     updated[assigned] = offset
         if updated:
             lost |= await self._make_durable([each.queue for each in updated])
+        remote = self._remote
         # The others were removed, by a refresh or a release, maybe before they were sent.
-        kept = {each: updated[each] for each in filter(self._is_kept, updated)}
+        kept = {q: at for q, at in updated.items() if remote is None or remote.has(q.queue)}
         for assigned, offset in kept.items():
             if assigned.queue not in lost:
                 self._note_stored(assigned, offset)
         return kept, lost
-
-    def _is_kept(self, assigned: QueueState) -> bool:
-        return self._remote is None or self._remote.has(assigned.queue)
 
     def _note_stored(self, assigned: QueueState, offset: int) -> None:
         if assigned.committable >= offset:  # else it was set back meanwhile

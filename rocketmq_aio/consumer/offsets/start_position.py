@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from time import monotonic, time_ns
@@ -40,24 +41,18 @@ GET_IS_MISSING: Final = (
 )
 
 
+@dataclass(eq=False)
 class _Gone:
-    """A topic that no name server knew.
+    """A topic that no name server knew."""
 
-    :ivar since_ms: when that was noticed, in milliseconds since 1970
-    :ivar latest_ms: the newest store time that was pulled before, by broker name
-    :ivar back_at: when it was known again, in monotonic seconds, by broker name: brokers can
-        create it one after another
-    :ivar assigned: queues that this member had since
-    :ivar deleted: whether it was deleted, by broker name
-    """
-
-    def __init__(self, latest_ms: Mapping[str, int]) -> None:
-        self.since_ms = time_ns() // 1_000_000
-        self.latest_ms = latest_ms
-        self.back_at: dict[str, float] = {}
-        self.assigned: set[MessageQueue] = set()
-        self.deleted: dict[str, bool] = {}
-        self.lock = anyio.Lock()
+    latest_ms: Mapping[str, int]  # the newest store time that was pulled before, by broker name
+    since_ms: int = field(default_factory=lambda: time_ns() // 1_000_000)  # when that was noticed
+    # When it was known again, in monotonic seconds, by broker name: brokers can create it one after
+    # another.
+    back_at: dict[str, float] = field(default_factory=dict)
+    assigned: set[MessageQueue] = field(default_factory=set)  # queues that this member had since
+    deleted: dict[str, bool] = field(default_factory=dict)  # by broker name
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
 
     def is_older(self, stored_ms: int, broker_name: str) -> bool:
         """Whether a message of *broker_name* was stored before, or may have been."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -87,14 +89,11 @@ class AckService:
         self, messages: list[PoppedMessage], lost: dict[PoppedMessage, RocketMQError]
     ) -> None:
         """Acknowledge messages of one broker; add the errors to *lost*."""
-        await _begin(messages)
-        try:
+        async with _reserved(messages):
             # The request before may have been a retry, whose message must not be acknowledged.
             failed: dict[PoppedMessage, RocketMQError] = dict(_ended(messages))
             if held := [each for each in messages if each not in failed]:
                 failed |= await self._ack_with_retries(held)
-        finally:
-            _end(messages)
         lost.update(failed)
         now = boottime()
         for message in messages:
@@ -132,28 +131,21 @@ class AckService:
         :param suspend: its redelivery does not count as a retry; older brokers count it
         :raises ReceiptError: the message is not held, or its receipt may be invalid
         """
-        await _begin([message])
-        try:
-            await self._change(message, seconds, suspend=suspend)
-        finally:
-            _end([message])
-
-    async def _change(self, message: PoppedMessage, seconds: float, *, suspend: bool) -> None:
-        requested_at = boottime()
-        _check_held(message)
-        if reason := _invalid_reason(message, requested_at):
-            raise ReceiptError(message.message_id, reason)
-        message.invalid_reason = LOST_RESPONSE  # until the response arrives, also if cancelled
-        try:
-            response = await self._client.change(message, seconds, suspend=suspend)
-        except RocketMQError as error:
-            if isinstance(error, WITHOUT_EFFECT):
+        async with _reserved([message]):
+            requested_at = boottime()
+            _check_held(message)
+            if reason := _invalid_reason(message, requested_at):
+                raise ReceiptError(message.message_id, reason)
+            message.invalid_reason = LOST_RESPONSE  # until the response arrives, also if cancelled
+            try:
+                response = await self._client.change(message, seconds, suspend=suspend)
+            except WITHOUT_EFFECT:
                 message.invalid_reason = ""
-            raise
-        message.invalid_reason = ""
-        if response.pop_time:  # zero: the broker has it as acknowledged
-            message.receipt = message.receipt.changed(response)
-        message.expires_at, message.invisible_seconds = requested_at + seconds, seconds
+                raise
+            message.invalid_reason = ""
+            if response.pop_time:  # zero: the broker has it as acknowledged
+                message.receipt = message.receipt.changed(response)
+            message.expires_at, message.invisible_seconds = requested_at + seconds, seconds
 
     async def retry(
         self,
@@ -194,10 +186,6 @@ class AckService:
 
         await gather_limited(give_back_to, brokers)
 
-    def exceeds_retries(self, message: PoppedMessage) -> bool:
-        """Whether it was delivered more often than allowed, without a `retry`."""
-        return message.reconsume_times > self._max_reconsume_times
-
     async def send_to_dlq(
         self,
         message: PoppedMessage,
@@ -207,12 +195,9 @@ class AckService:
 
         :raises AckError: it is in the dead-letter queue, and will be redelivered all the same
         """
-        await _begin([message])
-        try:
+        async with _reserved([message]):
             _check_held(message)
             await self._client.send_to_dlq(message)
-        finally:
-            _end([message])
         lost = await self.confirm([message])
         message.ack_state = AckState.DEAD
         if on_dead_letter is not None:
@@ -221,15 +206,13 @@ class AckService:
             raise AckError(lost.items())
 
 
+@dataclass(eq=False)
 class _BrokerAcks:
-    """Acknowledgements for one broker: of the current request, and of the next."""
+    """Acknowledgements for one broker."""
 
-    __slots__ = ("confirming", "ended", "waiting")
-
-    def __init__(self) -> None:
-        self.confirming: list[PoppedMessage] = []
-        self.waiting: list[PoppedMessage] = []
-        self.ended = 0  # how many are confirmed or lost
+    confirming: list[PoppedMessage] = field(default_factory=list)  # by the current request
+    waiting: list[PoppedMessage] = field(default_factory=list)
+    ended: int = 0  # how many are confirmed or lost
 
     @property
     def unconfirmed(self) -> int:
@@ -324,17 +307,17 @@ def _check_held(message: PoppedMessage) -> None:
         raise ReceiptError(message.message_id, f"it was {message.ack_state.value}")
 
 
-async def _begin(messages: Sequence[PoppedMessage]) -> None:
-    """Wait until no request for any of *messages* is pending, and reserve them."""
+@asynccontextmanager
+async def _reserved(messages: Sequence[PoppedMessage]) -> AsyncIterator[None]:
+    """Wait until no request for any of *messages* is pending; others wait for this one then."""
     while busy := next((m.pending for m in messages if m.pending is not None), None):
         await asyncio.shield(busy)
     mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     for message in messages:
         message.pending = mine
-
-
-def _end(messages: Sequence[PoppedMessage]) -> None:
-    for message in messages:
-        if message.pending is not None and not message.pending.done():
-            message.pending.set_result(None)
-        message.pending = None
+    try:
+        yield
+    finally:
+        mine.set_result(None)
+        for message in messages:
+            message.pending = None

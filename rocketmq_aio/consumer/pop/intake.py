@@ -81,7 +81,10 @@ class PopIntake:
             return [], []
         accepted, exhausted = self._select(popped.messages, wanted)
         if self._filters and accepted:
-            accepted = self._filter(accepted)
+            unfiltered, accepted = accepted, self._filters.filter(accepted)
+            for message in unfiltered:
+                if message not in accepted:
+                    self.acks.add(message)
         return accepted, exhausted
 
     async def finish(self, messages: Iterable[PoppedMessage]) -> None:
@@ -102,6 +105,7 @@ class PopIntake:
         accepted: list[PoppedMessage] = []
         exhausted: list[PoppedMessage] = []
         heads: set[MessageQueue] = set()  # queues whose first message was seen
+        most = self._settings.max_reconsume_times
         for message in messages:
             message.codec = self._settings.codec
             # In order the broker also counts deliveries of messages behind one that failed.
@@ -109,19 +113,11 @@ class PopIntake:
             heads.add(message.queue)
             if wanted.tags and message.tags not in wanted.tags:  # a tag of equal hash
                 self.acks.add(message)
-            elif self.service.exceeds_retries(message) and not is_behind:
+            elif message.reconsume_times > most and not is_behind:
                 exhausted.append(message)
             else:
                 accepted.append(message)
         return accepted, exhausted
-
-    def _filter(self, messages: list[PoppedMessage]) -> list[PoppedMessage]:
-        """Run the filter hooks; acknowledge what they leave out."""
-        kept = {id(each) for each in self._filters.filter(list(messages))}
-        for message in messages:
-            if id(message) not in kept:
-                self.acks.add(message)
-        return [each for each in messages if id(each) in kept]
 
     def give_back(self, messages: list[PoppedMessage]) -> None:
         """Have *messages* redelivered soon."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -81,15 +82,13 @@ class Popped(NamedTuple):
     fault: Exception | None
 
 
+@dataclass(eq=False)
 class _Master:
     """State of the current master of a broker."""
 
-    __slots__ = ("address", "clock", "rejects_batches")
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.clock = BrokerClock()
-        self.rejects_batches = False
+    address: str
+    clock: BrokerClock = field(default_factory=BrokerClock)
+    rejects_batches: bool = False
 
 
 class PopClient:
@@ -136,7 +135,22 @@ class PopClient:
         master = self._master(source.broker_name)
         address, clock = master.address, master.clock
         requested_at = boottime()
-        header = self._pop_header(source, wanted, request, clock.now_ms(requested_at), attempt_id)
+        broker_ms = clock.now_ms(requested_at)
+        header = PopMessage(
+            consumer_group=self._group,
+            topic=source.topic,
+            queue_id=source.queue_id,
+            max_msg_nums=request.most,
+            invisible_time=int(request.invisible_seconds * 1000),
+            poll_time=int(request.wait_seconds * 1000) if broker_ms else 0,
+            born_time=broker_ms,
+            init_mode=self._init_mode,
+            exp_type=wanted.kind,
+            exp=wanted.expression,
+            order=attempt_id is not None,
+            attempt_id=attempt_id,
+            broker_name=source.broker_name,
+        )
         timeout = None
         if header.poll_time:
             timeout = request.wait_seconds + POP_SLACK_SECONDS
@@ -152,30 +166,6 @@ class PopClient:
             raise self._pop_error(command, address)
         _note_time(command, clock, requested_at, now, header.poll_time / 1000)
         return Popped([], None)
-
-    def _pop_header(
-        self,
-        source: MessageQueue,
-        wanted: Subscription,
-        request: PopRequest,
-        broker_ms: int,
-        attempt_id: str | None,
-    ) -> PopMessage:
-        return PopMessage(
-            consumer_group=self._group,
-            topic=source.topic,
-            queue_id=source.queue_id,
-            max_msg_nums=request.most,
-            invisible_time=int(request.invisible_seconds * 1000),
-            poll_time=int(request.wait_seconds * 1000) if broker_ms else 0,
-            born_time=broker_ms,
-            init_mode=self._init_mode,
-            exp_type=wanted.kind,
-            exp=wanted.expression,
-            order=attempt_id is not None,
-            attempt_id=attempt_id,
-            broker_name=source.broker_name,
-        )
 
     def _with_receipts(
         self, body: bytes, response: PopMessageResponse, source: MessageQueue, address: str
@@ -245,24 +235,20 @@ class PopClient:
         if is_light(message):
             await self._send_back.send_back(message, DEAD_LETTER)
             return
-        address = self._master(message.receipt.broker_name).address
+        address, topic = self._master(message.receipt.broker_name).address, message.topic
+        if self._sends_stored_records(address):  # it compares the topic with the stored message
+            topic = message.receipt.stored_topic(self._group, topic)
         header = ConsumerSendMsgBack(
             offset=message.commit_log_offset,
             group=self._group,
             delay_level=DEAD_LETTER,
             origin_msg_id=message.message_id,
-            origin_topic=self._dead_letter_topic(message, address),
+            origin_topic=topic,
             max_reconsume_times=0,
             unit_mode=self._instance.config.unit_mode,
             broker_name=message.receipt.broker_name,
         )
         await self._remoting.request_checked(address, header)
-
-    def _dead_letter_topic(self, message: PoppedMessage, address: str) -> str:
-        """Return the topic that the broker compares with the stored message, if it does."""
-        if self._sends_stored_records(address):
-            return message.receipt.stored_topic(self._group, message.topic)
-        return message.topic
 
     def _sends_stored_records(self, address: str) -> bool:
         """Whether the broker, as 5.0.0, does not replace the retry topics of popped messages."""

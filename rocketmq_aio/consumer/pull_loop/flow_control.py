@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from rocketmq_aio.config.consumer import ConsumerConfig, LitePullConfig, PushConfig
@@ -59,15 +60,13 @@ class FlowControl:
         return True
 
 
+@dataclass(slots=True, eq=False)
 class Cache:
     """Size of the cached messages of all queues of a consumer."""
 
-    __slots__ = ("blocked", "count", "size_bytes")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.size_bytes = 0
-        self.blocked: set[QueueState] = set()  # whose pull loops wait for room
+    count: int = 0
+    size_bytes: int = 0
+    blocked: set[QueueState] = field(default_factory=set)  # whose pull loops wait for room
 
     def wake_blocked(self) -> None:
         for assigned in self.blocked:

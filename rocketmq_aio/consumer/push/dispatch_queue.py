@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -21,16 +22,14 @@ from rocketmq_aio.model.values import MessageQueue
 WAKE_AFTER: Final = 32
 
 
+@dataclass(slots=True, eq=False)
 class _Running:
     """A message in flight, and its copy that a later assignment pulled."""
 
-    __slots__ = ("assigned", "copy", "counts", "message")
-
-    def __init__(self, message: MessageExt, *, counts: bool) -> None:
-        self.message = message
-        self.counts = counts  # whether success of the handler makes the copy done, too
-        self.assigned: DispatchQueue | None = None  # that pulled the copy
-        self.copy: MessageExt | None = None
+    message: MessageExt
+    counts: bool  # whether success of the handler makes the copy done, too
+    assigned: DispatchQueue | None = None  # that pulled the copy
+    copy: MessageExt | None = None
 
 
 class InFlight:
@@ -78,7 +77,7 @@ class InFlight:
             if (known := withheld.get(id(message))) is not None:
                 known.assigned = known.copy = None
             else:
-                self.running[id(message)] = _Running(message, counts=counts)
+                self.running[id(message)] = _Running(message, counts)
 
     def withhold(self, assigned: DispatchQueue, messages: list[MessageExt]) -> list[MessageExt]:
         """Return those of *messages* that may be delivered now; withhold the others."""
