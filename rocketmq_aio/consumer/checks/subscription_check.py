@@ -15,6 +15,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Final, TypeAlias
 
@@ -24,11 +25,7 @@ import msgspec
 from rocketmq_aio.consumer.checks.fault_history import UNPROVEN_SECONDS, FaultHistory
 from rocketmq_aio.consumer.checks.filter_matches import FilterMatches, expression_text
 from rocketmq_aio.consumer.common.context import ConsumerContext
-from rocketmq_aio.consumer.common.events import (
-    ClientIdNotUnique,
-    ConsumerEvent,
-    SubscriptionsDiffer,
-)
+from rocketmq_aio.consumer.common.events import ClientIdNotUnique, SubscriptionsDiffer
 from rocketmq_aio.errors import AuthError, NotSupportedError, PermissionDeniedError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX
@@ -84,7 +81,7 @@ class SubscriptionCheck:
         self._group = context.group
         self._topics: Collection[str] = context.subscriptions
         self._subscriptions = subscriptions or context.subscriptions.values
-        self._publish = context.publish
+        self._report = partial(context.warn, group=context.group)
         self._unique_ids = unique_ids
         self._clock = clock
         self._report_unsubscribed_at: float | None = None  # since the first check
@@ -185,12 +182,8 @@ class SubscriptionCheck:
                 await self._query_own_id(address)
         if shared or not self._all_agree(others):
             faults += table
-        self._note(self._history, faults, () if self._has_namesake() else shared)
-
-    def _note(
-        self, history: FaultHistory[Fault], faults: list[Fault], unproven: Collection[Fault]
-    ) -> None:
-        for fault in history.note_faults(faults, self._clock(), unproven=unproven):
+        unproven = () if self._has_namesake() else shared
+        for fault in self._history.note_faults(faults, self._clock(), unproven=unproven):
             is_id = isinstance(fault, ClientIdNotUnique)
             self._report("client_id_not_unique" if is_id else "subscriptions_differ", fault)
 
@@ -225,10 +218,6 @@ class SubscriptionCheck:
             self._reconnected = now
         self._connection = number
         return self._reconnected is not None and now - self._reconnected < UNPROVEN_SECONDS
-
-    def _report(self, name: str, event: ConsumerEvent) -> None:
-        logger.warning(name, group=self._group, event_value=repr(event))
-        self._publish(event)
 
     async def _query_peers(
         self, wanted: Mapping[str, Subscription], queryable: Collection[str], address: str

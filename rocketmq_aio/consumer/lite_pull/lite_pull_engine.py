@@ -45,7 +45,15 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         config = context.config
         self._manual: frozenset[MessageQueue] | None = None  # the queues of `assign`
         self.revoking = False  # closing, and the queues can still be committed
-        self.fence = None if self.is_broadcasting else self._make_fence()
+        self.fence = None
+        if not self.is_broadcasting:
+            self.fence = DeliveryFence(
+                self.store,
+                self.table,
+                self._tasks,
+                rejoin=self._rejoin,
+                on_messages=lambda assigned: self.ready.add(assigned),
+            )
         self.commits = ManualCommits(
             self.store,
             self.table,
@@ -62,15 +70,6 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         )
         self._assignments = Assignments(self, self.commits, listeners)
         self._watch = TopicQueueListeners(self.instance.routes, self._tasks)
-
-    def _make_fence(self) -> DeliveryFence:
-        return DeliveryFence(
-            self.store,
-            self.table,
-            self._tasks,
-            rejoin=self._rejoin,
-            on_messages=lambda assigned: self.ready.add(assigned),
-        )
 
     async def _rejoin(self) -> bool:
         """Return when the group has its members again, and whether it distributes the queues."""

@@ -188,21 +188,17 @@ class OrderlyService(ConsumeService):
 
         :param at_once: none of them has tries left
         """
-        reason = reason_of(error)
+        reason, limit = reason_of(error), self._config.max_reconsume_times
         dead: list[DeadLetter] = []
         for message in failed:
             if message.done or assigned.released:
                 continue  # a reset dropped it, or the next owner of the queue gets it
             log_failure(message, error, reason)
-            if at_once or self._is_exhausted(message):
+            if at_once or (limit is not None and message.reconsume_times >= limit):
                 dead += self._end_retries(assigned, message, reason)
             else:
                 message.local_retries += 1
         return dead
-
-    def _is_exhausted(self, message: MessageExt) -> bool:
-        limit = self._config.max_reconsume_times
-        return limit is not None and message.reconsume_times >= limit
 
     def _end_retries(
         self, assigned: DispatchQueue, message: MessageExt, reason: str

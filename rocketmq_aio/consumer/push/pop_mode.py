@@ -53,9 +53,6 @@ class PoppedQueue(DispatchQueue):
         """How many messages wait for a handler or are in flight."""
         return len(self.waiting) + self.active
 
-    def put(self, messages: list[MessageExt]) -> None:
-        self.waiting.extend(messages)
-
     def mark_done(self, message: MessageExt) -> None:
         if isinstance(message, PoppedMessage):
             self._acks.add(message)
@@ -181,11 +178,16 @@ class PushPops:
 
     def begin(self, assigned: PoppedQueue) -> None:
         """Pop until the queue is revoked."""
+
+        def deliver(messages: list[PoppedMessage]) -> None:
+            assigned.waiting.extend(messages)
+            self._on_messages(assigned)
+
         loop = assigned.loop = PopLoop(
             self._intake,
             assigned.queue,
             next_request=lambda _: self._next_request(assigned),
-            deliver=lambda messages: self._deliver(assigned, messages),
+            deliver=deliver,
         )
         self._queues[assigned.queue] = assigned
         assigned.started.set()
@@ -233,10 +235,6 @@ class PushPops:
         for queue, assigned in self._queues.items():
             if queue.broker_name == broker_name:
                 assigned.wake_puller()
-
-    def _deliver(self, assigned: PoppedQueue, messages: list[PoppedMessage]) -> None:
-        assigned.put(list(messages))
-        self._on_messages(assigned)
 
     def _in_use(self) -> Iterable[PoppedMessage]:
         # A message that expires here counts as tried.  So all are renewed while handlers end in

@@ -60,9 +60,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         orderly: bool,
     ) -> None:
         instance, group, config = context.instance, context.group, context.config
-        assignment: BrokerAssignment | None = None
-        if not config.client_rebalance:
-            assignment = BrokerAssignment(instance, group)
+        assignment = None if config.client_rebalance else BrokerAssignment(instance, group)
         super().__init__(context, assignment=assignment)
         self.orderly = orderly
         self._call = handler.call
@@ -71,7 +69,15 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self._retry_topics = RetryTopics(group, instance.remoting.namespace)
         self._pop_retries: set[str] = set()  # the subscribed retry topics of popped messages
         self._threads = handler.threads
-        self.locks, self.fence = self._make_guards()
+        # What detects that another member may own the queues; in broadcasting none does.
+        self.locks: QueueLocks | None = None
+        self.fence: StallRecovery[DispatchQueue] | None = None
+        if orderly and not self.is_broadcasting:
+            self.locks = QueueLocks(instance, group, on_lost=self._on_lost)
+        elif not self.is_broadcasting:
+            self.fence = StallRecovery(
+                self.store, self.table, self._tasks, revoke=self._revoke_and_rebalance
+            )
         self.commits = Commits(
             self.store,
             self.table,
@@ -80,6 +86,8 @@ class PushEngine(GroupEngine[DispatchQueue]):
             on_event=self.publish,
         )
         self._pops: PushPops | None = None
+        send_back: SendBack | None = None  # none in broadcasting
+        limit = max_reconsume_times(config)
         if not config.client_rebalance:
             self._pops = PushPops(
                 context,
@@ -87,7 +95,9 @@ class PushEngine(GroupEngine[DispatchQueue]):
                 in_flight=lambda: self.workers.messages_in_flight(),
                 on_messages=lambda assigned: self._service.add(assigned),
             )
-        send_back = self._make_send_back()
+            send_back = PopSendBack(self._pops, instance, group, max_reconsume_times=limit)
+        elif not self.is_broadcasting:
+            send_back = SendBack(instance, group, max_reconsume_times=limit)
         self._service: ConsumeService
         if orderly:
             self._service = OrderlyService(context, send_back, holds=self._holds_lock)
@@ -110,23 +120,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
             self._unlocks = DeferredUnlocks(
                 self.locks, self._tasks, self.table, self._assignments.exclusively
             )
-
-    def _make_guards(self) -> tuple[QueueLocks | None, StallRecovery[DispatchQueue] | None]:
-        """Return what detects that another member may own the queues; none in broadcasting."""
-        if self.is_broadcasting:
-            return None, None
-        if self.orderly:
-            return QueueLocks(self.instance, self.group, on_lost=self._on_lost), None
-        return None, StallRecovery(
-            self.store, self.table, self._tasks, revoke=self._revoke_and_rebalance
-        )
-
-    def _make_send_back(self) -> SendBack | None:
-        if self.is_broadcasting:
-            return None
-        make = SendBack if self._pops is None else partial(PopSendBack, self._pops)
-        limit = max_reconsume_times(self.config)
-        return make(self.instance, self.group, max_reconsume_times=limit)
 
     def make_queue(self, queue: MessageQueue) -> DispatchQueue:
         assigned: DispatchQueue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import copy_context
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from types import coroutine
@@ -38,25 +39,19 @@ LONGEST_WATCH_SECONDS: Final = 1.0
 RETURNED, WAITS, RAISED, AWAITABLE = range(4)
 
 
+@dataclass(slots=True, eq=False)
 class Worker:
     """One worker and its current handler call."""
 
-    __slots__ = (
-        *("assigned", "cancelling", "expired", "in_turn", "messages", "number", "reported"),
-        *("since", "task"),
-    )
-
-    cancelling: Callable[[], int]  # `asyncio.Task.cancelling` of the task
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.task: asyncio.Task[None] | None = None
-        self.since = 0.0  # start of the handler call; 0 while none runs
-        self.in_turn = False  # serves a queue
-        self.expired = False  # the handler took too long: its result does not count
-        self.reported = False  # as stuck
-        self.assigned: DispatchQueue | None = None
-        self.messages: list[MessageExt] = []
+    number: int
+    task: asyncio.Task[None] | None = None
+    cancelling: Callable[[], int] = field(init=False)  # `asyncio.Task.cancelling` of the task
+    since: float = 0.0  # start of the handler call; 0 while none runs
+    in_turn: bool = False  # serves a queue
+    expired: bool = False  # the handler took too long: its result does not count
+    reported: bool = False  # as stuck
+    assigned: DispatchQueue | None = None
+    messages: list[MessageExt] = field(default_factory=list)
 
     def start(self) -> None:
         self.task = asyncio.current_task()
