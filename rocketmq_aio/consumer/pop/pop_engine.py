@@ -12,13 +12,12 @@ from rocketmq_aio.consumer.checks.subscription_check import SubscriptionCheck
 from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.group.running_info import PASSIVELY, heartbeat_data, running_info
-from rocketmq_aio.consumer.pop.ahead import PopAhead
 from rocketmq_aio.consumer.pop.buffer import PopBuffer
 from rocketmq_aio.consumer.pop.intake import PopIntake
 from rocketmq_aio.consumer.pop.loop import PopLoop
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
 from rocketmq_aio.consumer.pop.pop_client import PopRequest
-from rocketmq_aio.consumer.pop.scheduler import PopScheduler
+from rocketmq_aio.consumer.pop.scheduler import PopAhead, PopScheduler
 from rocketmq_aio.consumer.rebalance.broker_assignment import ALL_QUEUES
 from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.instance.heartbeats import check_accepted

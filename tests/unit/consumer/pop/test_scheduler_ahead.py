@@ -8,12 +8,12 @@ from typing import Any, Final, cast
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.consumer.pop import ahead as ahead_module
-from rocketmq_aio.consumer.pop.ahead import MOST_AHEAD, PopAhead
+from rocketmq_aio.consumer.pop import scheduler as scheduler_module
 from rocketmq_aio.consumer.pop.buffer import PopBuffer
 from rocketmq_aio.consumer.pop.intake import PopIntake
 from rocketmq_aio.consumer.pop.loop import PopLoop
 from rocketmq_aio.consumer.pop.pop_client import PopRequest
+from rocketmq_aio.consumer.pop.scheduler import MOST_AHEAD, PopAhead
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
@@ -122,7 +122,7 @@ async def test_a_pop_ahead_that_fails_leaves_the_error_to_the_loop() -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages count as processed at once, so pops take long in comparison."""
-    monkeypatch.setattr(ahead_module, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(scheduler_module, "FIRST_SECONDS", 0.0)
     monkeypatch.setattr(PopAhead, "note_processed", lambda *_: None)
 
 
