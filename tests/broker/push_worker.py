@@ -21,6 +21,7 @@ import msgspec
 
 from rocketmq_aio import ClientConfig, LeaseLost, MessageExt, PushConfig, PushConsumer
 from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
+from rocketmq_aio.consumer.offsets import commit_fence
 from rocketmq_aio.consumer.offsets.commit_fence import StallRecovery
 from rocketmq_aio.consumer.push import push_engine
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
@@ -151,7 +152,9 @@ def main(path: str, text: str) -> None:
     lease = orders.lease_seconds
     with (
         patch.object(push_engine, "QueueLocks", partial(ShortLocks, lease)),
-        patch.object(push_engine, "StallRecovery", partial(RecordedStalls, limit_seconds=lease)),
+        patch.object(push_engine, "StallRecovery", RecordedStalls),
+        patch.object(commit_fence, "STALL_SECONDS", lease),
+        patch.object(commit_fence, "DOUBT_SECONDS", min(commit_fence.DOUBT_SECONDS, lease)),
     ):
         RecordedStalls.diary = Diary(path, orders.topic)
         asyncio.run(work(orders, RecordedStalls.diary))

@@ -179,7 +179,7 @@ class GroupEngine(Generic[Q]):
         self.instance.register_consumer(self)
         self._running = True
         if self.fence is not None:
-            self.fence.stalls.start()  # before any commit
+            self.fence.start()  # before any commit
         await self._prepare_all()
         check_accepted(await self.instance.heartbeats.send_all(self.group))
         self._tasks.spawn(self.rebalancer.run, name="rebalance")
@@ -216,7 +216,7 @@ class GroupEngine(Generic[Q]):
         self.events.close()
         self._puller.close()
         if self.fence is not None:
-            self.fence.stalls.stop()
+            self.fence.stop()
         try:
             await self.instance.unregister_consumer(self)
         finally:
@@ -232,7 +232,7 @@ class GroupEngine(Generic[Q]):
             assigned.started.set()
         self.events.close()
         if self.fence is not None:
-            self.fence.stalls.stop()
+            self.fence.stop()
             self.fence.invalidate()  # others work on until this consumer is closed
         self.instance.drop_consumer(self)
 

@@ -62,7 +62,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
             on_event=self.publish,
         )
         self._cache = Cache()
-        look = (lambda: None) if self.fence is None else self.fence.stalls.look
+        look = (lambda: None) if self.fence is None else self.fence.look
         self.ready = ReadyQueues(self._cache, look)
         flow_control = CacheFlowControl(config, self._cache)
         self._puller = Puller(

@@ -30,24 +30,29 @@ COMPARE_SECONDS: Final = 10.0  # for reading the committed offsets; then nothing
 Q = TypeVar("Q", bound=QueueState)
 
 
-class StallDetector:
-    """Calls *on_stall* with the seconds when the event loop has not run for *limit_seconds*."""
+class CommitFence(Generic[Q]):
+    """Sets `min_commit_offset` of each queue: after a stall or `invalidate`, the committed offset.
+
+    During a stall the event loop does not run.  A member that only worked long without yielding to
+    it still has its queues unless the broker dropped it, so its own progress is usually committed.
+    """
 
     def __init__(
         self,
-        on_stall: Callable[[float], object],
+        store: OffsetStore,
+        table: Mapping[MessageQueue, Q],
         *,
         clock: Callable[[], float] = boottime,
-        limit_seconds: float = STALL_SECONDS,
     ) -> None:
-        self._on_stall = on_stall
+        self._store = store
+        self._table = table
         self._clock = clock
-        self._limit = limit_seconds
         self._seen = clock()
         self._timer: asyncio.TimerHandle | None = None
+        self._count = 0  # of invalidations
 
     def start(self) -> None:
-        """Check until `stop`; by a timer, which runs before any task that was waiting."""
+        """Look for stalls until `stop`; by a timer, which runs before any task that was waiting."""
         self._seen = self._clock()
         self._tick()
 
@@ -61,43 +66,24 @@ class StallDetector:
         self.look()
 
     def look(self) -> None:
-        """Report a stall if the last look was too long ago."""
+        """Invalidate if the last look was too long ago."""
         now = self._clock()
         seconds, self._seen = now - self._seen, now
-        if seconds > self._limit:
-            self._on_stall(seconds)
-
-
-class CommitFence(Generic[Q]):
-    """Sets `min_commit_offset` of each queue: after a stall or `invalidate`, the committed offset.
-
-    A member that only worked long without yielding to the event loop still has its queues unless
-    the broker dropped it, so its own progress is usually committed.
-    """
-
-    def __init__(
-        self,
-        store: OffsetStore,
-        table: Mapping[MessageQueue, Q],
-        *,
-        clock: Callable[[], float] = boottime,
-        limit_seconds: float = STALL_SECONDS,
-    ) -> None:
-        doubt_seconds = min(DOUBT_SECONDS, limit_seconds)
-        self.stalls = StallDetector(self._end_stall, clock=clock, limit_seconds=doubt_seconds)
-        self._limit_seconds = limit_seconds
-        self._store = store
-        self._table = table
-        self._count = 0  # of invalidations
+        if seconds > DOUBT_SECONDS:
+            self.invalidate()
+            held = list(self._table.values())
+            if held and seconds > STALL_SECONDS:
+                logger.warning("event_loop_stalled", seconds=round(seconds), queues=len(held))
+                self._on_stall(held)
 
     def may_commit(self, assigned: QueueState) -> bool:
         """Whether committing the queue keeps what other members committed."""
-        self.stalls.look()  # the caller may have been woken before the timer
+        self.look()  # the caller may have been woken before the timer
         return assigned.committable >= assigned.min_commit_offset
 
     async def refresh(self, queues: Iterable[QueueState]) -> dict[MessageQueue, BaseException]:
         """Read the committed offsets that others may have changed; return what failed."""
-        self.stalls.look()  # the caller may have been woken before the timer
+        self.look()  # the caller may have been woken before the timer
         stale = [each for each in queues if each.min_commit_offset == UNVERIFIED]
         if not stale:
             return {}
@@ -120,13 +106,6 @@ class CommitFence(Generic[Q]):
             held = [each for each in self._table.values() if each.queue.broker_name == name]
             for each in held:
                 each.doubt()
-            self._on_stall(held)
-
-    def _end_stall(self, seconds: float) -> None:
-        self.invalidate()
-        held = list(self._table.values())
-        if held and seconds > self._limit_seconds:
-            logger.warning("event_loop_stalled", seconds=round(seconds), queues=len(held))
             self._on_stall(held)
 
     def _on_stall(self, held: list[Q]) -> None:
@@ -159,9 +138,8 @@ class StallRecovery(CommitFence[Q]):
         *,
         revoke: Callable[[Collection[Q]], Awaitable[None]],
         clock: Callable[[], float] = boottime,
-        limit_seconds: float = STALL_SECONDS,
     ) -> None:
-        super().__init__(store, table, clock=clock, limit_seconds=limit_seconds)
+        super().__init__(store, table, clock=clock)
         self._tasks = tasks
         self._revoke = revoke
 

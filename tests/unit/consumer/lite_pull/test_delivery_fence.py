@@ -41,7 +41,7 @@ def stall(consumer: LitePullConsumer) -> None:
     """Let the next look find that the event loop has not run for long."""
     fence = consumer._engine.fence
     assert fence is not None
-    fence.stalls._seen -= STALL_SECONDS + 1
+    fence._seen -= STALL_SECONDS + 1
 
 
 class FenceEnv:
@@ -64,7 +64,7 @@ class FenceEnv:
             on_messages=lambda each: self.ready.add(each),
             clock=lambda: self.now,
         )
-        self.ready = ReadyQueues(self.cache, self.fence.stalls.look)
+        self.ready = ReadyQueues(self.cache, self.fence.look)
         self.ready.add(self.assigned)
         self.ready.take(DELIVERED)
 

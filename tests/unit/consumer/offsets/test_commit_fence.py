@@ -263,7 +263,7 @@ async def test_an_answer_from_before_another_stall_is_ignored(
     async def read_slowly(each: MessageQueue) -> int | None:
         response = await read(each)
         env.stall(THERE)
-        env.fence.stalls.look()
+        env.fence.look()
         return response
 
     env.stall()
@@ -388,7 +388,7 @@ async def test_a_consumer_reads_what_others_committed_before_it_commits() -> Non
             await polled(consumer, 2, max_messages=2)
             await committed(cluster, {0: 2})
             cluster.broker.commit(GROUP, TOPIC, 0, THERE)
-            fence.stalls._seen -= STALL_SECONDS + 1
+            fence._seen -= STALL_SECONDS + 1
 
             seen = []
             for _ in range(3):
@@ -406,7 +406,7 @@ async def test_a_consumer_has_not_stalled_before_its_start(cluster: FakeCluster)
     consumer = consumer_of(cluster, start_from="latest", listeners={"on_assigned": on_assigned})
     fence = consumer._engine.fence
     assert fence is not None
-    fence.stalls._seen -= STALL_SECONDS + 1  # when it was made
+    fence._seen -= STALL_SECONDS + 1  # when it was made
     await consumer.assign([queue(0)])
     async with consumer:
         assert not consumer._engine.table[queue(0)].withheld
@@ -420,7 +420,7 @@ async def test_the_timer_of_stalls_ends_with_the_consumer(
     async with consumer_of(cluster) as consumer:
         fence = consumer._engine.fence
         assert fence is not None
-        timer = fence.stalls._timer
+        timer = fence._timer
         assert timer is not None
         assert not timer.cancelled()
         if fails:
