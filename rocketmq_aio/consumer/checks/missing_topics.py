@@ -43,19 +43,16 @@ class MissingTopics:
             return
         routes = self._instance.routes
         if routes.known(topic) is not None:
-            self._end(topic)
+            outage = self._outages.pop(topic, None)
+            if outage is not None and outage.reported:
+                logger.info("topic_found", group=self._group, topic=topic)
+                self._publish(TopicFound(topic=topic))
         elif routes.is_gone(topic) and topic not in self._outages:
             outage = self._outages[topic] = _Outage()
             self._tasks.spawn(self._report, topic, outage, name=f"missing-{topic}")
 
     def forget(self, topic: str) -> None:
         self._outages.pop(topic, None)
-
-    def _end(self, topic: str) -> None:
-        outage = self._outages.pop(topic, None)
-        if outage is not None and outage.reported:
-            logger.info("topic_found", group=self._group, topic=topic)
-            self._publish(TopicFound(topic=topic))
 
     async def _report(self, topic: str, outage: _Outage) -> None:
         nearest = await nearest_name(topic, await self._names())

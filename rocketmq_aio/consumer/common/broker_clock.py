@@ -31,9 +31,11 @@ class BrokerClock:
         known = self._lag
         # No response is older than its request, unless a clock was set.
         age = longest if known is None else min(max(0.0, lag - known), longest)
-        if known is None or lag < known or lag - known > longest or self._is_stale(now):
+        if (
+            known is None
+            or lag < known
+            or lag - known > longest
+            or now - self._measured_at > STALE_SECONDS
+        ):
             self._lag, self._measured_at = lag, now
         return age
-
-    def _is_stale(self, now: float) -> bool:
-        return now - self._measured_at > STALE_SECONDS

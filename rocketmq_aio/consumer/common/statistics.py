@@ -141,8 +141,6 @@ class _Window:
 class _Counts:
     """The sums of one topic since *start*, with both windows."""
 
-    __slots__ = ("_hour", "_minute", "sample_due", "sums")
-
     def __init__(self, start: float) -> None:
         self.sums = _Sums()
         self._minute = _Window(MINUTE, start)

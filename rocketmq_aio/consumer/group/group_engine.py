@@ -453,7 +453,9 @@ class GroupEngine(Generic[Q]):
         if topic in self._shared_topics():
             self.rebalancer.wake()
         for assigned in held:
-            if is_logical(assigned.queue) or self._has_new_master(assigned):
+            master = self.instance.routes.master(assigned.queue.broker_name)
+            has_new_master = master is not None and assigned.master not in (None, master)
+            if is_logical(assigned.queue) or has_new_master:
                 assigned.interrupt()  # the former broker still holds the pull
 
     def _latest_store_times(self, topic: str) -> dict[str, int]:
@@ -464,10 +466,6 @@ class GroupEngine(Generic[Q]):
                 name, millis = assigned.queue.broker_name, millis_of(last.store_time)
                 latest[name] = max(millis, latest.get(name, millis))
         return latest
-
-    def _has_new_master(self, assigned: QueueState) -> bool:
-        master = self.instance.routes.master(assigned.queue.broker_name)
-        return master is not None and assigned.master not in (None, master)
 
     def on_members_changed(self) -> None:
         self.rebalancer.wake()

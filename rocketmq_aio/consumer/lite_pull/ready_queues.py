@@ -30,7 +30,7 @@ class ReadyQueues:
         self._failed: list[PolledQueue] = []
         self._not_started: PolledQueue | None = None  # the last start error not yet raised
         # A caller that was woken and cancelled at once passes the wake-up on.
-        self._waiters = WaiterQueue(on_cancelled=self._on_cancelled)
+        self._waiters = WaiterQueue(lambda _, woken: woken and self._wake_next())
         self.closed = False
 
     def add(self, assigned: PolledQueue) -> None:
@@ -119,10 +119,6 @@ class ReadyQueues:
     def close(self) -> None:
         self.closed = True
         self._waiters.wake_all()
-
-    def _on_cancelled(self, _size: int, woken: bool) -> None:
-        if woken:
-            self._wake_next()
 
     def _wake_next(self) -> None:
         if self._queues or self._failed or self._not_started:

@@ -125,7 +125,8 @@ class PopConsumer(ClientBase, Generic[V]):
         :raises AckError: some will, or may, be redelivered; ``lost`` has their errors
         """
         self._check_running()
-        await self._engine.ack(_several(messages))
+        several = messages if isinstance(messages, Iterable) else [messages]
+        await self._engine.ack([_checked_message(each) for each in several])
 
     async def change_invisible(
         self, message: PoppedMessage, seconds: float, *, suspend: bool = False
@@ -211,11 +212,6 @@ def _checked(value: float | None, name: str, default: float, *, zero: bool = Fal
     if value is None:
         return default
     return checked_seconds(name, value, least=0 if zero else None, most=LONGEST_SECONDS)
-
-
-def _several(messages: object) -> list[PoppedMessage]:
-    several = messages if isinstance(messages, Iterable) else [messages]
-    return [_checked_message(each) for each in several]
 
 
 def _checked_message(message: object) -> PoppedMessage:

@@ -44,11 +44,6 @@ class InFlight:
     :param on_ready: called with an assignment when a withheld message may be delivered
     """
 
-    __slots__ = (
-        *("__weakref__", "_idle", "_on_ready", "_withholds"),
-        *("busy", "current", "running", "suspended"),
-    )
-
     def __init__(
         self,
         *,
