@@ -31,11 +31,7 @@ class BrokerClock:
         known = self._lag
         # No response is older than its request, unless a clock was set.
         age = longest if known is None else min(max(0.0, lag - known), longest)
-        if (
-            known is None
-            or lag < known
-            or lag - known > longest
-            or now - self._measured_at > STALE_SECONDS
-        ):
+        is_stale = now - self._measured_at > STALE_SECONDS
+        if known is None or lag < known or lag - known > longest or is_stale:
             self._lag, self._measured_at = lag, now
         return age

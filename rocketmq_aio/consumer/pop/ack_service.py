@@ -76,13 +76,7 @@ class AckService:
         for message in messages:
             groups[message.receipt.broker_name, message.pending].append(message)
         lost: dict[PoppedMessage, RocketMQError] = {}
-        if len(groups) == 1:  # nearly always: needs no tasks
-            for several in groups.values():
-                await self._confirm(several, lost)
-            return lost
-        async with anyio.create_task_group() as tasks:
-            for several in groups.values():
-                tasks.start_soon(self._confirm, several, lost)
+        (await gather_limited(lambda key: self._confirm(groups[key], lost), groups)).complete()
         return lost
 
     async def _confirm(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import anyio
@@ -304,19 +303,22 @@ class QueueLocks:
 
 
 class DeferredUnlocks:
-    """Unlocks revoked queues, each when the last handler of any assignment of it has ended."""
+    """Unlocks revoked queues, each when the last handler of any assignment of it has ended.
+
+    :param assigning: held while queues are assigned and revoked
+    """
 
     def __init__(
         self,
         locks: QueueLocks,
         tasks: BackgroundTasks,
         table: Mapping[MessageQueue, DispatchQueue],
-        exclusively: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
+        assigning: anyio.Lock,
     ) -> None:
         self._locks = locks
         self._tasks = tasks
         self._table = table
-        self._exclusively = exclusively
+        self._assigning = assigning
         self._pending: set[MessageQueue] = set()  # revoked, and handlers still run
 
     async def release(self, released: Iterable[DispatchQueue]) -> None:
@@ -353,11 +355,9 @@ class DeferredUnlocks:
         while queue in self._pending:
             await in_flight.wait_until_idle()
             # Not while the queue is being assigned again: it would lose its new lock.
-            await self._exclusively(partial(self._release_idle, queue, in_flight))
-
-    async def _release_idle(self, queue: MessageQueue, in_flight: InFlight) -> None:
-        if in_flight.running:
-            return  # assigned and revoked once more in the meantime
-        if queue not in self._table:
-            await self._locks.release([queue])
-        self._pending.discard(queue)
+            async with self._assigning:
+                if in_flight.running:
+                    continue  # assigned and revoked once more in the meantime
+                if queue not in self._table:
+                    await self._locks.release([queue])
+                self._pending.discard(queue)

@@ -118,7 +118,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self._unlocks: DeferredUnlocks | None = None
         if self.locks is not None:
             self._unlocks = DeferredUnlocks(
-                self.locks, self._tasks, self.table, self._assignments.exclusively
+                self.locks, self._tasks, self.table, self._assignments.changing
             )
 
     def make_queue(self, queue: MessageQueue) -> DispatchQueue:

@@ -47,10 +47,9 @@ class Worker:
     task: asyncio.Task[None] | None = None
     cancelling: Callable[[], int] = field(init=False)  # `asyncio.Task.cancelling` of the task
     since: float = 0.0  # start of the handler call; 0 while none runs
-    in_turn: bool = False  # serves a queue
     expired: bool = False  # the handler took too long: its result does not count
     reported: bool = False  # as stuck
-    assigned: DispatchQueue | None = None
+    assigned: DispatchQueue | None = None  # in whose turn it is
     messages: list[MessageExt] = field(default_factory=list)
 
     def start(self) -> None:
@@ -158,13 +157,12 @@ class Workers:
                 if not service.idle.wake_one() and len(self._workers) < self.size:
                     self._start_worker()
             assigned.active += counted  # the queue is not drained between two messages
-            worker.in_turn = True
+            worker.assigned = assigned
             if self._timer is None:
                 self._set_timer()
             try:
                 await self._serve_queue(worker, assigned)
             finally:
-                worker.in_turn = False
                 worker.assigned, worker.messages = None, []  # an idle worker keeps none alive
                 assigned.end_flight(counted)
             service.end_turn(assigned)
@@ -178,7 +176,6 @@ class Workers:
         """Call the handler with messages of *assigned* until its turn ends."""
         service, call, one, size = self._service, self._call, self._one, self._batch_size
         waiting, cancelling, may_take = assigned.waiting, worker.cancelling, service.may_take
-        worker.assigned = assigned
         # The core calls handlers until one waits: then most of them do.
         eager = core is not None and one is not None and may_take is None
         calls = taken = failed = 0
@@ -317,7 +314,7 @@ class Workers:
         self._timer = None
         if self._tasks.is_ending:
             return
-        if any(worker.in_turn for worker in self._workers.values()):
+        if any(worker.assigned is not None for worker in self._workers.values()):
             self._set_timer()  # an idle consumer has none
         now = monotonic()
         for worker in self.busy:
@@ -325,7 +322,11 @@ class Workers:
 
     def _check_time(self, worker: Worker, seconds: float) -> None:
         if seconds > self._stuck and not worker.reported:
-            self._report_stuck(worker, seconds)
+            worker.reported = True
+            first = worker.messages[0]
+            fields = {"queue": str(first.queue), "offset": first.queue_offset}
+            logger.warning("handler_stuck", **fields, seconds=round(seconds))
+            self._publish(message_event(HandlerStuck, first, seconds=seconds))
         elif seconds <= self._stuck:
             worker.reported = False
         if seconds > self._timeout and not worker.expired:
@@ -333,16 +334,6 @@ class Workers:
             # A thread cannot be cancelled: its result is ignored when it comes.
             if self._can_cancel and worker.task is not None:
                 worker.task.cancel()
-
-    def _report_stuck(self, worker: Worker, seconds: float) -> None:
-        worker.reported = True
-        if worker.assigned is None or not worker.messages:
-            return
-        first, queue = worker.messages[0], worker.assigned.queue
-        logger.warning(
-            "handler_stuck", queue=str(queue), offset=first.queue_offset, seconds=round(seconds)
-        )
-        self._publish(message_event(HandlerStuck, first, seconds=seconds))
 
 
 @coroutine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextvars import ContextVar
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -42,7 +42,10 @@ class AssignmentOwner(Protocol[Q]):
 
 
 class Assignments(Generic[Q]):
-    """Changes the table of assigned queues, one change at a time."""
+    """Changes the table of assigned queues, one change at a time.
+
+    :ivar changing: held while queues are assigned or revoked
+    """
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class Assignments(Generic[Q]):
         self._table = owner.table
         self._commits = commits
         self._listeners = listeners
-        self._changing = anyio.Lock()
+        self.changing = anyio.Lock()
         self._in_listener = False
 
     def is_changing_here(self) -> bool:
@@ -79,7 +82,7 @@ class Assignments(Generic[Q]):
         :param drain_seconds: how long the application may take to finish messages in flight
         :return: False when some wanted queue may not be assigned yet
         """
-        async with self._changing:
+        async with self.changing:
             after = frozenset(wanted())
             before = {q for q in self._table if topics is None or q.topic in topics}
             added, removed = tuple(sorted(after - before)), tuple(sorted(before - after))
@@ -98,21 +101,16 @@ class Assignments(Generic[Q]):
 
     async def revoke(self, assigned: Collection[Q], *, drain_seconds: float = 0.0) -> None:
         """Revoke those of *assigned* that are current; a later assignment of the queue stays."""
-        async with self._changing:
+        async with self.changing:
             held = tuple(e.queue for e in assigned if self._table.get(e.queue) is e)
             if held:
                 await self._revoke(held, drain_seconds=drain_seconds)
 
     async def revoke_all(self, *, drain_seconds: float = 0.0) -> None:
         """Revoke every queue, to leave the group."""
-        async with self._changing:
+        async with self.changing:
             if self._table:
                 await self._revoke(tuple(self._table), drain_seconds=drain_seconds)
-
-    async def exclusively(self, act: Callable[[], Awaitable[None]]) -> None:
-        """Call *act* while no queue is being assigned or revoked."""
-        async with self._changing:
-            await act()
 
     async def _assign(self, queues: tuple[MessageQueue, ...]) -> None:
         if not queues:

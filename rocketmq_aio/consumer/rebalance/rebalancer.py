@@ -175,7 +175,7 @@ class Rebalancer:
         client_id, members = self._instance.client_id, self._members.get(topic, ())
         if isinstance(members, RocketMQError):
             raise members
-        if client_id not in members:
+        if client_id not in members:  # as after a restart of the broker: keep the current queues
             return None
         strategy = strategy_for(self._allocate, topic)
         if self._assignment is not None:
@@ -185,8 +185,7 @@ class Rebalancer:
                 self.popped.pop(topic, None)
         if self._namespace is not None:
             strategy = in_namespace(strategy, self._namespace.outer)
-        share = allocate(strategy, client_id, route.subscribe_queues, members)
-        return None if share is None else frozenset(share)
+        return frozenset(allocate(strategy, client_id, route.subscribe_queues, members))
 
     async def _query_members(self, topics: Iterable[str]) -> None:
         """Query a broker of each of *topics*, each broker once."""

@@ -22,5 +22,5 @@ def names(wanted: str) -> list[MessageQueue]:
 
 def shares(
     strategy: AllocateStrategy, queues: Sequence[MessageQueue], members: Sequence[str]
-) -> list[list[MessageQueue] | None]:
+) -> list[list[MessageQueue]]:
     return [allocate(strategy, member, queues, members) for member in members]

@@ -51,17 +51,14 @@ def allocate(
     client_id: str,
     queues: Iterable[MessageQueue],
     client_ids: Iterable[str],
-) -> list[MessageQueue] | None:
-    """Return the queues that *strategy* allocates to *client_id*; inputs in any order.
+) -> list[MessageQueue]:
+    """Return the queues that *strategy* allocates to *client_id*, one of *client_ids*.
 
-    None: *client_ids* lacks *client_id*, as after a restart of the broker; keep the current queues
-    and try again soon.  A client id that is listed twice (over an old connection) counts once.
+    Inputs in any order.  A client id that is listed twice (over an old connection) counts once.
 
     :raises ConfigError: the strategy raised, or its result is not an allocation
     """
     members = sorted(set(client_ids), key=java_order)
-    if client_id not in members:
-        return None
     offered = sorted(set(queues), key=queue_order)
     if not offered:
         return []

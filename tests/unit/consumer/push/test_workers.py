@@ -825,6 +825,6 @@ async def test_idle_workers_keep_no_messages() -> None:
         env.pull(0, 1, 2)
         await env.until_committable(3)
         workers = env.workers._workers.values()
-        await until(lambda: not any(each.in_turn for each in workers), "the end of the turns")
+        await until(lambda: not any(each.assigned for each in workers), "the end of the turns")
 
         assert not any(each.messages or each.assigned for each in workers)

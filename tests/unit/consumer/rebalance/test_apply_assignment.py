@@ -315,20 +315,12 @@ async def test_a_late_revocation_does_not_end_the_next_assignment(env: Assignmen
     assert env.held() == []
 
 
-async def test_nothing_is_assigned_during_exclusively(env: AssignmentEnv) -> None:
-    acting, done = asyncio.Event(), asyncio.Event()
-
-    async def act() -> None:
-        acting.set()
-        await done.wait()
-
-    exclusive = asyncio.create_task(env.assignments.exclusively(act))
-    await acting.wait()
-    changing = asyncio.create_task(env.hold(0))
-    await wait_all_tasks_blocked()
-    assert env.held() == []
-    done.set()
-    await asyncio.gather(exclusive, changing)
+async def test_nothing_is_assigned_while_others_hold_changing(env: AssignmentEnv) -> None:
+    async with env.assignments.changing:
+        changing = asyncio.create_task(env.hold(0))
+        await wait_all_tasks_blocked()
+        assert env.held() == []
+    await changing
 
     assert env.held() == [0]
 

@@ -140,11 +140,6 @@ def test_members_are_sorted_as_java_sorts_them() -> None:
     assert first == [queue(0)]
 
 
-def test_allocation_is_unknown_for_an_unlisted_client() -> None:
-    assert allocate(AllocateAveragely(), "c9", [queue(0)], ["c1", "c2"]) is None
-    assert allocate(AllocateAveragely(), "c9", [queue(0)], []) is None
-
-
 def test_topic_without_queues_allocates_none() -> None:
     assert allocate(AllocateAveragely(), "c1", [], ["c1"]) == []
 
