@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 from typing import Final
@@ -26,6 +27,7 @@ WRITTEN_SECONDS: Final = 30.0  # in which a broker writes a commit to disk; by d
 LastMessage = tuple[int, bytes]  # offset and fixed fields of the last message that was pulled
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class QueueState:
     """A queue while it is assigned to this consumer; a later assignment has a new object.
 
@@ -33,61 +35,49 @@ class QueueState:
     but `wait_until_drained` awaits.
     """
 
-    __slots__ = (
-        *("queue", "process_queue", "next_offset", "commit_due", "min_commit_offset", "generation"),
-        *("furthest", "furthest_may_return", "written_at"),
-        *("dropped", "released", "paused", "drained", "failure", "start_error", "started"),
-        *("failing_since", "pull_expired"),
-        *("broker_id", "master", "connection", "bounds", "last_message", "filtered_from"),
-        *("before_hold", "replica_ended"),
-        *("pull_request", "scope", "wake"),
-        *("last_pull", "last_consume"),
-    )
-
-    def __init__(self, queue: MessageQueue) -> None:
-        self.queue = queue
-        self.process_queue = ProcessQueue()
-        self.next_offset = UNKNOWN
-        self.paused = False
-        self.dropped = False
-        self.released = False  # other members may own it: late results are ignored
-        # The position must be committed, also without automatic commits; cleared when it is.
-        self.commit_due = False
-        self.min_commit_offset = UNKNOWN  # less is not committed; see `CommitFence`
-        # The position before it was set back; `UNVERIFIED`: it was set before it was known.
-        self.furthest = UNKNOWN
-        # Whether a committed offset up to there may be this member's own: a broker that is killed
-        # before it has written the commit of the lower position to disk returns the former one.
-        self.furthest_may_return = False
-        self.written_at = inf  # by `monotonic`
-        self.generation = 0  # counts moves: the response to an older pull is ignored
-        self.failure: RocketMQError | None = None  # raised by the next poll
-        self.broker_id = MASTER_ID  # the replica that the broker suggested
-        # Address, and the number of the connection over which its log was last compared with
-        # *last_message*.
-        self.master: str | None = None
-        self.connection = 0
-        # Of the log at the master, by its last response with messages.
-        self.bounds: tuple[int, int] = (0, 0)
-        self.last_message: LastMessage | None = None
-        # The generation and the last message before a pull that the broker held: meanwhile the
-        # topic may have been deleted and created again.
-        self.before_hold: tuple[int, LastMessage] | None = None
-        # The current expression excluded all messages from there on; `UNKNOWN`: maybe another did.
-        self.filtered_from = UNKNOWN
-        # A replica ended before the position: what it has there later is of another log.
-        self.replica_ended = False
-        self.pull_request: PullRequest | None = None
-        self.wake: asyncio.Future[None] | None = None  # what the pull loop waits for
-        self.scope: anyio.CancelScope | None = None  # of the running pull
-        self.started = anyio.Event()
-        self.start_error: RocketMQError | None = None  # why the start offset is unknown
-        self.drained: anyio.Event | None = None  # set when no message is in flight
-        # By the event loop's clock, while pulls fail or would; None: the broker responds.
-        self.failing_since: float | None = None
-        self.pull_expired = False  # they failed so long that the broker may have dropped the member
-        self.last_pull = 0.0  # both in monotonic seconds, for administrators
-        self.last_consume = 0.0
+    queue: MessageQueue
+    process_queue: ProcessQueue = field(default_factory=ProcessQueue)
+    next_offset: int = UNKNOWN
+    paused: bool = False
+    dropped: bool = False
+    released: bool = False  # other members may own it: late results are ignored
+    # The position must be committed, also without automatic commits; cleared when it is.
+    commit_due: bool = False
+    min_commit_offset: int = UNKNOWN  # less is not committed; see `CommitFence`
+    # The position before it was set back; `UNVERIFIED`: it was set before it was known.
+    furthest: int = UNKNOWN
+    # Whether a committed offset up to there may be this member's own: a broker that is killed
+    # before it has written the commit of the lower position to disk returns the former one.
+    furthest_may_return: bool = False
+    written_at: float = inf  # by `monotonic`
+    generation: int = 0  # counts moves: the response to an older pull is ignored
+    failure: RocketMQError | None = None  # raised by the next poll
+    broker_id: int = MASTER_ID  # the replica that the broker suggested
+    # Address, and the number of the connection over which its log was last compared with
+    # *last_message*.
+    master: str | None = None
+    connection: int = 0
+    # Of the log at the master, by its last response with messages.
+    bounds: tuple[int, int] = (0, 0)
+    last_message: LastMessage | None = None
+    # The generation and the last message before a pull that the broker held: meanwhile the topic
+    # may have been deleted and created again.
+    before_hold: tuple[int, LastMessage] | None = None
+    # The current expression excluded all messages from there on; `UNKNOWN`: maybe another did.
+    filtered_from: int = UNKNOWN
+    # A replica ended before the position: what it has there later is of another log.
+    replica_ended: bool = False
+    pull_request: PullRequest | None = None
+    wake: asyncio.Future[None] | None = None  # what the pull loop waits for
+    scope: anyio.CancelScope | None = None  # of the running pull
+    started: anyio.Event = field(default_factory=anyio.Event)
+    start_error: RocketMQError | None = None  # why the start offset is unknown
+    drained: anyio.Event | None = None  # set when no message is in flight
+    # By the event loop's clock, while pulls fail or would; None: the broker responds.
+    failing_since: float | None = None
+    pull_expired: bool = False  # so long that the broker may have dropped the member
+    last_pull: float = 0.0  # both in monotonic seconds, for administrators
+    last_consume: float = 0.0
 
     @property
     def committable(self) -> int:
