@@ -93,6 +93,8 @@ class StartPositions:
         """
         if self._start_from == "earliest" or topic in self._first_seen:
             return
+        if topic.startswith(RETRY_PREFIX):  # it is read from its beginning
+            return
         try:
             route = await self._routes.get(topic)
         except RouteNotFoundError:

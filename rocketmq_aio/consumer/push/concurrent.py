@@ -6,11 +6,9 @@ from typing import Final
 
 import anyio
 
-from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
-from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import dead_lettered
-from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack, check_delay_level
+from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, check_delay_level
 from rocketmq_aio.consumer.push.consume_service import (
     TURN,
     ConsumeService,
@@ -31,10 +29,6 @@ LOCAL_RETRY_SECONDS: Final = 5.0  # after a message could not be sent back
 
 class ConcurrentService(ConsumeService):
     """Offers each queue to all workers at once; every queue has a turn of `TURN` calls."""
-
-    def __init__(self, context: ConsumerContext[PushConfig], send_back: SendBack | None) -> None:
-        super().__init__(context, send_back)
-        self._max_reconsume_times = max_reconsume_times(context.config)
 
     def add(self, assigned: DispatchQueue) -> None:
         if assigned.waiting and not assigned.is_ready:
@@ -130,7 +124,8 @@ class ConcurrentService(ConsumeService):
             logger.warning("send_back_failed", queue=str(message.queue), reason=str(failure))
             self._tasks.spawn(self._retry_locally, assigned, message, name="local-retry")
             return
-        if level == DEAD_LETTER or message.reconsume_times >= self._max_reconsume_times:
+        limit = max_reconsume_times(self._config)
+        if level == DEAD_LETTER or message.reconsume_times >= limit:
             self._publish(dead_lettered(message, reason))
         assigned.mark_done(message)
 

@@ -41,7 +41,7 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, ConsumerRunningInfo, DirectOutcome
-from rocketmq_aio.protocol.subscription import Subscription, subscription
+from rocketmq_aio.protocol.subscription import subscription
 from rocketmq_aio.remoting.background_tasks import call_isolated, in_background_task
 
 
@@ -190,9 +190,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
         if self._pops is not None:
             self._pops.fail()
         self.stopped.set()
-
-    async def _prepare(self, wanted: Subscription, *, note: bool = True) -> None:
-        await super()._prepare(wanted, note=note and wanted.topic != self._retry_topics.name)
 
     async def _apply(self, shares: dict[str, frozenset[MessageQueue]]) -> bool:
         # Before others are assigned: a pop may return what handlers of pulled queues still have.
