@@ -77,8 +77,6 @@ class MissingTopics:
 
 
 class _Outage:
-    """A topic that is missing now."""
-
     def __init__(self) -> None:
         self.reported = False
 

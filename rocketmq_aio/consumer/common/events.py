@@ -239,7 +239,6 @@ ConsumerEvent: TypeAlias = (
 
 
 def message_event(kind: Callable[..., E], message: MessageExt, **fields: object) -> E:
-    """Return an event of *kind* about *message*."""
     queue, offset, message_id = message.queue, message.queue_offset, message.message_id
     return kind(queue=queue, offset=offset, message_id=message_id, **fields)
 

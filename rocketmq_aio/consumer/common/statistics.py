@@ -55,7 +55,6 @@ class ConsumeStatistics:
         self._topics: dict[str, _Counts] = {}
 
     def note_pull(self, topic: str, messages: int, seconds: float) -> None:
-        """Count a pull with *messages* after *seconds*."""
         sums = self._sums(topic)
         sums.pulls += 1
         sums.pulled += messages
@@ -80,7 +79,6 @@ class ConsumeStatistics:
         return counts.read(self._clock()) if counts is not None else TopicStatistics()
 
     def snapshots(self) -> dict[str, TopicStatistics]:
-        """Return the statistics of every topic."""
         return {topic: self.snapshot(topic) for topic in self._topics}
 
     def topics(self) -> list[str]:

@@ -170,7 +170,6 @@ class GroupEngine(Generic[Q]):
             self.fence.on_recovered(assigned)
 
     async def open(self) -> None:
-        """Join the group and start working."""
         if isinstance(self.store, LocalFileOffsetStore):
             self._bind(self.store)
             self._file = self.store
@@ -483,7 +482,6 @@ class GroupEngine(Generic[Q]):
             raise ConfigError("offset", offset, reason)
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue at *offsets*, and commit them."""
         mine = {self.table[q]: o for q, o in offsets.items() if q in self.table}
         for assigned, offset in mine.items():
             assigned.move(offset)

@@ -32,7 +32,6 @@ def heartbeat_data(
     consume_type: str,
     subscriptions: Iterable[Subscription],
 ) -> ConsumerData:
-    """Return the consumer's part of a heartbeat."""
     config = context.config
     return ConsumerData(
         group_name=context.group,

@@ -94,7 +94,6 @@ class LitePullEngine(GroupEngine[PolledQueue]):
             await self._assignments.change(None, lambda: self._manual or ())
 
     async def shut(self, *, last_batch_done: bool) -> None:
-        """Stop pulling, commit, leave the group, release everything."""
         self._running = False
         self.ready.close()
         self.rebalancer.end()

@@ -235,7 +235,6 @@ class BackgroundAcks:
         self._changed = asyncio.Event()
 
     def add(self, message: PoppedMessage) -> None:
-        """Acknowledge *message* soon."""
         if message.ack_state is not AckState.HELD:
             return
         message.ack_state = AckState.ACKED

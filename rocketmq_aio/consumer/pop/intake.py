@@ -120,7 +120,6 @@ class PopIntake:
         return accepted, exhausted
 
     def give_back(self, messages: list[PoppedMessage]) -> None:
-        """Have *messages* redelivered soon."""
         # A task of the instance: the last pop may end after the consumer.
         self._instance.tasks.spawn(self.service.give_back, messages, name="give-back")
 

@@ -92,7 +92,6 @@ class PopEngine:
             await self.instance.unregister_consumer(self)
 
     def fail(self) -> None:
-        """Wake all waiting callers and leave the group: the instance has failed."""
         self.running = False
         self._stop_loops()
         self.events.close()

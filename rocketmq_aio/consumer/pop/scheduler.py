@@ -145,7 +145,6 @@ class PopAhead:
         self._seconds = FIRST_SECONDS  # average time to process a message
 
     def note_processed(self, seconds: float) -> None:
-        """Note that a worker has processed a message in *seconds*."""
         self._seconds += (seconds - self._seconds) / WEIGHT
 
     def on_full(self, loop: PopLoop, request: PopRequest, seconds: float) -> None:

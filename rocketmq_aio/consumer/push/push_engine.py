@@ -295,7 +295,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self.rebalancer.wake()
 
     async def admit(self, queues: tuple[MessageQueue, ...]) -> Collection[MessageQueue]:
-        """Return the queues that may be assigned now: in orderly mode those it could lock."""
         return queues if self.locks is None else await self.locks.acquire(queues)
 
     async def on_released(self, released: list[DispatchQueue]) -> None:
