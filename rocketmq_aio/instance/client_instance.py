@@ -290,9 +290,6 @@ class MQClientInstance:
         """Return the addresses to send messages to for all brokers."""
         return {self.send_address(each) for each in self.routes.addresses(masters_only=True)}
 
-    def _clients(self) -> list[InnerClient]:
-        return [*self._producers.values(), *self._consumers.values(), *self._readers]
-
     def _topics(self) -> Iterable[str]:
         self._topic_consumers = {}
         for consumer in self._consumers.values():
@@ -401,7 +398,7 @@ class MQClientInstance:
         reason = f"the client failed: {cause!r}"
         self.remoting.close(reason)
         self.replies.close(ClosedError(reason))
-        for client in self._clients():
+        for client in (*self._producers.values(), *self._consumers.values(), *self._readers):
             client.on_failed(cause)
 
 

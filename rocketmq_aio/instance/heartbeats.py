@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Final
 from zlib import crc32
 
@@ -29,16 +30,13 @@ LOOK_SECONDS: Final = 1.0  # between checks for brokers that do not know this cl
 LONGEST_RETRY_SECONDS: Final = 5.0  # a restarted broker checks transactions soon
 
 
+@dataclass(eq=False)
 class _Next:
-    """A heartbeat that waits for its turn.
+    """A heartbeat that waits for its turn."""
 
-    :ivar groups: what it is about; None: all groups
-    :ivar callers: futures of those who wait for its outcome
-    """
-
-    def __init__(self) -> None:
-        self.groups: set[str | None] = set()
-        self.callers: list[asyncio.Future[RocketMQError | None]] = []
+    groups: set[str | None] = field(default_factory=set)  # what it is about; None: all groups
+    # Of those who wait for its outcome.
+    callers: list[asyncio.Future[RocketMQError | None]] = field(default_factory=list)
 
 
 class Heartbeats:
@@ -220,11 +218,7 @@ class Heartbeats:
         command = await self._remoting.request_checked(address, Heartbeat(), body)
         self.broker_versions[address] = command.version
         self._registered.add(address)
-        self._remember(address, fingerprint, read_header(command, HeartbeatResponse), short)
-
-    def _remember(
-        self, address: str, fingerprint: int, response: HeartbeatResponse, short: bool
-    ) -> None:
+        response = read_header(command, HeartbeatResponse)
         if response.supports_v2:
             self._v2.add(address)
         if short and response.subscription_changed:

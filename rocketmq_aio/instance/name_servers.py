@@ -210,7 +210,9 @@ class NameServers:
     def _conclude(self, poll: _Poll) -> None:
         """Prefer the server that responded first, or raise what all failures amount to."""
         if poll.has_response:
-            self._prefer(poll.first)
+            if poll.first != self._addresses[0] and poll.first in self._addresses:
+                at = self._addresses.index(poll.first)  # the others keep their order
+                self._addresses = self._addresses[at:] + self._addresses[:at]
             return
         for cause in poll.causes.values():
             if isinstance(cause, FINAL):
@@ -219,12 +221,6 @@ class NameServers:
         if is_url(self._config.namesrv or ""):
             self._moved.set()
         raise NameServerUnavailableError(poll.causes)
-
-    def _prefer(self, address: str) -> None:
-        """Prefer *address*; the others keep their order."""
-        if address != self._addresses[0] and address in self._addresses:
-            at = self._addresses.index(address)
-            self._addresses = self._addresses[at:] + self._addresses[:at]
 
     async def _request_one(
         self, address: str, header: RequestHeader, poll: _Poll
