@@ -62,7 +62,7 @@ async def member(
     client = ClientConfig(namesrv=namesrv, instance_name=name)
     consumer = LitePullConsumer(group, client=client)
     joined = Member(consumer)
-    consumer._engine.checks._publish = joined.note
+    consumer._engine.context.publish = joined.note
     async with consumer:
         await consumer.subscribe(topic, selector)
         yield joined
@@ -160,7 +160,7 @@ async def test_filter_without_a_match_is_reported_once(
         await consumer.subscribe(topic, selector)
         await consumer.ready()
         events: list[ConsumerEvent] = []
-        consumer._engine.checks._publish = events.append
+        consumer._engine.context.publish = events.append
 
         async def noticed() -> bool:
             await consumer._engine.checks.check()

@@ -30,7 +30,7 @@ class ReadyQueues:
         self._failed: list[PolledQueue] = []
         self._not_started: PolledQueue | None = None  # the last start error not yet raised
         # A caller that was woken and cancelled at once passes the wake-up on.
-        self._waiters = WaiterQueue(lambda _, woken: woken and self._wake_next())
+        self._waiters = WaiterQueue(on_cancelled=self._pass_on)
         self.closed = False
 
     def add(self, assigned: PolledQueue) -> None:
@@ -114,14 +114,15 @@ class ReadyQueues:
     async def wait(self, seconds: float | None) -> None:
         """Return when there may be messages, after *seconds*, or when `close` was called."""
         if not self.closed and await self._waiters.wait(seconds):
-            self._wake_next()  # this caller may take only a part
+            self._pass_on()  # this caller may take only a part
 
     def close(self) -> None:
         self.closed = True
         self._waiters.wake_all()
 
-    def _wake_next(self) -> None:
-        if self._queues or self._failed or self._not_started:
+    def _pass_on(self, _size: int = 0, woken: bool = True) -> None:
+        """Pass a wake-up on to the next caller, if there is anything left for it."""
+        if woken and (self._queues or self._failed or self._not_started):
             self._waiters.wake_one()
 
 
