@@ -53,6 +53,9 @@ class PoppedQueue(DispatchQueue):
         """How many messages wait for a handler or are in flight."""
         return len(self.waiting) + self.active
 
+    def put(self, messages: list[MessageExt]) -> None:
+        self.waiting.extend(messages)
+
     def mark_done(self, message: MessageExt) -> None:
         if isinstance(message, PoppedMessage):
             self._acks.add(message)
@@ -180,7 +183,7 @@ class PushPops:
         """Pop until the queue is revoked."""
 
         def deliver(messages: list[PoppedMessage]) -> None:
-            assigned.waiting.extend(messages)
+            assigned.put(list(messages))
             self._on_messages(assigned)
 
         loop = assigned.loop = PopLoop(
