@@ -211,7 +211,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         """
         if not self._engine.revoking:  # on_revoked may commit while the consumer closes
             self._check_running()
-        await self._engine.commits.commit(offsets)
+        await self._engine.manual_commits.commit(offsets)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the committed offset; None when nothing was ever committed.

@@ -35,7 +35,6 @@ class LitePullEngine(GroupEngine[PolledQueue]):
     """Engine of `LitePullConsumer`, which delegates to it."""
 
     config: LitePullConfig
-    commits: ManualCommits
     _drain_seconds = DRAIN_SECONDS
 
     def __init__(
@@ -54,7 +53,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
                 rejoin=self._rejoin,
                 on_messages=lambda assigned: self.ready.add(assigned),
             )
-        self.commits = ManualCommits(
+        self.commits = self.manual_commits = ManualCommits(
             self.store,
             self.table,
             automatic=config.auto_commit,

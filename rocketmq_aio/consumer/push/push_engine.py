@@ -71,7 +71,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self._threads = handler.threads
         # What detects that another member may own the queues; in broadcasting none does.
         self.locks: QueueLocks | None = None
-        self.fence: StallRecovery[DispatchQueue] | None = None
+        self.fence = None
         if orderly and not self.is_broadcasting:
             self.locks = QueueLocks(instance, group, on_lost=self._on_lost)
         elif not self.is_broadcasting:
