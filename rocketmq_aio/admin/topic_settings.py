@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias, TypedDict, get_args
+from typing import Final, Literal, TypeAlias, TypedDict
 
 import msgspec
 
@@ -18,7 +18,6 @@ from rocketmq_aio.protocol.requests.admin import CreateTopic, TopicConfigBody
 DEFAULT_QUEUES: Final = 8
 FORBIDDEN_IN_ATTRIBUTES: Final = frozenset(",=+ ")
 Perm: TypeAlias = Literal["RW", "R", "W", "RWX", "RX", "WX"]
-PERMS: Final = get_args(Perm)
 
 
 class TopicSettings(TypedDict, total=False):
@@ -45,8 +44,6 @@ def checked(settings: TopicSettings) -> TopicSettings:
             raise ConfigError(name, value, "a topic has no such setting")
         if name.endswith("queues"):
             checked_count(name, value, most=MAX_QUEUES)
-    if (perm := settings.get("perm", "RW")) not in PERMS:
-        raise ConfigError("perm", perm, f"expected one of {', '.join(PERMS)}")
     for name, text in settings.get("attributes", {}).items():
         _check_attribute(name, text)
     rest = settings.copy()
@@ -121,5 +118,5 @@ def to_request(
 
 def _check_attribute(name: str, text: str | None) -> None:
     for word in (name, "-" if text is None else text):
-        if not isinstance(word, str) or not word or set(word) & FORBIDDEN_IN_ATTRIBUTES:
+        if not word or set(word) & FORBIDDEN_IN_ATTRIBUTES:
             raise ConfigError("attributes", {name: text}, "expected words without , = + and spaces")

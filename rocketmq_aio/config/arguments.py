@@ -57,11 +57,12 @@ def checked_arguments(target: C) -> C:
     return cast("C", target)
 
 
-def check_fields(config: DataclassInstance) -> None:
+def check_fields(config: DataclassInstance, *, blank: bool = True) -> None:
     """Check the types of the fields of a frozen dataclass; a list becomes a tuple.
 
-    Text may be blank.  Values of fields that are not in the repr are not shown.
+    Values of fields that are not in the repr are not shown.
 
+    :param blank: text may be blank
     :raises ConfigError: a field has another type than its annotation says
     """
     kinds = _annotations(type(config))
@@ -70,7 +71,7 @@ def check_fields(config: DataclassInstance) -> None:
         is_tuple = get_origin(kind) is tuple
         if is_tuple and isinstance(value, list | set | frozenset):
             value = tuple(value)
-        taken = checked_argument(field.name, value, kind, blank=True, hidden=not field.repr)
+        taken = checked_argument(field.name, value, kind, blank=blank, hidden=not field.repr)
         object.__setattr__(config, field.name, tuple(taken) if is_tuple else taken)
 
 

@@ -8,15 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
+from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import (
     MIB,
-    NOT_UTF8,
     bool_from,
     bounded,
     check_function,
     check_hook,
     check_settings,
-    is_utf8,
     settings,
 )
 from rocketmq_aio.errors import ConfigError
@@ -48,16 +47,7 @@ class Credentials:
     security_token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for each in fields(Credentials):
-            value, is_optional = getattr(self, each.name), each.default is None
-            if value is None and is_optional:
-                continue
-            shown = value if each.repr else "***"
-            if not isinstance(value, str) or not value:
-                or_none = " or None" if is_optional else ""
-                raise ConfigError(each.name, shown, f"expected a non-empty string{or_none}")
-            if not is_utf8(value):  # of a variable in another encoding
-                raise ConfigError(each.name, shown, NOT_UTF8)
+        check_fields(self, blank=False)
 
 
 class ClientSettings(TypedDict, total=False):
