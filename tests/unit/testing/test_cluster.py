@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import pytest
 
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.testing import Cluster, ClusterError, NotOwnedError, StartError, cluster, nodes
 from rocketmq_aio.testing.server import Backend, BrokerSpec, Launched, Server
-from tests.unit.testing.answering import Answer, AnsweringServer, answering
+from tests.unit.testing.answering import AnsweringServer, answering
 
 REQUESTS: Final[tuple[int, ...]] = (17, 28, 200, 207, 215, 216, 1005)
 
@@ -86,12 +87,12 @@ class FakeBackend(Backend):
 @pytest.fixture
 def server() -> Iterator[AnsweringServer]:
     """A name server that knows broker-a, and broker-a itself, behind one address."""
-    answers = {code: Answer() for code in REQUESTS}
+    answers = {code: Response() for code in REQUESTS}
     with answering(answers) as running:
         addresses = {"0": running.address, "1": running.address}
         data = {"brokerName": "broker-a", "brokerAddrs": addresses}
-        answers[105] = Answer(body=json.dumps({"brokerDatas": [data]}).encode())
-        answers[106] = Answer(body=json.dumps({"brokerAddrTable": {"broker-a": data}}).encode())
+        answers[105] = Response(body=json.dumps({"brokerDatas": [data]}).encode())
+        answers[106] = Response(body=json.dumps({"brokerAddrTable": {"broker-a": data}}).encode())
         yield running
 
 
@@ -140,7 +141,7 @@ def test_a_server_that_is_not_ready_in_time_is_reported_with_the_reason(
     backend: FakeBackend, server: AnsweringServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nodes, "START_SECONDS", 0)
-    server.answers = {105: Answer(code=17)}
+    server.answers = {105: Response(code=17)}
 
     with pytest.raises(StartError, match="does not know broker-a on <Broker broker-a"):
         Cluster.start()
@@ -164,7 +165,7 @@ def test_the_leader_of_the_controllers_is_the_running_one_that_they_name(
     server: AnsweringServer, backend: FakeBackend
 ) -> None:
     leader = {"controllerLeaderAddress": server.address}
-    server.answers[1005] = Answer(ext_fields=leader)
+    server.answers[1005] = Response(ext=leader)
     with Cluster.start(controllers=2) as started:
         first, second = started.controllers
         assert [first.name, second.name] == ["controller-a", "controller-b"]
@@ -209,9 +210,9 @@ def test_a_slave_that_exited_counts_as_not_running(backend: FakeBackend) -> None
             started.check_running()
 
 
-def copies(*ends: int) -> Iterator[Answer]:
+def copies(*ends: int) -> Iterator[Response]:
     """Responses with the offset behind the last message."""
-    return iter([Answer(ext_fields={"offset": str(end)}) for end in ends])
+    return iter([Response(ext={"offset": str(end)}) for end in ends])
 
 
 def test_a_topic_is_copied_when_the_slave_has_the_end_of_each_queue(
@@ -219,7 +220,7 @@ def test_a_topic_is_copied_when_the_slave_has_the_end_of_each_queue(
 ) -> None:
     topics = {"topicConfigTable": {"orders": {"readQueueNums": 2}}}
     with Cluster.start(slaves=1) as started:
-        server.answers[21] = Answer(body=json.dumps(topics).encode())
+        server.answers[21] = Response(body=json.dumps(topics).encode())
         # Queues 0 and 1 of the master, then of the slave, twice.
         server.series[30] = copies(3, 5, 3, 4, 3, 5)
         started.brokers[0].slaves[0].wait_copied("orders")
@@ -233,7 +234,7 @@ def test_a_topic_that_is_not_copied_in_time_raises(
     monkeypatch.setattr(nodes, "COPY_SECONDS", 0)
     topics = {"topicConfigTable": {"orders": {"readQueueNums": 1}}}
     with Cluster.start(slaves=1) as started:
-        server.answers[21] = Answer(body=json.dumps(topics).encode())
+        server.answers[21] = Response(body=json.dumps(topics).encode())
         server.series[30] = copies(3, 2)
         with pytest.raises(ClusterError, match=r"orders not copied .* has \[2\] of \[3\]"):
             started.brokers[0].slaves[0].wait_copied("orders")
@@ -251,7 +252,7 @@ def test_brokers_have_versions_of_their_own(backend: FakeBackend, server: Answer
         {"brokerName": name, "brokerAddrs": {"0": server.address}}
         for name in ("broker-a", "broker-b")
     ]
-    server.answers[105] = Answer(body=json.dumps({"brokerDatas": both}).encode())
+    server.answers[105] = Response(body=json.dumps({"brokerDatas": both}).encode())
     with Cluster.start("5.5.0", broker_versions=("4.9.7", "5.5.0")) as started:
         assert [broker.version for broker in started.brokers] == ["4.9.7", "5.5.0"]
         assert [server.version for server in started.namesrvs] == ["5.5.0"]
@@ -322,7 +323,7 @@ def test_a_topic_without_a_route_is_reported_with_what_to_do(
 ) -> None:
     monkeypatch.setattr(cluster, "ROUTE_SECONDS", 0)
     with Cluster.start() as started:
-        server.answers[105] = Answer(code=17)
+        server.answers[105] = Response(code=17)
         with pytest.raises(ClusterError, match=r"no route of topic orders.*`check_running`"):
             started.create_topic("orders")
 
@@ -404,7 +405,7 @@ def test_an_external_cluster_without_brokers_raises(
     server: AnsweringServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROCKETMQ_NAMESRV", server.address)
-    server.answers = {106: Answer(body=b'{"brokerAddrTable": {}}')}
+    server.answers = {106: Response(body=b'{"brokerAddrTable": {}}')}
 
     with pytest.raises(StartError, match="no broker is registered"):
         Cluster.start(backend="external")

@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.testing import ClusterError, probe
-from tests.unit.testing.answering import Answer, Asked, answering
+from tests.unit.testing.answering import Asked, answering
 
 BROKERS = [
     {"brokerName": "broker-a", "brokerAddrs": {"0": "127.0.0.1:1", "1": "127.0.0.1:2"}},
@@ -20,7 +22,7 @@ OLD_JSON = (
 
 
 def test_a_request_is_encoded_correctly() -> None:
-    with answering({17: Answer()}) as server:
+    with answering({17: Response()}) as server:
         probe.ask(server.address, 17, {"topic": "t", "perm": 6}, b"body")
 
     assert server.asked == [Asked(17, {"topic": "t", "perm": "6"}, b"body")]
@@ -28,7 +30,7 @@ def test_a_request_is_encoded_correctly() -> None:
 
 def test_an_error_response_keeps_its_remark() -> None:
     with (
-        answering({17: Answer(code=1, remark="no permission")}) as server,
+        answering({17: Response(code=1, remark="no permission")}) as server,
         pytest.raises(probe.ProbeError, match="request 17 with 1: no permission"),
     ):
         probe.ask(server.address, 17)
@@ -37,7 +39,7 @@ def test_an_error_response_keeps_its_remark() -> None:
 def test_masters_have_id_zero() -> None:
     body = json.dumps({"brokerDatas": BROKERS}).encode()
 
-    with answering({105: Answer(body=body)}) as server:
+    with answering({105: Response(body=body)}) as server:
         found = probe.masters(server.address, "t")
 
     assert found == {"broker-a": "127.0.0.1:1"}
@@ -45,8 +47,8 @@ def test_masters_have_id_zero() -> None:
 
 def test_a_controller_that_responds_names_the_leader() -> None:
     with (
-        answering({1005: Answer()}) as candidate,
-        answering({1005: Answer(ext_fields={"controllerLeaderAddress": "h:1"})}) as follower,
+        answering({1005: Response()}) as candidate,
+        answering({1005: Response(ext={"controllerLeaderAddress": "h:1"})}) as follower,
     ):
         addresses = f"127.0.0.1:1;{candidate.address};{follower.address}"
         assert probe.leader(addresses) == "h:1"
@@ -55,12 +57,12 @@ def test_a_controller_that_responds_names_the_leader() -> None:
 
 
 def test_an_unknown_topic_has_no_masters() -> None:
-    with answering({105: Answer(code=17)}) as server:
+    with answering({105: Response(code=17)}) as server:
         assert probe.masters(server.address, "t") == {}
 
 
 def test_non_standard_json_of_old_brokers_is_decoded() -> None:
-    with answering({106: Answer(body=OLD_JSON)}) as server:
+    with answering({106: Response(body=OLD_JSON)}) as server:
         assert probe.cluster_masters(server.address) == {"broker-a": "h:1"}
 
 
@@ -73,13 +75,15 @@ def test_non_standard_json_of_old_brokers_is_decoded() -> None:
     ],
 )
 def test_an_incomplete_or_malformed_frame_is_an_error(raw: bytes) -> None:
-    with answering({}, raw=raw) as server, pytest.raises(OSError):  # noqa: PT011
-        probe.request(server.address, 28)
+    with EmbeddedCluster(0) as cluster:
+        cluster.faults.connect(data=raw)
+        with pytest.raises(OSError):  # noqa: PT011
+            probe.request(cluster.namesrv, 28)
 
 
 def test_a_malformed_body_is_an_error() -> None:
     with (
-        answering({106: Answer(body=b"{half")}) as server,
+        answering({106: Response(body=b"{half")}) as server,
         pytest.raises(probe.ProbeError, match="malformed"),
     ):
         probe.cluster_masters(server.address)

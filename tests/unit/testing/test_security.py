@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import Account, Cluster, ClusterError, NotSupportedError, ServerTLS
 from rocketmq_aio.testing.backends import open_backend
 from rocketmq_aio.testing.jvm import prepare_home
 from rocketmq_aio.testing.security import Security
-from tests.unit.testing.answering import Answer, answering
+from tests.unit.testing.answering import answering
 
 ADMIN = Account(access_key="administrator", secret_key="canary-9f3a", admin=True)
 SHOP = Account(
@@ -72,9 +73,9 @@ def test_a_5_x_broker_gets_its_first_account_from_its_settings() -> None:
 
 
 def test_a_5_x_broker_gets_other_accounts_by_requests() -> None:
-    answers: dict[int, Answer] = {
-        RequestCode.AUTH_CREATE_USER: Answer(),
-        RequestCode.AUTH_CREATE_ACL: Answer(),
+    answers: dict[int, Response] = {
+        RequestCode.AUTH_CREATE_USER: Response(),
+        RequestCode.AUTH_CREATE_ACL: Response(),
     }
     with answering(answers) as server:
         BOTH.create_accounts("4.9.7", server.address)
