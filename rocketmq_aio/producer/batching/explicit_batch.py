@@ -119,7 +119,7 @@ def results_of(whole: SendResult, ids: list[str]) -> list[SendResult]:
 
     While a logical queue moves there is no offset: all have -1.
     """
-    stored = whole.offset_message_id.split(",")
+    stored = whole.offset_message_id.split(",", len(ids))
     if core is not None and 0 <= whole.queue_offset < MAX_OFFSET:
         return core.batch_results(
             SendResult,

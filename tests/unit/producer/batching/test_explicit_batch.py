@@ -12,6 +12,7 @@ from rocketmq_aio.model.values import MessageQueue, SendResult, SendStatus
 from rocketmq_aio.producer.batching.explicit_batch import Batch, batches
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.record import decode_batch
+from tests.unit.costs import peak_bytes
 
 pytestmark = pytest.mark.usefixtures("each_core")
 
@@ -155,3 +156,10 @@ def test_a_single_offset_id_applies_to_every_message() -> None:
 
     ids = [each.offset_message_id for _, each in batch.results(stored(offset_message_id="ONE"))]
     assert ids == ["ONE", "ONE"]
+
+
+def test_offset_ids_beyond_the_messages_take_little_memory() -> None:
+    (batch,) = split([Message("orders", b"x") for _ in range(2)])
+    whole = stored(offset_message_id="XY," * 300_000)
+
+    assert peak_bytes(lambda: list(batch.results(whole))) < 2 * len(whole.offset_message_id)
