@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Set
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import anyio
@@ -113,9 +113,13 @@ class QueueLocks:
         self._forget(queues)
         await self._at_each_broker(queues, self._unlock)
 
-    async def release_rest(self, queues: Iterable[MessageQueue]) -> None:
-        """Unlock *queues* and what could not be unlocked before: nothing repeats it any more."""
-        self._forget(queues)
+    async def release_rest(self, used: Set[MessageQueue], *, ended: bool) -> None:
+        """Unlock all queues before the consumer closes: nothing repeats it.
+
+        :param used: queues that may have handlers, and stay locked unless these have *ended*
+        """
+        known = {*self._leases, *self._late_locks, *used}
+        self._forget(known if ended else known - used)
         with anyio.move_on_after(LAST_UNLOCK_SECONDS):
             await self._at_each_broker(list(self._not_unlocked), self._unlock_at_last)
 
@@ -335,21 +339,17 @@ class DeferredUnlocks:
 
     async def release_unwanted(self, may_have: Callable[[MessageQueue], bool]) -> None:
         """Unlock queues that this member is not to have, and that may have been locked too late."""
-        if unwanted := [queue for queue in self._unanswered() if not may_have(queue)]:
+        used = self._used()
+        unanswered = [queue for queue in self._locks.unanswered() if queue not in used]
+        if unwanted := [queue for queue in unanswered if not may_have(queue)]:
             await self._locks.release(unwanted)
 
     async def release_rest(self, *, ended: bool) -> None:
-        """Unlock what may still be locked, before the consumer closes.
+        """Unlock all queues before the consumer closes; used ones if all handlers have *ended*."""
+        await self._locks.release_rest(self._used(), ended=ended)
 
-        :param ended: whether all handlers have ended, which were cancelled
-        """
-        pending = self._pending if ended else ()
-        await self._locks.release_rest([*self._unanswered(), *pending])
-
-    def _unanswered(self) -> list[MessageQueue]:
-        """Return queues that brokers may have granted, and that are not used here."""
-        used = {*self._table, *self._pending}
-        return [queue for queue in self._locks.unanswered() if queue not in used]
+    def _used(self) -> set[MessageQueue]:
+        return {*self._table, *self._pending}
 
     async def _release_later(self, queue: MessageQueue, in_flight: InFlight) -> None:
         while queue in self._pending:

@@ -303,6 +303,21 @@ async def test_locks_of_a_cancelled_acquire_can_be_released(
     assert cluster.broker.locks.owner(GROUP, A0) is None
 
 
+async def test_all_locks_of_a_cancelled_acquire_are_released_at_last(
+    cluster: FakeCluster, member: Member
+) -> None:
+    held = cluster.faults.hold("lock", broker="broker-b")
+    acquiring = asyncio.create_task(member.locks.acquire([A0, A1, B0]))
+    await held.wait(1)
+    await until(lambda: member.locks.holds(A0), "the lock of the other broker")
+    await cancelled(acquiring)
+    await member.locks.release_rest({A1}, ended=False)
+
+    assert [each.locks.owner(GROUP, A0) for each in cluster.brokers] == [None, None]
+    assert cluster.broker.locks.owner(GROUP, A1) == member.client_id
+    assert cluster.brokers[1].locks.owner(GROUP, B0) is None
+
+
 async def test_a_release_while_the_grant_is_awaited_wins(
     cluster: FakeCluster, member: Member
 ) -> None:
