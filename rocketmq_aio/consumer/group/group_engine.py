@@ -90,7 +90,7 @@ class GroupEngine(Generic[Q]):
         self.store = store or RemoteOffsetStore(context.instance.broker, context.group)
         self._file: LocalFileOffsetStore | None = None  # once it is open
         self._running = False
-        self._starts = StartPositions(context.instance, context.config, self.store)
+        self.starts = StartPositions(context.instance, context.config, self.store)
         self.rebalancer = Rebalancer(
             context, assignment=assignment, topics=self._shared_topics, apply=self._apply
         )
@@ -105,7 +105,7 @@ class GroupEngine(Generic[Q]):
         raise NotImplementedError
 
     def begin_pulling(self, assigned: Q) -> None:
-        self._starts.note_assigned(assigned.queue)
+        self.starts.note_assigned(assigned.queue)
         delay = self._takeover_delay
         self._tasks.spawn(self._puller.run, assigned, delay, name=f"pull-{assigned.queue}")
 
@@ -141,7 +141,7 @@ class GroupEngine(Generic[Q]):
         """Commit a *new* start position, which is not committed yet, unless it is the earliest."""
         # "latest" must mean the same after a crash: messages that arrive now are for the group.
         # The former offset of a topic that was created again must not come back.
-        created_again = self._starts.was_gone(assigned.queue.topic)
+        created_again = self.starts.was_gone(assigned.queue.topic)
         if new and (self.config.start_from != "earliest" or created_again):
             assigned.trust()
             assigned.commit_due = True
@@ -330,7 +330,7 @@ class GroupEngine(Generic[Q]):
 
     def _forget(self, topic: str) -> tuple[MessageQueue, ...]:
         self._subscriptions.pop(topic, None)
-        self._starts.forget_topic(topic)
+        self.starts.forget_topic(topic)
         self._missing.forget(topic)
         return ()
 
@@ -352,7 +352,7 @@ class GroupEngine(Generic[Q]):
             client_id = self.instance.client_id
             await self.instance.broker.check_filter(client_id, self.group, wanted)
         if note:
-            await self._starts.note_topic(wanted.topic)
+            await self.starts.note_topic(wanted.topic)
 
     async def know_route(self, topic: str) -> None:
         """Get the route; a missing topic is looked up again in the background."""
@@ -446,9 +446,9 @@ class GroupEngine(Generic[Q]):
             return
         self._missing.check(topic)
         if self.instance.routes.is_gone(topic):
-            self._starts.note_gone(topic, self._latest_store_times(topic))
+            self.starts.note_gone(topic, self._latest_store_times(topic))
         elif self.instance.routes.known(topic) is not None:
-            self._starts.note_back(topic)
+            self.starts.note_back(topic)
         if topic in self._shared_topics():
             self.rebalancer.wake()
         for assigned in held:

@@ -260,7 +260,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         if not isinstance(when, datetime) or when.utcoffset() is None:
             raise ConfigError("when", when, "expected a datetime with a time zone")
         await self._engine.know_route(checked_queue(queue).topic)
-        return await self._engine.start_of(queue, when)
+        return await self._engine.starts.offset_of(queue, when)
 
     async def message_queues(self, topic: str) -> list[MessageQueue]:
         """Return the readable queues of *topic*, fetched from a name server.
@@ -296,7 +296,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
 
     async def _seek_to(self, queue: MessageQueue, start: str) -> None:
         self._assigned(queue)
-        offset = await self._engine.start_of(queue, start)
+        offset = await self._engine.starts.offset_of(queue, start)
         self._assigned(queue).seek(offset)
 
     def _with_hooks(self, messages: list[MessageExt[V]]) -> list[MessageExt[V]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
 from typing import Final, TypeAlias
 
 from rocketmq_aio.config.consumer import LitePullConfig
@@ -65,7 +64,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         self.ready = ReadyQueues(self._cache, look)
         flow_control = CacheFlowControl(config, self._cache)
         self._puller = Puller(
-            context, self, self._starts, flow_control, on_messages=self.ready.add, lite=True
+            context, self, self.starts, flow_control, on_messages=self.ready.add, lite=True
         )
         self._assignments = Assignments(self, self.commits, listeners)
         self._watch = TopicQueueListeners(self.instance.routes, self._tasks)
@@ -180,9 +179,6 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         if self._manual is None:
             await super().wait_until_ready()
         await self._wait_until_all_started()
-
-    async def start_of(self, queue: MessageQueue, start: str | datetime) -> int:
-        return await self._starts.offset_of(queue, start)
 
     def topics(self) -> set[str]:
         return {*super().topics(), *self._watch.topics()}

@@ -126,11 +126,8 @@ class InFlightTable:
 
     def of(self, queue: MessageQueue) -> InFlight:
         """Return the object that overlapping assignments of *queue* share."""
-        known = self._queues.get(queue)
-        if known is None:
-            known = InFlight(withholds=self._withholds, on_ready=self._on_ready)
-            self._queues[queue] = known
-        return known
+        new = InFlight(withholds=self._withholds, on_ready=self._on_ready)
+        return self._queues.setdefault(queue, new)
 
 
 class DispatchQueue(QueueState):

@@ -108,7 +108,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self._puller = Puller(
             context,
             self,
-            self._starts,
+            self.starts,
             TopicFlowControl(config, self.table, orderly=orderly),
             on_messages=self._service.add,
             interval_seconds=config.pull_interval_seconds,

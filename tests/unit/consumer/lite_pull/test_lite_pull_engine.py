@@ -77,7 +77,7 @@ async def test_the_newest_store_time_that_was_pulled_is_noted_when_a_topic_is_go
     async with consuming(cluster) as consumer:
         pulled = await polled(consumer, 4)
         engine, noted = consumer._engine, list[object]()
-        monkeypatch.setattr(engine._starts, "note_gone", lambda *call: noted.append(call))
+        monkeypatch.setattr(engine.starts, "note_gone", lambda *call: noted.append(call))
         monkeypatch.setattr(engine.instance.routes, "is_gone", lambda topic: True)
         engine.on_route_changed(TOPIC)
 
