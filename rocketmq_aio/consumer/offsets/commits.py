@@ -98,9 +98,11 @@ class Commits(Generic[Q]):
     def _is_due(self, assigned: QueueState) -> bool:
         if assigned.commit_due or not self._automatic:
             return assigned.commit_due
+        remote, offset = self._remote, assigned.committable
+        if offset == UNKNOWN:
+            return False
         # An idle queue costs nothing else.
-        remote = self._remote
-        return remote is None or not remote.is_stored(assigned.queue, assigned.committable)
+        return remote is None or not remote.is_stored(assigned.queue, offset)
 
     async def forget(self, queues: Iterable[MessageQueue]) -> None:
         """Remove *queues*, which other members have now, from memory; durable offsets stay."""

@@ -94,6 +94,21 @@ async def test_a_queue_that_is_not_started_has_nothing_to_commit(
     assert store.kept == {}
 
 
+async def test_a_queue_without_a_position_is_not_compared_with_other_members(
+    events: list[ConsumerEvent],
+) -> None:
+    """Its broker may not respond: revoking the queue would wait for it, and report a failure."""
+    brokers, assigned = Brokers(), PolledQueue(queue(0), Cache())
+    store, table = RemoteOffsetStore(brokers, "billing"), {queue(0): assigned}
+    commits = ManualCommits(
+        store, table, automatic=True, fence=CommitFence(store, table), on_event=events.append
+    )
+    assigned.doubt()
+    await commits.commit_progress([assigned])
+
+    assert (brokers.queries, events) == ([], [])
+
+
 async def test_without_auto_commit_nothing_is_committed_automatically(
     store: AppStore, table: dict[MessageQueue, PolledQueue], events: list[ConsumerEvent]
 ) -> None:
