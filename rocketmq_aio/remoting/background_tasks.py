@@ -53,6 +53,8 @@ class BackgroundTasks:
         self._group: TaskGroup | None = None
         self._closing: asyncio.Future[None] | None = None
         self._host: asyncio.Task[None] | None = None
+        # By the id of the call: asyncio would warn of a coroutine that nothing awaits.
+        self._not_begun: dict[int, Coroutine[Any, Any, None]] = {}
         self._opened = False
         self._close_called = False
 
@@ -85,8 +87,9 @@ class BackgroundTasks:
         group, closing = self._group, self._closing
         if group is None or closing is None or closing.done():
             return False
-        name = f"{self._name}:{name}"
-        group.start_soon(self._guard, function, args, name, name=name)
+        call = function, args, f"{self._name}:{name}"
+        task = self._not_begun[id(call)] = self._guard(call)
+        group.start_soon(lambda: task, name=call[2])
         return True
 
     async def close(self) -> None:
@@ -101,8 +104,10 @@ class BackgroundTasks:
         if not host.done():
             logger.error("tasks_did_not_end", host=self._name)
 
-    async def _guard(self, function: TaskFunction, args: tuple[object, ...], name: str) -> None:
+    async def _guard(self, call: tuple[TaskFunction, tuple[object, ...], str]) -> None:
         """Run a task; raise an error for a foreign cancellation, which anyio would swallow."""
+        del self._not_begun[id(call)]
+        function, args, name = call
         _in_background.set(True)
         try:
             await function(*args)
@@ -129,6 +134,8 @@ class BackgroundTasks:
             logger.exception("background_task_failed", host=self._name, exc_info=cause)
         finally:
             self._group = None
+            for task in self._not_begun.values():  # cancelled before their first step
+                task.close()
             if not closing.done():
                 closing.set_result(None)
                 if not self._close_called:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -133,6 +134,23 @@ async def test_background_tasks_cancelled_by_foreign_code_fail() -> None:
 
     assert [type(each) for each in failures] == [asyncio.CancelledError]
     await host.close()
+
+
+async def test_a_task_that_is_cancelled_before_it_begins_leaves_no_coroutine(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    """A handler that ends the program does so to a worker that it has just started."""
+    host = host_of(Failures())
+    await host.start()
+    host.spawn(forever, name="forever")
+    for task in others():
+        task.cancel()
+    await until(lambda: not others())
+    await host.close()
+    del host, task
+    gc.collect()
+
+    assert [str(each.message) for each in recwarn] == []
 
 
 # --- exceptions that leak into tasks of the host
