@@ -35,14 +35,6 @@ def test_topics_are_created_on_all_brokers_or_on_some(cluster: Cluster) -> None:
     assert probe.masters(cluster.namesrv, "somewhere") == {second.name: second.address}
 
 
-def test_deleted_topics_have_no_route(cluster: Cluster) -> None:
-    cluster.create_topic("orders")
-
-    cluster.delete_topic("orders")
-
-    assert probe.masters(cluster.namesrv, "orders") == {}
-
-
 def test_a_killed_broker_refuses_connections_until_it_is_started(cluster: Cluster) -> None:
     broker = cluster.brokers[0]
     broker.kill()
