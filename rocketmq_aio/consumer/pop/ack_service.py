@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -76,14 +75,18 @@ class AckService:
         for message in messages:
             groups[message.receipt.broker_name, message.pending].append(message)
         lost: dict[PoppedMessage, RocketMQError] = {}
-        (await gather_limited(lambda key: self._confirm(groups[key], lost), groups)).complete()
+        if len(groups) == 1:  # nearly always, and cheaper
+            (several,) = groups.values()
+            await self._confirm(several, lost)
+        else:
+            (await gather_limited(lambda key: self._confirm(groups[key], lost), groups)).complete()
         return lost
 
     async def _confirm(
         self, messages: list[PoppedMessage], lost: dict[PoppedMessage, RocketMQError]
     ) -> None:
         """Acknowledge messages of one broker; add the errors to *lost*."""
-        async with _reserved(messages):
+        async with _Reserved(messages):
             # The request before may have been a retry, whose message must not be acknowledged.
             failed: dict[PoppedMessage, RocketMQError] = dict(_ended(messages))
             if held := [each for each in messages if each not in failed]:
@@ -125,7 +128,7 @@ class AckService:
         :param suspend: its redelivery does not count as a retry; older brokers count it
         :raises ReceiptError: the message is not held, or its receipt may be invalid
         """
-        async with _reserved([message]):
+        async with _Reserved([message]):
             requested_at = boottime()
             _check_held(message)
             if reason := _invalid_reason(message, requested_at):
@@ -189,7 +192,7 @@ class AckService:
 
         :raises AckError: it is in the dead-letter queue, and will be redelivered all the same
         """
-        async with _reserved([message]):
+        async with _Reserved([message]):
             _check_held(message)
             await self._client.send_to_dlq(message)
         lost = await self.confirm([message])
@@ -300,17 +303,22 @@ def _check_held(message: PoppedMessage) -> None:
         raise ReceiptError(message.message_id, f"it was {message.ack_state.value}")
 
 
-@asynccontextmanager
-async def _reserved(messages: Sequence[PoppedMessage]) -> AsyncIterator[None]:
-    """Wait until no request for any of *messages* is pending; others wait for this one then."""
-    while busy := next((m.pending for m in messages if m.pending is not None), None):
-        await asyncio.shield(busy)
-    mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    for message in messages:
-        message.pending = mine
-    try:
-        yield
-    finally:
-        mine.set_result(None)
-        for message in messages:
+class _Reserved:
+    """Waits until no request for any of *messages* is pending; others wait for this one then."""
+
+    __slots__ = ("_messages", "_pending")
+
+    def __init__(self, messages: Sequence[PoppedMessage]) -> None:
+        self._messages = messages
+
+    async def __aenter__(self) -> None:
+        while busy := next((m.pending for m in self._messages if m.pending is not None), None):
+            await asyncio.shield(busy)
+        self._pending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for message in self._messages:
+            message.pending = self._pending
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pending.set_result(None)
+        for message in self._messages:
             message.pending = None
