@@ -49,7 +49,6 @@ class CommitFence(Generic[Q]):
         self._clock = clock
         self._seen = clock()
         self._timer: asyncio.TimerHandle | None = None
-        self._count = 0  # of invalidations
 
     def start(self) -> None:
         """Look for stalls until `stop`; by a timer, which runs before any task that was waiting."""
@@ -92,7 +91,6 @@ class CommitFence(Generic[Q]):
 
     def invalidate(self) -> None:
         """Note that other members may have the queues, and may have committed more."""
-        self._count += 1
         for assigned in self._table.values():
             assigned.doubt()
 
@@ -112,15 +110,15 @@ class CommitFence(Generic[Q]):
         """Called with the queues held during a stall or a long outage."""
 
     async def _refresh(self, assigned: QueueState) -> None:
-        count = self._count
+        doubts = assigned.doubts
         try:
             await self._store.remove(assigned.queue)  # its memory may be outdated
             committed = await self._store.read(assigned.queue)
         except RocketMQError as error:
             logger.info("progress_unknown", queue=str(assigned.queue), reason=str(error))
             raise
-        # Unchanged: since then there was no seek, and no other invalidation.
-        if assigned.min_commit_offset == UNVERIFIED and count == self._count:
+        # Unchanged: since then there was no seek, and others could not commit more.
+        if assigned.min_commit_offset == UNVERIFIED and doubts == assigned.doubts:
             assigned.require(UNKNOWN if committed is None else committed)
 
 

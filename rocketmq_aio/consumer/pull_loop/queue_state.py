@@ -44,6 +44,7 @@ class QueueState:
     # The position must be committed, also without automatic commits; cleared when it is.
     commit_due: bool = False
     min_commit_offset: int = UNKNOWN  # less is not committed; see `CommitFence`
+    doubts: int = 0  # counts `doubt`: an offset that was read before the last one is outdated
     # The position before it was set back; `UNVERIFIED`: it was set before it was known.
     furthest: int = UNKNOWN
     # Whether a committed offset up to there may be this member's own: a broker that is killed
@@ -168,6 +169,7 @@ class QueueState:
 
     def doubt(self) -> None:
         """Note that other members may have the queue, and may have committed more."""
+        self.doubts += 1
         if self.min_commit_offset not in (TRUSTED, UNVERIFIED):
             self.furthest_may_return &= monotonic() < self.written_at
             self.min_commit_offset = UNVERIFIED
