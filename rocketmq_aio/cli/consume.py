@@ -55,7 +55,7 @@ class ConsumeArguments(ReadArguments):
     def selector(self) -> str | MessageSelector:
         """Return the filter."""
         if self.sql is None:
-            return "*" if self.filter is None else self.filter
+            return "*" if self.filter is None else MessageSelector.by_tag(self.filter)
         if self.filter is not None:
             raise ConfigError("sql", self.sql, "give either it or --filter")
         return MessageSelector.by_sql(self.sql)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -14,6 +15,8 @@ ALL: Final = "*"
 KINDS: Final = ("TAG", "SQL92")  # for other kinds brokers return all messages unfiltered
 EXAMPLE: Final = 'tags joined by ||, such as "new || paid"'
 SIGN_BIT: Final = 0x8000_0000
+# As tags such a condition matches nothing.
+SQL: Final = re.compile(r"[=<>']|\bis\s+(not\s+)?null\b|\bbetween\s|\bin\s*\(", re.IGNORECASE)
 
 
 def java_hash(text: str) -> int:
@@ -63,14 +66,9 @@ class Subscription(msgspec.Struct, frozen=True, gc=False):
 def subscription(topic: str, selector: str | MessageSelector | None, version: int) -> Subscription:
     """Return the subscription of *topic* with *selector*; a string is a tag expression.
 
-    :raises ConfigError: *selector* is invalid, or has no tag
+    :raises ConfigError: *selector* is invalid, has no tag, or is a string like an SQL condition
     """
-    if isinstance(selector, MessageSelector):
-        expression, kind = selector.expression, selector.kind
-    elif selector is None or isinstance(selector, str):
-        expression, kind = selector or ALL, "TAG"
-    else:
-        raise ConfigError("selector", selector, f"expected {EXAMPLE}, or a MessageSelector")
+    expression, kind = _given(selector)
     if not isinstance(expression, str) or kind not in KINDS:
         raise ConfigError("selector", selector, f"expected text of kind {' or '.join(KINDS)}")
     expression = str.__str__(expression)
@@ -87,3 +85,16 @@ def subscription(topic: str, selector: str | MessageSelector | None, version: in
     if not tags or any("|" in tag for tag in tags):
         raise ConfigError("selector", expression, f'expected {EXAMPLE}, or "*"')
     return Subscription(topic, expression, kind, tags, version)
+
+
+def _given(selector: object) -> tuple[str, str]:
+    if isinstance(selector, MessageSelector):
+        return selector.expression, selector.kind
+    if selector is None:
+        return ALL, "TAG"
+    if not isinstance(selector, str):
+        raise ConfigError("selector", selector, f"expected {EXAMPLE}, or a MessageSelector")
+    if SQL.search(selector):
+        way_out = "use MessageSelector.by_sql(...), or MessageSelector.by_tag(...) for tags"
+        raise ConfigError("selector", selector, f"it looks like an SQL condition: {way_out}")
+    return selector, "TAG"

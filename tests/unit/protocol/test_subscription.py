@@ -122,6 +122,16 @@ def test_tags_of_an_expression_hold_no_bar(expression: str) -> None:
         assert caught.value.value == expression
 
 
+@pytest.mark.parametrize(
+    "expression", ["price > 3", "a = 'b'", "a IS NOT NULL", "a BETWEEN 1 AND 2", "a IN ('b')"]
+)
+def test_an_sql_condition_is_no_tag_unless_it_is_given_as_one(expression: str) -> None:
+    with pytest.raises(ConfigError, match="looks like an SQL condition: use MessageSelector"):
+        subscription("orders", expression, 5)
+
+    assert subscription("orders", MessageSelector.by_tag(expression), 5).tags == {expression}
+
+
 @pytest.mark.parametrize("expression", ["", "  ", None, 5])
 def test_an_sql_expression_is_never_empty(expression: object) -> None:
     with pytest.raises(ConfigError, match="selector"):
