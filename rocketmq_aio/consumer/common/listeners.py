@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import anyio
 
-from rocketmq_aio.config.functions import is_async as is_async  # re-exported
+from rocketmq_aio.config.functions import is_async
 from rocketmq_aio.config.validation import check_function
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.log import get_logger

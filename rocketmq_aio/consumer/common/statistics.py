@@ -113,7 +113,6 @@ class _Window:
     """A sliding window: the sums at the start of each slice with counts."""
 
     def __init__(self, seconds: float, start: float) -> None:
-        self._seconds = seconds
         self._slice = seconds / SAMPLES
         self._samples: deque[tuple[int, _Sums]] = deque()  # with the number of the slice
         self._start = start

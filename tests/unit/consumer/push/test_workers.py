@@ -16,8 +16,8 @@ from typing import cast
 
 import pytest
 
+from rocketmq_aio.config.functions import is_async
 from rocketmq_aio.consumer.common.events import HandlerStuck
-from rocketmq_aio.consumer.common.listeners import is_async
 from rocketmq_aio.consumer.push import workers as workers_module
 from rocketmq_aio.consumer.push.consume_service import TURN
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, SuspendQueue
