@@ -9,7 +9,6 @@ from typing import Final
 
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.model.properties import CORRELATION_ID
 
 logger = get_logger(__name__)
 
@@ -40,29 +39,17 @@ class PendingReplies:
         """Remove the future of an ended request."""
         self._pending.pop(correlation_id, None)
 
-    def expects(self, correlation_id: str) -> bool:
-        """Whether a request waits for the reply with this id; counts it as dropped if not."""
-        if correlation_id in self._pending:
-            return True
-        self.dropped += 1
-        logger.debug("reply_dropped", correlation_id=correlation_id)
-        return False
+    def take(self, correlation_id: str) -> asyncio.Future[MessageExt | None] | None:
+        """Remove and return the future of the request that waits for a reply.
 
-    def deliver(self, message: MessageExt) -> None:
-        """Complete the request of a reply; drop late, duplicate and unknown ones."""
-        correlation_id = message.property(CORRELATION_ID) or ""
+        None: the reply is late, a duplicate or unknown, and counts as dropped.
+        """
         reply, _ = self._pending.pop(correlation_id, (None, 0))
         if reply is not None and not reply.done():
-            reply.set_result(message)
-            return
+            return reply
         self.dropped += 1
         logger.debug("reply_dropped", correlation_id=correlation_id)
-
-    def fail(self, correlation_id: str, error: Exception) -> None:
-        """Make the request of a reply that cannot be read raise *error*."""
-        reply, _ = self._pending.pop(correlation_id, (None, 0))
-        if reply is not None and not reply.done():
-            reply.set_exception(error)
+        return None
 
     def close(self, error: Exception) -> None:
         """Make the requests of all replies raise *error*."""

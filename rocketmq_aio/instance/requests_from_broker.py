@@ -10,7 +10,7 @@ import anyio
 import msgspec
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.errors import CodecError, NotSupportedError
+from rocketmq_aio.errors import NotSupportedError
 from rocketmq_aio.instance.inner_clients import (
     DirectConsumer,
     InnerClient,
@@ -133,14 +133,14 @@ class BrokerRequestHandler:
         header = read_header(command, PushReplyMessage)
         properties = (header.properties or "").encode()
         correlation_id = find_property(properties, CORRELATION_ID_NAME) or ""
-        if not self._replies.expects(correlation_id):
+        reply = self._replies.take(correlation_id)
+        if reply is None:
             return OK  # its body is not inflated
         try:
-            message = reply_message(header, command.body)
-        except CodecError as error:
-            self._replies.fail(correlation_id, copy(error))  # a copy: raising changes an error
+            reply.set_result(reply_message(header, command.body))
+        except Exception as error:  # the request would wait forever
+            reply.set_exception(copy(error))  # a copy: raising changes an error
             raise
-        self._replies.deliver(message)
         return OK
 
     async def _members_changed(self, command: Command) -> Reply:
