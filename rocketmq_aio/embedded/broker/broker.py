@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Unpack
 
+from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.embedded.broker.acl import AccessControl, AccountLike, NoAccessControl
 from rocketmq_aio.embedded.broker.admin import AdminProcessor
 from rocketmq_aio.embedded.broker.assignments import AssignmentProcessor
@@ -30,6 +31,7 @@ from rocketmq_aio.embedded.broker.store import (
     READ_WRITE,
     MessageStore,
     NewMessage,
+    QueueLog,
     StoredMessage,
     Topic,
 )
@@ -41,7 +43,7 @@ from rocketmq_aio.embedded.handlers import handlers_of
 from rocketmq_aio.embedded.loop_thread import from_any_thread
 from rocketmq_aio.embedded.responses import HandlerResult
 from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
-from rocketmq_aio.errors import CodecError
+from rocketmq_aio.errors import CodecError, ConfigError
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.properties import PRODUCER_GROUP, parse_properties
 from rocketmq_aio.protocol.bodies import MAX_QUEUES
@@ -151,6 +153,7 @@ class EmbeddedBroker(EmbeddedServer):
         """The topics by name, with retry and dead-letter topics."""
         return self.state.store.topics
 
+    @checked_arguments
     @from_any_thread
     def create_topic(self, name: str, queues: int = 4, perm: int = READ_WRITE) -> None:
         """Create a topic.
@@ -162,6 +165,7 @@ class EmbeddedBroker(EmbeddedServer):
             raise ValueError(f"topic {name}: queues={queues}: expected 0 to {MAX_QUEUES}")
         self.state.store.create_topic(name, queues, perm)
 
+    @checked_arguments
     @from_any_thread
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its messages; without effect if there is none."""
@@ -182,32 +186,50 @@ class EmbeddedBroker(EmbeddedServer):
         self.state.on_event = notify
         self.state.store.on_stored = lambda message: notify(MessageStored(self.name, message))
 
+    @checked_arguments
     @from_any_thread
     def create_group(self, name: str) -> None:
         """Create a consumer group with default settings."""
         self.state.create_group(name)
 
+    @checked_arguments
     @from_any_thread
     def put(
         self, topic: str, body: bytes, *, queue_id: int = 0, properties: str = ""
     ) -> StoredMessage:
-        """Store a message as if a producer had sent it."""
+        """Store a message as if a producer had sent it.
+
+        :raises ConfigError: there is no such queue
+        """
+        self._logs(topic, queue_id)
         parsed, now = parse_properties(properties.encode()), self.clock.now_ms()
         return self.state.store.append(
             NewMessage(topic=topic, queue_id=queue_id, body=body, properties=parsed, born_ms=now)
         )
 
+    @checked_arguments
     @from_any_thread
     def messages(self, topic: str, queue_id: int | None = None) -> list[StoredMessage]:
-        """Return the stored messages by queue."""
-        queues = self.topics[topic].queues
-        chosen = queues if queue_id is None else [queues[queue_id]]
-        return [stored for log in chosen for stored in log.messages]
+        """Return the stored messages by queue.
 
+        :raises ConfigError: there is no such topic or queue
+        """
+        return [stored for log in self._logs(topic, queue_id) for stored in log.messages]
+
+    def _logs(self, topic: str, queue_id: int | None) -> Sequence[QueueLog]:
+        if topic not in self.topics:
+            raise ConfigError("topic", topic, f"{self.name} has {', '.join(self.topics) or 'none'}")
+        logs = self.topics[topic].queues
+        if queue_id is not None and queue_id >= len(logs):
+            raise ConfigError("queue_id", queue_id, f"topic {topic} has {len(logs)} queues")
+        return logs if queue_id is None else [logs[queue_id]]
+
+    @checked_arguments
     def committed(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the committed offset; None: nothing was ever committed."""
         return self.state.committed.get((group, topic, queue_id))
 
+    @checked_arguments
     @from_any_thread
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit an offset as if a member had."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio import Message, Producer
+from rocketmq_aio import ConfigError, Message, Producer
 from rocketmq_aio.embedded import EmbeddedBroker, EmbeddedCluster
 
 
@@ -112,3 +112,13 @@ def test_a_wrong_setting_raises_with_what_is_expected(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         EmbeddedCluster(**settings)
+
+
+def test_queues_that_a_broker_does_not_have_are_named_in_the_error() -> None:
+    with EmbeddedCluster(topics={"orders": 4}) as cluster:
+        with pytest.raises(ConfigError, match=r"topic='bills': broker-a has .*orders"):
+            cluster.broker.messages("bills")
+        with pytest.raises(ConfigError, match="queue_id=4: topic orders has 4 queues"):
+            cluster.broker.put("orders", b"x", queue_id=4)
+        with pytest.raises(ConfigError, match="body='text'"):
+            cluster.broker.put("orders", "text")  # type: ignore[arg-type]
