@@ -29,6 +29,7 @@ from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInf
 from rocketmq_aio.producer.transaction.end_transaction import EndTransactionSender
 from rocketmq_aio.producer.transaction.half_message import (
     HalfMessage,
+    check_transactional,
     half_properties,
     location_of,
     make_half,
@@ -217,7 +218,8 @@ class HalfMessageSender:
         half = HalfMessage("", message.topic)
 
         def send(message: Message) -> Coroutine[Any, Any, SendResult]:
-            routing = self._sender.selection.routing(message, choice)
+            # Again: hooks may have added the names of light message queues.
+            routing = self._sender.selection.routing(check_transactional(message), choice)
             return self._sender.with_target(
                 message.topic,
                 message,

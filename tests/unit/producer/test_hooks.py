@@ -482,6 +482,18 @@ async def test_end_transaction_hook_runs_for_a_check() -> None:
     assert answered.message.body == ORDER.body
 
 
+async def test_a_hook_puts_no_half_message_into_a_light_message_queue() -> None:
+    class Lighting(Signing):
+        def before_send(self, context: SendContext) -> None:
+            context.add_properties({"INNER_MULTI_DISPATCH": "%LMQ%a"})
+
+    async with env(Lighting()) as (cluster, producer):
+        with pytest.raises(InvalidMessageError, match="before the transaction ends"):
+            await producer.send_in_transaction(ORDER, lambda _: TransactionState.COMMIT)
+
+        assert not cluster.broker.transactions.open
+
+
 async def test_check_forbidden_prevents_a_transaction() -> None:
     ran = []
     async with env(Forbidding()) as (cluster, producer):
