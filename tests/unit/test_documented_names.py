@@ -33,6 +33,19 @@ def test_every_event_is_in_the_operating_guide() -> None:
     assert {event.__name__ for event in get_args(ConsumerEvent)} <= reported
 
 
+def test_the_design_names_files_and_classes_that_exist() -> None:
+    page = (ROOT / "docs" / "design.md").read_text()
+    sources = [p for name in ("rocketmq_aio", "tests", "tools") for p in (ROOT / name).rglob("*.*")]
+    text = "".join(p.read_text() for p in sources if p.suffix in (".py", ".c"))
+    files = re.findall(r"`([\w./]+\.(?:py|c))`", page)
+    classes = set(re.findall(r"\b(?:[A-Z][a-z]+){2,}\b", page)) - {"MessagePack"}
+
+    assert len(files) > 30
+    assert len(classes) > 40
+    assert [name for name in files if not any(f"/{p}".endswith(f"/{name}") for p in sources)] == []
+    assert [name for name in classes if not re.search(rf"\b{name}\b", text)] == []
+
+
 def test_both_readmes_show_the_same_code() -> None:
     english, chinese = (
         [COMMENT.sub("", code) for code in CODE.findall((ROOT / name).read_text())]
