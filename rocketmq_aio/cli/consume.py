@@ -17,7 +17,8 @@ from rocketmq_aio.cli.running import run_async
 from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
-from rocketmq_aio.errors import ConfigError, RouteNotFoundError, SubscriptionError
+from rocketmq_aio.errors import CommitError, ConfigError, RouteNotFoundError, SubscriptionError
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.codes import ResponseCode
 
@@ -131,7 +132,7 @@ async def _join(arguments: ConsumeArguments, start: str | datetime) -> int:
             messages = await consumer.poll(IDLE_SECONDS)
             for message in messages[:left]:
                 show(message)
-                await consumer.commit({message.queue: message.queue_offset + 1})
+                await _commit(consumer, message)
             if left is not None and (left := left - len(messages)) <= 0:
                 return ExitCode.DONE
             if not messages and arguments.exit_at_end:
@@ -140,6 +141,15 @@ async def _join(arguments: ConsumeArguments, start: str | datetime) -> int:
                 if (lags or idle >= UNASSIGNED_POLLS) and not sum(lags.values()):
                     await _check_assignable(consumer, arguments.topic, listed)
                     return ExitCode.DONE
+
+
+async def _commit(consumer: LitePullConsumer, message: MessageExt) -> None:
+    try:
+        await consumer.commit({message.queue: message.queue_offset + 1})
+    except CommitError:
+        if message.queue in consumer.assignment():
+            raise
+        # Another member has the queue now, and prints the message again.
 
 
 async def _check_assignable(

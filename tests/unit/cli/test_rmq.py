@@ -24,12 +24,16 @@ from rocketmq_aio.admin.servers import Servers
 from rocketmq_aio.cli import nouns
 from rocketmq_aio.cli.app import MODULES, load, run
 from rocketmq_aio.cli.arguments import Argument
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import LitePullConfig
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
+from tests.unit.remoting.until import until
 
 Rmq = Callable[..., str]
 DESTROYING = {
@@ -164,6 +168,38 @@ def test_a_member_commits_and_lag_shows_it(rmq: Rmq) -> None:
     ]
     assert sorted(first + rest) == ["1", "2", "3"]
     assert json.loads(rmq("lag", "--above", "0", "-o", "json")) == []
+
+
+def test_a_member_goes_on_when_another_one_gets_its_queue(
+    rmq: Rmq, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "in").write_text("1\n2\n")
+    rmq("topic", "create", "single", "--queues", "1", "--brokers", "broker-a")
+    rmq("produce", "single", str(tmp_path / "in"))
+    first = ClientConfig(namesrv=cluster.namesrv, instance_name="!")  # in the order of client ids
+    others: list[LitePullConsumer] = []
+    polling = LitePullConsumer.poll
+
+    async def poll(self: LitePullConsumer, *given: Any) -> Any:  # noqa: ANN401
+        if others and (other := others[0]).assignment():
+            await other.close()
+            await until(lambda: bool(self.assignment()))
+        messages = await polling(self, *given)
+        if messages and not others:
+            config: LitePullConfig = LitePullConfig(start_from="earliest")
+            others.append(other := LitePullConsumer("billing", client=first, config=config))
+            await other.subscribe("single")
+            await other.start()
+            await other.ready()
+            await until(lambda: not self._engine.table)  # the queue is released, not just dropped
+        return messages
+
+    monkeypatch.setattr(LitePullConsumer, "poll", poll)
+    begin = ("consume", "single", "--from", "beginning", "--exit-at-end", "--bodies")
+    printed = rmq(*begin, "--group", "billing").split()
+
+    assert printed == ["1", "2", "1", "2"]
+    assert json.loads(rmq("lag", "billing", "--above", "0", "-o", "json")) == []
 
 
 def test_dead_letters_are_listed_shown_exported_and_resent(
