@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from rocketmq_aio.admin.group_settings import config_of as group_config
 from rocketmq_aio.admin.groups import GroupAdmin
 from rocketmq_aio.admin.results import GroupConfig, Result, TopicConfig
-from rocketmq_aio.admin.servers import Servers
+from rocketmq_aio.admin.servers import Servers, failure
 from rocketmq_aio.admin.topic_settings import check_config, config_of as topic_config
 from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
-from rocketmq_aio.errors import AdminError, ClosedError, ConfigError, RocketMQError
+from rocketmq_aio.errors import AdminError, ConfigError, RocketMQError
 from rocketmq_aio.model.names import check_group, check_topic
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import (
@@ -138,7 +138,7 @@ class MetadataAdmin:
             outcomes["order of topics"] = await self._put_order(order)
         if failed := {part: error for part, error in outcomes.items() if error is not None}:
             done = {part: None for part in outcomes if part not in failed}
-            raise AdminError("restoring metadata", done, failed, of="parts")
+            raise failure("restoring metadata", done, failed, of="parts")
 
     async def _put_order(self, order: Mapping[str, Mapping[str, int]]) -> RocketMQError | None:
         """Store *order*, keep that of other brokers, and return the error."""
@@ -146,8 +146,6 @@ class MetadataAdmin:
             known = await self._topics.orders()
             for topic, counts in order.items():
                 await self._topics.set_order(topic, {**known.get(topic, {}), **counts})
-        except ClosedError:
-            raise
         except RocketMQError as error:
             return error
         return None
@@ -172,8 +170,6 @@ async def _outcomes(
         await storing
     except AdminError as error:
         failed = error.failed
-    except ClosedError:
-        raise
     except RocketMQError as error:
         failed = dict.fromkeys(brokers, error)
     return {f"{kind} on {name}": failed.get(name) for name in brokers}
