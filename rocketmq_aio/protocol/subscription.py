@@ -15,8 +15,10 @@ ALL: Final = "*"
 KINDS: Final = ("TAG", "SQL92")  # for other kinds brokers return all messages unfiltered
 EXAMPLE: Final = 'tags joined by ||, such as "new || paid"'
 SIGN_BIT: Final = 0x8000_0000
-# As tags such a condition matches nothing.
-SQL: Final = re.compile(r"[=<>']|\bis\s+(not\s+)?null\b|\bbetween\s|\bin\s*\(", re.IGNORECASE)
+# As tags such a condition matches nothing.  A tag may be ``a=b``.
+SQL: Final = re.compile(
+    r"\s(=|<>|[<>]=?)\s|=\s*'|\sis\s+(not\s+)?null\b|\sbetween\s|\sin\s*\(", re.IGNORECASE
+)
 
 
 def java_hash(text: str) -> int:

@@ -123,13 +123,19 @@ def test_tags_of_an_expression_hold_no_bar(expression: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "expression", ["price > 3", "a = 'b'", "a IS NOT NULL", "a BETWEEN 1 AND 2", "a IN ('b')"]
+    "expression",
+    ["price > 3", "a = 'b'", "a='b'", "a IS NOT NULL", "a BETWEEN 1 AND 2", "a IN ('b')"],
 )
 def test_an_sql_condition_is_no_tag_unless_it_is_given_as_one(expression: str) -> None:
     with pytest.raises(ConfigError, match="looks like an SQL condition: use MessageSelector"):
         subscription("orders", expression, 5)
 
     assert subscription("orders", MessageSelector.by_tag(expression), 5).tags == {expression}
+
+
+@pytest.mark.parametrize("tag", ["a=b", "<a>", "it's", "in", "x|is null", "between"])
+def test_a_tag_may_have_signs_and_words_of_sql(tag: str) -> None:
+    assert subscription("orders", tag.replace("|", "||"), 5).tags == set(tag.split("|"))
 
 
 @pytest.mark.parametrize("expression", ["", "  ", None, 5])
