@@ -88,7 +88,7 @@ def is_retryable(error: RocketMQError) -> bool:
     if isinstance(error, BrokerError):
         final = isinstance(error, FINAL_KINDS) or is_about_account(error)
         return error.code in RETRYABLE_CODES and not final
-    return isinstance(error, NO_RESPONSE)
+    return isinstance(error, NO_RESPONSE) and not isinstance(error, NotRunningError)
 
 
 def is_unknown_queue(outcome: RocketMQError | SendResult) -> bool:

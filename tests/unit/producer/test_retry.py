@@ -22,6 +22,7 @@ from rocketmq_aio.errors import (
     SubscriptionError,
 )
 from rocketmq_aio.producer.retry import failure, is_retryable
+from rocketmq_aio.remoting.connection import UnansweredClosedError, UnsentClosedError
 
 A = "127.0.0.1:10911"
 REFUSED = NotConnectedError(A, "refused")
@@ -30,6 +31,8 @@ LATE = RequestTimeoutError(A, 310, 3.0)
 BUSY = BusyError(2, "busy", A)
 ILLEGAL = BrokerError(13, "the message is illegal", A)
 DENIED = AuthError(16, "check signature failed.", A)
+UNSENT = UnsentClosedError(A, "the client was closed")
+UNANSWERED = UnansweredClosedError(A, 310, "the client was closed")
 UNREADABLE = CodecError("msgId", 0, "missing")
 
 
@@ -60,6 +63,8 @@ def ended(*causes: RocketMQError) -> RocketMQError:
         (SubscriptionError(26, "no group", A), False),
         (BrokerError(31999, "unheard of", A), False),
         (ClosedError("closed"), False),
+        (UNSENT, False),
+        (UNANSWERED, False),
         (UNREADABLE, False),
     ],
 )
@@ -73,6 +78,8 @@ def test_errors_that_may_pass_are_retried(error: RocketMQError, retried: bool) -
         ((REFUSED,), SendError),
         ((REFUSED, BUSY), SendError),
         ((LOST,), SendUnknownError),
+        ((UNANSWERED,), SendUnknownError),
+        ((LOST, UNSENT), SendUnknownError),
         ((LATE, REFUSED, REFUSED), SendUnknownError),
         ((REFUSED, LATE), SendUnknownError),
         ((LOST, ILLEGAL), SendUnknownError),
@@ -91,7 +98,7 @@ def test_a_send_is_unknown_if_any_attempt_may_have_stored_it(
     assert (error.topic, error.message_id) == ("orders", "0A")
 
 
-@pytest.mark.parametrize("last", [ILLEGAL, DENIED, ClosedError("closed")])
+@pytest.mark.parametrize("last", [ILLEGAL, DENIED, ClosedError("closed"), UNSENT])
 def test_failure_returns_a_final_error_as_it_is(last: RocketMQError) -> None:
     assert ended(last) is last
     assert ended(REFUSED, last) is last
