@@ -37,9 +37,11 @@ class PropertyColumns:
 
     def pick(self, name: str) -> Column:
         """Return the value of *name* in each row, or null."""
-        if self._shape is not None:
-            return self._pick_at(self._shape, name)
         rows = len(self.offsets) - 1
+        if self._shape is not None:
+            if name not in self._shape:
+                return pa.nulls(rows, pa.string())
+            return self.values.take(pc.add(self.offsets.slice(0, rows), self._shape.index(name)))
         code = self._coded.dictionary.index(name).as_py()
         chosen = pc.equal(self._coded.indices, code)
         found = self.values.filter(chosen)
@@ -80,12 +82,6 @@ class PropertyColumns:
         again = array("i", range(count)).tobytes() * rows
         cycle = pa.Array.from_buffers(pa.int32(), count * rows, [None, pa.py_buffer(again)])
         return first.to_pylist() if self.names.equals(first.take(cycle)) else None
-
-    def _pick_at(self, shape: list[str], name: str) -> Column:
-        rows = len(self.offsets) - 1
-        if name not in shape:
-            return pa.nulls(rows, pa.string())
-        return self.values.take(pc.add(self.offsets.slice(0, rows), shape.index(name)))
 
     def _rows(self) -> Column:
         """Return the row number of each pair."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import anyio
 
@@ -28,13 +28,6 @@ FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 
 
-class _Log(NamedTuple):
-    """The end of a broker's log and the number of bytes at its end that are not indexed."""
-
-    end: int
-    behind: int
-
-
 async def wait_indexed(instance: MQClientInstance, queues: Iterable[Queue]) -> None:
     """Wait until the brokers of *queues* have indexed all messages that they store now.
 
@@ -46,28 +39,29 @@ async def wait_indexed(instance: MQClientInstance, queues: Iterable[Queue]) -> N
 
 
 async def _wait(instance: MQClientInstance, broker: str) -> None:
-    address = instance.routes.master(broker)
-    log = await _log(instance, broker, address) if address is not None else None
-    if address is None or log is None or log.behind <= 0:
-        return
-    wanted, pause = log.end, FIRST_PAUSE
-    warn("waiting_for_index", broker=broker, behind_bytes=log.behind)
-    deadline = anyio.current_time() + WAIT_SECONDS
-    while log.behind > 0 and log.end - log.behind < wanted:
-        if anyio.current_time() >= deadline:
-            warn("index_behind", broker=broker, behind_bytes=log.behind, seconds=WAIT_SECONDS)
+    wanted, pause, deadline = 0, FIRST_PAUSE, anyio.current_time() + WAIT_SECONDS
+    while (log := await _log(instance, broker)) is not None:
+        end, behind = log
+        if behind <= 0 or end - behind >= wanted > 0:
+            return
+        if wanted == 0:
+            wanted = end
+            warn("waiting_for_index", broker=broker, behind_bytes=behind)
+        elif anyio.current_time() >= deadline:
+            warn("index_behind", broker=broker, behind_bytes=behind, seconds=WAIT_SECONDS)
             return
         await anyio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
-        if (found := await _log(instance, broker, address)) is None:
-            return
-        log = found
 
 
-async def _log(instance: MQClientInstance, broker: str, address: str) -> _Log | None:
+async def _log(instance: MQClientInstance, broker: str) -> tuple[int, int] | None:
+    """Return the end of the log and the number of bytes before it that are not indexed."""
+    address = instance.routes.master(broker)
+    if address is None:
+        return None
     try:
         table = (await instance.broker.read(address, GetBrokerRuntime(), KVTable)).table
-        return _Log(int(table["commitLogMaxOffset"]), int(table["dispatchBehindBytes"]))
+        return int(table["commitLogMaxOffset"]), int(table["dispatchBehindBytes"])
     except (RocketMQError, KeyError, ValueError) as error:
         logger.info("index_unknown", broker=broker, reason=str(error))
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import anyio
 
@@ -67,37 +67,21 @@ async def resolve_ranges(metadata: Metadata, options: ReadOptions) -> list[Range
     check_readable(topics, options)
     if not _ends_fixed(options, topics.queues):
         await wait_indexed(metadata.instance, topics.queues)
-    found = await _positions(metadata, options, topics)
-    for pause in metadata.retry_pauses():
-        if not found.cut:
+    pauses = metadata.retry_pauses()
+    while True:
+        extents = complete(await metadata.extents(topics.queues))
+        start = await start_offsets(metadata, options, topics, extents)
+        end = await end_offsets(metadata, options, topics, extents)
+        outside = find_out_of_range(start, extents)
+        beyond = [each for each in find_out_of_range(end, extents) if each.was_cut]
+        cut = any(each.was_cut for each in (*outside, *beyond))
+        if not cut or (pause := next(pauses, None)) is None:
             break
         await anyio.sleep(pause)  # a broker that has just started reports a low end for a while
-        found = await _positions(metadata, options, topics)
-    check_missing(options, found.extents.keys())
-    start = found.start | losses.resume_offsets(find_out_of_range(found.start, found.extents))
-    cut = (each for each in find_out_of_range(found.end, found.extents) if each.was_cut)
-    end = found.end | losses.resume_offsets(cut)
-    return [Range(*queue, start[queue], end[queue]) for queue in sorted(found.extents)]
-
-
-class _Positions(NamedTuple):
-    """The extents of the queues, and the start and end offsets that the options select."""
-
-    extents: dict[Queue, Extent]
-    start: Offsets
-    end: Offsets
-
-    @property
-    def cut(self) -> bool:
-        """Whether a queue ends below one of its offsets."""
-        outside = (find_out_of_range(each, self.extents) for each in (self.start, self.end))
-        return any(each.was_cut for found in outside for each in found)
-
-
-async def _positions(metadata: Metadata, options: ReadOptions, topics: TopicQueues) -> _Positions:
-    extents = complete(await metadata.extents(topics.queues))
-    start = await start_offsets(metadata, options, topics, extents)
-    return _Positions(extents, start, await end_offsets(metadata, options, topics, extents))
+    check_missing(options, extents.keys())
+    start |= losses.resume_offsets(outside)
+    end |= losses.resume_offsets(beyond)
+    return [Range(*queue, start[queue], end[queue]) for queue in sorted(extents)]
 
 
 async def start_offsets(
