@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
 from rocketmq_aio.errors import ConfigError
@@ -96,6 +97,14 @@ class StreamOffset:
     def start_of(self, queue: Queue, before: StreamOffset) -> int | None:
         """Return the start offset of *queue* in the batch from *before* to this position."""
         return self.starts.get(queue, before.end.get(queue))
+
+
+def shares(sizes: Iterable[int], limit: int) -> list[int]:
+    """Split *limit*, or less if the sizes are less, in proportion to *sizes*; the sum is exact."""
+    sums = [0, *accumulate(sizes)]
+    shared, whole = min(limit, sums[-1]), max(1, sums[-1])
+    bounds = ((2 * at * shared + whole) // (2 * whole) for at in sums)  # rounded to the nearest
+    return [end - start for start, end in pairwise(bounds)]
 
 
 def nested(offsets: Mapping[Queue, int]) -> dict[str, dict[str, dict[str, int]]]:

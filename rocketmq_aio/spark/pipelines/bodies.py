@@ -59,13 +59,8 @@ def parse_bodies(messages: DataFrame, schema: BodySchema) -> DataFrame:
             first_line = (str(error).splitlines() or [type(error).__name__])[0]
             reason = f"not a schema for {schema.kind}: {first_line}"
             raise ConfigError("schema", schema.schema, reason) from error
-    reason = f"Spark lacks the jar: add {reader_package(schema.kind)}"
-    raise ConfigError("kind", schema.kind, reason)
-
-
-def reader_package(kind: str) -> str:
-    """Return the Maven coordinates of Spark's reader for *kind*, for ``--packages``."""
-    return f"org.apache.spark:spark-{kind}_2.13:{pyspark.__version__}"
+    package = f"org.apache.spark:spark-{schema.kind}_2.13:{pyspark.__version__}"
+    raise ConfigError("kind", schema.kind, f"Spark lacks the jar: add {package}")
 
 
 def _json(messages: DataFrame, schema: BodySchema) -> DataFrame:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
 from typing import Final
 
 from pyspark.sql import SparkSession, functions as F
@@ -16,7 +15,7 @@ from pyspark.sql import SparkSession, functions as F
 from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError, RocketMQError
-from rocketmq_aio.spark.offsets import LATEST, Queue, Range, nested
+from rocketmq_aio.spark.offsets import LATEST, Queue, Range, nested, shares
 from rocketmq_aio.spark.options import values as values
 from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS
@@ -250,14 +249,7 @@ def split_ranges(ranges: Iterable[Range], limit: int) -> Iterator[list[Range]]:
     """
     left = [each for each in ranges if each.size > 0]
     while left:
-        sizes = _share_out(left, limit)
+        sizes = shares([each.size for each in left], limit)
         yield [each._replace(end=each.start + n) for each, n in zip(left, sizes, strict=True) if n]
         moved = [each._replace(start=each.start + n) for each, n in zip(left, sizes, strict=True)]
         left = [each for each in moved if each.size > 0]
-
-
-def _share_out(ranges: Sequence[Range], limit: int) -> list[int]:
-    """Return the number of offsets for each range, rounded so that the sum is exact."""
-    sums = list(accumulate(each.size for each in ranges))
-    shared = min(limit, sums[-1])
-    return [end - start for start, end in pairwise([0, *(n * shared // sums[-1] for n in sums)])]

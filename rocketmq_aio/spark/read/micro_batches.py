@@ -12,7 +12,7 @@ import anyio
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.errors import CommitError, ConfigError
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.spark.offsets import LATEST, Offsets, Queue, StreamOffset
+from rocketmq_aio.spark.offsets import LATEST, Offsets, Queue, StreamOffset, shares
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import (
     Extent,
@@ -397,13 +397,5 @@ def backlog(start: Mapping[Queue, int], latest: Mapping[Queue, int]) -> Offsets:
 
 def split_limit(waiting: Mapping[Queue, int], most: int) -> Offsets:
     """Split *most* over the queues in proportion to *waiting*; each gets at least one offset."""
-    total = sum(waiting.values())
-    if total <= most:
-        return dict(waiting)
-    rest, ones = max(0, most - len(waiting)), len(waiting)
-    spare = max(1, total - ones)  # beyond one for each; may be 0
-    exact = {queue: divmod(rest * (size - 1), spare) for queue, size in waiting.items()}
-    left = rest - sum(whole for whole, _ in exact.values())
-    first = sorted(exact, key=lambda queue: (-exact[queue][1], queue))[:left]
-    extra = dict.fromkeys(first, 1)
-    return {queue: 1 + whole + extra.get(queue, 0) for queue, (whole, _) in exact.items()}
+    extra = shares([size - 1 for size in waiting.values()], max(0, most - len(waiting)))
+    return {queue: 1 + more for queue, more in zip(waiting, extra, strict=True)}
