@@ -552,8 +552,8 @@ def test_only_the_verb_that_is_called_is_made(monkeypatch: pytest.MonkeyPatch) -
 class Started(subprocess.Popen[bytes]):
     """A command in its own process, with pipes as its standard streams."""
 
-    stdin: IO[bytes]
-    stdout: IO[bytes]
+    stdin: IO[bytes]  # pyright: ignore[reportIncompatibleVariableOverride]
+    stdout: IO[bytes]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, *arguments: str) -> None:
         code = "from rocketmq_aio.cli import main; main()"

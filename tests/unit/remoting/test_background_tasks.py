@@ -143,11 +143,10 @@ async def test_a_task_that_is_cancelled_before_it_begins_leaves_no_coroutine(
     host = host_of(Failures())
     await host.start()
     host.spawn(forever, name="forever")
-    for task in others():
-        task.cancel()
+    [each.cancel() for each in others()]
     await until(lambda: not others())
     await host.close()
-    del host, task
+    del host
     gc.collect()
 
     assert [str(each.message) for each in recwarn] == []
