@@ -86,6 +86,28 @@ def test_an_export_counts_every_message_in_the_target(
     assert steps == {"writing", "counting"}
 
 
+def test_an_export_without_messages_replaces_the_target(
+    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    write_messages(connection.name_server, topic, ["m0", "m1", "m2"])
+    path, hour = str(tmp_path / "out"), 3600 * 1000
+    target = Target(path=path, mode="overwrite")
+    later = str(round(time.time() * 1000) + hour)
+    settings = ExportSettings(
+        connection=connection, selection=Selection(topics=(topic,)), target=target
+    )
+    export(pipelines, settings)
+    rows = pipelines.read.parquet(path)
+    before = rows.count()
+
+    summary = export(
+        pipelines, replace(settings, selection=Selection(topics=(topic,), start=later))
+    )
+
+    assert (before, summary.rows, summary.problems) == (3, 0, ())
+    assert pipelines.read.schema(rows.schema).parquet(path).count() == 0
+
+
 def test_missing_and_repeated_rows_are_problems_of_an_export(
     pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
 ) -> None:

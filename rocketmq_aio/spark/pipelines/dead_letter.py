@@ -138,7 +138,7 @@ def dead_letters(
     """
     began = time.monotonic()
     ranges = plan_dead_letters(settings)
-    if not any(each.size for each in ranges):
+    if not any(each.size for each in ranges) and (dry_run or settings.target is None):
         queues = tuple(map(QueueCount.of, ranges))
         return DeadLetterSummary(group=settings.group, dry_run=dry_run, queues=queues)
     messages = read_ranges(spark, settings.connection, settings.selection, ranges)

@@ -86,7 +86,7 @@ def export(
     filtered = settings.selection.filtered
     ranges = plan_ranges(settings.connection, settings.selection)
     counts, stopped = [*map(QueueCount.of, ranges)], []
-    if not dry_run and any(each.size for each in ranges):
+    if not dry_run:
         watch = partial(watch_jobs, spark, report=report, stop=stop)
         try:
             counts = _write_and_count(spark, settings, ranges, watch)
@@ -119,6 +119,8 @@ def _write_and_count(
     rows = prepare_rows(messages, settings.target)
     with watch("writing"):
         write_rows(rows, settings.target)
+    if not any(each.size for each in ranges):  # without files some formats have no schema
+        return [*map(QueueCount.of, ranges)]
     with watch("counting"):
         counts = count_rows(read_back(spark, settings.target, rows.schema), ranges)
     if settings.selection.filtered:

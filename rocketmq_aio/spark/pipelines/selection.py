@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, fields
 from itertools import chain
 from typing import Final, get_args
@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.spark.arrow.columns import SCHEMA
 from rocketmq_aio.spark.offsets import Range, nested
 from rocketmq_aio.spark.options import values as values
 from rocketmq_aio.spark.options.source_options import (
@@ -117,16 +118,15 @@ def position_options(kind: str, text: str) -> dict[str, str]:
         raise ConfigError(option, text, reason + "milliseconds, or offsets as JSON") from None
 
 
-def range_options(ranges: Iterable[Range]) -> dict[str, str]:
+def range_options(ranges: Collection[Range]) -> dict[str, str]:
     """Return the options that read exactly *ranges*, even if the topics change meanwhile."""
-    chosen = list(ranges)
     assigned: dict[str, dict[str, list[int]]] = {}
-    for topic, broker, queue_id in sorted(each.queue for each in chosen):
+    for topic, broker, queue_id in sorted(each.queue for each in ranges):
         assigned.setdefault(topic, {}).setdefault(broker, []).append(queue_id)
     return {
         "assign": json.dumps(assigned),
-        "startingOffsets": json.dumps(nested({each.queue: each.start for each in chosen})),
-        "endingOffsets": json.dumps(nested({each.queue: each.end for each in chosen})),
+        "startingOffsets": json.dumps(nested({each.queue: each.start for each in ranges})),
+        "endingOffsets": json.dumps(nested({each.queue: each.end for each in ranges})),
     }
 
 
@@ -151,9 +151,9 @@ def read_ranges(
     spark: SparkSession, connection: Connection, selection: Selection, ranges: Iterable[Range]
 ) -> DataFrame:
     """Return the messages of *ranges* that pass the filter of *selection*."""
+    if not (chosen := [each for each in ranges if each.size > 0]):
+        return spark.createDataFrame([], SCHEMA)
     options = merge_options(
-        connection_options(connection),
-        range_options(each for each in ranges if each.size > 0),
-        _filter_options(selection),
+        connection_options(connection), range_options(chosen), _filter_options(selection)
     )
     return spark.read.format(FORMAT).options(**options).load()
