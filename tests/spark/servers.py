@@ -68,7 +68,7 @@ class SparkServer:
 
 
 class SparkCluster:
-    """A standalone master and its workers, each with one core."""
+    """A standalone master and its workers, each with one core and a host of its own."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -119,18 +119,20 @@ class SparkCluster:
                 f"worker-{number}",
                 *("--cores", "1", "--memory", "700m"),
                 *("--work-dir", str(self._folder / f"work-{number}"), self.master),
+                host=number + 1,
             )
             for number in range(count)
         ]
         for worker in self._workers:
             worker.wait_for("Successfully registered with master")
 
-    def _start(self, main: str, name: str, *options: str) -> SparkServer:
-        bind = ("--host", "127.0.0.1", "--webui-port", str(choose_port()))
+    def _start(self, main: str, name: str, *options: str, host: int = 1) -> SparkServer:
+        address = f"127.0.0.{host}"
+        bind = ("--host", address, "--webui-port", str(choose_port()))
         server = SparkServer(
             [str(SPARK_HOME / "bin" / "spark-class"), main, *bind, *options],
             self._folder / name,
-            environment={**environment(), "SPARK_DAEMON_MEMORY": "256m"},
+            environment={**environment(), "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": address},
         )
         self._running.callback(server.stop)
         return server

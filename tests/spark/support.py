@@ -33,6 +33,7 @@ SESSION: Final[Mapping[str, str]] = MappingProxyType(
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "768m",
         "spark.log.level": "ERROR",
+        "spark.speculation": "false",  # the settings of the first session are those of the JVM
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",

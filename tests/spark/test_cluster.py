@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark.pipelining import stored
 from tests.spark.servers import SparkCluster
 from tests.spark.support import active_executors, running_session, wait_until, write_messages
-from tests.spark.task_hold import HOLD_SECONDS, HeldTask, TaskHold
+from tests.spark.task_hold import HELD_AFTER, HOLD_SECONDS, HeldTask, TaskHold
 
 EXECUTORS: Final = 3
 BODIES: Final = [f"order {number}" for number in range(400)]
@@ -26,6 +29,15 @@ BATCH_ROWS: Final = 50
 ROWS_PER_TASK: Final = 1000
 PADDING: Final = "x" * 1000  # so that buffers between Python and the JVM are flushed
 MESSAGES_PER_BATCH: Final = 1500
+EXECUTOR_SETTINGS: Final = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
+# A copy of each task that is not among the first half to finish.
+SPECULATION: Final = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.minTaskRuntime": "0ms",
+    "spark.speculation.multiplier": "1",
+    "spark.speculation.quantile": "0.5",
+}
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +53,9 @@ def cluster_session(
 ) -> Iterator[SparkSession]:
     """A session whose tasks run on the workers; a process has one session at a time."""
     folder = tmp_path_factory.mktemp("spark-on-cluster")
-    settings = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
-    with running_session(folder, master=spark_cluster.master, settings=settings) as session:
+    with running_session(
+        folder, master=spark_cluster.master, settings=EXECUTOR_SETTINGS
+    ) as session:
         yield session
 
 
@@ -64,6 +77,64 @@ def hold(tmp_path: Path) -> Iterator[TaskHold]:
     hold = TaskHold(tmp_path)
     yield hold
     hold.release()
+
+
+def ids_by_row(namesrv: str, topic: str) -> dict[int, list[str]]:
+    """The message ids of rows, which begin with their number."""
+    found = defaultdict(list)
+    for message in stored(namesrv, topic):
+        found[int(message.body.split()[0])].append(message.message_id)
+    return found
+
+
+# --- speculation: first, because a process has one session at a time ------------------------------
+
+
+def test_a_speculative_copy_of_a_task_sends_the_same_ids(
+    jvm: None, spark_cluster: SparkCluster, namesrv: str, topic: str, tmp_path: Path
+) -> None:
+    total = EXECUTORS * ROWS_PER_TASK
+    first_sent, over = tmp_path / "first-sent", tmp_path / "over"
+    places = {False: str(over), True: str(first_sent)}
+    held_after, hold_seconds = HELD_AFTER, HOLD_SECONDS
+
+    # Pickled by value: executors cannot import this module.
+    def hold_first_attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        is_copy = context.attemptNumber() > 0
+        for number, batch in enumerate(batches):
+            held = number == (0 if is_copy else held_after) and context.partitionId() == 0
+            deadline = time.monotonic() + hold_seconds
+            while held and not os.path.exists(places[is_copy]) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            yield batch
+
+    def let_the_copy_send() -> None:
+        wait_until(lambda: 0 in ids_by_row(namesrv, topic), "the first attempt has sent rows")
+        first_sent.touch()
+
+    settings = {**EXECUTOR_SETTINGS, **SPECULATION}
+    with (
+        running_session(tmp_path, master=spark_cluster.master, settings=settings) as session,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        session.conf.set(ROWS_AT_ONCE, str(BATCH_ROWS))
+        sent = pool.submit(let_the_copy_send)
+        rows = session.range(0, total, 1, EXECUTORS).selectExpr(f"concat(id, ' {PADDING}') AS body")
+        write = rows.mapInArrow(hold_first_attempt, "body string").write.format("rocketmq")
+        options = {"nameServer": namesrv, "topic": topic, "sendTimeoutMs": "60000"}
+        try:
+            write.options(**options).mode("append").save()
+        finally:
+            over.touch()
+        sent.result()
+
+    ids = ids_by_row(namesrv, topic)
+    assert set(ids) == set(range(total))
+    assert len(ids[0]) == 2
+    assert all(len(set(each)) == 1 for each in ids.values())
+    assert len({each[0] for each in ids.values()}) == total
 
 
 # --- without faults -------------------------------------------------------------------------------
@@ -184,14 +255,8 @@ def test_a_stream_is_exact_when_an_executor_is_lost_in_a_batch(
 def test_a_write_repeats_only_the_task_of_a_lost_executor(
     spark_cluster: SparkCluster, session: SparkSession, hold: TaskHold, namesrv: str, topic: str
 ) -> None:
-    def ids_by_row() -> dict[int, list[str]]:
-        found = defaultdict(list)
-        for message in stored(namesrv, topic):
-            found[int(message.body.split()[0])].append(message.message_id)
-        return found
-
     def rows_of(task: HeldTask) -> set[int]:
-        return {row for row in ids_by_row() if row // ROWS_PER_TASK == task.partition}
+        return {row for row in ids_by_row(namesrv, topic) if row // ROWS_PER_TASK == task.partition}
 
     def lose_executor_after_rows() -> tuple[HeldTask, set[int]]:
         """Return the held task and what it had sent when its executor was killed."""
@@ -213,9 +278,9 @@ def test_a_write_repeats_only_the_task_of_a_lost_executor(
         options = {"nameServer": namesrv, "topic": topic, "sendTimeoutMs": "60000"}
         write.options(**options).mode("append").save()
         task, sent = loss.result()
-    wait_until(lambda: len(ids_by_row()) == total, "every row is stored")
+    wait_until(lambda: len(ids_by_row(namesrv, topic)) == total, "every row is stored")
 
-    ids = ids_by_row()
+    ids = ids_by_row(namesrv, topic)
     repeated = {row for row, copies in ids.items() if len(copies) > 1}
     assert set(ids) == set(range(total))
     assert sent
