@@ -63,7 +63,8 @@ class QueryLag:
 def query_lag(progress: Mapping[str, Any]) -> QueryLag:
     """Return the lag from a progress report (``query.lastProgress``)."""
     queues: Offsets = {}
-    for source in progress.get("sources") or ():
+    sources = progress.get("sources") or ()
+    for source in sources:
         end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
         if end is not None and latest is not None:
             for queue, at in latest.end.items():
@@ -74,8 +75,9 @@ def query_lag(progress: Mapping[str, Any]) -> QueryLag:
         batch_id=int(progress.get("batchId", -1)),
         timestamp=str(progress.get("timestamp")),
         queues=queues,
-        input_rows=int(progress.get("numInputRows") or 0),
-        rows_per_second=float(progress.get("processedRowsPerSecond") or 0.0),
+        # Spark Connect has no sums.
+        input_rows=sum(int(each.get("numInputRows") or 0) for each in sources),
+        rows_per_second=sum(float(each.get("processedRowsPerSecond") or 0) for each in sources),
     )
 
 

@@ -16,7 +16,8 @@ from rocketmq_aio.spark.query_lag import query_lag
 def source(end: dict[str, int], latest: dict[str, int], *, text: bool = True) -> dict[str, Any]:
     both = [{"v": 1, "end": {"orders": {"broker-a": each}}} for each in (end, latest)]
     shown = [json.dumps(each) if text else each for each in both]
-    return {"description": "rocketmq", "endOffset": shown[0], "latestOffset": shown[1]}
+    rows = {"numInputRows": 10, "processedRowsPerSecond": 20.0}
+    return {"description": "rocketmq", "endOffset": shown[0], "latestOffset": shown[1], **rows}
 
 
 def progress(*sources: dict[str, Any]) -> dict[str, Any]:
@@ -25,8 +26,6 @@ def progress(*sources: dict[str, Any]) -> dict[str, Any]:
         "name": "copy",
         "batchId": 3,
         "timestamp": "2026-01-31T08:00:00Z",
-        "numInputRows": 10,
-        "processedRowsPerSecond": 20.0,
         "sources": list(sources),
     }
 
@@ -34,6 +33,12 @@ def progress(*sources: dict[str, Any]) -> dict[str, Any]:
 OTHER = {"description": "rate", "endOffset": "17", "latestOffset": "18"}
 KAFKA = {"endOffset": '{"end":{"0":17}}', "latestOffset": '{"end":{"0":18}}'}  # a topic "end"
 BEHIND = progress(OTHER, source({"0": 5, "1": 7}, {"0": 9, "1": 7}))
+
+
+def test_rows_are_those_of_all_sources() -> None:
+    two = query_lag(progress(OTHER, *(source({"0": 5}, {"0": 9}) for _ in range(2))))
+
+    assert (two.input_rows, two.rows_per_second) == (20, 40.0)
 
 
 @pytest.mark.parametrize("text", [True, False])
