@@ -231,10 +231,9 @@ class QueueLocks:
             await self._request_unlocks(broker, queues)
 
     async def _unlock_at_last(self, broker: str, queues: list[MessageQueue]) -> None:
-        if (address := self._instance.routes.master(broker)) is not None:
-            # The broker did not respond.  It executes what comes over a new connection after the
-            # lock requests before; and the new one does not wait for a backoff.
-            self._instance.remoting.forget({address})
+        # Sent in any case: a broker that is only silent executes it after the locks before.
+        address = self._instance.routes.master(broker) or ""
+        await anyio.sleep(self._instance.remoting.backoff_left(address))
         await self._unlock(broker, queues)
         if not self._late_locks.keys().isdisjoint(queues):
             # Brokers execute requests in any order: a lock before may have come second.

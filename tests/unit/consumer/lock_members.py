@@ -36,7 +36,6 @@ class Member:
     def __init__(self, instance: MQClientInstance) -> None:
         self.client_id = instance.client_id
         self.routes = instance.routes
-        self.connection_number = instance.connection_number
         self._remoting = instance.remoting
         self.clock = Clock()
         self.lost: list[MessageQueue] = []

@@ -318,21 +318,6 @@ async def test_all_locks_of_a_cancelled_acquire_are_released_at_last(
     assert cluster.brokers[1].locks.owner(GROUP, B0) is None
 
 
-async def test_the_last_unlock_has_a_new_connection_if_a_lock_request_has_no_response(
-    cluster: FakeCluster, member: Member
-) -> None:
-    """A frozen broker executes requests that it received over one connection in any order."""
-    held = cluster.faults.hold("lock", executed=False, broker="broker-a")
-    acquiring = asyncio.create_task(member.locks.acquire([A0]))
-    await held.wait(1)
-    await cancelled(acquiring)
-    before = member.connection_number(cluster.broker.address)
-    await member.locks.release_rest(set(), ended=True)
-
-    assert len(cluster.broker.requests_of(UNLOCK)) >= 1
-    assert member.connection_number(cluster.broker.address) != before
-
-
 async def test_a_release_while_the_grant_is_awaited_wins(
     cluster: FakeCluster, member: Member
 ) -> None:
