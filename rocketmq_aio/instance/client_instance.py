@@ -112,8 +112,11 @@ class MQClientInstance:
 
         :raises ConfigError: no name server is configured
         :raises NotRunningError: it was started before
+        :raises ClosedError: it was closed, or a start failed
         """
-        if self._loop is not None or self._closed:
+        if self._closed:
+            raise ClosedError("the client is closed; make a new one")
+        if self._loop is not None:
             raise NotRunningError("a client is started once; make a new one")
         self._loop = loop_for("the client")
         self._client_id = self._make_client_id()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from rocketmq_aio.config.validation import check_function
+from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.offsets import VERSION, Offsets, Queue, StreamOffset
 
 if TYPE_CHECKING:
@@ -85,8 +86,14 @@ def lag_report(queries: SparkSession | StreamingQuery | Iterable[StreamingQuery]
     """Return the lag of one query, several queries or all active queries of a session.
 
     Queries without a progress report are omitted.
+
+    :raises ConfigError: *queries* is neither a session nor queries
     """
-    reports = (query.lastProgress for query in _queries(queries))
+    try:
+        reports = [query.lastProgress for query in _queries(queries)]
+    except AttributeError as error:
+        reason = "expected a session or streaming queries"
+        raise ConfigError("queries", queries, reason) from error
     return [query_lag(report) for report in reports if report is not None]
 
 

@@ -101,6 +101,8 @@ async def test_it_says_why_it_cannot_be_used() -> None:
         await client.close()
         with pytest.raises(ClosedError):
             client.check_running()
+        with pytest.raises(ClosedError, match="make a new one"):
+            await client.start()
 
 
 def test_it_belongs_to_one_event_loop() -> None:

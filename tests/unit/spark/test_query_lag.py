@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -76,6 +76,12 @@ def test_a_listener_reports_queries_that_read_topics_until_they_end() -> None:
     assert [each.total for each in lags] == [4]
     assert before == {"7": lags[0]}
     assert listener.latest == {}
+
+
+@pytest.mark.parametrize("given", [None, 5, ["query"], "query"])
+def test_a_lag_report_names_what_it_expects(given: object) -> None:
+    with pytest.raises(ConfigError, match=r"queries.*expected a session or streaming queries"):
+        lag_report(cast("Any", given))
 
 
 def test_a_lag_report_accepts_a_query_several_or_a_session() -> None:
