@@ -213,7 +213,8 @@ class SendAttempts:
         pause = self._remoting.backoff_left(request.target.address)
         if request.target.broker_name in state.failed:
             pause = max(pause, state.pause())
-        await asyncio.sleep(min(pause + EARLY_SECONDS, deadline - monotonic() - LEAST_SECONDS))
+        pause = min(pause, deadline - monotonic() - LEAST_SECONDS)
+        await asyncio.sleep(pause + EARLY_SECONDS)
         return publish
 
 

@@ -118,8 +118,8 @@ async def test_a_cancelled_waiter_passes_its_place_on() -> None:
 async def test_every_outcome_of_a_send_releases_its_place() -> None:
     config = ProducerConfig(retries=0, max_message_bytes=1000)
     async with open_producer(config=config) as env:
-        await env.producer.send(ORDER)
         for broken, seconds in ((Close(), 15), (None, 0.2)):
+            await env.producer.send(ORDER)  # connects
             env.broker.faults.handle(SEND, broken)
             with pytest.raises(SendUnknownError):
                 await env.producer.send(ORDER, timeout_seconds=seconds)

@@ -26,6 +26,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.values import SendStatus
 from rocketmq_aio.producer import retry as retry_module
+from rocketmq_aio.producer.send_attempts import EARLY_SECONDS
 from rocketmq_aio.remoting.backoff import Backoff
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.producer.producer_env import (
@@ -308,6 +309,21 @@ async def test_the_deadline_covers_all_attempts_and_pauses(monkeypatch: pytest.M
         assert given == sorted(given, reverse=True)
         assert all(each <= 0.5 for each in given)
         assert len(env.sends()) < 10  # a busy broker is not hammered
+
+
+async def test_a_timer_that_fires_early_does_not_repeat_a_send_without_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As those of uvloop may."""
+    sleep = asyncio.sleep
+    monkeypatch.setattr(retry_module, "Backoff", Backoff)
+    monkeypatch.setattr(asyncio, "sleep", lambda seconds: sleep(seconds - EARLY_SECONDS))
+    async with open_producer(config=ProducerConfig(send_timeout_seconds=0.5)) as env:
+        env.broker.faults.handle(SEND, BUSY, times=None)
+        with pytest.raises(SendError):
+            await env.producer.send(ORDER)
+
+        assert len(env.sends()) <= 4
 
 
 async def test_a_send_is_not_repeated_when_its_pause_ends_after_the_deadline(
