@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, field, fields
 from difflib import get_close_matches
@@ -12,7 +13,6 @@ from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import SECRET_PARTS, settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import ExpressionType
-from rocketmq_aio.protocol.subscription import SQL
 from rocketmq_aio.spark.offsets import LATEST, MAX_OFFSET, Offsets, Queue, StreamOffset
 from rocketmq_aio.spark.options import values as values
 
@@ -34,6 +34,9 @@ KAFKA: Final = {  # replacements for options of Spark's Kafka source
     "kafkaconsumer.polltimeoutms": "; use pullTimeoutMs",
     "includeheaders": "; select the column properties",
 }
+# As tags such a filter matches nothing, and the read would be empty.  Stricter than a client, for
+# which a tag may be ``a=b``: expressionType says what is meant.
+SQL: Final = re.compile(r"[=<>']|\bis\s+(not\s+)?null\b|\bbetween\s|\bin\s*\(", re.IGNORECASE)
 NO_MEANING: Final = ", which has no meaning here: leave it out"
 LONGEST_RETRY_PAUSE: Final = 60.0
 TABLE_PREFIX: Final = "option."

@@ -130,6 +130,7 @@ def test_an_unknown_option_names_the_closest_match(given: dict[str, str], hint: 
         ({"subExpression": "||"}, "expected tags"),
         ({"expressionType": "SQL92"}, "not an SQL condition"),
         ({"subExpression": "price > 3"}, "expressionType to SQL92"),
+        ({"subExpression": "price>3"}, "expressionType to SQL92"),
         ({"subExpression": "TAGS in ('a', 'b')"}, "expressionType to SQL92"),
         ({"subExpression": "a is not null"}, "or to TAG"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "3"}, "more than maxOffsets"),
