@@ -57,13 +57,15 @@ def topic_fault(topic: object) -> str | None:
 
 def send_fault(topic: object) -> str | None:
     """Return why nothing can be sent to *topic*, or None."""
-    fault = topic_fault(topic)
-    if fault is None and topic in UNSENDABLE_TOPICS:
-        fault = "this topic is reserved by the broker"
-    if fault is None and str(topic).startswith(LMQ_PREFIX):
-        fault = "what is sent to a light message queue itself hides other messages there: send to "
-        fault += f"a topic, with properties={{'INNER_MULTI_DISPATCH': {repr_of(topic)}}}"
-    return fault
+    if (fault := topic_fault(topic)) is not None:
+        return fault
+    assert isinstance(topic, str)
+    if topic in UNSENDABLE_TOPICS:
+        return "this topic is reserved by the broker"
+    if topic.startswith(LMQ_PREFIX):
+        reason = "what is sent to a light message queue itself hides other messages there: send to "
+        return f"{reason}a topic, with properties={{'INNER_MULTI_DISPATCH': {repr_of(topic)}}}"
+    return None
 
 
 def _name_fault(kind: str, name: object, longest: int) -> str | None:

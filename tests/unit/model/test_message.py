@@ -54,6 +54,7 @@ class Word(StrEnum):
 
 class Name(str, Enum):  # noqa: UP042 - its members format as "Name.PAID"
     PAID = "paid"
+    ALICE = "%LMQ%alice"
 
 
 def pairs(table: Mapping[str, Iterable[object]]) -> list[tuple[str, object]]:
@@ -204,6 +205,7 @@ def test_a_message_for_a_light_message_queue_is_sent_to_a_topic() -> None:
     for _ in range(2):
         reason = refusal(lambda: Message("%LMQ%alice", b"x")).reason
         assert "send to a topic, with properties={'INNER_MULTI_DISPATCH': '%LMQ%alice'}" in reason
+    assert "send to a topic" in refusal(lambda: Message(Name.ALICE, b"x")).reason
 
 
 def test_an_invalid_topic_is_not_cached() -> None:
