@@ -103,6 +103,8 @@ async def test_a_reset_waits_for_the_running_handler(
     put(cluster, *numbers(10))
     consumer = await group.join(gate)
     await gate.reached.wait()
+    # A commit on its way would be recorded after the reset.
+    await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 5)
     group.recorder.reset(GROUP, queue(), target)
     await consumer._engine.reset_offsets(TOPIC, {queue(): target})
     put(cluster, "b", queue_id=1)
