@@ -46,8 +46,9 @@ async def delayed_target(
         if is_last:
             asked = (target.master,) if fixed else publish.masters().values()
             if all(versions.get(each, V5_0_0) < V5_0_0 for each in asked):
-                remark = (
-                    "delay_seconds and deliver_at need a broker from 5.0: this one delivers at once"
+                remark = (  # for Spark's deliverTimestamp, too
+                    "a delivery time needs a broker from 5.0, this one would deliver at once; "
+                    "delay levels work on all brokers"
                 )
                 code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
                 raise NotSupportedError(code, remark, target.address)
