@@ -66,6 +66,20 @@ async def test_owners_request_locks_first_when_a_broker_returns() -> None:
         assert await other.locks.acquire([QUEUE]) == {QUEUE}
 
 
+async def test_a_member_that_starts_while_a_broker_is_away_lets_owners_come_first() -> None:
+    async with FakeCluster(topics={"orders": 1}) as cluster, joined(cluster) as other:
+        broker = cluster.broker
+        await broker.stop()
+        away = await other.locks.acquire([QUEUE])
+        await broker.restart()
+        await until_done(lambda: succeeds(other.connect(broker.address)), "a connection")
+        early = await other.locks.acquire([QUEUE])
+        other.clock.now += locks_module.RETURN_SECONDS
+
+        assert (away, early) == (frozenset(), frozenset())
+        assert await other.locks.acquire([QUEUE]) == {QUEUE}
+
+
 async def test_second_member_after_a_restart_loses_its_lock_at_once() -> None:
     async with FakeCluster(topics={"orders": 1}) as cluster, joined(cluster) as member:
         await member.locks.acquire([QUEUE])

@@ -38,6 +38,7 @@ LAST_UNLOCK_SECONDS: Final = 5.0  # when the consumer closes
 
 _RequestAtBroker: TypeAlias = Callable[[str, list[MessageQueue]], Coroutine[Any, Any, None]]
 _Connection: TypeAlias = tuple[str, int]  # address of the broker, and the number of the connection
+NEVER_CONNECTED: Final[_Connection] = ("", 0)
 
 
 class Lease(NamedTuple):
@@ -211,6 +212,8 @@ class QueueLocks:
         except RocketMQError as error:
             count = len(queues)
             logger.warning("queues_not_locked", broker=broker, queues=count, reason=str(error))
+            if isinstance(error, NotConnectedError):  # away, as if a connection had been lost
+                self._connections.setdefault(broker, (NEVER_CONNECTED, requested_at))
             return
         granted = {each.queue() for each in locked}
         connection = address, self._instance.connection_number(address)
