@@ -458,7 +458,10 @@ class RouteTable:
     # --- refresh --------------------------------------------------------------------------------
 
     def invalidate(self, topic: str) -> None:
-        """Fetch the route of *topic* again within a second; the cached one stays until then."""
+        """Fetch the route of *topic* again, within a second and until a name server responds.
+
+        The cached one stays until then.
+        """
         self._invalid.add(topic)
 
     def suspect(self, address: str) -> None:
@@ -532,7 +535,10 @@ class RouteTable:
                     self._count_miss(topic)
                 logger.debug("route_missing", topic=topic)
             except RocketMQError as error:
-                logger.warning("route_refresh_failed", topic=topic, reason=str(error))
+                if not regular:
+                    self.invalidate(topic)
+                log = logger.warning if regular else logger.info  # each second
+                log("route_refresh_failed", topic=topic, reason=str(error))
 
         await gather_limited(refresh_one, topics, REFRESH_AT_ONCE)
 

@@ -280,6 +280,25 @@ async def test_an_invalidated_route_is_fetched_once_and_soon(
     assert "of nobody" not in table.names.asked
 
 
+async def test_an_invalidated_route_is_fetched_until_a_name_server_responds(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
+    await table.routes.get("orders")
+    table.routes.invalidate("orders")
+    table.names.failure = NameServerUnavailableError({})
+    async with Keeping(table, 3600):
+        await until(lambda: table.names.asked.count("orders") == 3)
+        table.names.failure = None
+        table.knows(count=8)
+        await until(lambda: len(table.changed) == 2)
+        table.wanted = {"orders", "later"}
+        fetched = table.names.asked.count("orders")
+        await until(lambda: table.names.asked.count("later") == 3)
+
+    assert table.names.asked.count("orders") == fetched
+
+
 async def test_routes_that_name_an_unreachable_address_are_fetched_again_once(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
