@@ -80,6 +80,28 @@ async def test_a_member_that_starts_while_a_broker_is_away_lets_owners_come_firs
         assert await other.locks.acquire([QUEUE]) == {QUEUE}
 
 
+@pytest.mark.parametrize("has_route", [True, False])
+async def test_a_member_without_queues_during_an_outage_lets_owners_come_first(
+    has_route: bool,
+) -> None:
+    """Without a broker it does not know the other members, so it requests no locks."""
+    async with FakeCluster(topics={"orders": 1}) as cluster, joined(cluster) as other:
+        broker = cluster.broker
+        await broker.stop()
+        if not has_route:  # a name server forgets a broker whose connection is lost
+            other.routes._drop("orders")
+        async with other.renewing():
+            await until(lambda: other.locks._looked, "the first look")
+            await broker.restart()
+            await other.routes.get("orders")
+            await until_done(lambda: succeeds(other.connect(broker.address)), "a connection")
+            early = await other.locks.acquire([QUEUE])
+            other.clock.now += locks_module.RETURN_SECONDS
+
+            assert early == frozenset()
+            assert await other.locks.acquire([QUEUE]) == {QUEUE}
+
+
 async def test_second_member_after_a_restart_loses_its_lock_at_once() -> None:
     async with FakeCluster(topics={"orders": 1}) as cluster, joined(cluster) as member:
         await member.locks.acquire([QUEUE])

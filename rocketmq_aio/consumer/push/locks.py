@@ -84,6 +84,7 @@ class QueueLocks:
         self._late_unlocks: dict[MessageQueue, float] = {}
         # By broker: the last connection, and until when owners come first after it was lost.
         self._connections: dict[str, tuple[_Connection, float]] = {}
+        self._looked = False  # for brokers that are away
 
     def holds(self, queue: MessageQueue) -> bool:
         """Whether this client owns *queue* now."""
@@ -131,8 +132,7 @@ class QueueLocks:
                 await anyio.sleep(interval_seconds / LOOKS_PER_INTERVAL)
                 self._drop_ended()
                 self._drop_past()
-                for broker in self._connections:
-                    self._may_request(broker)  # notes when a broker has returned
+                self._note_connections()
                 due = self._due(interval_seconds)
                 left = {self._broker_of(queue) for queue in self._not_unlocked}
                 for broker in (due | left) - self._renewing:
@@ -154,6 +154,22 @@ class QueueLocks:
             or self._connection(self._broker_of(queue)) != lease.connection
         }
 
+    def _note_connections(self) -> None:
+        """Note which brokers are away, and which have returned or are new."""
+        for address in self._instance.routes.addresses(masters_only=True):
+            if (broker := self._instance.routes.broker_at(address)) is not None:
+                self._connections.setdefault(broker, (self._first(broker), self._clock()))
+        self._looked = True
+        for broker in self._connections:
+            self._may_request(broker)
+
+    def _first(self, broker: str) -> _Connection:
+        """Return the connection to a broker that was not known before.
+
+        One that appears after the first look may have been away, with its routes.
+        """
+        return (not self._looked and self._connection(broker)) or NEVER_CONNECTED
+
     def _connection(self, broker: str) -> _Connection | None:
         """Return the connection to the master of *broker*; None: there is none now."""
         address = self._instance.routes.master(broker)
@@ -168,8 +184,8 @@ class QueueLocks:
         """
         connection, now = self._connection(broker), self._clock()
         if connection is None:  # heartbeats connect again
-            return broker not in self._connections
-        last, until = self._connections.get(broker, (connection, now))
+            return not self._looked and broker not in self._connections
+        last, until = self._connections.get(broker, (self._first(broker), now))
         if connection != last:
             until = now + RETURN_SECONDS
         self._connections[broker] = connection, until
