@@ -13,7 +13,7 @@ import gc
 import sys
 from typing import Final
 
-from tests.soak.flows import FLOWS, Flow
+from tests.soak.flows import FLOWS, Flow, TransactionsToPull
 from tests.soak.sampling import process_figures, table_sizes
 from tests.soak.servers import BROKERS, ServerProcess, start_servers
 from tests.soak.trend import CONFIDENCE, Trend
@@ -78,6 +78,9 @@ class Soak:
         for name, trend in self.trends.items():
             if name not in INFORMATIVE and trend.grows():
                 self.faults.append(f"{name} grows")
+        fills = any(isinstance(flow, TransactionsToPull) for flow in self.flows)
+        if fills and self._warm_up < WARM_UP_MINUTES * 60:
+            return  # decisions are kept longer than the run
         memory = self.trends[MEMORY].slope()
         if memory is not None and memory.lower > MAX_MIB_PER_HOUR:
             percent = f"{CONFIDENCE:.0%}"
