@@ -51,12 +51,21 @@ QUEUES: Final = 4
 
 
 async def send(namesrv: str, topic: str, count: int = COUNT) -> list[SendResult]:
-    """Send messages that each have a unique key and a shared one."""
+    """Send messages that each have a unique key and a shared one; wait until queues have them."""
     async with Producer("admin-test", namesrv=namesrv) as producer:
-        return [
+        results = [
             await producer.send(Message(topic, b"%d" % n, keys=[f"key-{n}", "all"]))
             for n in range(count)
         ]
+    async with AdminClient(namesrv=namesrv) as admin:
+
+        async def have_all() -> bool:
+            stats = await admin.topic_stats(topic)
+            ends = {each.queue: each.max_offset for each in stats.queues}
+            return all(ends[each.queue] > each.queue_offset for each in results)
+
+        await until_done(have_all, "the messages in their queues", SECONDS)
+    return results
 
 
 async def commit(namesrv: str, group: str, offsets: dict[MessageQueue, int]) -> None:
