@@ -84,7 +84,7 @@ class QueueLocks:
         self._late_unlocks: dict[MessageQueue, float] = {}
         # By broker: the last connection, and until when owners come first after it was lost.
         self._connections: dict[str, tuple[_Connection, float]] = {}
-        self._looked = False  # for brokers that are away
+        self._looked = False  # at the brokers of the routes
 
     def holds(self, queue: MessageQueue) -> bool:
         """Whether this client owns *queue* now."""
@@ -132,7 +132,7 @@ class QueueLocks:
                 await anyio.sleep(interval_seconds / LOOKS_PER_INTERVAL)
                 self._drop_ended()
                 self._drop_past()
-                self._note_connections()
+                self._look()
                 due = self._due(interval_seconds)
                 left = {self._broker_of(queue) for queue in self._not_unlocked}
                 for broker in (due | left) - self._renewing:
@@ -154,21 +154,12 @@ class QueueLocks:
             or self._connection(self._broker_of(queue)) != lease.connection
         }
 
-    def _note_connections(self) -> None:
-        """Note which brokers are away, and which have returned or are new."""
+    def _look(self) -> None:
+        """Note the connections to brokers: which have returned, or are new."""
         for address in self._instance.routes.addresses(masters_only=True):
             if (broker := self._instance.routes.broker_at(address)) is not None:
-                self._connections.setdefault(broker, (self._first(broker), self._clock()))
+                self._may_request(broker)
         self._looked = True
-        for broker in self._connections:
-            self._may_request(broker)
-
-    def _first(self, broker: str) -> _Connection:
-        """Return the connection to a broker that was not known before.
-
-        One that appears after the first look may have been away, with its routes.
-        """
-        return (not self._looked and self._connection(broker)) or NEVER_CONNECTED
 
     def _connection(self, broker: str) -> _Connection | None:
         """Return the connection to the master of *broker*; None: there is none now."""
@@ -185,7 +176,9 @@ class QueueLocks:
         connection, now = self._connection(broker), self._clock()
         if connection is None:  # heartbeats connect again
             return not self._looked and broker not in self._connections
-        last, until = self._connections.get(broker, (self._first(broker), now))
+        # One that appears after the first look may have been away, with its routes.
+        first = NEVER_CONNECTED if self._looked else connection
+        last, until = self._connections.get(broker, (first, now))
         if connection != last:
             until = now + RETURN_SECONDS
         self._connections[broker] = connection, until
