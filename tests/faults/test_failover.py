@@ -32,7 +32,16 @@ from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.faults.pushing import group_of
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, bodies, consuming, polled, put, queue
+from tests.unit.consumer.lite_pull_env import (
+    GROUP,
+    TOPIC,
+    bodies,
+    committed,
+    consuming,
+    polled,
+    put,
+    queue,
+)
 from tests.unit.remoting.until import until
 
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
@@ -264,7 +273,7 @@ async def test_push_consumers_read_messages_at_offsets_of_lost_ones(cluster: Fak
         replica_of(cluster).promote()
         await until(lambda: "F" in got, "the new messages")
         gate.set()
-        await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 8, "the commit")
+        await committed(cluster, {0: 8})
 
     assert got == [*"abcdABCDEF"]
     (corrected,) = events_of(events)
@@ -281,7 +290,7 @@ async def test_messages_at_offsets_of_lost_ones_that_did_not_match_are_read(
         put(cluster, *"bcd", tag="other")
         assert bodies(await polled(consumer, 1)) == ["a"]
         await consumer.poll(0)
-        await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 4, "the commit")
+        await committed(cluster, {0: 4})
         cluster.broker.kill()
         truncate(cluster, 1)
         put(cluster, *"ABCDEF"[:count], tag="wanted")
@@ -289,7 +298,7 @@ async def test_messages_at_offsets_of_lost_ones_that_did_not_match_are_read(
 
         assert bodies(await polled(consumer, count)) == [*"ABCDEF"][:count]
         await consumer.poll(0)
-        await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 1 + count, "the commit")
+        await committed(cluster, {0: 1 + count})
 
 
 async def test_a_bounded_number_of_messages_that_did_not_match_is_read_again(
@@ -302,7 +311,7 @@ async def test_a_bounded_number_of_messages_that_did_not_match_is_read_again(
         put(cluster, *"bcd", tag="other")
         await polled(consumer, 1)
         await consumer.poll(0)
-        await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 4, "the commit")
+        await committed(cluster, {0: 4})
         old, new = cluster.broker, replica_of(cluster)
         new.promote()
         old.kill()
@@ -362,12 +371,12 @@ async def test_push_consumers_read_messages_at_offsets_of_lost_ones_that_did_not
         await consumer.subscribe(TOPIC, "wanted")
         put(cluster, "a", tag="wanted")
         put(cluster, *"bcd", tag="other")
-        await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 4, "the commit")
+        await committed(cluster, {0: 4})
         cluster.broker.kill()
         truncate(cluster, 1)
         put(cluster, *"ABCDEF", tag="wanted")
         replica_of(cluster).promote()
-        await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 7, "the commit")
+        await committed(cluster, {0: 7})
 
     assert got == [*"aABCDEF"]
 

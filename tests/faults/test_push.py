@@ -29,7 +29,7 @@ from tests.fakes.proxy import FaultProxy
 from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.faults.pushing import RETRIES, SOON, Behaviour, Group, group_of
 from tests.history import Outcome
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
 from tests.unit.remoting.until import until
 
 PULL = RequestCode.PULL_MESSAGE
@@ -164,7 +164,7 @@ async def test_stuck_handler_holds_its_offset_only(cluster: FakeCluster, group: 
     await group.join(behave, pull_threshold_per_queue=50, pull_batch_size=16)
     await group.have(*(f"b{number}" for number in range(500)))
     await until(lambda: cluster.broker.committed(GROUP, TOPIC, 1) == 500)
-    await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 3)
+    await committed(cluster, {0: 3})
     let_go.set()
     await group.have(*numbers(500))
     await group.drained()
@@ -347,7 +347,7 @@ async def test_a_corrected_offset_loses_nothing_while_handlers_run(
 
     put(cluster, *numbers(10))
     await group.join(behave, long_poll_seconds=0.1)
-    await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 7)
+    await committed(cluster, {0: 7})
     log = cluster.broker.topics[TOPIC].queues[0]
     del log.messages[8:]  # a broker that lost its last messages
     await until(lambda: group.events_of(OffsetCorrected), "the event")
@@ -372,7 +372,7 @@ async def test_reset_ignores_results_of_running_handlers(
     consumer = await group.join(behave)
     await group.have("19")
     # A commit on its way would be recorded after the reset.
-    await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 7)
+    await committed(cluster, {0: 7})
     group.recorder.reset(GROUP, queue(), target)
     await consumer._engine.reset_offsets(TOPIC, {queue(): target})
     assert cluster.broker.committed(GROUP, TOPIC, 0) == target

@@ -21,7 +21,7 @@ from tests.faults.proxied import proxied_config
 from tests.faults.pushing import SOON, Group, group_of, in_both_ways
 from tests.faults.test_push import once
 from tests.history import Fault, Outcome
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
 from tests.unit.remoting.until import until
 
 QUEUES = 8
@@ -358,7 +358,7 @@ async def test_a_message_sought_while_in_flight_is_handled_again_after_its_handl
         await reached.wait()
         await group.have(*(each for each in numbers(10) if each != "3"))
         # A commit on its way would be recorded after the reset.
-        await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 3)
+        await committed(cluster, {0: 3})
         group.recorder.reset(GROUP, queue(), 2)
         await consumer.seek(queue(), 2)
         put(cluster, "b")

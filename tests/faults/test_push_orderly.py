@@ -29,7 +29,7 @@ from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.faults.pushing import Group, QuickLocks, group_of, let_time_pass
 from tests.faults.test_push import REFUSALS, once
 from tests.history import Outcome
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
 from tests.unit.remoting.until import until
 
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
@@ -104,7 +104,7 @@ async def test_a_reset_waits_for_the_running_handler(
     consumer = await group.join(gate)
     await gate.reached.wait()
     # A commit on its way would be recorded after the reset.
-    await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 5)
+    await committed(cluster, {0: 5})
     group.recorder.reset(GROUP, queue(), target)
     await consumer._engine.reset_offsets(TOPIC, {queue(): target})
     put(cluster, "b", queue_id=1)

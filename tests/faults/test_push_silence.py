@@ -22,7 +22,7 @@ from tests.fakes.proxy import FaultProxy
 from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.faults.pushing import SOON, Group, QuickLocks, group_of, let_time_pass
 from tests.history.recording import request_times
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
 from tests.unit.remoting.until import until
 
 PULL, LOCK = RequestCode.PULL_MESSAGE, RequestCode.LOCK_BATCH_MQ
@@ -230,7 +230,7 @@ async def test_result_of_a_thread_after_the_timeout_is_ignored(
         assert cluster.broker.committed(GROUP, TOPIC, 0) in (None, 0)
         let_go.set()
         await until(lambda: calls == 2, "the message to come again")
-        await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 1)
+        await committed(cluster, {0: 1})
 
     assert most == 1, "it was handled twice at once"
     assert cluster.broker.committed(GROUP, queue().topic, 0) == 1
