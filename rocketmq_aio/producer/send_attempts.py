@@ -77,14 +77,18 @@ class SendAttempts:
         """Send *request* to its target, then to others as far as retries go.
 
         :raises ClosedError: `close` was called; nothing was sent
+        :raises SendError: the event loop stalled until *deadline*; nothing was sent
         """
         if request.compression is not None:
             await self.compress(request, deadline)
         if self._closed:
             raise ClosedError("the producer is closed")
         started = publish.used_at = monotonic()
+        seconds = deadline - started
+        if seconds <= 0:
+            reason = "its deadline passed before it was written: the event loop stalled"
+            raise never_sent(request.topic, reason, request.message_id)
         try:
-            seconds = deadline - started
             if self._retries and publish.has_alternatives:
                 seconds = _share(request, publish, seconds)
             result = request.result(await self._request(request, publish, seconds))

@@ -400,7 +400,7 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             # After this caller became pending; after a cancellation, its place goes to the next.
             self._loop.call_soon(self._wake_waiters)
-        if not admitted:
+        if not admitted or self._loop.time() >= deadline:  # the event loop may have stalled
             raise self._no_room(code, timeout)
 
     def _wake_waiters(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
 
@@ -25,7 +26,8 @@ from rocketmq_aio.errors import (
     SendError,
     SendUnknownError,
 )
-from rocketmq_aio.model.values import SendStatus
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import MessageQueue, SendStatus
 from rocketmq_aio.producer import retry as retry_module, send_attempts
 from rocketmq_aio.producer.send_attempts import EARLY_SECONDS
 from rocketmq_aio.remoting.backoff import Backoff
@@ -356,6 +358,23 @@ async def test_a_send_is_not_repeated_when_its_pause_ends_after_the_deadline(
             await sending
 
         assert len(env.sends()) == before
+
+
+async def test_a_send_is_not_written_after_its_deadline(env: ProducerEnv) -> None:
+    """A selector or a hook stalled the event loop; the message would be stored, and sent again."""
+    await connected(env)
+    before = len(env.sends())
+
+    def stall(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
+        time.sleep(0.03)
+        return queues[0]
+
+    with pytest.raises(SendError, match="deadline") as raised:
+        await env.producer.send(ORDER, selector=stall, timeout_seconds=0.02)
+    await env.producer.send(ORDER)
+
+    assert not isinstance(raised.value, SendUnknownError)
+    assert len(env.sends()) == before + 1
 
 
 async def test_a_send_with_its_own_deadline_keeps_it(env: ProducerEnv) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from rocketmq_aio.errors import ConnectionLostError, NotConnectedError
 from rocketmq_aio.protocol.codes import RequestCode
@@ -128,6 +129,23 @@ async def test_waiting_for_a_place_counts_against_the_deadline() -> None:
         assert "unanswered" in error.reason
         assert len(wire.written) == 1
         holder.cancel()
+
+
+async def test_a_request_that_gets_a_place_after_its_deadline_is_not_written() -> None:
+    async with Wire(max_in_flight=1) as wire:
+        holder = wire.ask(b"first")
+        await settle()
+        late, following = wire.ask(b"late", timeout=0.02), wire.ask(b"next")
+        await settle()
+        wire.answer(wire.written[0])
+        time.sleep(0.03)  # noqa: ASYNC251 - stalls the event loop
+        error = await outcome(late)
+        await settle()
+
+        assert isinstance(error, NotConnectedError)
+        assert [request.body for request in wire.written] == [b"first", b"next"]
+        wire.answer(wire.written[1])
+        await asyncio.gather(holder, following)
 
 
 async def test_a_timeout_frees_the_place_for_the_next() -> None:
