@@ -317,14 +317,25 @@ class Servers:
     ) -> None:
         """Change *settings*, encoded in *body*, of each of *targets*.
 
+        Servers acknowledge values that they cannot use, and keep the old ones: all are read again.
+
         :raises ConfigError: a server does not have one of them, and would ignore it
+        :raises BrokerError: a server did not take one of the values
         """
+        is_readable = True
         try:
             tables = await before_change(self.read_settings(targets, read))
             _check_known(settings, tables)
         except (AuthError, PermissionDeniedError):  # the account may not read them
-            pass
-        await self.send_each("changing settings", targets, change, body)
+            is_readable = False
+
+        async def change_one(_: str, address: str) -> None:
+            await self.request(address, change, body)
+            if is_readable:
+                held = read_properties((await self.request(address, read)).body)
+                _check_taken(settings, held, address)
+
+        await self.on_each("changing settings", targets, change_one)
 
     # --- which servers --------------------------------------------------------------------------
 
@@ -453,6 +464,23 @@ def _check_known(settings: Mapping[str, str], tables: Mapping[str, Mapping[str, 
             hint = f": did you mean {near[0]}?" if near else ""
             reason = f"not a setting of {', '.join(lacking)}{hint} (config() returns all)"
             raise ConfigError("settings", name, f"{reason}; nothing was changed")
+
+
+def _check_taken(settings: Mapping[str, str], held: Mapping[str, str], address: str) -> None:
+    """Raise BrokerError for one of *settings* that a server acknowledged, and does not have."""
+    for name, value in settings.items():
+        # Properties of Java: a backslash begins an escape.
+        if "\\" not in value and _canonical(held.get(name, "")) != _canonical(value):
+            remark = f"it acknowledged {name}={value}, and holds {held.get(name)}: check the value"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark, address)
+
+
+def _canonical(value: str) -> float | str:
+    """Return the number of a value, or its text without case: servers write True as true."""
+    try:
+        return float(value)
+    except ValueError:
+        return value.strip().casefold()
 
 
 async def before_change(call: Awaitable[T]) -> T:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from rocketmq_aio import (
     AdminClient,
+    BrokerError,
     Message,
     MessageExt,
     MessageQueue,
@@ -424,6 +425,8 @@ async def test_statistics_and_settings_are_those_of_mqadmin(
         f"updateBrokerConfig -b {address} -k fileReservedTime -v {hours + 2}",
     )
     after = (await admin.brokers.config())[BROKER]
+    with pytest.raises(BrokerError, match=f"fileReservedTime=soon, and holds {hours + 2}: check"):
+        await admin.brokers.update_config({"fileReservedTime": "soon"})
     await admin.brokers.update_config({"fileReservedTime": str(hours)})
 
     theirs = dict(re.findall(r"^(\S+) *: ?(.*?) *$", status, re.M))

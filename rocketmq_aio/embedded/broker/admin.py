@@ -112,7 +112,9 @@ class AdminProcessor:
             {
                 name: value
                 for name, value in given.items()
-                if name in self._defaults and (name != PERMISSION or value in PERMISSIONS)
+                if name in self._defaults
+                and (name != PERMISSION or value in PERMISSIONS)
+                and (value.isdecimal() or not self._defaults[name].isdecimal())
             }
         )
 

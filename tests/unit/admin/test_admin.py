@@ -664,6 +664,16 @@ async def test_an_unknown_setting_changes_nothing_and_the_error_has_a_similar_on
     assert not any(each.requests_of(RequestCode.UPDATE_BROKER_CONFIG) for each in cluster.brokers)
 
 
+async def test_a_value_that_servers_acknowledge_and_do_not_take_is_an_error(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    on_all(cluster, RequestCode.UPDATE_BROKER_CONFIG, Response())
+
+    await admin.brokers.update_config({"deleteWhen": "4", "flushDiskType": "async_flush"})
+    with pytest.raises(BrokerError, match="acknowledged deleteWhen=x, and holds 04: check the val"):
+        await admin.brokers.update_config({"deleteWhen": "x"})
+
+
 async def test_settings_are_changed_without_the_permission_to_read_them(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
