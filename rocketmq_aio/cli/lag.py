@@ -6,21 +6,23 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from rich.live import Live
-from rich.table import Table
-
 from rocketmq_aio.cli.arguments import argument, option, options
 from rocketmq_aio.cli.connection import ConnectionArguments
 from rocketmq_aio.cli.failures import ExitCode
-from rocketmq_aio.cli.output import OutputArguments, console, make_table, print_note, show_json
+from rocketmq_aio.cli.output import (
+    OutputArguments,
+    console,
+    format_table,
+    print_line,
+    print_note,
+    show_json,
+)
 from rocketmq_aio.cli.stop_flag import stop_flag
 
 if TYPE_CHECKING:
     from rocketmq_aio.spark.pipelines.group_lag import LagSettings, LagSummary
 
-COLUMNS: Final = (
-    *("topic", "broker", "#queue", "#min", "#committed", "#max", "#lag", "#behind", "#deleted"),
-)
+COLUMNS: Final = "topic broker queue min committed max lag behind deleted".split()
 UNUSED: Final = "group {!r} has no offsets in these topics and no members: check --group"
 POLL_SECONDS: Final = 0.1  # interval of checks for signals
 
@@ -46,9 +48,12 @@ def show_lag(arguments: LagArguments) -> int:
             for summary in summaries:
                 print_lag(summary, as_json=arguments.json)
             return ExitCode.DONE
+        from rich.live import Live
+        from rich.text import Text
+
         with Live(console=console(), auto_refresh=False) as live:
             for summary in summaries:
-                live.update(lag_table(summary), refresh=True)
+                live.update(Text(lag_table(summary), no_wrap=True), refresh=True)
     return ExitCode.DONE
 
 
@@ -68,13 +73,13 @@ def print_lag(summary: LagSummary, *, as_json: bool) -> None:
     if as_json:
         show_json(summary.to_dict())
     else:
-        console().print(lag_table(summary))
+        print_line(lag_table(summary))
     if summary.unused:
         print_note(UNUSED.format(summary.group))
 
 
-def lag_table(summary: LagSummary) -> Table:
-    """Return a table with one row per queue and the sum in the title."""
+def lag_table(summary: LagSummary) -> str:
+    """Return a table with one row per queue, under a line with the sum."""
     rows = [
         (
             *(each.topic, each.broker, each.queue_id, each.minimum, each.committed, each.maximum),
@@ -84,7 +89,7 @@ def lag_table(summary: LagSummary) -> Table:
     ]
     at = f"{summary.at:%Y-%m-%d %H:%M:%S} UTC"
     title = f"{summary.group}: {summary.lag:,} messages behind at {at}"
-    return make_table(title, COLUMNS, rows)
+    return f"{title}\n{format_table(COLUMNS, rows)}"
 
 
 def format_seconds(seconds: float) -> str | None:

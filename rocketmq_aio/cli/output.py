@@ -24,7 +24,6 @@ from rocketmq_aio.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
-    from rich.table import Table
 
     from rocketmq_aio.spark.pipelines.summary import Report
 
@@ -90,6 +89,11 @@ def print_note(text: str) -> None:
     """Print a note that is not a result."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 message", "2 messages"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def print_line(text: str) -> None:
@@ -298,21 +302,7 @@ def _yaml_scalar(value: object) -> str:
     return f'"{printable(quoted)}"'
 
 
-# --- tables and bars of pipelines -----------------------------------------------------------------
-
-
-def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table; columns whose names start with ``#`` hold numbers."""
-    from rich.table import Table
-    from rich.text import Text
-
-    made = Table(title=title, title_justify="left")
-    for name in columns:
-        justify = "right" if name.startswith("#") else "left"
-        made.add_column(name.lstrip("#"), justify=justify)  # type: ignore[arg-type]
-    for row in rows:
-        made.add_row(*(Text(format_cell(cell)) for cell in row))
-    return made
+# --- progress bars --------------------------------------------------------------------------------
 
 
 @contextmanager

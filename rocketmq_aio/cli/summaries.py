@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketmq_aio.cli.output import console, make_table, print_error, show_json
+from rocketmq_aio.cli.output import format_table, print_error, print_line, show_json
 
 if TYPE_CHECKING:
     from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
 
-QUEUES: Final = ("topic", "broker", "#queue", "#from", "#to", "#offsets", "#rows", "gaps")
+QUEUES: Final = "topic broker queue from to offsets rows gaps".split()
 GAPS_SHOWN: Final = 3  # per queue; JSON has all of them
 
 
@@ -25,15 +25,14 @@ def show_summary(summary: Summary, *, as_json: bool) -> None:
 
 
 def _show_tables(summary: Summary) -> None:
-    stdout = console()
     title = f"{summary.pipeline}{' (dry run: nothing was changed)' if summary.dry_run else ''}"
     if summary.queues:
-        stdout.print(make_table(title, QUEUES, map(_queue_row, summary.queues)))
+        print_line(f"{title}\n{format_table(QUEUES, map(_queue_row, summary.queues))}\n")
     facts: Any = summary  # some kinds of summary have tags
     if tags := getattr(facts, "tags", ()):
         rows = ((each.topic, each.tag, each.letters) for each in tags)
-        stdout.print(make_table("dead letters", ("origin topic", "tag", "#letters"), rows))
-    stdout.print(_format_sentence(summary), soft_wrap=True, markup=False)
+        print_line(f"{format_table(('origin', 'tag', 'letters'), rows)}\n")
+    print_line(_format_sentence(summary))
 
 
 def _queue_row(each: QueueCount) -> Sequence[object]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from rocketmq_aio.cli.lag import format_seconds, lag_table, print_lag
-from rocketmq_aio.cli.output import console, progress
+from rocketmq_aio.cli.output import progress
 from rocketmq_aio.cli.summaries import show_summary
 from rocketmq_aio.spark.pipelines import Gap, LagSummary, QueueCount, QueueLag
 from rocketmq_aio.spark.pipelines.exporting import ExportSummary
@@ -68,7 +68,7 @@ def test_a_report_updates_the_bar_of_its_step(
     assert "writing" in capfd.readouterr().err
 
 
-def test_lag_is_printed_by_queue(capfd: pytest.CaptureFixture[str]) -> None:
+def test_lag_is_printed_by_queue() -> None:
     at = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
     queue = {"topic": "orders", "broker": "broker-a", "minimum": 100, "maximum": 1500}
     lags = (
@@ -76,10 +76,7 @@ def test_lag_is_printed_by_queue(capfd: pytest.CaptureFixture[str]) -> None:
         QueueLag(**queue, queue_id=1, committed=None),  # type: ignore[arg-type]
     )
     summary = LagSummary(group="billing", at=at, lags=lags)
-
-    console().print(lag_table(summary))
-
-    out = capfd.readouterr().out
+    out = lag_table(summary)
     assert "billing: 2,800 messages behind at 2026-01-01 12:30:00 UTC" in out
     assert "1 h 30 min" in out
     first, second = summary.to_dict()["lags"]
