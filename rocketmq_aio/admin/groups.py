@@ -362,15 +362,22 @@ class GroupAdmin:
         await self._servers.send_each(action, masters, SET_REQUEST_MODE, data)
 
     async def status(
-        self, group: str, client_id: str | None = None, *, stacks: bool = False
+        self,
+        group: str,
+        client_id: str | None = None,
+        *,
+        brokers: Brokers = None,
+        stacks: bool = False,
     ) -> dict[str, MemberStatus]:
         """Return the state of all connected members of a group, or of one, by client id.
 
+        :param brokers: only members that are connected to these
         :param stacks: also what their threads or tasks are doing
         :raises ConfigError: there is no such member
-        :raises AdminError: some members did not answer; ``done`` has the others
+        :raises AdminError: some members did not answer, and ``done`` has the others; or some
+            brokers did not, and their names are in ``failed``
         """
-        places = await self._places(check_group(group))
+        places = await self._places(check_group(group), brokers)
         if client_id is not None:
             if client_id not in places:
                 raise ConfigError("client_id", client_id, f"the members are {sorted(places)}")
@@ -407,9 +414,9 @@ class GroupAdmin:
         tables = await self._servers.on_each(f"listing members of group {group}", masters, members)
         return {name: each for name, each in tables.items() if each is not None}
 
-    async def _places(self, group: str) -> dict[str, str]:
+    async def _places(self, group: str, brokers: Brokers = None) -> dict[str, str]:
         """Return the address of a broker of each member, by client id."""
-        replicas = await self._servers.replicas()
+        replicas = await self._servers.replicas(brokers=brokers)
         tables = (await self.member_tables(group, replicas)).items()
         return {
             member.client_id: replicas[name] or ""

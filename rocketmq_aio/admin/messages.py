@@ -317,9 +317,9 @@ class MessageAdmin:
             )
             if header.index_type == INDEX_TYPES["tag"] and command.version < V5_4_0:
                 raise not_supported(address, TAGS_NOT_INDEXED)
-            matches: list[MessageExt] = []
             if command.code == ResponseCode.QUERY_NOT_FOUND:
-                return matches
+                return []
+            matches: list[MessageExt] = []
             for record in records(command.body):
                 stored = stored_message(record, name)
                 try:
@@ -329,19 +329,17 @@ class MessageAdmin:
                     continue
                 whole = wanted(stored)  # brokers index a batch as a whole
                 matches += [self._renamed(each) for each in inside if whole or wanted(each)]
-            return matches
+            found = {  # brokers return a message once for each time that it has the key
+                (each.offset_message_id, each.queue_offset): each
+                for each in matches
+                if each.topic == header.topic and begin_ms <= millis_of(each.store_time) <= end_ms
+            }
+            return sorted(found.values(), key=_store_order)
 
         replicas = await self._servers.replicas_of(header.topic)
         action = f"looking for {header.key} in {header.topic}"
         matches = (await self._servers.on_each(action, replicas, query)).values()
-        found = {  # brokers return a message once for each time that it has the key
-            (each.offset_message_id, each.queue_offset): each
-            for some in matches
-            for each in some
-            if each.topic == header.topic and begin_ms <= millis_of(each.store_time) <= end_ms
-        }
-        messages = list(found.values())
-        messages.sort(key=lambda each: (each.store_time, each.queue, each.queue_offset))
+        messages = sorted((each for some in matches for each in some), key=_store_order)
         failed = [each for each in unreadable if wanted(each[0]) and each[0].topic == header.topic]
         if failed:
             raise UnreadableMessagesError(messages, failed)
@@ -407,6 +405,10 @@ def read_offset_id(text: str) -> tuple[str, int]:
         raise ConfigError("offset_message_id", text, reason)
     shown = f"[{host}]" if host.version == 6 else str(host)
     return f"{shown}:{port}", offset
+
+
+def _store_order(message: MessageExt) -> tuple[datetime, MessageQueue, int]:
+    return message.store_time, message.queue, message.queue_offset
 
 
 def _begins_at(body: bytes, offset: int) -> bool:

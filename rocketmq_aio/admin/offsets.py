@@ -104,7 +104,7 @@ class OffsetAdmin:
             *source* committed offsets behind the end of a queue, as of a topic created again
         :raises SubscriptionError: there is no group *target* (5.x brokers only)
         """
-        if (await self._groups.connections(target)).online:
+        if (await before_change(self._groups.connections(target))).online:
             raise ConfigError("target", target, "its members are connected: stop them first")
         progress = await before_change(self._groups.progress(source, topic))
         topics = sorted({each.queue.topic for each in progress.queues})

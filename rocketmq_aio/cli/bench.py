@@ -11,7 +11,7 @@ from rocketmq_aio.cli.completion import complete_topics
 from rocketmq_aio.cli.confirm import ChangeArguments
 from rocketmq_aio.cli.connection import READER_GROUP, ReadArguments
 from rocketmq_aio.cli.failures import ExitCode
-from rocketmq_aio.cli.output import ProgressArguments, progress, show_result
+from rocketmq_aio.cli.output import ProgressArguments, counted, progress, show_result
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.result import PullStatus
@@ -43,7 +43,8 @@ async def _bench(arguments: BenchArguments) -> int:
     The messages stay in the topic, and every group that reads it gets them. The exit code is 1
     if messages are missing. Nothing is committed.
     """
-    action = f"send {arguments.count} messages of {arguments.size} bytes to {arguments.topic}"
+    messages, size = counted(arguments.count, "message"), counted(arguments.size, "byte")
+    action = f"send {messages} of {size} to {arguments.topic}"
     if not arguments.confirm(action):
         return ExitCode.DONE
     with progress(wanted=not arguments.quiet) as report:

@@ -22,6 +22,7 @@ from rocketmq_aio.cli.names import check_known, check_target
 from rocketmq_aio.cli.output import (
     FormatArguments,
     ProgressArguments,
+    counted,
     json_line,
     print_error,
     print_note,
@@ -193,7 +194,7 @@ async def _resend(arguments: ResendArguments) -> int:
                     sent += 1
     finally:
         would = "sent" if is_wanted else "would be sent"
-        print_note(f"{sent} dead letters of {arguments.group} {would}")
+        print_note(f"{counted(sent, 'dead letter')} of {arguments.group} {would}")
     return 0
 
 
@@ -247,5 +248,5 @@ async def _export(arguments: ExportArguments) -> int:
                 body = {"body": None, "body_base64": base64.b64encode(letter.body).decode()}
                 file.write(json_line(describe(letter) | body) + "\n")
                 count += 1
-    print_note(f"{count} dead letters of {arguments.group} written")
+    print_note(f"{counted(count, 'dead letter')} of {arguments.group} written")
     return 0

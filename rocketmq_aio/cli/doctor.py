@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from rocketmq_aio.cli.arguments import Group, command
 from rocketmq_aio.cli.connection import ReadArguments
 from rocketmq_aio.cli.failures import ExitCode, format_error
-from rocketmq_aio.cli.output import show_result
+from rocketmq_aio.cli.output import counted, show_result
 from rocketmq_aio.errors import AuthError, NotConnectedError, PermissionDeniedError, RocketMQError
 from rocketmq_aio.model.address import is_url, parse_addresses
 from rocketmq_aio.protocol.namespaces import namespace_of
@@ -102,7 +102,8 @@ async def _registered(config: ClientConfig) -> str:
     from rocketmq_aio.admin.client import AdminClient
 
     async with AdminClient(client=config) as client:
-        return f"{len((await client.brokers.cluster()).brokers)} brokers registered"
+        brokers = (await client.brokers.cluster()).brokers
+        return f"{counted(len(brokers), 'broker')} registered"
 
 
 async def _check_brokers(report: Report, admin: AdminClient) -> None:

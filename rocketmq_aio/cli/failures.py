@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from rocketmq_aio.cli.output import counted
 from rocketmq_aio.errors import (
     AdminError,
     AuthError,
@@ -142,7 +143,7 @@ def _describe(error: BaseException) -> str:
     hint = next((text for kind, text in HINTS.items() if isinstance(error, kind)), None)
     text = _first_line(error)
     if others := sum(each.startswith("likewise ") for each in getattr(error, "__notes__", ())):
-        text += f" (likewise on {others} other server{'s' if others > 1 else ''})"
+        text += f" (likewise on {counted(others, 'other server')})"
     return f"{text}: {hint}" if hint is not None else text
 
 

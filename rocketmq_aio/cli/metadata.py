@@ -8,10 +8,11 @@ from typing import Final
 import msgspec
 
 from rocketmq_aio.admin.metadata import Metadata
+from rocketmq_aio.admin.servers import before_change
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.confirm import ChangeArguments, changing
 from rocketmq_aio.cli.connection import ClientArguments
-from rocketmq_aio.cli.output import print_note, result_file
+from rocketmq_aio.cli.output import counted, print_note, result_file
 from rocketmq_aio.cli.parameters import parse_pairs
 from rocketmq_aio.errors import ConfigError
 
@@ -33,9 +34,12 @@ class RestoreArguments(ChangeArguments, ClientArguments):
 
 @command(app, "export", ExportArguments, "rmq metadata export --file cluster.json")
 async def _export(arguments: ExportArguments) -> int:
-    """Write all topics and groups as JSON, each with its settings on each broker."""
+    """Write all topics and groups as JSON, each with its settings on each broker.
+
+    If a broker cannot be read, nothing is written, and the exit code is 3.
+    """
     async with arguments.admin() as admin:
-        metadata = await admin.metadata.export(cluster=arguments.cluster)
+        metadata = await before_change(admin.metadata.export(cluster=arguments.cluster))
     text = msgspec.json.format(msgspec.json.encode(metadata.to_dict())).decode()
     with result_file(arguments.file) as file:
         file.write(f"{text}\n")
@@ -82,4 +86,4 @@ async def _restore(arguments: RestoreArguments) -> int:
 def _count(metadata: Metadata) -> str:
     topics = {each.topic for each in metadata.topics}
     groups = {each.group for each in metadata.groups}
-    return f"{len(topics)} topics and {len(groups)} groups"
+    return f"{counted(len(topics), 'topic')} and {counted(len(groups), 'group')}"

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, get_type_hints
 import click
 
 from rocketmq_aio.admin.client import AdminClient
+from rocketmq_aio.admin.servers import before_change
 from rocketmq_aio.cli.arguments import Group, command, option, options
 from rocketmq_aio.cli.confirm import ChangeArguments, changing
 from rocketmq_aio.cli.connection import ReadArguments
@@ -37,7 +38,8 @@ class Verb(NamedTuple):
     :ivar preview: method whose result is shown before a confirmation and by ``--dry-run``
     :ivar columns: columns of the table
     :ivar expand: field with a list whose entries become the rows
-    :ivar partial: print the results of an `AdminError`, which have the form of whole ones
+    :ivar partial: print the results of an `AdminError` of this kind (its ``of``), which have the
+        form of whole ones
     :ivar missing: error for an empty result, with the names of parameters
     """
 
@@ -47,7 +49,7 @@ class Verb(NamedTuple):
     examples: str = ""
     expand: str = ""
     missing: str = ""
-    partial: bool = False
+    partial: str = ""
 
 
 NOUNS: Final[dict[str, tuple[str, dict[str, str]]]] = {
@@ -158,27 +160,27 @@ VERBS: Final = {
         columns=_MESSAGES,
         examples="rmq message by-key orders 42 --begin 2026-03-01T00:00:00Z",
         missing="no message of topic {topic} has the key {key}: check --begin and --end",
-        partial=True,
+        partial="servers",
     ),
     "message by-tag": Verb(
         columns=_MESSAGES,
         examples="rmq message by-tag orders paid --max-messages 5",
         missing="no message of topic {topic} has the tag {tag}: check --begin and --end",
-        partial=True,
+        partial="servers",
     ),
     "message by-id": Verb(
         columns=_MESSAGES,
         missing="no message of topic {topic} has the id {message_id}: check --begin and --end",
-        partial=True,
+        partial="servers",
     ),
     "message trace": Verb(
         columns="time kind group topic success cost_millis client_host state",
         examples="rmq trace 7F0000010A2B18B4AAC2...",
         missing="there are no trace records of message {message_id}: only clients with a message "
         "trace send some, indexed after a moment; --trace-topic names another topic",
-        partial=True,
+        partial="servers",
     ),
-    "group status": Verb(partial=True, examples="rmq group status billing --stacks -o yaml"),
+    "group status": Verb(partial="members", examples="rmq group status billing --stacks -o yaml"),
     "group producers": Verb(missing="no producer of group {group} is connected"),
     "broker statistics": Verb(missing="no broker has counted {name} of {key}"),
     "namesrv values": Verb(missing="no name server has values in namespace {namespace}"),
@@ -196,8 +198,7 @@ VERBS: Final = {
     ),
     "broker config": Verb(examples="rmq broker config --brokers broker-a --match 'flush*'"),
     "broker update-config": Verb(
-        "change settings of brokers",
-        examples="rmq broker update-config flushDiskType=SYNC_FLUSH --brokers broker-a",
+        examples="rmq broker update-config flushDiskType=SYNC_FLUSH --brokers broker-a"
     ),
     "namesrv wipe-write-permission": Verb("take the write permission from broker {broker}"),
     "acl create-policy": Verb(
@@ -321,17 +322,28 @@ class _Call(NamedTuple):
         return "TOPIC"
 
     def action(self) -> str:
-        """Return the phrase of the confirmation."""
-        if self.verb.action:
-            return self.verb.action.format_map(dict(self.values))
-        names = " ".join(str(v) for key, v in self.given.items() if key not in SECRET)
-        return f"{self.method.replace('_', ' ')} {names}".strip()
+        """Return the phrase of the confirmation, with all values but secrets."""
+        phrase = self.verb.action or self.method.replace("_", " ")
+        others = [
+            f"{name.replace('_', ' ')} {_in_words(each)}"
+            for name, each in self.given.items()
+            if name not in SECRET and f"{{{name}}}" not in phrase
+        ]
+        rest = f": {'; '.join(others)}" if others else ""
+        return f"{phrase.format_map(dict(self.values))}{rest}"
 
     async def check_names(self, admin: AdminClient) -> None:
         """Raise `ConfigError` for a name that the servers do not have."""
         for name, kind in self.names.items():
             if isinstance(value := self.given.get(name), str):
                 await check_known(admin, kind, name.upper(), value)
+
+
+def _in_words(value: object) -> str:
+    """Return a value of an option as one text."""
+    if isinstance(value, Mapping):
+        value = [name if each is None else f"{name}={each}" for name, each in value.items()]
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 async def _call(call: _Call) -> int:
@@ -352,7 +364,7 @@ async def _is_confirmed(call: _Call, admin: AdminClient, part: object) -> bool:
     await call.check_names(admin)
     if call.verb.preview and not call.arguments.yes:
         subject = next(iter(call.given.values()))
-        found = plain(await getattr(part, call.verb.preview)(subject))
+        found = plain(await before_change(getattr(part, call.verb.preview)(subject)))
         verb = VERBS.get(f"{call.noun} {call.verb.preview}", Verb())
         show(found, call.arguments.output, tuple(verb.columns.split()))
     is_confirmed: bool = call.arguments.confirm(call.action())
@@ -403,7 +415,7 @@ async def _answer(call: _Call, method: Callable[..., Any]) -> tuple[object, Admi
     try:
         return await _bound(method, call.given), None
     except AdminError as error:
-        if call.verb.partial and error.done:  # as one list, or by name
+        if call.verb.partial == error.of and error.done:  # as one list, or by name
             parts = [each for each in error.done.values() if isinstance(each, list)]
             rows = [row for each in parts for row in each]
             return rows if len(parts) == len(error.done) else error.done, error

@@ -17,6 +17,8 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 
 from rocketmq_aio.cli.arguments import argument, option
 from rocketmq_aio.cli.completion import complete_brokers, complete_groups, complete_topics
+from rocketmq_aio.cli.stop_flag import interruptible
+from rocketmq_aio.config.arguments import checked_argument
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue
 
@@ -105,9 +107,10 @@ SECRET_HELP: Final = f"File with it; default: {SECRET_VARIABLE}, or a prompt if 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A parameter, the type of its text, and the function that makes its value of the text."""
+    """A parameter, its annotation, the type of its text, and the function that makes its value."""
 
     name: str
+    hint: Any
     kind: Any
     value: Callable[[Any], Any]
     help: str
@@ -115,14 +118,18 @@ class Parameter:
     default: Any = None
 
     def read(self, arguments: object) -> Any:  # noqa: ANN401
-        """Return the value of the text in *arguments*.
+        """Return the value of the text in *arguments*, None if it is not given.
 
-        :raises ConfigError: the text has no value
+        :raises ConfigError: the text has no value, or one that the method would reject
         """
         try:
-            return self.value(getattr(arguments, f"p_{self.name}"))
+            value = self.value(getattr(arguments, f"p_{self.name}"))
         except ConfigError as error:
             raise ConfigError(self.name, error.value, error.reason) from error
+        if value is None or value is self.default:
+            return None
+        # Not only in the method, which runs after the confirmation.
+        return value if value == "" else checked_argument(self.name, value, self.hint)
 
     def field(self) -> Any:  # noqa: ANN401 - of a dataclass
         """Return the field of the option or argument."""
@@ -182,6 +189,7 @@ def _parameter(
             kind, default = kind | None, None
     return Parameter(
         name=name,
+        hint=hint,
         kind=kind,
         value=value,
         help=help or TEXTS.get(name) or _choices(hint),
@@ -205,6 +213,7 @@ def _secret(name: str, *, is_required: bool) -> Parameter:
     """Return the option of a file: other users of the machine can see command lines."""
     return Parameter(
         name=name,
+        hint=str,
         kind=str | None,
         value=lambda file: read_secret(name, file, is_required=is_required),
         help=SECRET_HELP,
@@ -228,7 +237,8 @@ def read_secret(name: str, file: str | None, *, is_required: bool) -> str | None
     if not sys.stdin.isatty():
         option_name = f"--{name.replace('_', '-')}-file"
         raise ConfigError(option_name, None, f"is needed, or {SECRET_VARIABLE}")
-    return getpass.getpass(f"New {name.replace('_', ' ')}: ")
+    with interruptible():
+        return getpass.getpass(f"New {name.replace('_', ' ')}: ")
 
 
 def _choices(hint: Any) -> str:  # noqa: ANN401
@@ -270,7 +280,7 @@ def _converter(hint: Any) -> tuple[Any, Callable[[Any], Any]] | None:  # noqa: A
         values = _converter(inner[0]) if inner else (str, _same)
         if values is None or values[0] not in (str, int):
             return None
-        make = values[1] if values[0] is str else int
+        make = values[1] if values[0] is str else _parse_number
         return list[str], lambda texts: [make(each) for each in texts] or None
     return None
 
@@ -289,6 +299,12 @@ def _mapping_converter(value: Any) -> tuple[Any, Callable[[Any], Any]]:  # noqa:
         return {name: read(name, each) for name, each in (parse_pairs(texts) or {}).items()} or None
 
     return list[str], convert
+
+
+def _parse_number(text: str) -> int:
+    if not text.isdecimal():
+        raise ConfigError("number", text, "expected a whole number")
+    return int(text)
 
 
 def _same(value: Any) -> Any:  # noqa: ANN401

@@ -16,7 +16,14 @@ from rocketmq_aio.cli.completion import complete_topics
 from rocketmq_aio.cli.connection import ClientArguments
 from rocketmq_aio.cli.input import InputError, Line, check_files, read_lines, read_whole
 from rocketmq_aio.cli.names import check_target
-from rocketmq_aio.cli.output import Output, ProgressArguments, json_line, print_note, progress
+from rocketmq_aio.cli.output import (
+    Output,
+    ProgressArguments,
+    counted,
+    json_line,
+    print_note,
+    progress,
+)
 from rocketmq_aio.cli.parameters import parse_pairs
 from rocketmq_aio.errors import ConfigError, InvalidMessageError
 from rocketmq_aio.model.message import MAX_DELAY_LEVEL, Message
@@ -207,7 +214,7 @@ class _Sending:
 
     def summary(self) -> str:
         """Return how many messages were sent, and the lines that failed."""
-        text = f"{self._sent} messages sent to {self._arguments.topic}"
+        text = f"{counted(self._sent, 'message')} sent to {self._arguments.topic}"
         places = list(self._failures)
         more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
         return f"{text}; failed: {', '.join(places[:SHOWN])}{more}" if places else text

@@ -8,6 +8,8 @@ import random
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
 from typing import IO, Any
 
 import pytest
@@ -61,6 +63,7 @@ async def admin(cluster: EmbeddedCluster) -> AsyncIterator[AdminClient]:
         "broker update-config deleteWhen=05",
         "static-topic create new 2",
         "static-topic remap orders",
+        "offset clone billing billing",
     ],
 )
 def test_a_change_that_fails_before_it_begins_says_that_nothing_was_changed(
@@ -75,6 +78,49 @@ def test_a_change_that_fails_before_it_begins_says_that_nothing_was_changed(
     assert "broker-b" in said
     assert said.endswith("nothing was changed\n")
     assert "done on" not in said
+
+
+@pytest.mark.parametrize("command", ["topic delete orders", "group delete billing"])
+def test_a_preview_that_fails_says_that_nothing_was_changed(
+    rmq: Rmq, cluster: EmbeddedCluster, command: str
+) -> None:
+    cluster.create_group("billing")
+    cluster.brokers[1].freeze()
+
+    said = rmq(*command.split(), "--dry-run", *SOON, code=3, stderr=True)
+
+    assert said.endswith("nothing was changed\n")
+    assert "would" not in said
+
+
+def test_metadata_of_some_brokers_are_not_written(
+    rmq: Rmq, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    cluster.brokers[1].freeze()
+    file = tmp_path / "cluster.json"
+
+    said = rmq("metadata", "export", "--file", str(file), *SOON, code=3, stderr=True)
+
+    assert "broker-b: " in said
+    assert said.endswith("nothing was changed\n")
+    assert not file.exists()
+
+
+def test_a_restore_ends_with_3_if_nothing_was_restored(rmq: Rmq, cluster: EmbeddedCluster) -> None:
+    saved = json.loads(rmq("metadata", "export"))
+    topics = [each | {"topic": "copy"} for each in saved["topics"]]
+    for code in (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.UPDATE_AND_CREATE_TOPIC):
+        cluster.faults.refuse(code, 1, "no space", times=None)
+
+    refused = rmq("metadata", "restore", "--yes", given=json.dumps({"topics": topics}), code=3)
+    cluster.create_group("billing")
+    groups = json.loads(rmq("metadata", "export"))["groups"]
+    given = json.dumps({"topics": topics, "groups": groups})
+    said = rmq("metadata", "restore", "--yes", given=given, code=1, stderr=True)
+
+    assert refused == ""
+    assert "failed on 2 of 4 parts: topics on broker-a: " in said
+    assert said.endswith("; done on groups on broker-a, groups on broker-b\n")
 
 
 def test_a_created_topic_without_a_route_is_not_unknown(
@@ -104,6 +150,33 @@ def test_a_search_shows_what_the_other_brokers_found(
 
     assert found == [row]
     assert names[dead] in rmq("message", verb, "orders", sought, *SOON, code=1, stderr=True)
+
+
+def bodies(messages: object) -> list[bytes]:
+    assert isinstance(messages, list)
+    return [each.body for each in messages]
+
+
+async def test_a_search_of_the_other_brokers_returns_what_a_whole_one_does_of_them(
+    cluster: EmbeddedCluster, admin: AdminClient
+) -> None:
+    async with Producer("shop", namesrv=cluster.namesrv) as producer:
+        queue = MessageQueue("orders", "broker-a", 0)
+        early = await producer.send(Message("orders", b"early", keys=["42"]), queue=queue)
+        (stored,) = await admin.messages.by_id("orders", early.message_id)
+        cluster.clock.advance(0.5)
+        await producer.send(Message("orders", b"late", keys=["42", "42"]), queue=queue)
+    begin = stored.store_time + timedelta(milliseconds=1)
+    whole = await admin.messages.by_key("orders", "42", begin=begin)
+    cluster.faults.refuse(RequestCode.QUERY_MESSAGE, 1, "too busy", broker="broker-b")
+
+    with pytest.raises(AdminError) as raised:
+        await admin.messages.by_key("orders", "42", begin=begin)
+
+    assert bodies(whole) == [b"late"]
+    assert {name: bodies(some) for name, some in raised.value.done.items()} == {
+        "broker-a": [b"late"]
+    }
 
 
 @pytest.mark.parametrize(
@@ -291,6 +364,26 @@ async def test_the_members_that_answer_are_shown(
     assert len(json.loads(shown.out)) == 1
     assert "too busy" in shown.err
     assert "too busy" in silent.err
+
+
+async def test_the_members_that_the_other_brokers_list_are_shown(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with EmbeddedCluster(2, topics={"orders": 2}) as cluster:
+        monkeypatch.setenv("ROCKETMQ_NAMESRV", cluster.namesrv)
+        async with LitePullConsumer("billing", namesrv=cluster.namesrv) as member:
+            await member.subscribe("orders")
+            listing = RequestCode.GET_CONSUMER_CONNECTION_LIST
+            cluster.faults.refuse(listing, 1, "too busy", broker="broker-b")
+            code = await asyncio.to_thread(run, ["group", "status", "billing", "-o", "json"])
+            ended = capfd.readouterr()
+
+    assert code == 1, ended
+    (row,) = json.loads(ended.out)
+    assert row["client_id"] == member.client.client_id
+    assert row["subscriptions"]["orders"] == "*"
+    assert "broker-b: " in ended.err
+    assert "too busy" in ended.err
 
 
 def test_replicas_of_the_brokers_that_answer_are_shown(
@@ -505,7 +598,7 @@ def test_a_letter_without_a_topic_is_found_by_a_dry_run(rmq: Rmq, cluster: Embed
 
     assert "--to-topic" in dry
     assert "--to-topic" in midway
-    assert "1 dead letters of billing sent" in midway
+    assert "1 dead letter of billing sent" in midway
 
 
 def test_a_broker_that_is_dropped_while_letters_are_counted_is_named(

@@ -121,6 +121,33 @@ def test_a_change_needs_a_confirmation(rmq: Rmq) -> None:
     assert "orders" not in rmq("topic", "list")
 
 
+@pytest.mark.parametrize(
+    ("command", "action"),
+    [
+        (
+            "topic update orders --perm R --brokers broker-b",
+            "change topic orders: brokers broker-b; perm R",
+        ),
+        (
+            "broker update-config deleteWhen=05 flushDiskType=SYNC_FLUSH",
+            "update config: settings deleteWhen=05, flushDiskType=SYNC_FLUSH",
+        ),
+        (
+            "topic delete orders --cluster DefaultCluster",
+            "delete topic orders with its messages: cluster DefaultCluster",
+        ),
+        (
+            "controller clean a:1 c b --broker-ids 2",
+            "clean: address a:1; cluster c; broker b; broker ids 2",
+        ),
+    ],
+)
+def test_a_confirmation_has_every_option_of_the_change(rmq: Rmq, command: str, action: str) -> None:
+    said = rmq(*command.split(), "--dry-run", stderr=True)
+
+    assert said == f"dry run: would {action}\n"
+
+
 def test_messages_survive_consume_and_produce(rmq: Rmq) -> None:
     rows = [
         {"body": "ä\n", "tag": "new", "key": "1", "properties": {"price": "7"}},
@@ -231,7 +258,7 @@ def test_dead_letters_are_listed_shown_exported_and_resent(
     assert [(row["group"], row["letters"]) for row in listed] == [("billing", 1)]
     assert [each["body"] for each in shown] == ["bad"]
     assert lines(file.read_text())[0]["body_base64"] == "YmFk"
-    assert dry.splitlines()[-1] == "1 dead letters of billing would be sent"
+    assert dry.splitlines()[-1] == "1 dead letter of billing would be sent"
     found = lines(rmq(*again))  # of any queue first
     original, copy = sorted(found, key=lambda each: "COPIED_ID" in each["properties"])
     assert (copy["body"], copy["tags"], copy["keys"]) == ("bad", "t", ["42"])
@@ -353,7 +380,7 @@ def test_results_of_servers_are_rows_whatever_they_have(rmq: Rmq, cluster: Embed
 def test_a_required_flag_can_be_given_as_false(rmq: Rmq) -> None:
     for option, value in (("--random", True), ("--no-random", False)):
         said = rmq("broker", "set-read-ahead", option, "--dry-run", stderr=True)
-        assert said == f"dry run: would set read ahead {value}\n"
+        assert said == f"dry run: would set read ahead: random {value}\n"
 
 
 def test_each_value_of_an_argument_with_several_is_passed(
@@ -423,10 +450,10 @@ def test_metadata_moves_topics_and_groups_to_other_brokers(rmq: Rmq, tmp_path: P
     file.write_text('{"topic": []}')
     misspelt = rmq("metadata", "restore", str(file), "--yes", code=2, stderr=True)
 
-    assert written == "2 topics and 1 groups written\n"
+    assert written == "2 topics and 1 group written\n"
     assert "--file" in again
     assert json.loads(json.dumps(exported))["groups"][0]["max_retries"] == 5
-    assert dry == "dry run: would create or change 2 topics and 1 groups\n"
+    assert dry == "dry run: would create or change 2 topics and 1 group\n"
     assert (config["broker_name"], config["read_queues"]) == ("broker-b", 3)
     assert refused.startswith("rmq: FILE")
     assert misspelt.endswith("has topic: expected topics, groups and order\n")

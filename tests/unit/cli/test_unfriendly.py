@@ -104,6 +104,9 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_sent(
         ),
         ("offset reset g orders begin --yes", "TO 'begin': expected earliest, latest, a time wi"),
         ("broker switch-timer-engine POP --yes", "ENGINE 'POP': expected one of"),
+        ("broker switch-timer-engine POP --dry-run", "ENGINE 'POP': expected one of"),
+        ("topic update orders --perm XX", "--perm 'XX': expected one of"),
+        ("controller clean a:1 c b --broker-ids x", "--broker-ids 'x': expected a whole number"),
         ("metadata restore {} --brokers a --yes", "--brokers 'a': expected NAME=VALUE"),
         ("metadata restore {} --brokers a= --yes", "--brokers 'a=': expected OLD=NEW"),
         ("broker consume-queue nope/broker-a/0 0", "QUEUE 'nope': there is no such topic"),
@@ -262,7 +265,7 @@ def test_produce_fails_if_its_results_cannot_be_written(rmq: Rmq, tmp_path: Path
     )
 
     assert ended.returncode == 3
-    assert ended.stderr.startswith(b"1 messages sent to orders\nrmq: ")
+    assert ended.stderr.startswith(b"1 message sent to orders\nrmq: ")
     assert b"No space left" in ended.stderr
     assert b"Traceback" not in ended.stderr
     assert bodies(rmq) == ["one"]
@@ -323,7 +326,7 @@ def test_a_signal_ends_produce_while_it_waits_for_input(
         process.send_signal(number)
         error = process.communicate(timeout=60)[1]  # closes standard input
 
-    assert (process.returncode, error) == (130, b"1 messages sent to orders\nrmq: stopped\n")
+    assert (process.returncode, error) == (130, b"1 message sent to orders\nrmq: stopped\n")
 
 
 # --- terminals ------------------------------------------------------------------------------------

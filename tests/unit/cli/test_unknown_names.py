@@ -138,6 +138,6 @@ def test_an_existing_topic_advises_the_command(rmq: Rmq) -> None:
 
 
 def test_names_in_braces_are_part_of_the_confirmation(rmq: Rmq) -> None:
-    said = rmq("topic", "set-order", "orders", "broker-a=4", "--dry-run", stderr=True)
+    said = rmq("topic", "set-order", "orders", "{a}=4", "--dry-run", stderr=True)
 
-    assert said == "dry run: would set order orders {'broker-a': 4}\n"
+    assert said == "dry run: would set order: topic orders; queues {a}=4\n"
