@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from pyarrow.parquet import read_table
 from pyspark.sql import SparkSession
 
 from rocketmq_aio import Message, MessageQueue, PullConsumer
@@ -34,6 +35,11 @@ from tests.spark.pipelining import read_queue, stored
 from tests.spark.support import send_all, settings_in, wait_until, write_batches, write_messages
 
 MANY: Final = 50_000
+SPARK_AVRO: Final = "org.apache.spark:spark-avro_2.13:4.2.0"  # fits newer versions of Spark, too
+AVRO: Final = json.dumps(
+    {"type": "record", "name": "Order", "fields": [{"name": "id", "type": ["long", "null"]}]}
+)
+GOOD_AVRO, NULL_AVRO, BAD_AVRO = b"\x00\x02", b"\x02", b"\x09 no such branch"
 
 # --- dead letters -------------------------------------------------------------------------------
 
@@ -194,6 +200,30 @@ def test_sigterm_to_the_process_group_stops_an_ingest_gracefully(
     assert running.returncode == 0
     summary = json.loads(out)
     assert (summary["rows"], summary["offsets"], summary["interrupted"]) == (10, 10, True)
+
+
+# A record of nulls is no bad body, though Spark decodes bad bodies to records of nulls.
+@pytest.mark.timeout(400, func_only=True)
+def test_avro_bodies_that_do_not_match_are_bad_rows(
+    connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    messages = [Message(topic, body) for body in (GOOD_AVRO, NULL_AVRO, BAD_AVRO)]
+    asyncio.run(send_all(connection.name_server, messages))
+    arguments = ["pipeline", "ingest", topic, "-n", connection.name_server, "--json", "-q"]
+    places = ["--path", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "checkpoint")]
+    schema = ["--body-format", "avro", "--body-schema", AVRO, "--bad-rows", str(tmp_path / "bad")]
+    more = ["--once", "--packages", SPARK_AVRO]
+    running = started(tmp_path / "spark", *arguments, *places, *schema, *more)
+    try:
+        out, errors = running.communicate(timeout=300)
+    finally:
+        running.kill()
+
+    assert running.returncode == 0, errors
+    assert (json.loads(out)["rows"], json.loads(out)["bad"]) == (3, 1)
+    values = read_table(tmp_path / "out").column("value").to_pylist()
+    assert sorted(values, key=str) == [{"id": 1}, {"id": None}]
+    assert read_table(tmp_path / "bad").column("body").to_pylist() == [BAD_AVRO]
 
 
 # Both signals take the same way in all commands.

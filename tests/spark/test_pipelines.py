@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession, functions
+from pyspark.sql.protobuf import functions as protobuf
 
 from rocketmq_aio import AdminClient, Message
 from rocketmq_aio.cli.failures import format_error
@@ -35,6 +36,7 @@ from rocketmq_aio.spark.pipelines import (
     load,
     replay,
 )
+from rocketmq_aio.spark.pipelines.bodies import parse_bodies
 from rocketmq_aio.spark.pipelines.dead_letter import with_origin
 from rocketmq_aio.spark.pipelines.ingesting import check_targets
 from rocketmq_aio.spark.pipelines.loading import map_columns
@@ -736,6 +738,22 @@ def has_gaps(namesrv: str, topic: str, count: int) -> bool:
 async def create_compacted_topic(namesrv: str, topic: str) -> None:
     async with AdminClient(namesrv=namesrv) as admin:
         await admin.topics.create(topic, queues=2, attributes={"cleanup.policy": "COMPACTION"})
+
+
+def test_protobuf_bodies_without_any_field_are_bad_rows(
+    pipelines: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark decodes bad bodies to a struct of nulls: by protobuf with its jar, here by json."""
+
+    def decode(body: Column, *_: object, options: dict[str, str]) -> Column:
+        return functions.from_json(body.cast("string"), "id long, item string", options)
+
+    monkeypatch.setattr(protobuf, "from_protobuf", decode)
+    rows = pipelines.createDataFrame([(b'{"id": 1}',), (b"{",), (None,)], "body binary")
+
+    found = parse_bodies(rows, BodySchema(kind="protobuf", schema="orders.desc", message="Order"))
+
+    assert [row.bad for row in found.collect()] == [False, True, True]
 
 
 @pytest.mark.parametrize("kind", ["avro", "protobuf"])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from functools import reduce
+from operator import and_
+from typing import Final, cast
 
 import pyspark
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, functions as F
+from pyspark.sql import DataFrame, functions as F
+from pyspark.sql.types import StructType
 
 from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import settings
@@ -75,18 +78,24 @@ def _json(messages: DataFrame, schema: BodySchema) -> DataFrame:
 def _avro(messages: DataFrame, schema: BodySchema) -> DataFrame:
     from pyspark.sql.avro.functions import from_avro
 
-    return _or_null(messages, from_avro(F.col("body"), schema.schema, PERMISSIVE))
+    # Other bodies become a struct of nulls.  In a record around the schema, whose encoding is the
+    # same, its only field is null then, while a record of nulls is not.
+    field = f'{{"name": "{VALUE}", "type": {schema.schema}\n}}'
+    record = f'{{"type": "record", "name": "rocketmq_body", "fields": [{field}]}}'
+    value = from_avro(F.col("body"), record, PERMISSIVE)[VALUE]
+    return messages.withColumn(VALUE, value).withColumn(BAD, F.col(VALUE).isNull())
 
 
 def _protobuf(messages: DataFrame, schema: BodySchema) -> DataFrame:
     from pyspark.sql.protobuf.functions import from_protobuf
 
     body, message = F.col("body"), str(schema.message)
-    return _or_null(messages, from_protobuf(body, message, schema.schema, options=PERMISSIVE))
-
-
-def _or_null(messages: DataFrame, value: Column) -> DataFrame:
-    return messages.withColumn(VALUE, value).withColumn(BAD, F.col(VALUE).isNull())
+    value = from_protobuf(body, message, schema.schema, options=PERMISSIVE)
+    read = messages.withColumn(VALUE, value)
+    # Other bodies become a struct of nulls; so would an empty body, which brokers reject.
+    names = cast("StructType", read.schema[VALUE].dataType).names
+    nulls = [F.col(VALUE)[name].isNull() for name in names]
+    return read.withColumn(BAD, reduce(and_, nulls, F.lit(True)))
 
 
 _PARSERS: Final[dict[str, Callable[[DataFrame, BodySchema], DataFrame]]] = {
