@@ -9,6 +9,7 @@ the escapes.
 
 from __future__ import annotations
 
+import re
 from typing import Final, TypeVar
 
 import msgspec
@@ -19,7 +20,13 @@ T = TypeVar("T")
 
 MAX_DEPTH: Final = 64
 SPACE: Final = b" \t\r\n"
-BARE_KEY: Final = b"+-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
+KEY: Final = re.compile(rb"[ \t\r\n]*([-+.\w]*)")  # a bare one, or where another one begins
+# What is copied as it is: numbers, strings without escapes, and commas before anything but a key
+# that has to be quoted.  Each repetition takes memory, so that they have a bound.
+RUN: Final = re.compile(
+    rb'(?:[^"{}\[\],]+|"[^"\\]*"|,(?![ \t\r\n]*(?:\{|[-+.\w]+[ \t\r\n]*:))){1,64}'
+)
+STRING_MARK: Final = re.compile(rb'"|(?:\\.){1,64}', re.DOTALL)  # its end, or escapes
 READ_ERRORS: Final = (msgspec.MsgspecError, RecursionError, UnicodeError)
 
 
@@ -62,63 +69,59 @@ class _Standardizer:
         text, end = self._text, len(self._text)
         while self.at < end:
             byte = text[self.at]
-            if byte == 0x22:
-                self._copy_string()
-            elif byte in b"{[":
+            if byte in b"{[":
                 self._enter(byte)
             elif byte in b"}]":
                 self._leave(byte)
                 if not self._open:
                     break
-            elif byte == 0x2C:
-                self._copy_byte()
-                self._key()
-            else:
-                self._copy_byte()
+            elif (run := RUN.match(text, self.at)) is not None:
+                self._out += run[0]
+                self.at = run.end()
+            elif byte == 0x22:
+                self._copy_string()
+            else:  # a comma
+                self._copy_to_key(byte)
         if self._open:
             raise CodecError("JSON body", self.at, "it ends before its brackets are closed")
         return bytes(self._out)
 
-    def _copy_byte(self) -> None:
-        self._out.append(self._text[self.at])
-        self.at += 1
-
     def _copy_string(self) -> None:
-        start, text, end = self.at, self._text, len(self._text)
-        at = start + 1
-        while at < end and text[at] != 0x22:
-            at += 2 if text[at] == 0x5C else 1
-        if at >= end:
+        start, text = self.at, self._text
+        mark = STRING_MARK.search(text, start + 1)
+        while mark is not None and mark[0] != b'"':
+            mark = STRING_MARK.search(text, mark.end())
+        if mark is None:
             raise CodecError("JSON body", start, "a string has no end")
-        self.at = at + 1
+        self.at = mark.end()
         self._out += text[start : self.at]
 
     def _enter(self, byte: int) -> None:
         if len(self._open) + self._depth >= MAX_DEPTH:
             raise CodecError("JSON body", self.at, f"nested deeper than {MAX_DEPTH}")
         self._open.append(byte)
-        self._copy_byte()
-        self._key()
+        self._copy_to_key(byte)
 
     def _leave(self, byte: int) -> None:
         if not self._open or self._open.pop() != (0x7B if byte == 0x7D else 0x5B):
             raise CodecError("JSON body", self.at, "its brackets do not match")
-        self._copy_byte()
+        self._out.append(byte)
+        self.at += 1
 
-    def _key(self) -> None:
-        """Quote the key at the current position if it is bare or an object."""
-        text, end = self._text, len(self._text)
-        while self.at < end and text[self.at] in SPACE:
-            self.at += 1
-        if not self._open or self._open[-1] != 0x7B or self.at >= end:
+    def _copy_to_key(self, byte: int) -> None:
+        """Copy *byte*, and the key that follows it in an object; quote that unless it is quoted."""
+        self._out.append(byte)
+        self.at += 1
+        if not self._open or self._open[-1] != 0x7B:
             return
-        if text[self.at] == 0x7B:
+        key = KEY.match(self._text, self.at)
+        assert key is not None
+        self.at = key.start(1)
+        if key[1]:
+            self._out += b'"' + key[1] + b'"'
+            self.at = key.end()
+        elif self._text.startswith(b"{", self.at):
             self._object_key()
-        elif text[self.at] in BARE_KEY:
-            start = self.at
-            while self.at < end and text[self.at] in BARE_KEY:
-                self.at += 1
-            self._out += b'"' + text[start : self.at] + b'"'
 
     def _object_key(self) -> None:
         if self._depth:

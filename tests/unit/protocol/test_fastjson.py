@@ -1,6 +1,7 @@
 """fastjson dialect: converted to standard JSON."""
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -175,6 +176,29 @@ def test_conversion_time_is_linear(make: Callable[[int], bytes]) -> None:
 
     # 16 times as long where it grows with the text, 256 times where with its square.
     assert cpu_seconds(lambda: to_standard(large)) < 64 * cpu_seconds(lambda: to_standard(small))
+
+
+def test_the_cost_of_an_entry_does_not_depend_on_its_length() -> None:
+    """The offsets of a large group have megabytes: byte by byte they block the event loop."""
+    entry = b'{"brokerName":"%s","queueId":1,"topic":"%s"}:{"brokerOffset":%d,"lastTimestamp":%d}'
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    counts = []
+    for size in (1, 100):
+        name, number, calls = b"b" * size, 10**size, 0
+        text = b"{" + entry % (name, name, number, number) + b"}"
+        sys.setprofile(count)
+        try:
+            to_standard(text)
+        finally:
+            sys.setprofile(None)
+        counts.append(calls)
+
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize(
