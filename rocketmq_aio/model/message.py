@@ -106,7 +106,7 @@ class Message:
             raise InvalidMessageError(topic, "the body is empty; brokers of 5.x refuse that")
         named: dict[str, str] = {}
         encoded = ""
-        if properties:
+        if properties is not None:
             encoded = take_properties(topic, properties, named)
         # Joined piece by piece: faster than encoding the whole dict for the usual message.
         if keys is not None and (joined := join_keys(topic, keys)):
@@ -131,6 +131,9 @@ class Message:
         if priority is not None:
             named[PRIORITY] = text = _checked_priority(topic, priority, named)
             encoded += f"{PRIORITY}\x01{text}\x02"
+        if wait_store_ok is not True and wait_store_ok is not False:
+            reason = f"wait_store_ok={repr_of(wait_store_ok)}: expected True or False"
+            raise InvalidMessageError(topic, reason)
         named[WAIT] = wait = "true" if wait_store_ok else "false"
         encoded += f"WAIT\x01{wait}\x02"
         pairs = len(named)
@@ -234,7 +237,7 @@ def _checked_priority(topic: str, priority: object, named: Mapping[str, str]) ->
 
 def _delivery_time(topic: str, level: object, seconds: Any, at: object) -> tuple[str, str] | None:  # noqa: ANN401
     """Return the property of the delivery time as (name, value); None: no delay."""
-    if (level != 0) + (seconds is not None) + (at is not None) > 1:
+    if bool(level) + (seconds is not None) + (at is not None) > 1:
         reason = "give one of delay_level, delay_seconds and deliver_at"
         raise InvalidMessageError(topic, reason)
     if at is not None:

@@ -167,6 +167,28 @@ def test_a_body_that_is_not_bytes_is_rejected(body: bytes) -> None:
     assert "expected bytes" in error.reason
 
 
+@pytest.mark.parametrize("given", ["false", None, 0, ""])
+def test_whether_to_wait_for_the_store_is_a_bool(given: bool) -> None:
+    """The text "false" would mean true, and None False."""
+    error = refusal(lambda: Message("orders", b"x", wait_store_ok=given))
+
+    assert f"wait_store_ok={given!r}: expected True or False" in error.reason
+
+
+@pytest.mark.parametrize("given", [[], "", 0, False])
+def test_empty_properties_are_a_mapping(given: dict[str, str]) -> None:
+    error = refusal(lambda: Message("orders", b"x", properties=given))
+
+    assert f"properties are {type(given).__name__}, expected a mapping" in error.reason
+
+
+@pytest.mark.parametrize("none", [None, False, 0])
+def test_no_delay_level_allows_a_delay_in_seconds(none: int) -> None:
+    message = Message("orders", b"x", delay_level=none, delay_seconds=5)
+
+    assert message.properties["TIMER_DELAY_MS"] == "5000"
+
+
 @pytest.mark.parametrize("body", [b"", bytearray(), memoryview(b"")])
 def test_an_empty_body_is_rejected(body: bytes | bytearray | memoryview) -> None:
     assert "empty" in refusal(lambda: Message("orders", body)).reason
