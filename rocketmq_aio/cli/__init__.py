@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from rocketmq_aio.cli.streams import open_closed_streams, write_utf8
+from rocketmq_aio.cli.streams import open_closed_streams, write_error, write_utf8
 
 NEEDED: Final = ("click", "rich")
 STOPPED: Final = 130  # `ExitCode.STOPPED`, which may not be imported yet
@@ -18,7 +18,7 @@ def main() -> None:
     try:
         code = _run()
     except KeyboardInterrupt:  # during imports
-        sys.stderr.write("rmq: stopped\n")
+        write_error("rmq: stopped")
         code = STOPPED
     sys.exit(code)
 
@@ -35,6 +35,6 @@ def _run() -> int:
             raise
         from rocketmq_aio.errors import missing_extra
 
-        sys.stderr.write(f"rmq needs {error.name}: {missing_extra('cli')}\n")
+        write_error(f"rmq needs {error.name}: {missing_extra('cli')}")
         return 2  # the exit code for missing extras
     return run(sys.argv[1:])

@@ -11,7 +11,7 @@ import click
 
 from rocketmq_aio.cli.arguments import Command, Group
 from rocketmq_aio.cli.failures import ExitCode, exit_code, format_error
-from rocketmq_aio.cli.output import print_error
+from rocketmq_aio.cli.output import print_error, print_note
 from rocketmq_aio.cli.streams import drop_output
 
 PACKAGE: Final = "rocketmq-aio"
@@ -140,7 +140,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         result = app(list(arguments), prog_name="rmq", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as missing:
-        click.echo(missing.format_message(), err=True)
+        print_note(missing.format_message())
         return ExitCode.USAGE
     except KeyboardInterrupt:
         print_error("stopped")

@@ -21,7 +21,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final, NoReturn
 
-from rocketmq_aio.cli.streams import drop_output
+from rocketmq_aio.cli.streams import drop_output, write_error
 from rocketmq_aio.embedded.broker.events import Event, MessageStored, OffsetCommitted
 from rocketmq_aio.embedded.broker.store import StoredMessage
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
@@ -319,7 +319,7 @@ def _reason(error: OSError, options: DevOptions) -> str:
 
 
 def _fail(text: str, code: int) -> int:
-    sys.stderr.write(f"rmq dev: {text}\n")
+    write_error(f"rmq dev: {text}")
     return code
 
 

@@ -201,6 +201,8 @@ VERBS: Final = {
         examples="rmq broker update-config flushDiskType=SYNC_FLUSH --brokers broker-a"
     ),
     "namesrv wipe-write-permission": Verb("take the write permission from broker {broker}"),
+    "controller clean": Verb("forget replicas of broker {broker}"),
+    "acl delete-policy": Verb("delete the policies of {subject}"),
     "acl create-policy": Verb(
         examples="rmq acl create-policy User:app Pub Sub --resources Topic:orders"
     ),
@@ -322,12 +324,12 @@ class _Call(NamedTuple):
         return "TOPIC"
 
     def action(self) -> str:
-        """Return the phrase of the confirmation, with all values but secrets."""
+        """Return the phrase of the confirmation, with all values; secrets are hidden."""
         phrase = self.verb.action or self.method.replace("_", " ")
         others = [
-            f"{name.replace('_', ' ')} {_in_words(each)}"
+            f"{name.replace('_', ' ')} {'***' if name in SECRET else _in_words(each)}"
             for name, each in self.given.items()
-            if name not in SECRET and f"{{{name}}}" not in phrase
+            if f"{{{name}}}" not in phrase
         ]
         rest = f": {'; '.join(others)}" if others else ""
         return f"{phrase.format_map(dict(self.values))}{rest}"

@@ -18,7 +18,7 @@ from unicodedata import east_asian_width
 import msgspec
 
 from rocketmq_aio.cli.arguments import option, options
-from rocketmq_aio.cli.streams import drop_output
+from rocketmq_aio.cli.streams import drop_output, write_error
 from rocketmq_aio.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ def print_error(text: str) -> None:
 
 def print_note(text: str) -> None:
     """Print a note that is not a result."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    write_error(text)
 
 
 def counted(number: int, noun: str) -> str:

@@ -115,7 +115,11 @@ def show(value: object, kind: Format, columns: Sequence[str] = ()) -> None:
         return
     assert isinstance(value, Mapping)
     if kind is Format.CSV:
-        show_result(next(iter(lists.values())), kind, columns)
+        rows = next(iter(lists.values()))
+        if len(lists) > 1:
+            columns = ("name", *columns) if columns else ()
+            rows = [{"name": name, **row} for name, each in lists.items() for row in each]
+        show_result(rows, kind, columns)
         return
     simple = [
         f"{name}: {format_cell(each)}"

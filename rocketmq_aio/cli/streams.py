@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from typing import TextIO
 
 
 def open_closed_streams() -> None:
@@ -32,8 +33,20 @@ def write_utf8() -> None:
         sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
 
 
-def drop_output() -> None:
-    """Send what Python still writes to standard output nowhere: it would fail at the end."""
+def drop_output(stream: TextIO | None = None) -> None:
+    """Send what Python still writes to standard output nowhere: it would fail at the end.
+
+    :param stream: another one
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, (stream or sys.stdout).fileno())
     os.close(nowhere)
+
+
+def write_error(text: str) -> None:
+    """Write lines to standard error; if nobody reads them, the command has its exit code still."""
+    try:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    except BrokenPipeError:
+        drop_output(sys.stderr)

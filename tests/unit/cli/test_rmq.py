@@ -100,6 +100,15 @@ def test_every_format_has_the_same_rows(rmq: Rmq) -> None:
     ]
 
 
+def test_csv_has_the_rows_of_all_lists(rmq: Rmq) -> None:
+    allocated = rmq("topic", "allocate", "orders", "c1", "c2", "-o", "csv").splitlines()
+    route = rmq("topic", "route", "orders", "-o", "csv").splitlines()
+
+    assert allocated[0] == "name,topic,broker_name,queue_id"
+    assert [row.partition(",")[0] for row in allocated[1:]] == ["c1", "c1", "c2", "c2"]
+    assert [row.partition(",")[0] for row in route[1:]] == ["queues"] * 2 + ["brokers"] * 2
+
+
 def test_nested_texts_are_matched(rmq: Rmq) -> None:
     rmq("produce", "orders", "--key", "42", given="x\n" * 8)
 
@@ -138,14 +147,25 @@ def test_a_change_needs_a_confirmation(rmq: Rmq) -> None:
         ),
         (
             "controller clean a:1 c b --broker-ids 2",
-            "clean: address a:1; cluster c; broker b; broker ids 2",
+            "forget replicas of broker b: address a:1; cluster c; broker ids 2",
         ),
+        ("acl delete-policy User:app", "delete the policies of User:app"),
     ],
 )
 def test_a_confirmation_has_every_option_of_the_change(rmq: Rmq, command: str, action: str) -> None:
     said = rmq(*command.split(), "--dry-run", stderr=True)
 
     assert said == f"dry run: would {action}\n"
+
+
+def test_a_confirmation_says_that_the_password_is_changed_and_does_not_show_it(
+    rmq: Rmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RMQ_NEW_SECRET", "12345678")
+
+    said = rmq("user", "update", "app", "--no-enabled", "--dry-run", stderr=True)
+
+    assert said == "dry run: would change user app: password ***; enabled False\n"
 
 
 def test_messages_survive_consume_and_produce(rmq: Rmq) -> None:
@@ -581,6 +601,7 @@ class Started(subprocess.Popen[bytes]):
 
     stdin: IO[bytes]  # pyright: ignore[reportIncompatibleVariableOverride]
     stdout: IO[bytes]  # pyright: ignore[reportIncompatibleVariableOverride]
+    stderr: IO[bytes]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, *arguments: str) -> None:
         code = "from rocketmq_aio.cli import main; main()"

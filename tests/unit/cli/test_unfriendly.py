@@ -245,6 +245,27 @@ def test_a_reader_that_has_enough_ends_the_command_with_0(
     assert (process.returncode, error) == (0, b"")
 
 
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("topic stats nope", 2),
+        ("topic --foo", 2),
+        ("topic", 2),
+        ("dev --port -5", 2),
+        ("topic list --namesrv 127.0.0.1:1", 3),
+        ("topic list", 0),
+    ],
+)
+def test_the_exit_code_is_the_same_when_nobody_reads_the_errors(
+    cluster: EmbeddedCluster, command: str, code: int
+) -> None:
+    with Started(*command.split()) as process:
+        process.stderr.close()
+        process.stdout.read()
+
+    assert process.returncode == code
+
+
 def test_produce_sends_all_lines_when_nobody_reads_its_output(rmq: Rmq) -> None:
     with Started("produce", "orders", "--verbose") as process:
         process.stdout.close()
