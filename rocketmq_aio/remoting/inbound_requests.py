@@ -23,7 +23,9 @@ Reply = tuple[int, str | None, bytes]  # response code, remark, body
 RequestHandler = Callable[[str, Command], Awaitable[Reply | None]]
 
 WORKERS: Final = 4
-MAX_QUEUED: Final = 1000  # further ones are dropped
+# Further ones are dropped.  A broker checks thousands of transactions at once, and more arrive in
+# a turn of the loop than are served.
+MAX_QUEUED: Final = 10_000
 MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024  # of their headers and bodies; the same
 DROPS_LOGGED_SECONDS: Final = 10.0  # between two log events about dropped requests
 STREAK: Final = 16  # served in a row: a broker blocks a thread until its pushed reply is answered

@@ -31,7 +31,9 @@ from rocketmq_aio.remoting.threads import call_in_thread
 logger = get_logger(__name__)
 
 MAX_RUNNING: Final = 256  # checks; most of them wait for brokers to confirm the reply
-MAX_WAITING: Final = 2000  # checks beyond it are dropped: the broker repeats them
+# Checks beyond it are dropped.  The broker repeats them, but discards a transaction after 15: a
+# slow check function needs as many as it can work off until they are repeated.
+MAX_WAITING: Final = 10_000
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024  # of their bodies; the same
 CHECK_SECONDS: Final = 60.0  # a longer check results in UNKNOWN
 REPLY_SECONDS: Final = 3.0

@@ -707,6 +707,24 @@ async def test_a_repeated_check_gets_the_state_of_the_running_one() -> None:
         assert (len(asked), env.flags(), len(env.visible)) == (1, [COMMIT], 2)
 
 
+async def test_the_checks_of_thousands_of_transactions_are_not_dropped() -> None:
+    """A broker checks all of a dead producer at once, and discards each after its 15th check."""
+    count, gate = 3000, asyncio.Event()
+
+    async def check(message: MessageExt) -> TransactionState:
+        await gate.wait()
+        return TransactionState.COMMIT
+
+    async with open_transactions(check=check) as env:
+        checks, requests = env.producer._checks, env.producer.client.remoting.server
+        await leave_open(env, count)
+        await env.broker.check_transactions()
+        await until(lambda: checks.dropped + requests.dropped + len(checks._latest) == count)
+
+        assert (checks.dropped, requests.dropped) == (0, 0)
+        gate.set()
+
+
 async def test_checks_beyond_the_limit_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_checks, "MAX_WAITING", 2)
     gate = asyncio.Event()
