@@ -16,6 +16,7 @@ import msgspec
 
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Close, Handler, HandlerResult, Outcome, Raw, Response
+from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import Header, RequestHeader, read_header, to_ext_fields
@@ -63,11 +64,25 @@ def reads(
         codes = (header.code,)
 
     def arguments(command: Command) -> tuple[object, ...]:
+        if kind is Command:
+            return (command,)
         if header is not None:
-            return (read_header(command, header),)
-        return (command if kind is Command else read_body(command.body, kind),)
+            return (check_numbers(read_header(command, header)),)
+        return (check_numbers(read_body(command.body, kind)),)
 
     return _registering(codes, version, partial(_responding, arguments))
+
+
+def check_numbers(value: T) -> T:
+    """Return *value* if its numbers have 64 bits; CodecError otherwise, as Java cannot read it.
+
+    A snapshot cannot store larger ones.
+    """
+    try:
+        msgspec.msgpack.encode(value)
+    except OverflowError as error:
+        raise CodecError(type(value).__name__, 0, "a number has more than 64 bits") from error
+    return value
 
 
 def _registering(

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
+from rocketmq_aio.embedded.broker.delay_queue import MAX_LONG, DelayQueue
 from rocketmq_aio.embedded.broker.state import ErrorResponse
 from rocketmq_aio.embedded.broker.store import MessageStore, NewMessage, StoredMessage
 from rocketmq_aio.model.properties import DELAY
@@ -16,7 +16,6 @@ from rocketmq_aio.model.properties import DELAY
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QUEUE_ID: Final = "REAL_QID"
-MAX_LONG: Final = 2**63 - 1
 LEVELS: Final = (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
 
 

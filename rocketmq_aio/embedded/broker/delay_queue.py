@@ -10,6 +10,7 @@ from typing import Final, Generic, TypeVar
 from rocketmq_aio.embedded.clock import Clock, Timer
 
 T = TypeVar("T")
+MAX_LONG: Final = 2**63 - 1
 PRUNE_AT: Final = 1024  # items in the queue, at least, before outdated ones are removed
 
 
@@ -45,6 +46,7 @@ class DelayQueue(Generic[T]):
             self._heap = [entry for entry in self._heap if self._is_wanted(entry[2])]
             heapify(self._heap)
             self._prune_at = max(PRUNE_AT, 2 * len(self._heap))
+        due_ms = min(due_ms, MAX_LONG)  # a snapshot can store it
         heappush(self._heap, (due_ms, next(self._numbers), item))
         self._arm()
 

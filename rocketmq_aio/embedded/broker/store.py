@@ -24,6 +24,7 @@ from rocketmq_aio.model.properties import (
     find_property,
     parse_properties,
 )
+from rocketmq_aio.protocol.codes import BORN_IPV6, STORE_IPV6
 from rocketmq_aio.protocol.record import CRC_MASK, IPV4_HEAD, MAGIC_V1, MAGIC_V2
 
 REGION: Final = "DefaultRegion"
@@ -335,7 +336,7 @@ class MessageStore:
             message.queue_id,
             flag,
             *at,
-            message.sys_flag,
+            message.sys_flag & ~(BORN_IPV6 | STORE_IPV6),  # hosts have 4 bytes, whatever was sent
             message.born_ms,
             packed_host(message.born_host),
             now_ms,

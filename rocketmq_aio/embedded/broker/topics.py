@@ -9,7 +9,7 @@ import msgspec
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Page
 from rocketmq_aio.embedded.broker.store import Topic
 from rocketmq_aio.embedded.codes import OtherCode
-from rocketmq_aio.embedded.handlers import answers, reads
+from rocketmq_aio.embedded.handlers import answers, check_numbers, reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import (
     DLQ_PREFIX,
@@ -88,8 +88,8 @@ class TopicProcessor:
 
     @reads(Command, RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, version=5)
     def create_static(self, command: Command) -> None:
-        mapping = read_body(command.body, TopicMapping)
-        self.create(read_header(command, CreateStaticTopic))
+        mapping = check_numbers(read_body(command.body, TopicMapping))
+        self.create(check_numbers(read_header(command, CreateStaticTopic)))
         self._state.mappings[mapping.topic] = mapping
 
     @reads(admin.GetTopicConfig, version=5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rocketmq_aio import (
     AdminClient,
@@ -17,8 +18,10 @@ from rocketmq_aio import (
 )
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
 from rocketmq_aio.embedded.snapshot import SnapshotError, load_snapshot, save_snapshot
+from rocketmq_aio.model.properties import encode_properties
+from rocketmq_aio.protocol.codes import BORN_IPV6, STORE_IPV6, RequestCode, ResponseCode
 from rocketmq_aio.protocol.requests.groups import MessageRequestMode
-from tests.fakes.conformance.case_env import CaseEnv
+from tests.fakes.conformance.case_env import CaseEnv, send_header
 from tests.fakes.conformance.popping import LONG_MILLIS, ack_header, bodies, pop
 from tests.fakes.raw_client import RawClient
 
@@ -162,6 +165,71 @@ async def test_recalls_request_modes_and_settings_of_the_broker_survive(file: Pa
         assert cluster.broker.messages("orders") == []
         assert not state.auto_create_topics
         assert state.request_modes == {("orders", "billing"): MessageRequestMode.POP}
+
+
+BIG = str(10**25)
+TOPIC_FIELDS = {
+    "topic": "bills",
+    "readQueueNums": "1",
+    "writeQueueNums": "1",
+    "perm": BIG,
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": "0",
+    "defaultTopic": "TBW102",
+    "order": "false",
+}
+COMMIT_FIELDS = {"consumerGroup": "billing", "topic": "orders", "queueId": "0"}
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "body"),
+    [
+        (RequestCode.UPDATE_CONSUMER_OFFSET, {**COMMIT_FIELDS, "commitOffset": BIG}, b""),
+        (RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC_FIELDS, b""),
+        (
+            RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
+            TOPIC_FIELDS,
+            b'{"topic":"bills","totalQueues":1,"bname":"broker-a","epoch":1,"hostedQueues":{}}',
+        ),
+        (
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            {},
+            b'{"groupName":"billing","groupRetryPolicy":{"type":%d}}' % 10**25,
+        ),
+    ],
+    ids=["commit", "topic", "static topic", "group"],
+)
+async def test_numbers_that_no_snapshot_can_store_are_refused(
+    file: Path, code: int, fields: dict[str, str], body: bytes
+) -> None:
+    async with (
+        EmbeddedCluster(topics={"orders": 1}) as cluster,
+        RawClient(cluster.broker.address) as client,
+    ):
+        cluster.create_group("billing")
+        answer = await client.answer(client.send_fields(code, fields, body))
+
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    save_snapshot(cluster.brokers, file)
+
+
+async def test_odd_fields_of_messages_do_not_spoil_the_file(file: Path) -> None:
+    immune = {"TRAN_MSG": "true", "CHECK_IMMUNITY_TIME_IN_SECONDS": str(2**63 - 1)}
+    header = send_header(ENV)
+    odd = [
+        replace(header, properties=encode_properties(immune)),
+        replace(header, sys_flag=BORN_IPV6 | STORE_IPV6),
+    ]
+    async with (
+        EmbeddedCluster(topics={"orders": 1}) as cluster,
+        RawClient(cluster.broker.address) as client,
+    ):
+        for each in odd:
+            assert (await client.ask(each, b"one")).code == 0
+    save_snapshot(cluster.brokers, file)
+
+    async with loaded(file) as cluster:
+        assert await consume(cluster.namesrv, 1) == [b"one"]
 
 
 def test_without_a_file_nothing_is_loaded(file: Path) -> None:
