@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -88,11 +89,16 @@ class Clock:
         self._run_until(self.monotonic() + seconds)
 
     def start(self) -> None:
-        """Run timers in the running event loop, also those from before `stop`."""
+        """Run timers in the running event loop, also those from before `stop`.
+
+        Without one, as before the cluster starts and after its end, they only run in `advance`.
+        """
         self.stop()
-        if self._timers:
-            seconds = max(0.0, self._timers[0][0] - self.monotonic())
-            self._wakeup = asyncio.get_running_loop().call_later(seconds, self._run_due)
+        with suppress(RuntimeError):
+            loop = asyncio.get_running_loop()
+            if self._timers:
+                seconds = max(0.0, self._timers[0][0] - self.monotonic())
+                self._wakeup = loop.call_later(seconds, self._run_due)
 
     def stop(self) -> None:
         """Run no timers until `start`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
 
@@ -100,6 +101,17 @@ async def test_a_callback_that_raises_during_an_advance_does_not_stop_the_clock(
 
     async with asyncio.timeout(5):
         await ran.wait()
+
+
+def test_time_advances_without_an_event_loop() -> None:
+    clock = Clock()
+    fired: list[int] = []
+    for seconds in (60, 120):
+        clock.call_later(seconds, partial(fired.append, seconds))
+
+    clock.advance(60)
+
+    assert fired == [60]
 
 
 async def test_a_wait_ends_when_time_is_advanced() -> None:
