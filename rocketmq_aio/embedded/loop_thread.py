@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
 
@@ -26,6 +27,7 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event
         self._pid = 0
+        self._error: BaseException | None = None  # that ended the thread
 
     @property
     def elsewhere(self) -> bool:
@@ -45,17 +47,17 @@ class LoopThread:
         if self._thread is not None:
             raise RuntimeError("the cluster runs already")
         started: Future[None] = Future()
-        self._pid = os.getpid()
+        self._pid, self._error = os.getpid(), None
 
         def run() -> None:
             main = self._until_end(started)
             try:
                 asyncio.run(main)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - raised by the next call
                 main.close()
-                if started.done():
-                    raise
-                started.set_exception(error)
+                self._error = error
+                if not started.done():
+                    started.set_exception(error)
 
         self._thread = threading.Thread(target=run, name="rocketmq-embedded", daemon=True)
         try:
@@ -66,12 +68,18 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """End the loop and the thread; without effect in a forked child."""
+        """End the loop and the thread; without effect in a forked child.
+
+        :raises TimeoutError: the thread hangs
+        """
         thread, self._thread = self._thread, None
         if thread is not None and self._loop is not None and not self.forked:
-            self._loop.call_soon_threadsafe(self._end.set)
-            thread.join(CALL_SECONDS)
+            with suppress(RuntimeError):  # an exception has ended the loop
+                self._loop.call_soon_threadsafe(self._end.set)
             self._loop = None
+            thread.join(CALL_SECONDS)
+            if thread.is_alive():
+                raise TimeoutError(f"the cluster's thread has not ended after {CALL_SECONDS:g} s")
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function in the event loop and return its result."""
@@ -102,10 +110,20 @@ class LoopThread:
         if self._loop is None or self.forked:
             coroutine.close()
             raise RuntimeError("the cluster does not run in this process")
+        if self._error is not None:
+            coroutine.close()
+            raise self._ended()
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def _ended(self) -> RuntimeError:
+        ended = RuntimeError("an exception has ended the cluster's thread")
+        ended.__cause__ = self._error
+        return ended
 
     def _check_responsive(self) -> None:
         """Raise TimeoutError if the thread hangs; a call may take as long as it needs."""
+        if self._error is not None:
+            raise self._ended()
         turned = threading.Event()
         if self._loop is not None:
             self._loop.call_soon_threadsafe(turned.set)

@@ -225,6 +225,39 @@ def test_a_call_ends_when_the_thread_hangs(monkeypatch: pytest.MonkeyPatch) -> N
         thread.stop()
 
 
+def test_a_thread_that_does_not_end_fails_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, resume = threading.Event(), threading.Event()
+    thread = LoopThread()
+    thread.start()
+
+    def hang() -> None:
+        begun.set()
+        resume.wait(60)
+
+    thread.call(lambda: asyncio.get_running_loop().call_later(0.01, hang))
+    begun.wait(60)
+    [hanging] = [each for each in threading.enumerate() if "embedded" in each.name]
+    monkeypatch.setattr(loop_thread, "CALL_SECONDS", 0.05)
+
+    with pytest.raises(TimeoutError, match="thread has not ended"):
+        thread.stop()
+    resume.set()
+    hanging.join()
+
+
+def test_calls_raise_with_the_exception_that_ended_the_thread() -> None:
+    thread = LoopThread()
+    thread.start()
+    [ending] = [each for each in threading.enumerate() if "embedded" in each.name]
+    thread.call(lambda: asyncio.get_running_loop().call_soon(sys.exit, 3))
+    ending.join()
+
+    with pytest.raises(RuntimeError, match="an exception has ended the cluster's thread") as caught:
+        thread.call(int)
+    thread.stop()
+    assert isinstance(caught.value.__cause__, SystemExit)
+
+
 def test_a_loop_that_cannot_be_made_is_an_error_of_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
