@@ -11,6 +11,7 @@ from typing import Any, Final, Unpack
 import msgspec
 
 from rocketmq_aio.admin.server_results import read_properties
+from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
 from rocketmq_aio.embedded.broker.store import READ_WRITE, UNIT, UNIT_GROUP
 from rocketmq_aio.embedded.codes import OtherCode
@@ -58,6 +59,7 @@ class EmbeddedNameServer(EmbeddedServer):
         minutes if a machine vanishes
     """
 
+    @checked_arguments
     def __init__(
         self,
         *,

@@ -104,6 +104,9 @@ class EmbeddedServer:
             raise ValueError(f"version={version!r}: choose from {', '.join(VERSIONS)}")
         self.version = VERSIONS[version]
         self.response_headers = options.get("response_headers") or self.version.response_headers
+        if unknown := sorted(options.keys() - ServerOptions.__annotations__.keys()):
+            expected = ", ".join(ServerOptions.__annotations__)
+            raise TypeError(f"{unknown[0]}: servers have no such argument; they have {expected}")
         self.host = options.get("host", HOST)
         self.bound_host = self.host
         self.port = options.get("port", 0)

@@ -65,6 +65,7 @@ class EmbeddedBroker(EmbeddedServer):
     :ivar copies: this broker, its master or its replicas, which share one state
     """
 
+    @checked_arguments
     def __init__(
         self,
         *,

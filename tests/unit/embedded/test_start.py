@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from time import process_time
 from typing import Any
 
 import pytest
 
 from rocketmq_aio import ConfigError, Message, Producer
-from rocketmq_aio.embedded import EmbeddedBroker, EmbeddedCluster
+from rocketmq_aio.embedded import EmbeddedBroker, EmbeddedCluster, EmbeddedNameServer
 
 
 async def test_a_cluster_starts_within_100_ms() -> None:
@@ -112,6 +113,22 @@ def test_a_wrong_setting_raises_with_what_is_expected(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         EmbeddedCluster(**settings)
+
+
+@pytest.mark.parametrize("server", [EmbeddedBroker, EmbeddedNameServer])
+@pytest.mark.parametrize(
+    ("settings", "error", "reason"),
+    [
+        ({"host": 5}, ConfigError, "host=5: expected a non-empty string"),
+        ({"idle_seconds": "5"}, ConfigError, "idle_seconds='5': expected a number"),
+        ({"idle": 5}, TypeError, "idle: servers have no such argument; they have .*idle_seconds"),
+    ],
+)
+def test_a_wrong_setting_of_a_single_server_raises(
+    server: Callable[..., object], settings: dict[str, Any], error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error, match=reason):
+        server(**settings)
 
 
 def test_queues_that_a_broker_does_not_have_are_named_in_the_error() -> None:
