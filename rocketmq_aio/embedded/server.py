@@ -7,15 +7,21 @@ import inspect
 import socket
 import ssl
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import Final, NamedTuple, Self, TypedDict, Unpack
+from typing import Final, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
 from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.connection import ServerConnection, detach
 from rocketmq_aio.embedded.faults import CONNECT, Fault, Faults
-from rocketmq_aio.embedded.loop_thread import LoopThread, awaited_or_blocking, from_any_thread
+from rocketmq_aio.embedded.loop_thread import (
+    LoopThread,
+    awaited_or_blocking,
+    from_any_thread,
+    waits_for_clients,
+)
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
 from rocketmq_aio.embedded.responses import (
     Close,
@@ -33,6 +39,7 @@ from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
 from rocketmq_aio.remoting.fork import reset_after_fork
 
+R = TypeVar("R")
 HOST: Final = "127.0.0.1"
 BACKLOG: Final = 1024
 MAX_ERRORS: Final = 100
@@ -115,13 +122,15 @@ class EmbeddedServer:
         self.clock = options.get("clock") or Clock(self.thread)
         self.faults = options.get("faults") or Faults(self.clock, self.thread)
         self.faults.servers.append(self)
-        self.errors: deque[Exception] = deque(maxlen=MAX_ERRORS)
+        self.errors: deque[BaseException] = deque(maxlen=MAX_ERRORS)
         self.connections: dict[int, ServerConnection] = {}  # open connections
         self.changed = Notifier()  # of the set of connections
         self._tls = options.get("tls")
         self._idle_seconds = options.get("idle_seconds")
         self._server: asyncio.Server | None = None
-        self._closing: asyncio.Server | None = None
+        self._closing: asyncio.Server | None = None  # until connections and tasks have ended
+        self._tasks: set[asyncio.Future[Outcome]] = set()  # of requests, also of lost connections
+        self._turn = asyncio.Lock()  # of starts and stops
         self._frozen = False
         self._numbers = count(1)
         self._opaques = count(1)
@@ -161,24 +170,24 @@ class EmbeddedServer:
     @awaited_or_blocking
     async def start(self) -> None:
         """Listen, on the earlier port if there was one; without effect on a running server."""
-        if self._server is None:
-            try:
-                await self._start()
-            except BaseException:
-                self._shut(reset=False)
-                raise
+        async with self._turn:
+            await self._ensure_started()
 
     @awaited_or_blocking
     async def stop(self) -> None:
         """Close all connections, refuse new ones, and wait for all tasks."""
-        self._shut(reset=False)
-        await self._closed()
+        self._shut(reset=False)  # also if it is cancelled while it waits for its turn
+        async with self._turn:
+            self._shut(reset=False)
+            await self._closed()
 
     @awaited_or_blocking
     async def restart(self) -> None:
         """Stop and start on the same port."""
-        await self.stop()
-        await self.start()
+        async with self._turn:
+            self._shut(reset=False)
+            await self._closed()
+            await self._ensure_started()
 
     @from_any_thread
     def kill(self) -> None:
@@ -202,17 +211,25 @@ class EmbeddedServer:
         for connection in list(self.connections.values()):
             connection.unfreeze()
 
+    async def _ensure_started(self) -> None:
+        if self._server is None:
+            try:
+                await self._start()
+            except BaseException:
+                self._shut(reset=False)
+                raise
+
     async def _start(self) -> None:
         await self._closed()
         self._frozen = False
         try:
-            self._server = await self._bind(self.port or self._preferred_port)
+            self._server = server = await self._bind(self.port or self._preferred_port)
         except OSError:
             if self.port or not self._preferred_port:
                 raise
-            self._server = await self._bind(0)
-        await self._server.start_serving()
-        self.bound_host, self.port = self._server.sockets[0].getsockname()[:2]
+            self._server = server = await self._bind(0)
+        self.bound_host, self.port = server.sockets[0].getsockname()[:2]
+        await server.start_serving()
         reset_after_fork(self)
 
     async def _bind(self, port: int) -> asyncio.Server:
@@ -234,22 +251,24 @@ class EmbeddedServer:
         current = asyncio.current_task()
         for connection in list(self.connections.values()):
             connection.tasks.discard(current)  # the handler of a fault that stops its server
-            for task in list(connection.tasks):
+            for task in connection.tasks:
                 task.cancel()
+            connection.tasks.clear()  # a second cancellation would interrupt their cleanup
             (connection.reset if reset else connection.abort)()
+        self._tasks.discard(current)
 
     async def _closed(self) -> None:
         """Wait until connections and tasks of a closed server have ended."""
-        server, self._closing = self._closing, None
-        if server is None:
+        if (server := self._closing) is None:
             return
-        tasks = [task for each in self.connections.values() for task in each.tasks]
-        if tasks:  # `gather` would cancel a task that waits here itself
-            await asyncio.wait(tasks)
-        await self.changed.until(lambda: not self.connections, "the connections to close")
+        what = "the connections to close, and handlers of faults that were cancelled to end"
+        await self.changed.until(
+            lambda: not self.connections and not self._tasks, what, WAIT_SECONDS
+        )
         with suppress(TimeoutError):
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 await server.wait_closed()
+        self._closing = None
 
     def after_fork(self) -> None:
         """Replace the sockets of the copy in a forked child, which would keep the port open."""
@@ -266,10 +285,11 @@ class EmbeddedServer:
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         await self.stop()
         if self.errors and error is None:
-            raise ExceptionGroup("a handler failed", list(self.errors))
+            raise BaseExceptionGroup("a handler failed", list(self.errors))
 
     # --- tests ----------------------------------------------------------------------------------
 
+    @waits_for_clients
     async def wait_for_connections(self, count: int, seconds: float = WAIT_SECONDS) -> None:
         """Wait until exactly *count* connections are open."""
         what = f"{count} open connection(s)"
@@ -277,6 +297,7 @@ class EmbeddedServer:
 
     # --- requests to clients --------------------------------------------------------------------
 
+    @waits_for_clients
     async def push(
         self,
         request: Command | RequestHeader,
@@ -288,7 +309,11 @@ class EmbeddedServer:
         """Send a request to a client; return the response, None for oneway.
 
         It goes to the newest connection unless *to* says otherwise.
+
+        :raises ConnectionError: no client is connected
         """
+        if not self.connections:
+            raise ConnectionError(f"no client is connected to {self.name}")
         connection = to or self.connections[max(self.connections)]
         if isinstance(request, RequestHeader):
             request = Command(request.code, 0, ext=to_ext_fields(request), body=body)
@@ -374,13 +399,8 @@ class EmbeddedServer:
     ) -> None:
         """Respond to *command* as *fault* does, or without one."""
         scripted = fault is not None
-        try:
-            if fault is None:
-                outcome = self.process(command, connection)
-            else:
-                outcome = fault.respond(self, command, connection)
-        except Exception as error:  # noqa: BLE001 - a defect must not end the server
-            outcome = self._failed(error, command, scripted=scripted)
+        handle = self.process if fault is None else partial(fault.respond, self)
+        outcome = self._result(partial(handle, command, connection), command, scripted=scripted)
         if isinstance(outcome, Response) or not inspect.isawaitable(outcome):
             self._respond(connection, encoding, command, outcome)
             return
@@ -388,23 +408,33 @@ class EmbeddedServer:
         # starts, would never await the outcome.
         task = asyncio.ensure_future(outcome)
         connection.tasks.add(task)
+        self._tasks.add(task)
 
         def respond(done: asyncio.Future[Outcome]) -> None:
             connection.tasks.discard(done)
-            if done.cancelled() and not connection.is_open:
-                return
-            try:
-                result = done.result()
-            except asyncio.CancelledError:  # not by this server, whose connection is open
-                failure = RuntimeError("the handler was cancelled")
-                result = self._failed(failure, command, scripted=scripted)
-            except Exception as error:  # noqa: BLE001 - as above
-                result = self._failed(error, command, scripted=scripted)
-            self._respond(connection, encoding, command, result)
+            self._tasks.discard(done)
+            if self._closing is not None:
+                self.changed.notify()
+            if not done.cancelled() or connection.is_open:
+                result = self._result(done.result, command, scripted=scripted)
+                self._respond(connection, encoding, command, result)
 
         task.add_done_callback(respond)
 
-    def _failed(self, error: Exception, command: Command, *, scripted: bool) -> Outcome:
+    def _result(self, get: Callable[[], R], command: Command, *, scripted: bool) -> R | Outcome:
+        """Return the result of a handler; it must not end the server if it is an exception."""
+        try:
+            return get()
+        except KeyboardInterrupt:
+            raise
+        except asyncio.CancelledError:  # not by this server, whose connection is open
+            return self._failed(
+                RuntimeError("the handler was cancelled"), command, scripted=scripted
+            )
+        except BaseException as error:  # noqa: BLE001 - also that of `pytest.fail`
+            return self._failed(error, command, scripted=scripted)
+
+    def _failed(self, error: BaseException, command: Command, *, scripted: bool) -> Outcome:
         """Return the outcome of a request whose handler raised; *scripted*: that of a fault."""
         if isinstance(error, Close | ErrorResponse | CodecError):
             return self.error_outcome(error)

@@ -69,7 +69,7 @@ class ScriptedServer(EmbeddedServer):
             self.recorded.add(connection.number, encoding, answer, command.code, sent=True)
         super()._respond(connection, encoding, command, outcome)
 
-    def _failed(self, error: Exception, command: Command, *, scripted: bool) -> Outcome:
+    def _failed(self, error: BaseException, command: Command, *, scripted: bool) -> Outcome:
         outcome = super()._failed(error, command, scripted=scripted)
         if not scripted and not isinstance(error, Close | ErrorResponse | CodecError):
             self.errors.append(error)

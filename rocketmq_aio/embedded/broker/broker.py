@@ -40,7 +40,7 @@ from rocketmq_aio.embedded.broker.topics import TopicProcessor
 from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.handlers import handlers_of
-from rocketmq_aio.embedded.loop_thread import from_any_thread
+from rocketmq_aio.embedded.loop_thread import from_any_thread, waits_for_clients
 from rocketmq_aio.embedded.responses import HandlerResult
 from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
 from rocketmq_aio.errors import CodecError, ConfigError
@@ -181,7 +181,9 @@ class EmbeddedBroker(EmbeddedServer):
         def notify(event: Event) -> None:
             try:
                 callback(event)
-            except Exception as error:  # noqa: BLE001 - the message is stored, whatever it does
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - the message is stored, whatever it does
                 self.errors.append(error)
 
         self.state.on_event = notify
@@ -237,6 +239,7 @@ class EmbeddedBroker(EmbeddedServer):
         self.state.create_group(group)
         self.state.commit(group, topic, queue_id, offset)
 
+    @waits_for_clients
     async def check_transactions(self) -> int:
         """Check every open half message with a connected producer; return the number of checks."""
         checks = 0

@@ -370,6 +370,25 @@ async def test_an_error_in_a_handler_closes_the_connection_and_is_raised_at_the_
     assert caught.group_contains(LookupError)
 
 
+@pytest.mark.parametrize("is_coroutine", [True, False])
+async def test_a_failure_of_the_test_in_a_handler_is_raised_at_the_end(is_coroutine: bool) -> None:
+    def fail(_command: Command, _connection: ServerConnection) -> Outcome:
+        pytest.fail("no request is expected")  # raises no Exception, but a BaseException
+
+    async def fail_later(command: Command, connection: ServerConnection) -> Outcome:
+        return fail(command, connection)
+
+    async def run() -> None:
+        async with EmbeddedCluster() as cluster, RawClient(cluster.broker.address) as client:
+            cluster.faults.handle(30, fail_later if is_coroutine else fail)
+            client.send(MAX_OFFSET)
+            assert await client.end() == b""
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await run()
+    assert caught.group_contains(pytest.fail.Exception, match="no request is expected")
+
+
 async def test_a_handler_that_is_cancelled_from_outside_is_an_error() -> None:
     async def cancelled(_command: Command, _connection: ServerConnection) -> Outcome:
         raise asyncio.CancelledError("of another task")

@@ -98,6 +98,19 @@ async def test_waiting_for_a_fault_does_not_block_the_loop_of_the_client() -> No
             await cluster.faults.drop("send").wait(seconds=0.1)
 
 
+def test_waiting_for_connections_works_from_the_loop_of_the_client() -> None:
+    async def run(cluster: EmbeddedCluster) -> bool:
+        waiting = asyncio.ensure_future(cluster.broker.wait_for_connections(1, seconds=60))
+        await asyncio.sleep(0)
+        async with RawClient(cluster.broker.address):
+            done, _ = await asyncio.wait([waiting], timeout=10)
+        waiting.cancel()
+        return bool(done)
+
+    with EmbeddedCluster() as cluster:
+        assert asyncio.run(run(cluster))
+
+
 def test_several_clusters_run_at_once() -> None:
     with EmbeddedCluster(topics={"orders": 4}) as one, EmbeddedCluster() as other:
         assert send(one, b"one")

@@ -10,11 +10,15 @@ from contextlib import suppress
 import msgspec
 import pytest
 
+from rocketmq_aio.embedded import server as server_module
 from rocketmq_aio.embedded.broker.locks import KEPT_SECONDS
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS
+from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.model.properties import encode_properties
 from rocketmq_aio.protocol.bodies import MAX_QUEUES
+from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.requests.admin import CreateTopic
 from rocketmq_aio.protocol.requests.groups import GetRouteInfo, LockBatchMQ, UnregisterClient
 from rocketmq_aio.protocol.requests.offsets import (
@@ -139,6 +143,106 @@ async def test_a_connection_that_is_accepted_while_its_broker_stops_ends(
             await broker.stop()
             with suppress(ConnectionResetError):
                 assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
+
+
+class StuckHandler:
+    """Handler of a fault that ignores cancellations until `end` is set."""
+
+    def __init__(self) -> None:
+        self.begun, self.end = asyncio.Event(), asyncio.Event()
+        self.interruptions = 0
+
+    async def __call__(self, _command: Command, _connection: ServerConnection) -> Outcome:
+        self.begun.set()
+        while not self.end.is_set():
+            try:
+                await self.end.wait()
+            except asyncio.CancelledError:
+                self.interruptions += 1
+        return Response()
+
+
+@pytest.fixture
+async def stuck(cluster: EmbeddedCluster) -> AsyncIterator[StuckHandler]:
+    """A handler that is at work."""
+    handler = StuckHandler()
+    cluster.faults.handle(30, handler)
+    async with RawClient(cluster.broker.address) as client:
+        client.send(MAX_OFFSET)
+        await handler.begun.wait()
+        yield handler
+        handler.end.set()
+
+
+async def test_a_stop_after_a_cancelled_one_waits_for_handlers(
+    cluster: EmbeddedCluster, stuck: StuckHandler
+) -> None:
+    first = asyncio.ensure_future(cluster.broker.stop())
+    await cluster.broker.wait_for_connections(0)
+    first.cancel()
+    await asyncio.wait([first])
+
+    second = asyncio.ensure_future(cluster.broker.stop())
+    done, _ = await asyncio.wait([second], timeout=0)
+    stuck.end.set()
+    await second
+    assert not done
+
+
+async def test_a_stop_interrupts_a_handler_once(
+    cluster: EmbeddedCluster, stuck: StuckHandler
+) -> None:
+    stop = asyncio.ensure_future(cluster.broker.stop())
+    await cluster.broker.wait_for_connections(0)
+    stuck.end.set()
+    await stop
+
+    assert stuck.interruptions == 1
+
+
+async def test_a_handler_that_does_not_end_fails_the_stop(
+    cluster: EmbeddedCluster, stuck: StuckHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "WAIT_SECONDS", 0.05)
+
+    with pytest.raises(TimeoutError, match="handlers of faults"):
+        await cluster.broker.stop()
+    assert not stuck.end.is_set()
+
+
+async def test_concurrent_starts_and_stops_take_turns(cluster: EmbeddedCluster) -> None:
+    broker = cluster.broker
+    async with RawClient(broker.address) as client:
+        client.send(pull_header(CASE_ENV, 0))
+        await broker.wait_for_connections(1)
+        await asyncio.gather(broker.restart(), broker.restart(), broker.stop(), broker.restart())
+        assert broker.is_running
+
+        left = asyncio.ensure_future(broker.restart())
+        await asyncio.sleep(0)
+        await broker.stop()
+        await left
+    assert not broker.is_running
+
+
+async def test_a_kill_during_a_start_leaves_the_broker_stopped(cluster: EmbeddedCluster) -> None:
+    broker = cluster.broker
+    for turns in range(100):
+        await broker.stop()
+        start = asyncio.ensure_future(broker.start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        broker.kill()
+        await start
+        if not broker.is_running:
+            break
+
+    assert turns < 99
+
+
+async def test_a_request_to_clients_needs_one(cluster: EmbeddedCluster) -> None:
+    with pytest.raises(ConnectionError, match="no client is connected to broker-a"):
+        await cluster.broker.push(MAX_OFFSET)
 
 
 async def test_expired_locks_are_removed(cluster: EmbeddedCluster) -> None:

@@ -62,7 +62,7 @@ async def test_a_stalled_connection_reads_nothing_until_it_resumes() -> None:
 async def test_a_pushed_request_returns_the_response_of_the_client() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         await broker.wait_for_connections(1)
-        answer = asyncio.create_task(broker.push(RUNNING_INFO))
+        answer = asyncio.ensure_future(broker.push(RUNNING_INFO))
         client.respond(await client.request(RUNNING_INFO.code), code=1)
         answered = await answer
 
@@ -73,7 +73,7 @@ async def test_a_pushed_request_returns_the_response_of_the_client() -> None:
 async def test_a_pushed_request_fails_when_the_client_disconnects() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         await broker.wait_for_connections(1)
-        answer = asyncio.create_task(broker.push(RUNNING_INFO))
+        answer = asyncio.ensure_future(broker.push(RUNNING_INFO))
         await client.request(RUNNING_INFO.code)
         await client.close()
 
