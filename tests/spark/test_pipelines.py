@@ -740,6 +740,19 @@ async def create_compacted_topic(namesrv: str, topic: str) -> None:
         await admin.topics.create(topic, queues=2, attributes={"cleanup.policy": "COMPACTION"})
 
 
+def test_bodies_that_are_not_one_json_object_in_utf_8_are_bad_rows(pipelines: SparkSession) -> None:
+    good = [b'{"id": 1, "text": "a"}', b" {}\n", b'{"id": null, "other": [1]}']
+    several = [b'{"id": 1}\n{"id": 2}', b'{"id": 1},{"id": 2}']
+    bad = [*several, b'{"id": 1} x', b'[{"id": 1}]', b"[]", b"null", b"", b'{"text": "\xff"}']
+    rows = pipelines.createDataFrame([(body,) for body in [*good, *bad]], "body binary")
+
+    found = parse_bodies(rows, BodySchema(kind="json", schema="id long, text string")).collect()
+
+    values = [row.value.asDict() for row in found if not row.bad]
+    assert values == [{"id": 1, "text": "a"}, *[{"id": None, "text": None}] * 2]
+    assert [bytes(row.body) for row in found if row.bad] == bad
+
+
 def test_protobuf_bodies_without_any_field_are_bad_rows(
     pipelines: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

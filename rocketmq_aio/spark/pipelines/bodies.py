@@ -67,12 +67,18 @@ def parse_bodies(messages: DataFrame, schema: BodySchema) -> DataFrame:
 
 
 def _json(messages: DataFrame, schema: BodySchema) -> DataFrame:
-    schema_text = f"{schema.schema}, {CORRUPT} string"
+    # Spark ignores what follows the first JSON value: as an element of an array, a body has to be
+    # one value.  Spark also replaces invalid UTF-8.
+    text = F.col("body").cast("string")
+    array = F.concat(F.lit(f'{{"{VALUE}": ['), text, F.lit("]}"))
+    schema_text = f"{VALUE} array<struct<{schema.schema}>>, {CORRUPT} string"
     options = {**PERMISSIVE, "columnNameOfCorruptRecord": CORRUPT}
-    value = F.from_json(F.col("body").cast("string"), schema_text, options)
-    read = messages.withColumn(VALUE, value)
-    bad = F.col(VALUE).isNull() | F.col(VALUE)[CORRUPT].isNotNull()
-    return read.withColumn(BAD, bad).withColumn(VALUE, F.col(VALUE).dropFields(CORRUPT))
+    read = messages.withColumn(VALUE, F.from_json(array, schema_text, options))
+    values = F.col(VALUE)[VALUE]
+    value = F.get(values, 0)
+    is_one = (F.size(values) == 1) & value.isNotNull() & F.col(VALUE)[CORRUPT].isNull()
+    good = F.coalesce(is_one & F.is_valid_utf8(text), F.lit(False))
+    return read.withColumn(BAD, ~good).withColumn(VALUE, value)
 
 
 def _avro(messages: DataFrame, schema: BodySchema) -> DataFrame:
