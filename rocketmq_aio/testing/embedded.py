@@ -39,7 +39,8 @@ class EmbeddedServerControl(Server):
         self._server.kill()
 
     def stop(self) -> None:
-        self._server.stop()
+        if self.running:
+            self._server.stop()
 
     def pause(self) -> None:
         if not self.running:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -173,6 +175,18 @@ def test_a_server_of_a_closed_cluster_cannot_start() -> None:
 
     with pytest.raises(ClusterError, match="its cluster is closed"):
         broker.start()
+
+
+def test_a_server_of_a_closed_cluster_is_stopped_without_effect() -> None:
+    with Cluster.start(backend="embedded") as cluster:
+        pass
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        cluster.brokers[0].stop()
+        cluster.brokers[0].kill()
+        gc.collect()
+    assert caught == []
 
 
 def test_faults_apply_to_all_name_servers() -> None:
