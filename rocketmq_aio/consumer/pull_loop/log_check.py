@@ -107,17 +107,22 @@ class LogCheck:
 
         :raises RocketMQError: the master did not respond, or is not the master
         """
-        differs = await self._differs(queue, address, last)
+        command = await self._pull(queue, address, last.offset, 1)
+        differs = self._differs(queue, command, last)
         if not differs:
             return None if differs is None else last.offset + 1
-        after = millis_of(last.store_time) + 1
-        return min(await self._first_since(queue, address, after), last.offset)
+        after, response = millis_of(last.store_time) + 1, read_response(command)
+        bounds = max(0, response.min_offset), response.max_offset
+        return min(await self._first_since(queue, address, after, *bounds), last.offset)
 
-    async def _first_since(self, queue: MessageQueue, address: str, millis: int) -> int:
-        """Return the first offset stored at or after *millis*; the end if there is none."""
-        broker = self._instance.broker
-        least, most = max(0, await broker.min_offset(queue)), await broker.max_offset(queue)
-        hint = await broker.offset_for_time(queue, millis)
+    async def _first_since(
+        self, queue: MessageQueue, address: str, millis: int, least: int, most: int
+    ) -> int:
+        """Return the first offset stored at or after *millis*; *most* if there is none."""
+        try:
+            hint = await self._instance.broker.offset_for_time(queue, millis)
+        except (PermissionDeniedError, NotSupportedError):  # an account that may pull is enough
+            hint = most
 
         async def read(offset: int, count: int) -> list[tuple[int, int]]:
             while offset < most:
@@ -138,9 +143,8 @@ class LogCheck:
         stored = [each for each in map(stored_at, messages) if each is not None]
         return [(each.offset, millis_of(each.store_time)) for each in stored]
 
-    async def _differs(self, queue: MessageQueue, address: str, last: StoredAt) -> bool | None:
-        """Return whether *last* is not in the log; None: the log begins after it."""
-        command = await self._pull(queue, address, last.offset, 1)
+    def _differs(self, queue: MessageQueue, command: Command, last: StoredAt) -> bool | None:
+        """Return whether *last*, which was pulled, is not in the log; None: it begins after it."""
         if command.code in NOT_THERE:
             # An offset after it: retention has deleted it.
             return True if read_response(command).next_begin_offset <= last.offset else None

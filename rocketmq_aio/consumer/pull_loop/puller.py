@@ -525,7 +525,9 @@ class Puller(Generic[Q]):
             self._hold(assigned, error, requested, corrected)
             return True
         generation = assigned.generation
-        if policy in ("earliest", "latest"):
+        # Before the earliest message the broker returns its offset, which an account without Get
+        # cannot query.
+        if policy == "latest" or (policy == "earliest" and corrected <= requested):
             corrected = await self._starts.offset_of(assigned.queue, policy)
         if assigned.generation != generation:
             return False

@@ -54,6 +54,7 @@ class FakeInstance:
         self.beats = 0
         self.queries = 0  # of the earliest store time
         self.query_error: RocketMQError | None = None
+        self.offset_error: RocketMQError | None = None  # of queries of offsets
         self.invalidated: list[str] = []
         self.pulls: list[PullMessage] = []
         self.addressed: list[str] = []
@@ -76,9 +77,11 @@ class FakeInstance:
         return self.addresses.get(MASTER_ID)
 
     async def min_offset(self, queue: MessageQueue) -> int:
+        self._may_query()
         return self._broker.topics[queue.topic].queues[queue.queue_id].min_offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
+        self._may_query()
         return self._broker.topics[queue.topic].queues[queue.queue_id].max_offset
 
     async def earliest_store_time(self, queue: MessageQueue) -> int:
@@ -89,7 +92,12 @@ class FakeInstance:
         return messages[0].store_ms if messages else -1
 
     async def offset_for_time(self, queue: MessageQueue, millis: int) -> int:
+        self._may_query()
         return self._broker.topics[queue.topic].queues[queue.queue_id].search(millis)
+
+    def _may_query(self) -> None:
+        if self.offset_error is not None:
+            raise self.offset_error
 
     def is_connected(self, address: str) -> bool:
         return self.connected and address not in self.down

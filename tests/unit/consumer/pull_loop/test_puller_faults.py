@@ -464,6 +464,28 @@ async def test_a_topic_created_again_while_a_pull_is_held_is_read_from_its_begin
 
 @pytest.mark.usefixtures("always_held")
 @pytest.mark.parametrize("count", [2, 3, 5], ids=["fewer", "as many", "more"])
+async def test_logs_are_compared_also_for_an_account_that_may_only_pull(
+    env: PullerEnv, count: int
+) -> None:
+    env.wire.query_error = env.wire.offset_error = PermissionDeniedError(16, "no Get", ADDRESS)
+    env.put("a", "b", "c")
+    env.begin()
+    await env.polled(3)
+    await env.pulled(2)
+    create_again(env)
+    new = [f"new {number}" for number in range(count)]
+    env.put(*new)
+    env.broker.clock.advance(60)  # the hold ends
+    taken: list[str] = []
+    while len(set(taken)) < count:
+        taken += bodies(await env.polled(1))
+
+    assert set(taken) == set(new)
+    assert [type(event) for event in env.events] == [OffsetCorrected]
+
+
+@pytest.mark.usefixtures("always_held")
+@pytest.mark.parametrize("count", [2, 3, 5], ids=["fewer", "as many", "more"])
 async def test_a_topic_created_again_before_any_message_was_read_is_read_from_its_beginning(
     make_env: Callable[..., PullerEnv], count: int
 ) -> None:

@@ -136,6 +136,21 @@ async def test_deleted_messages_are_skipped_with_an_event(
     assert corrections(env) == [(0, corrected, policy, "OFFSET_TOO_SMALL", 0)]
 
 
+@pytest.mark.parametrize("start", [0, 70], ids=["before", "behind"])
+@pytest.mark.usefixtures("impatient")
+async def test_the_earliest_message_is_found_without_the_permission_to_query_its_offset(
+    make_env: Callable[..., PullerEnv], start: int
+) -> None:
+    """`StartPositions.offset_of` returns 0 then."""
+    env = make_env(offset_illegal="earliest")
+    log_from(env, 4)
+    env.starts.offsets["earliest"] = 0
+    env.starts.found = (start, False)
+    env.begin()
+
+    assert offsets(await env.polled(6)) == [4, 5, 6, 7, 8, 9]
+
+
 @pytest.mark.parametrize(
     ("policy", "corrected"), [("broker", 10), ("earliest", 4), ("latest", 10)], ids=str
 )
@@ -256,6 +271,7 @@ async def test_a_seek_while_the_policy_is_looked_up_wins(
 ) -> None:
     env = make_env(offset_illegal="earliest")
     log_from(env, 4)
+    env.starts.found = (70, False)
     requests = asyncio.Event()
 
     async def offset_of(queue: object, start: str) -> int:
