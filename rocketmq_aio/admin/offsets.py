@@ -32,6 +32,7 @@ Target = datetime | Literal["earliest", "latest"] | Mapping[MessageQueue, int]
 QUEUES_AT_ONCE: Final = 64  # concurrent requests
 # The remark of brokers that move only groups with a commit in each queue of the topic.
 NOT_COMMITTED: Final = "THe consumer group <"
+NO_MEMBERS: Final = "NullPointerException"  # in the remark of brokers without members of a group
 BEGINNING: Final = 0  # as a timestamp
 END: Final = -1
 
@@ -140,14 +141,14 @@ class OffsetAdmin:
         """Return the offsets that connected members have in memory, by client id.
 
         They may be ahead of the committed ones.  Members that are not Java clients or of this
-        package may not answer.
-
-        :raises BrokerError: no member is connected
+        package may not answer.  Empty if no member is connected.
         """
         header = GetMemberOffsets(topic=check_topic(topic), group=group, client_addr=client_id)
         masters = await self._servers.masters_of(topic)
         action = f"reading offsets of the members of group {group}"
-        tables = await self._servers.read_each(action, masters, header, _MemberOffsets)
+        tables = await self._servers.read_stored(
+            action, masters, header, _MemberOffsets, NO_MEMBERS
+        )
         offsets: dict[str, dict[MessageQueue, int]] = {}
         for each in tables.values():
             for client, table in each.consumer_table.items():

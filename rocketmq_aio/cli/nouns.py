@@ -191,6 +191,7 @@ VERBS: Final = {
         columns="queue.topic queue.broker_name queue.queue_id "
         "min_time_stamp max_time_stamp consume_time_stamp delay_time"
     ),
+    "offset in-memory": Verb(missing="no member of group {group} is connected"),
     "offset skip": Verb(
         "move group {group} to the end of topic {topic}",
         columns=_RESETS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
+from rocketmq_aio.protocol.codes import RequestCode
 from tests.unit.cli.test_rmq import Rmq, cluster, rmq
 
 __all__ = ["cluster", "rmq"]
@@ -128,6 +129,19 @@ def test_a_deleted_group_whose_offsets_were_kept_is_known(
     rmq("group", "delete", "billing", "--yes")
 
     rmq("lag", "billing", code=2)
+
+
+def test_offsets_in_memory_need_connected_members(rmq: Rmq, cluster: EmbeddedCluster) -> None:
+    remark = "java.lang.NullPointerException, org.apache.rocketmq.broker.client.net.Broker2Client"
+    code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+    cluster.faults.refuse(code, 1, remark, times=None)
+    command = ("offset", "in-memory")
+
+    unknown = rmq(*command, "biling", "orders", code=2, stderr=True)
+    idle = rmq(*command, "billing", "orders", code=3, stderr=True)
+
+    assert "did you mean billing?" in unknown
+    assert idle == "rmq: no member of group billing is connected\n"
 
 
 def test_an_existing_topic_advises_the_command(rmq: Rmq) -> None:
