@@ -353,8 +353,15 @@ def test_a_signal_ends_produce_while_it_waits_for_input(
 # --- terminals ------------------------------------------------------------------------------------
 
 
-def in_terminal(*arguments: str, typed: bytes, until: bytes) -> tuple[int, bytes]:
-    """Run a command in a terminal of 20 columns; type when *until* appears.
+def act(child: int, terminal: int, typed: bytes | None) -> None:
+    if typed is None:
+        os.kill(child, signal.SIGTERM)
+    else:
+        os.write(terminal, typed)
+
+
+def in_terminal(*arguments: str, typed: bytes | None, until: bytes) -> tuple[int, bytes]:
+    """Run a command in a terminal of 20 columns; type when *until* appears; None: send SIGTERM.
 
     A signal between the output of a prompt and its read is handled after the read only, so what was
     typed is typed again if nothing happens.
@@ -368,12 +375,12 @@ def in_terminal(*arguments: str, typed: bytes, until: bytes) -> tuple[int, bytes
     try:
         while True:
             while is_typed and not select.select([terminal], [], [], 5)[0]:
-                os.write(terminal, typed)
+                act(child, terminal, typed)
             if not (chunk := os.read(terminal, 4096)):
                 break
             seen += chunk
             if until in seen and not is_typed:
-                os.write(terminal, typed)
+                act(child, terminal, typed)
                 is_typed = True
     except OSError:  # the end of the terminal
         pass
@@ -391,10 +398,15 @@ def test_a_terminal_is_asked_before_a_topic_is_deleted(
     assert ("orders" in rmq("topic", "list")) == (code != 0)
 
 
-def test_an_interrupt_ends_a_prompt_for_a_secret(cluster: EmbeddedCluster) -> None:
-    ended, seen = in_terminal(
-        "topic", "list", "--access-key", "app", typed=b"\x03", until=b"Secret key of app"
-    )
+@pytest.mark.parametrize("typed", [b"\x03", None])
+@pytest.mark.parametrize(
+    ("command", "prompt"),
+    [("topic list --access-key app", b"Secret key of app"), ("user create app", b"New password")],
+)
+def test_a_signal_ends_a_prompt_for_a_secret(
+    cluster: EmbeddedCluster, command: str, prompt: bytes, typed: bytes | None
+) -> None:
+    ended, seen = in_terminal(*command.split(), typed=typed, until=prompt)
 
     assert ended == 130
     assert b"Traceback" not in seen
