@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
@@ -102,6 +103,7 @@ class EmbeddedBackend(Backend):
                 clock=self.cluster.clock,
                 faults=self.cluster.faults,
             )
+            server.errors = self.cluster.name_server.errors  # which are raised at the end
             self._more_name_servers.append(server)
             for broker in self.cluster.brokers:
                 server.register(broker)
@@ -126,9 +128,10 @@ class EmbeddedBackend(Backend):
         if not self._running:
             return
         self._running = False
-        for server in self._more_name_servers:
-            server.stop()
-        self.cluster.__exit__(None, None, None)
+        with ExitStack() as stack:  # one that does not stop does not keep the others
+            stack.callback(self.cluster.__exit__, None, None, None)
+            for server in self._more_name_servers:
+                stack.callback(server.stop)
 
 
 def apply_properties(broker: EmbeddedBroker, properties: Mapping[str, str]) -> None:

@@ -189,6 +189,19 @@ def test_a_server_of_a_closed_cluster_is_stopped_without_effect() -> None:
     assert caught == []
 
 
+def test_errors_of_handlers_at_all_name_servers_are_raised_at_the_end() -> None:
+    def broken(_command: object, _connection: object) -> None:
+        raise LookupError("a mistake in a test")
+
+    cluster = Cluster.start(backend="embedded", namesrvs=2)
+    cluster.faults.handle("route", broken)
+    with pytest.raises(ConnectionError):
+        probe.masters(cluster.namesrvs[1].address, "orders")
+
+    with pytest.raises(ExceptionGroup, match="a handler failed"):
+        cluster.close()
+
+
 def test_faults_apply_to_all_name_servers() -> None:
     with Cluster.start(backend="embedded", namesrvs=2) as cluster:
         cluster.faults.refuse("route", 1, "lost", times=None, broker="namesrv")
