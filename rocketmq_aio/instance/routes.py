@@ -492,7 +492,8 @@ class RouteTable:
             if loop.time() - refreshed_at >= interval_seconds:
                 refreshed_at = loop.time()
                 missing = wanted
-            invalid, self._invalid = self._invalid, set()
+            # A regular refresh does not try again: those stay for the next round.
+            invalid, self._invalid = self._invalid, self._invalid & missing
             invalid.update(*(each.topics for each in self._suspects.values()))
             await self.refresh(missing)
             await self.refresh((invalid & wanted) - missing, regular=False)

@@ -299,6 +299,23 @@ async def test_an_invalidated_route_is_fetched_until_a_name_server_responds(
     assert table.names.asked.count("orders") == fetched
 
 
+async def test_an_invalidated_route_is_fetched_soon_after_a_regular_refresh_that_failed(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interval = 0.3
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", interval)
+    await table.routes.get("orders")
+    table.routes.invalidate("orders")
+    table.names.failure = NameServerUnavailableError({})
+    async with Keeping(table, interval):  # the first round is a regular one
+        await asyncio.sleep(interval / 10)  # its pause has begun
+        monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
+        table.wanted = {"orders", "later"}
+        await until(lambda: table.names.asked.count("later") == 4)
+
+    assert table.names.asked.count("orders") > 2
+
+
 async def test_routes_that_name_an_unreachable_address_are_fetched_again_once(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
