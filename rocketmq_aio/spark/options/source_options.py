@@ -13,7 +13,7 @@ from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import SECRET_PARTS, settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import ExpressionType
-from rocketmq_aio.spark.offsets import LATEST, MAX_OFFSET, Offsets, Queue, StreamOffset
+from rocketmq_aio.spark.offsets import LATEST, MAX_OFFSET, Offsets, Queue, StreamOffset, nested
 from rocketmq_aio.spark.options import values as values
 
 StartingWord: TypeAlias = Literal["earliest", "latest", "group"]
@@ -283,7 +283,8 @@ def _check_positions(read: ReadOptions, *, streaming: bool) -> None:
         reason = "a batch read would be empty: use earliest, group, offsets or a timestamp"
         raise ConfigError("startingOffsets", start, reason)
     if isinstance(end, dict) and any(number < LATEST for number in end.values()):
-        raise ConfigError("endingOffsets", end, "-2 is no end: use -1 (latest) or an offset")
+        reason = "-2 is no end: use -1 (latest) or an offset"
+        raise ConfigError("endingOffsets", nested(end), reason)
     begin, until = read.starting_timestamp, read.ending_timestamp
     if begin is not None and until is not None and begin > until:
         raise ConfigError("endingTimestamp", until, f"before startingTimestamp ({begin})")

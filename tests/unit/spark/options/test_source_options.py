@@ -165,7 +165,7 @@ def test_a_filter_is_taken_as_its_type_says(given: dict[str, str]) -> None:
     ("given", "message"),
     [
         ({"startingOffsets": "latest"}, "would be empty"),
-        ({"endingOffsets": '{"T":{"a":{"0":-2}}}'}, "-2 is no end"),
+        ({"endingOffsets": '{"T":{"a":{"0":-2}}}'}, "{'T': {'a': {'0': -2}}}: -2 is no end"),
         ({"startingTimestamp": "9", "endingTimestamp": "5"}, "before startingTimestamp"),
         (
             {
