@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import anyio
@@ -29,6 +29,10 @@ MISSES_BEFORE_GONE: Final = 2  # "no such topic" responses before a cached route
 TEMPLATE_TOPIC: Final = "TBW102"  # every broker that creates topics has it
 REFRESH_AT_ONCE: Final = 8  # concurrent requests
 SUSPECT_SECONDS: Final = 30.0  # after the last failure; then the regular refresh is enough
+# How long a broker stays in a route after name servers have dropped it.  It may be restarting, or
+# a name server, with which brokers register every 30 s.  The time counts from the first response
+# without the broker, so the members of a group drop it together.
+MISSING_SECONDS: Final = 60.0
 FORMER_SECONDS: Final = 30.0  # for the last commits to a broker that no route names any more
 
 
@@ -145,6 +149,29 @@ def merge_routes(routes: Sequence[TopicRouteData]) -> TopicRouteData:
     )
 
 
+def _with_brokers(route: TopicRoute, former: TopicRoute, names: Set[str]) -> TopicRoute:
+    """Return *route* with the brokers *names* of a former route, and their queues.
+
+    Not with those to publish to: producers leave a missing broker at once.
+    """
+
+    def merged(
+        queues: tuple[MessageQueue, ...], before: tuple[MessageQueue, ...]
+    ) -> tuple[MessageQueue, ...]:
+        return tuple(sorted({*queues, *(q for q in before if former.broker_of(q) in names)}))
+
+    lost = {queue: owner for queue, owner in former.owners.items() if owner in names}
+    owned = {queue: owner for queue, owner in route.owners.items() if owner != NO_OWNER}
+    return replace(
+        route,
+        subscribe_queues=merged(route.subscribe_queues, former.subscribe_queues),
+        brokers=route.brokers | {name: former.brokers[name] for name in names},
+        owners=route.owners | lost | owned,
+        ordered_queues=merged(route.ordered_queues, former.ordered_queues),
+        acting=route.acting | (former.acting & names),
+    )
+
+
 def _with_master(brokers: Mapping[str, Mapping[int, str]]) -> set[str]:
     return {name for name, addresses in brokers.items() if MASTER_ID in addresses}
 
@@ -237,6 +264,8 @@ class RouteTable:
         self._fetching: dict[str, asyncio.Future[TopicRoute | RocketMQError | None]] = {}
         self._fetched_at: dict[str, float] = {}  # of known topics
         self._misses: dict[str, int] = {}
+        # Since when the last routes of a topic lack brokers of the cached one, by their names.
+        self._missing: dict[str, dict[str, float]] = {}
         self._pinned: Counter[str] = Counter()  # number of `pin` blocks by topic
         self._unused: set[str] = set()  # at the last refresh; dropped if unused at the next
         self._invalid: set[str] = set()
@@ -264,8 +293,7 @@ class RouteTable:
 
         Only the regular refresh drops a topic: a restarting broker is missing for a moment.
 
-        :param may_lose_brokers: False keeps the cached route if the new one lacks one of its
-            brokers
+        :param may_lose_brokers: False keeps brokers that the new route lacks for `MISSING_SECONDS`
         """
         while (fetching := self._fetching.get(topic)) is not None:
             # Concurrent callers share one request; None if its caller was cancelled.
@@ -320,10 +348,10 @@ class RouteTable:
         return read_route(topic, data)
 
     def _store(self, topic: str, route: TopicRoute, may_lose_brokers: bool) -> TopicRoute:
-        known = self._routes.get(topic)
+        known, missing = self._routes.get(topic), self._missing.pop(topic, {})
         if known is not None:
-            if not may_lose_brokers and known.brokers.keys() - route.brokers.keys():
-                return known
+            if not may_lose_brokers:
+                route = self._with_missing(known, route, missing)
             if route == known:
                 self._routes[topic] = self._routes.pop(topic)
                 return known
@@ -335,6 +363,23 @@ class RouteTable:
             logger.warning("route_addresses_malformed", topic=topic, addresses=route.malformed)
         self._on_changed(topic)
         return route
+
+    def _with_missing(
+        self, known: TopicRoute, route: TopicRoute, before: Mapping[str, float]
+    ) -> TopicRoute:
+        """Return *route* with those brokers of *known* that it has not lacked for long.
+
+        :param before: since when routes lack brokers, by name
+        """
+        now = asyncio.get_running_loop().time()
+        lacks = known.brokers.keys() - route.brokers.keys()
+        missing = {name: before.get(name, now) for name in lacks}
+        kept = {name: since for name, since in missing.items() if now - since < MISSING_SECONDS}
+        if not kept:
+            return route
+        self._missing[known.topic] = kept
+        self.invalidate(known.topic)
+        return _with_brokers(route, known, kept.keys())
 
     def _count_miss(self, topic: str) -> None:
         self._misses[topic] = self._misses.get(topic, 0) + 1
@@ -524,13 +569,12 @@ class RouteTable:
     async def refresh(self, topics: Iterable[str], *, regular: bool = True) -> None:
         """Fetch the routes of *topics*; failures are logged.
 
-        :param regular: False for invalidated routes: drops neither topics nor brokers, since a
-            restarting broker is missing for a moment and would lose its consumers
+        :param regular: False for invalidated routes: counts no "no such topic" responses
         """
 
         async def refresh_one(topic: str) -> None:
             try:
-                await self.fetch(topic, may_lose_brokers=regular)
+                await self.fetch(topic, may_lose_brokers=False)
             except RouteNotFoundError:
                 if regular:
                     self._count_miss(topic)
@@ -553,5 +597,6 @@ class RouteTable:
             self._drop(topic)
         self._fetched_at = {t: at for t, at in self._fetched_at.items() if t in self._routes}
         self._unused = unused
-        for topic in set(self._misses) - wanted:
-            del self._misses[topic]
+        for table, kept in ((self._misses, wanted), (self._missing, self._routes.keys())):
+            for topic in table.keys() - kept:
+                del table[topic]

@@ -453,7 +453,10 @@ async def test_a_broker_that_hangs_delays_no_route(monkeypatch: pytest.MonkeyPat
 # --- connections ---------------------------------------------------------------------------------
 
 
-async def test_a_broker_that_no_route_names_any_more_is_disconnected() -> None:
+async def test_a_broker_that_no_route_names_any_more_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routes_module, "MISSING_SECONDS", 0.1)
     config = {"route_refresh_interval_seconds": 0.02, "namesrv_refresh_interval_seconds": 0.02}
     async with (
         FakeCluster(brokers=2, topics={"orders": 2}) as cluster,

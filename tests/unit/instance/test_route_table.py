@@ -17,13 +17,15 @@ from rocketmq_aio.errors import (
     RouteNotFoundError,
 )
 from rocketmq_aio.instance import routes as routes_module
-from rocketmq_aio.instance.routes import RouteTable
+from rocketmq_aio.instance.routes import RouteTable, TopicRoute, read_route
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
 from tests.unit.instance.route_data import A, B, broker, queues, route, static
 from tests.unit.remoting.until import until
 
 C = "127.0.0.1:10941"
+BOTH = route(queues(), queues("broker-b"), broker(master=A), broker("broker-b", master=B))
+LACKING = route(queues(), broker(master=A))  # broker-b
 
 
 class Names:
@@ -61,6 +63,15 @@ class Table:
             on_changed=self.changed.append,
             on_replaced=self.replaced.append,
             heard_from=lambda address, _since: address in self.alive,
+        )
+
+    def consumes_as(self, former: TopicRoute) -> bool:
+        """Whether consumers find the queues and brokers of *former*."""
+        known = self.routes.known(former.topic)
+        return known is not None and (
+            known.subscribe_queues == former.subscribe_queues
+            and known.brokers == former.brokers
+            and known.owners == former.owners
         )
 
     def knows(self, topic: str = "orders", count: int = 2, address: str = A) -> None:
@@ -385,9 +396,8 @@ async def test_a_broker_or_topic_that_is_away_for_a_moment_is_kept_by_routes_in_
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
-    both = route(queues(), queues("broker-b"), broker(master=A), broker("broker-b", master=B))
-    table.names.known = {"orders": both, "payments": both}
-    known = [await table.routes.get(topic) for topic in ("orders", "payments")]
+    table.names.known = {"orders": BOTH, "payments": BOTH}
+    orders, payments = [await table.routes.get(topic) for topic in ("orders", "payments")]
     table.wanted = {"orders", "payments"}
     table.knows()  # without broker-b
     del table.names.known["payments"]
@@ -396,11 +406,105 @@ async def test_a_broker_or_topic_that_is_away_for_a_moment_is_kept_by_routes_in_
             table.routes.suspect(B)
             await until(lambda: table.names.asked.count("payments") == count)  # noqa: B023 - at once
 
-    assert [table.routes.known(topic) for topic in ("orders", "payments")] == known
-    assert table.changed == ["orders", "payments"]
+    assert table.consumes_as(orders)
+    assert table.routes.known("payments") is payments
 
+
+async def test_a_broker_that_the_regular_refresh_lacks_is_kept_and_looked_for(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
+    table.names.known["orders"] = BOTH
+    known = await table.routes.get("orders")
+    table.wanted = {"orders", "later"}
+    table.knows()  # without broker-b: a name server has restarted, say
     await table.routes.refresh(["orders"])
-    assert table.routes.known("orders") != known[0]
+    async with Keeping(table, 3600):
+        await until(lambda: table.names.asked.count("orders") == 5)
+        assert table.consumes_as(known)
+
+        table.names.known["orders"] = BOTH
+        fetched = table.names.asked.count("orders")
+        await until(lambda: table.names.asked.count("later") > fetched + 3)
+
+    assert table.names.asked.count("orders") <= fetched + 2
+    assert table.routes.known("orders") == known
+
+
+async def test_a_broker_that_is_missing_for_long_is_dropped_by_any_refresh(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(routes_module, "MISSING_SECONDS", 0.05)
+    table.names.known["orders"] = BOTH
+    await table.routes.get("orders")
+    table.knows()
+    async with Keeping(table, 3600):
+        table.routes.suspect(B)
+        await until(lambda: table.routes.known("orders") == read_route("orders", LACKING))
+
+    assert table.routes._missing == {}
+
+
+async def test_a_broker_that_comes_back_may_be_missing_for_the_whole_time_again(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    table.names.known["orders"] = BOTH
+    known = await table.routes.get("orders")
+    longest = routes_module.MISSING_SECONDS
+    for now, data in ((1.0, LACKING), (longest, BOTH), (longest + 1, LACKING)):  # noqa: B007 - the clock
+        table.names.known["orders"] = data
+        await table.routes.refresh(["orders"])
+    now = longest * 2
+    await table.routes.refresh(["orders"])
+    assert table.consumes_as(known)
+
+    now = longest * 2 + 1
+    await table.routes.refresh(["orders"])
+    assert not table.consumes_as(known)
+
+
+async def test_producers_leave_a_missing_broker_at_once(table: Table) -> None:
+    table.names.known["orders"] = BOTH
+    await table.routes.get("orders")
+    table.names.known["orders"] = LACKING
+    await table.routes.refresh(["orders"], regular=False)
+
+    known = table.routes.known("orders")
+    assert known is not None
+    assert {queue.broker_name for queue in known.publish_queues} == {"broker-a"}
+    assert {queue.broker_name for queue in known.ordered_queues} == {"broker-a", "broker-b"}
+
+
+async def test_other_changes_do_not_wait_for_a_missing_broker(table: Table) -> None:
+    table.names.known["orders"] = BOTH
+    before = await table.routes.get("orders")
+    table.knows(count=8, address=C)
+    await table.routes.refresh(["orders"], regular=False)
+
+    known = table.routes.known("orders")
+    assert known is not None
+    assert (table.routes.master("broker-a"), table.routes.master("broker-b")) == (C, B)
+    kept = [queue for queue in before.subscribe_queues if queue.broker_name == "broker-b"]
+    assert [queue for queue in known.subscribe_queues if queue.broker_name == "broker-b"] == kept
+    assert len(known.subscribe_queues) == 8 + len(kept)
+
+
+async def test_a_logical_queue_is_kept_with_its_missing_owner(table: Table) -> None:
+    owned = static({0: "broker-a", 1: "broker-b"}, total=2)
+    table.names.known["orders"] = owned
+    known = await table.routes.get("orders")
+    assert owned.topic_queue_mapping_by_broker is not None
+    table.names.known["orders"] = TopicRouteData(
+        queue_datas=owned.queue_datas[:1],
+        broker_datas=owned.broker_datas[:1],
+        topic_queue_mapping_by_broker={"broker-a": owned.topic_queue_mapping_by_broker["broker-a"]},
+    )
+    await table.routes.refresh(["orders"])
+
+    assert table.consumes_as(known)
 
 
 async def test_a_route_without_the_master_of_a_queue_is_fetched_again(

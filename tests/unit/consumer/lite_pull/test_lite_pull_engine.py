@@ -11,6 +11,7 @@ import pytest
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.events import OffsetCorrected
 from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.instance import routes as routes_module
 from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo, HeartbeatData
@@ -172,7 +173,8 @@ async def test_queues_come_and_go_with_the_route(cluster: FakeCluster) -> None:
         assert bodies(await polled(consumer, 1)) == ["kept"]
 
 
-async def test_queues_of_a_removed_broker_are_revoked() -> None:
+async def test_queues_of_a_removed_broker_are_revoked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes_module, "MISSING_SECONDS", 0.1)
     async with (
         FakeCluster(2, topics={TOPIC: 2}) as cluster,
         consuming(cluster, client=config(cluster)) as consumer,
