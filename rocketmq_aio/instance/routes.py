@@ -288,12 +288,11 @@ class RouteTable:
         """
         return self._routes.get(topic) or await self.fetch(topic)
 
-    async def fetch(self, topic: str, *, may_lose_brokers: bool = True) -> TopicRoute:
+    async def fetch(self, topic: str) -> TopicRoute:
         """Fetch the route from a name server; errors as `get`, which keep the cached route.
 
-        Only the regular refresh drops a topic: a restarting broker is missing for a moment.
-
-        :param may_lose_brokers: False keeps brokers that the new route lacks for `MISSING_SECONDS`
+        Only the regular refresh drops a topic: a restarting broker is missing for a moment.  For
+        consumers the route keeps brokers that were known for `MISSING_SECONDS`.
         """
         while (fetching := self._fetching.get(topic)) is not None:
             # Concurrent callers share one request; None if its caller was cancelled.
@@ -302,7 +301,7 @@ class RouteTable:
                 raise outcome.with_traceback(None)
             if outcome is not None:
                 return outcome
-        return await self._fetch(topic, may_lose_brokers)
+        return await self._fetch(topic)
 
     async def fetch_merged(self, topic: str) -> TopicRoute:
         """Fetch the route from all reachable name servers; errors as `get`.
@@ -311,7 +310,7 @@ class RouteTable:
         """
         found = await self._name_servers.routes(topic)
         self._misses.pop(topic, None)
-        return self._store(topic, read_route(topic, merge_routes(found)), may_lose_brokers=True)
+        return self._store(topic, read_route(topic, merge_routes(found)))
 
     async def wait_for_newer(self, known: TopicRoute) -> TopicRoute:
         """Return the route as soon as it may differ from *known*; errors as `get`.
@@ -326,12 +325,12 @@ class RouteTable:
             await asyncio.sleep(pause)
         return await self.get(topic)
 
-    async def _fetch(self, topic: str, may_lose_brokers: bool) -> TopicRoute:
+    async def _fetch(self, topic: str) -> TopicRoute:
         fetching: asyncio.Future[TopicRoute | RocketMQError | None]
         fetching = self._fetching[topic] = asyncio.get_running_loop().create_future()
         outcome: TopicRoute | RocketMQError | None = None
         try:
-            outcome = self._store(topic, await self._request(topic), may_lose_brokers)
+            outcome = self._store(topic, self._with_missing(await self._request(topic)))
             return outcome
         except RocketMQError as error:
             outcome = error
@@ -347,14 +346,11 @@ class RouteTable:
         self._misses.pop(topic, None)
         return read_route(topic, data)
 
-    def _store(self, topic: str, route: TopicRoute, may_lose_brokers: bool) -> TopicRoute:
-        known, missing = self._routes.get(topic), self._missing.pop(topic, {})
-        if known is not None:
-            if not may_lose_brokers:
-                route = self._with_missing(known, route, missing)
-            if route == known:
-                self._routes[topic] = self._routes.pop(topic)
-                return known
+    def _store(self, topic: str, route: TopicRoute) -> TopicRoute:
+        known = self._routes.get(topic)
+        if route == known:
+            self._routes[topic] = self._routes.pop(topic)
+            return known
         self._drop(topic)
         self._routes[topic] = route
         self._count_addresses(route, 1)
@@ -364,21 +360,19 @@ class RouteTable:
         self._on_changed(topic)
         return route
 
-    def _with_missing(
-        self, known: TopicRoute, route: TopicRoute, before: Mapping[str, float]
-    ) -> TopicRoute:
-        """Return *route* with those brokers of *known* that it has not lacked for long.
-
-        :param before: since when routes lack brokers, by name
-        """
+    def _with_missing(self, route: TopicRoute) -> TopicRoute:
+        """Return *route* with the known brokers that routes have not lacked for long."""
+        known, before = self._routes.get(route.topic), self._missing.pop(route.topic, {})
+        if known is None or known.brokers.keys() <= route.brokers.keys():
+            return route
         now = asyncio.get_running_loop().time()
         lacks = known.brokers.keys() - route.brokers.keys()
         missing = {name: before.get(name, now) for name in lacks}
         kept = {name: since for name, since in missing.items() if now - since < MISSING_SECONDS}
         if not kept:
             return route
-        self._missing[known.topic] = kept
-        self.invalidate(known.topic)
+        self._missing[route.topic] = kept
+        self.invalidate(route.topic)
         return _with_brokers(route, known, kept.keys())
 
     def _count_miss(self, topic: str) -> None:
@@ -574,7 +568,7 @@ class RouteTable:
 
         async def refresh_one(topic: str) -> None:
             try:
-                await self.fetch(topic, may_lose_brokers=False)
+                await self.fetch(topic)
             except RouteNotFoundError:
                 if regular:
                     self._count_miss(topic)

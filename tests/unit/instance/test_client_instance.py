@@ -658,7 +658,7 @@ async def test_a_failed_connection_costs_the_same_with_many_brokers(vip_channel:
         client = MQClientInstance(ClientConfig(namesrv="127.0.0.1:1", vip_channel=vip_channel))
         masters = [f"10.0.{n >> 8}.{n & 255}:10911" for n in range(count)]
         brokers = [broker(f"broker-{n}", master=each) for n, each in enumerate(masters)]
-        client.routes._store("orders", read_route("orders", route(*brokers)), True)
+        client.routes._store("orders", read_route("orders", route(*brokers)))
         now = asyncio.get_running_loop().time()
 
         def fail() -> None:
