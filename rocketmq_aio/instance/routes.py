@@ -348,7 +348,7 @@ class RouteTable:
 
     def _store(self, topic: str, route: TopicRoute) -> TopicRoute:
         known = self._routes.get(topic)
-        if route == known:
+        if known is not None and route == known:
             self._routes[topic] = self._routes.pop(topic)
             return known
         self._drop(topic)
