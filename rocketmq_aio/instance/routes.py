@@ -44,6 +44,7 @@ class TopicRoute:
     :ivar ordered_queues: the writable queues by the topic's configuration, including those of
         brokers without a master
     :ivar acting: brokers whose master is down: a slave acts for it and cannot be written to
+    :ivar missing: brokers that name servers do not list now, kept for their consumers
     :ivar malformed: invalid addresses, left out of *brokers*
     :ivar addresses: of all replicas of *brokers*; computed once, since many may fail together
     :ivar masters: of the masters; the same
@@ -57,6 +58,7 @@ class TopicRoute:
     owners: dict[MessageQueue, str] = field(default_factory=dict)
     ordered_queues: tuple[MessageQueue, ...] = ()
     acting: frozenset[str] = frozenset()
+    missing: frozenset[str] = frozenset()
     malformed: tuple[str, ...] = ()
     addresses: frozenset[str] = field(init=False, compare=False, repr=False)
     masters: frozenset[str] = field(init=False, compare=False, repr=False)
@@ -73,6 +75,10 @@ class TopicRoute:
     def broker_of(self, queue: MessageQueue) -> str:
         """Return the name of the broker that holds *queue*."""
         return self.owners.get(queue, NO_OWNER) if is_logical(queue) else queue.broker_name
+
+    def lists(self, broker_name: str) -> bool:
+        """Whether name servers know the topic at this broker now."""
+        return broker_name in self.brokers and broker_name not in self.missing
 
     def write_master(self, broker_name: str) -> str | None:
         """Return the address of the master of a broker, if it can be written to."""
@@ -169,6 +175,7 @@ def _with_brokers(route: TopicRoute, former: TopicRoute, names: Set[str]) -> Top
         owners=route.owners | lost | owned,
         ordered_queues=merged(route.ordered_queues, former.ordered_queues),
         acting=route.acting | (former.acting & names),
+        missing=frozenset(names),
     )
 
 

@@ -161,7 +161,7 @@ class SendBack:
             return False
         broker = message.queue.broker_name
         route = self._instance.routes.known(self._retry_topic)
-        if route is None or broker not in route.brokers:
+        if route is None or not route.lists(broker):
             return True  # it creates the topic on request
         # A broker without a retry queue of the group confirms, and drops the message.
         return any(queue.broker_name == broker for queue in route.publish_queues)
@@ -208,7 +208,7 @@ class SendBack:
         except RocketMQError:
             return [origin]
         writable = {queue.broker_name for queue in route.publish_queues}
-        if origin not in route.brokers and routes.master(origin) is not None:
+        if not route.lists(origin) and routes.master(origin) is not None:
             writable.add(origin)
         return sorted(writable, key=lambda broker: (broker == origin, random.random()))
 

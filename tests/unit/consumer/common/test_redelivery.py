@@ -363,6 +363,7 @@ async def test_a_broker_without_the_retry_topic_makes_it_if_need_be(
     env.cluster.faults.refuse(SEND, broker="broker-b")
     await env.send_back.send_back(env.message())
 
+    assert len(env.broker.requests_of(BACK)) == 1
     assert len(await env.arrived(RETRIES)) == 1
 
 
