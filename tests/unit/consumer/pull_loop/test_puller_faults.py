@@ -427,6 +427,24 @@ def always_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(puller_module, "HELD_SECONDS", 0.0)
 
 
+async def check_read_again_while_held(env: PullerEnv, count: int) -> None:
+    """Create the topic again during a held pull; all of its *count* messages are read."""
+    env.put("a", "b", "c")
+    env.begin()
+    await env.polled(3)
+    await env.pulled(2)
+    create_again(env)
+    new = [f"new {number}" for number in range(count)]
+    env.put(*new)
+    env.broker.clock.advance(60)  # the hold ends
+    taken: list[str] = []
+    while len(set(taken)) < count:
+        taken += bodies(await env.polled(1))
+
+    assert set(taken) == set(new)
+    assert [type(event) for event in env.events] == [OffsetCorrected]
+
+
 @pytest.mark.usefixtures("always_held")
 @pytest.mark.parametrize(
     "error",
@@ -446,20 +464,7 @@ async def test_a_topic_created_again_while_a_pull_is_held_is_read_from_its_begin
     """Its log may be as long as the former one, and the held pull continues in its middle."""
     env = make_env()
     env.wire.query_error = error
-    env.put("a", "b", "c")
-    env.begin()
-    await env.polled(3)
-    await env.pulled(2)
-    create_again(env)
-    new = [f"new {number}" for number in range(count)]
-    env.put(*new)
-    env.broker.clock.advance(60)  # the hold ends
-    taken: list[str] = []
-    while len(set(taken)) < count:
-        taken += bodies(await env.polled(1))
-
-    assert set(taken) == set(new)
-    assert [type(event) for event in env.events] == [OffsetCorrected]
+    await check_read_again_while_held(env, count)
 
 
 @pytest.mark.usefixtures("always_held")
@@ -468,20 +473,7 @@ async def test_logs_are_compared_also_for_an_account_that_may_only_pull(
     env: PullerEnv, count: int
 ) -> None:
     env.wire.query_error = env.wire.offset_error = PermissionDeniedError(16, "no Get", ADDRESS)
-    env.put("a", "b", "c")
-    env.begin()
-    await env.polled(3)
-    await env.pulled(2)
-    create_again(env)
-    new = [f"new {number}" for number in range(count)]
-    env.put(*new)
-    env.broker.clock.advance(60)  # the hold ends
-    taken: list[str] = []
-    while len(set(taken)) < count:
-        taken += bodies(await env.polled(1))
-
-    assert set(taken) == set(new)
-    assert [type(event) for event in env.events] == [OffsetCorrected]
+    await check_read_again_while_held(env, count)
 
 
 @pytest.mark.usefixtures("always_held")
