@@ -80,7 +80,7 @@ from rocketmq_aio.protocol.requests.admin import (
     TopicList,
     TopicStatsTable,
 )
-from rocketmq_aio.protocol.requests.operations import PUT_TOPICS, ListKVConfig
+from rocketmq_aio.protocol.requests.operations import PUT_TOPICS, ListKVConfig, MappedTopicBody
 from rocketmq_aio.remoting.gather import gather_limited
 
 ROUTE_SECONDS: Final = 10.0  # brokers usually register a new topic at once
@@ -117,6 +117,8 @@ class TopicAdmin:
         wanted = checked(settings)
         masters = await self._servers.masters(cluster, brokers)
         held = await before_change(self._held(check_topic(topic), masters))
+        if any(map(_is_static, held.values())):
+            raise ConfigError("topic", topic, "it exists as a static topic: see static_topics")
         _check_equal(topic, held, wanted)
 
         async def make(name: str, _: str) -> None:
@@ -126,7 +128,7 @@ class TopicAdmin:
         await self._servers.on_each(f"creating topic {topic}", missing, make)
         if wanted.get("order"):
             configs = {name: new_topic(topic, name, wanted) for name in masters}
-            await self._put_order(f"creating topic {topic}", configs, True)
+            await self._put_order(f"creating topic {topic}", configs, True, configs)
         await self._wait_for_route(topic, masters)
         return _configs(topic, await self._held(topic, masters))
 
@@ -143,9 +145,11 @@ class TopicAdmin:
         To shrink a topic without losing messages, reduce ``write_queues`` first, and
         ``read_queues`` when the queues are empty.
 
+        :raises ConfigError: an argument is invalid, or the topic is static and a setting is about
+            its queues; nothing was changed
         :raises RouteNotFoundError: none of the chosen brokers has the topic
         :raises AdminError: some servers failed.  If ``failed`` has name servers, all brokers were
-            changed, and only the order configuration was not
+            changed, and only the order configuration was not; with ``order=False`` none was
         """
         wanted = checked(settings)
         masters = await self._servers.masters(cluster, brokers)
@@ -153,6 +157,12 @@ class TopicAdmin:
         existing = bodies(held)
         if not existing or (brokers is not None and len(existing) < len(held)):
             raise RouteNotFoundError(topic, f"it is not on {sorted(held.keys() - existing)}")
+        if any(map(_is_static, held.values())):
+            _check_static(topic, settings)
+        action, is_ordered = f"changing topic {topic}", wanted.get("order")
+        if is_ordered is False:  # brokers set it again while the name servers have the queues
+            known = {name: config_of(name, topic, body) for name, body in existing.items()}
+            await self._put_order(action, known, is_ordered, {})
 
         async def change(name: str, _: str) -> TopicConfig:
             config = changed(config_of(name, topic, existing[name]), wanted)
@@ -160,10 +170,9 @@ class TopicAdmin:
             return config
 
         targets = {name: masters[name] for name in existing}
-        action = f"changing topic {topic}"
         configs = await self._servers.on_each(action, targets, change)
-        if "order" in wanted or "write_queues" in wanted:
-            await self._put_order(action, configs, wanted.get("order"))
+        if is_ordered or (is_ordered is None and "write_queues" in wanted):
+            await self._put_order(action, configs, is_ordered, configs)
         return list(configs.values())
 
     async def delete(self, topic: str, *, cluster: str | None = None) -> None:
@@ -369,7 +378,7 @@ class TopicAdmin:
         )
 
     async def _held(self, topic: str, masters: Masters) -> dict[str, HeldTopic]:
-        header = GetTopicConfig(topic=topic)
+        header = GetTopicConfig(topic=topic, with_mapping=True)
 
         async def look_up(_: str, address: str) -> HeldTopic:
             try:
@@ -379,7 +388,7 @@ class TopicAdmin:
                 table = read_body(command.body, TopicConfigTable).topic_config_table
                 return Held(table.get(self._servers.outer(topic)), address, command.version)
             exists = command.code == ResponseCode.SUCCESS
-            body = read_body(command.body, TopicConfigBody) if exists else None
+            body = read_body(command.body, MappedTopicBody) if exists else None
             return Held(body, address, command.version)
 
         return await self._servers.on_each(f"looking up topic {topic}", masters, look_up)
@@ -392,13 +401,18 @@ class TopicAdmin:
         await self._servers.request(held.address, to_request(config, attributes, sys_flag))
 
     async def _put_order(
-        self, action: str, configs: Mapping[str, TopicConfig], order: bool | None
+        self,
+        action: str,
+        configs: Mapping[str, TopicConfig],
+        order: bool | None,
+        done: Mapping[str, object],
     ) -> None:
-        """Store the number of queues by broker in the name servers, the last step of *action*.
+        """Store the number of queues by broker in the name servers, a step of *action*.
 
         :param configs: the settings that brokers have now; of one topic
         :param order: None updates only the brokers that are stored already
-        :raises AdminError: ``done`` has the brokers
+        :param done: results of earlier steps
+        :raises AdminError: ``done`` has *done*
         """
         key = self._servers.outer(next(iter(configs.values())).topic)
         try:
@@ -412,12 +426,12 @@ class TopicAdmin:
                 request = _order_request(key, counts)
                 await self._servers.send_each(action, self._servers.name_servers, request)
         except AdminError as error:
-            raise AdminError(action, {**configs, **error.done}, error.failed) from error
+            raise AdminError(action, {**done, **error.done}, error.failed) from error
         except ClosedError:
             raise
         except RocketMQError as error:
             failed = dict.fromkeys(self._servers.instance.name_servers.addresses, error)
-            raise AdminError(action, configs, failed) from error
+            raise AdminError(action, done, failed) from error
 
     async def _order(self, key: str) -> dict[str, str]:
         """Return the order configuration from the name servers; older brokers do not store it.
@@ -455,6 +469,24 @@ class TopicAdmin:
 
 def _configs(topic: str, held: Mapping[str, HeldTopic]) -> list[TopicConfig]:
     return [config_of(name, topic, body) for name, body in sorted(bodies(held).items())]
+
+
+def _is_static(held: HeldTopic) -> bool:
+    return isinstance(held.body, MappedTopicBody) and held.body.mapping_detail is not None
+
+
+def _check_static(topic: str, settings: TopicSettings) -> None:
+    """Raise `ConfigError` for a setting that a static topic cannot have.
+
+    Its logical queues are in its mapping.  Java clients see the physical ones if it is ordered.
+    """
+    for name, value in settings.items():
+        if name.endswith("queues") or (name == "order" and value):
+            reason = f"{topic} is a static topic: static_topics.create() adds queues, and"
+            raise ConfigError(name, value, f"{reason} static_topics.remap() moves them")
+        if name == "perm" and isinstance(value, str) and "W" not in value:
+            reason = f"{topic} is a static topic: clients send to it whatever its permission"
+            raise ConfigError(name, value, reason)
 
 
 def _check_equal(topic: str, held: Mapping[str, HeldTopic], wanted: TopicSettings) -> None:

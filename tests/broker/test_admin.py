@@ -163,8 +163,12 @@ async def test_an_ordered_topic_stores_its_queues_at_the_name_servers(
     await admin.update_topic(topic, queues=3)
 
     (printed,) = await official_tool(f"updateOrderConf -m get -t {topic}")
+    await admin.update_topic(topic, order=False)
+    await admin.update_topic(topic, queues=4)  # the broker registers, and reads the order again
+    (config,) = await admin.topics.config(topic)
     await admin.delete_topic(topic)
     assert f"{name}:3" in printed
+    assert not config.order
     assert (await admin.cluster_info()).clusters == ("DefaultCluster",)
 
 

@@ -385,3 +385,25 @@ async def test_an_ordinary_topic_is_no_static_topic(two_broker_cluster: Cluster)
             await admin.static_topics.create("static-ordinary", 4)
         with pytest.raises(RouteNotFoundError):
             await admin.static_topics.remap("static-missing")
+
+
+async def test_the_queues_of_a_static_topic_change_only_by_its_own_commands(
+    two_broker_cluster: Cluster,
+) -> None:
+    if not knows_static_topics(two_broker_cluster):
+        return
+    topic = "static-kept"
+    async with client_of(two_broker_cluster) as client, AdminClient(client=client) as admin:
+        await create(two_broker_cluster, client, topic)
+        made = await admin.static_topics.queues(topic)
+        with pytest.raises(ConfigError, match=r"static_topics\.create\(\) adds queues"):
+            await admin.topics.update(topic, queues=16)
+        with pytest.raises(ConfigError, match="exists as a static topic"):
+            await admin.topics.create(topic)
+        changed = await admin.topics.update(topic, attributes={"message.type": "FIFO"})
+        async with Producer("shop", client=client) as producer:
+            sent = await producer.send(Message(topic, b"x"))
+        assert await admin.static_topics.queues(topic) == made
+
+    assert sent.queue.broker_name == LOGICAL_BROKER
+    assert {each.attributes["message.type"] for each in changed} == {"FIFO"}

@@ -38,6 +38,7 @@ from rocketmq_aio import (
     TopicConfig,
 )
 from rocketmq_aio.admin.metadata import Metadata
+from rocketmq_aio.admin.topic_settings import TopicSettings
 from rocketmq_aio.embedded import EmbeddedCluster
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.message import MessageExt
@@ -617,6 +618,25 @@ async def test_the_order_of_a_topic_is_read_from_every_name_server(cluster: Fake
             assert server.configs["ORDER_TOPIC_CONFIG"] == {TOPIC: "broker-b:1"}
 
 
+async def test_a_topic_loses_its_order_at_the_name_servers_before_the_brokers(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    """Brokers set it again with each registration while a name server has the queues."""
+    await admin.topics.update(TOPIC, order=True)
+    cluster.name_server.faults.refuse(RequestCode.DELETE_KV_CONFIG, 1, "no space")
+
+    with pytest.raises(AdminError) as caught:
+        await admin.topics.update(TOPIC, order=False)
+    kept = [each.order for each in await admin.topics.config(TOPIC)]
+    changed = [each.order for each in await admin.topics.update(TOPIC, order=False)]
+
+    assert [*caught.value.failed] == [cluster.namesrv]
+    assert caught.value.done == {}
+    assert kept == [True, True]
+    assert changed == [False, False]
+    assert await admin.topics.order(TOPIC) == {}
+
+
 async def test_an_unreadable_order_configuration_raises_codec_error(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
@@ -627,6 +647,41 @@ async def test_an_unreadable_order_configuration_raises_codec_error(
 
 
 # --- brokers and static topics -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting", "reason"),
+    [
+        ({"queues": 8}, "queues", "adds queues"),
+        ({"write_queues": 1}, "write_queues", "moves them"),
+        ({"order": True}, "order", "moves them"),
+        ({"perm": "R"}, "perm", "whatever its permission"),
+    ],
+)
+async def test_settings_of_queues_are_rejected_for_a_static_topic(
+    settings: TopicSettings, setting: str, reason: str
+) -> None:
+    async with EmbeddedCluster(2) as cluster, AdminClient(namesrv=cluster.namesrv) as admin:
+        await admin.static_topics.create(TOPIC, 2, brokers=["broker-a"])
+        before = await admin.topics.config(TOPIC)
+
+        with pytest.raises(ConfigError, match=reason) as caught:
+            await admin.topics.update(TOPIC, **settings)
+        with pytest.raises(ConfigError, match="exists as a static topic"):
+            await admin.topics.create(TOPIC)
+
+        assert caught.value.setting == setting
+        assert await admin.topics.config(TOPIC) == before
+
+
+async def test_other_settings_of_a_static_topic_change_and_keep_its_queues() -> None:
+    async with EmbeddedCluster(2) as cluster, AdminClient(namesrv=cluster.namesrv) as admin:
+        made = await admin.static_topics.create(TOPIC, 2)
+        attributes = {"message.type": "FIFO"}
+        changed = await admin.topics.update(TOPIC, perm="W", order=False, attributes=attributes)
+
+        assert [(each.perm, each.attributes) for each in changed] == [("W", attributes)] * 2
+        assert await admin.static_topics.queues(TOPIC) == made
 
 
 @pytest.mark.parametrize("text", ["NaN", "1e999", "-Infinity", "?"])
