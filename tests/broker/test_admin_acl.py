@@ -171,6 +171,63 @@ async def test_users_and_policies_are_managed_and_take_effect(
         assert await acl.policies("User:alice") == {}
 
 
+async def test_the_entry_of_a_topic_wins_over_that_of_a_prefix(acl_cluster: Cluster) -> None:
+    carol = Credentials(access_key="carol-account", secret_key="canary-of-carol")
+    if acl_cluster.version.startswith("4."):
+        return  # it has no policies
+    async with AdminClient(client=config(acl_cluster, ADMIN.credentials)) as admin:
+        acl, subject = admin.acl, "User:carol-account"
+        broker = acl_cluster.brokers[0].name
+        for topic in ("carols", "carols-2", "dodos"):
+            await admin.topics.create(topic, queues=1)
+        await acl.create_user(carol.access_key, carol.secret_key)
+        await acl.create_policy(subject, ["Topic:carols"], ["Pub"])
+        await acl.update_policy(subject, ["Topic:carols*"], ["Pub"], decision="Deny")
+        await acl.update_policy(subject, ["topic:dodos"], ["pub"])
+        with pytest.raises(BrokerError, match="The resource is null"):
+            await acl.update_policy(subject, ["Topic:more", "more"], ["Pub"])
+
+        await stored(MessageQueue("carols", broker, 0), config(acl_cluster, carol))
+        await stored(MessageQueue("dodos", broker, 0), config(acl_cluster, carol))
+        await refused(MessageQueue("carols-2", broker, 0), config(acl_cluster, carol))
+        assert await resources(admin, subject, broker) == {
+            *("Topic:carols", "Topic:carols*", "Topic:dodos")
+        }
+        await acl.delete_policy(subject, "topic:carols")
+        assert await resources(admin, subject, broker) == {"Topic:carols*", "Topic:dodos"}
+        await acl.update_policy(subject, ["Any:everything"], ["All"])
+        assert "*" in await resources(admin, subject, broker)
+
+
+async def resources(admin: AdminClient, subject: str, broker: str) -> set[str]:
+    found = (await admin.acl.policies(subject))[broker].policies
+    return {entry.resource for policy in found for entry in policy.entries}
+
+
+async def test_an_account_of_4_9_is_replaced_with_its_permissions(acl_cluster: Cluster) -> None:
+    if not acl_cluster.version.startswith("4."):
+        return
+    dora = Credentials(access_key="doras-account", secret_key="canary-of-dora")
+    names, client = (dora.access_key, dora.secret_key), config(acl_cluster, dora)
+    async with AdminClient(client=config(acl_cluster, ADMIN.credentials)) as admin:
+        acl, broker = admin.acl, acl_cluster.brokers[0].name
+        for topic in ("doras", "others"):
+            await admin.topics.create(topic, queues=1)
+        mine, other = MessageQueue("doras", broker, 0), MessageQueue("others", broker, 0)
+
+        await acl.put_account(*names, topics={"doras": "PUB"})
+        await stored(mine, client)
+        await acl.put_account(*names, topics={"others": "PUB"})
+        await refused(mine, client)
+        await stored(other, client)
+        await acl.put_account(*names, default_topic_permission="PUB|SUB", topics={"others": "DENY"})
+        await refused(other, client)
+        await stored(mine, client)
+        for wrong in ("READ", "pub"):
+            with pytest.raises(BrokerError, match=f"permission error for doras={wrong}"):
+                await acl.put_account(*names, topics={"doras": wrong})
+
+
 @pytest.mark.needs_real_broker("the embedded broker has no versions of accounts, no open addresses")
 @pytest.mark.mqadmin("updateAclConfig deleteAclConfig updateGlobalWhiteAddr")
 @pytest.mark.mqadmin("clusterAclConfigVersion")

@@ -30,10 +30,20 @@ ACL_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 SUPER: Final = "Super"
 ENABLED: Final = "enable"
 ADMIN: Final = "Admin"  # instead of the kinds of resources: only administrators may
+DENY: Final = "DENY"
+RIGHTS_4: Final = frozenset(("PUB", "SUB", "PUB|SUB", "SUB|PUB", DENY))
+WRONG_FORMAT: Final = (
+    "Parse Resource format error for {}.\n"
+    "The expected resource format is 'Res=Perm'. For example: topicA=SUB"
+)
+WRONG_RIGHT: Final = (
+    "Parse resource permission error for {}.\n"
+    "The expected permissions are 'SUB' or 'PUB' or 'SUB|PUB' or 'PUB|SUB'."
+)
 UPDATE_FAILED: Final = 209
 DELETE_FAILED: Final = 210
 SHORT_KEY: Final = 6  # characters; keys of accounts are longer
-KINDS: Final = frozenset("Any Cluster Group Namespace Topic".split())
+KINDS: Final = frozenset("Cluster Group Namespace Topic".split())
 ACTIONS: Final = frozenset("All Any Create Delete Get List Pub Sub Update".split())
 UNSIGNED_UP_TO: Final = 399  # client version whose queries do not sign `BY_ID` (5.x)
 AUTH_CODES: Final = [code for code in RequestCode if code.name.startswith("AUTH_")]
@@ -114,13 +124,15 @@ class Account:
             resource = f"{kind}:{name}"
             self.entries[resource] = PolicyEntry(resource=resource, actions=actions)
 
-    def decision(self, needed: Needed, client: str) -> str | None:
-        """Return the decision of the most specific entry for the IP address *client*, if any."""
+    def decision(self, needed: Needed, client: str, *, is_5: bool) -> str | None:
+        """Return the decision for the IP address *client*, if any: that of the most specific entry.
+
+        In 5.x only entries for the needed actions count; in 4.9 any entry hides the default.
+        """
         resource = f"{needed.kind}:{needed.name}"
-        for pattern in sorted(self.entries, key=len, reverse=True):
-            is_prefix = pattern.endswith("*") and resource.startswith(pattern[:-1])
-            if not is_prefix and pattern != resource:
-                continue
+        patterns = [each for each in self.entries if _covers(each, resource)]
+        patterns.sort(key=lambda each: (each.endswith("*"), -len(each)))
+        for pattern in patterns if is_5 else patterns[:1]:
             entry = self.entries[pattern]
             networks = [ip_network(each, strict=False) for each in entry.source_ips]
             from_here = not networks or any(ip_address(client) in each for each in networks)
@@ -169,7 +181,7 @@ class AccessControl:
             raise self._error(f"{remark}, but accessKey={account.user.username} is not")
         client = connection.client_address[0]
         for needed in self._needed(command, kinds, actions):
-            decision = account.decision(needed, client)
+            decision = account.decision(needed, client, is_5=self._is_5)
             if decision != "Allow":
                 reason = "no matched policies." if decision is None else "the decision is deny."
                 what = f"{needed.kind}:{needed.name} from {client}"
@@ -182,16 +194,20 @@ class AccessControl:
 
     @reads(operations.PutAccount, version=4)
     def put_account(self, header: operations.PutAccount) -> None:
-        """Create or change an account of a 4.9 broker."""
+        """Create or replace an account of a 4.9 broker."""
         before = self.accounts.get(header.access_key)
         secret = header.secret_key or (before.user.password if before else None)
         if min(len(header.access_key), len(secret or "")) <= SHORT_KEY:
             remark = f"The accessKey={header.access_key} and its secretKey cannot be null"
             raise ErrorResponse(f"{remark} and length should longer than 6", UPDATE_FAILED)
+        if header.white_remote_address:
+            remark = "an embedded broker has no addresses from which no signature is needed"
+            raise ErrorResponse(remark, UPDATE_FAILED)
+        topics, groups = _permissions(header.topic_perms), _permissions(header.group_perms)
         account = self._put(header.access_key, secret, admin=bool(header.admin))
-        for kind, permissions in (("Topic", header.topic_perms), ("Group", header.group_perms)):
-            pairs = [text.partition("=") for text in (permissions or "").split(",") if text]
-            account.allow(kind, {name.strip(): rights for name, _, rights in pairs})
+        account.entries.clear()
+        account.allow("Topic", {"*": header.default_topic_perm or DENY} | topics)
+        account.allow("Group", {"*": header.default_group_perm or DENY} | groups)
 
     @reads(operations.DeleteAccount, version=4)
     def delete_account(self, header: operations.DeleteAccount) -> None:
@@ -231,14 +247,19 @@ class AccessControl:
     @reads(SubjectPolicies, RequestCode.AUTH_CREATE_ACL, RequestCode.AUTH_UPDATE_ACL, version=5)
     def put_policies(self, body: SubjectPolicies) -> None:
         account = self._subject(body.subject, f"The subject of {body.subject} is not exist.")
-        for policy in body.policies:
-            for entry in policy.entries:
-                named = [each.capitalize() for each in entry.actions]
-                actions = tuple(each for each in named if each in ACTIONS)  # ignores others
-                known = replace(entry, actions=actions, decision=entry.decision.capitalize())
-                if (fault := _fault(known)) is not None:
-                    raise self._error(fault)
-                account.entries[entry.resource] = known
+        changed = {}
+        for entry in (each for policy in body.policies for each in policy.entries):
+            named = [each.capitalize() for each in entry.actions]
+            known = replace(
+                entry,
+                resource=_resource_key(entry.resource),
+                actions=tuple(each for each in named if each in ACTIONS),  # ignores others
+                decision=entry.decision.capitalize(),
+            )
+            if (fault := _fault(known)) is not None:
+                raise self._error(fault)
+            changed[known.resource] = known
+        account.entries |= changed
 
     @reads(operations.DeletePolicies, version=5)
     def delete_policies(self, header: operations.DeletePolicies) -> None:
@@ -246,7 +267,7 @@ class AccessControl:
         if not entries:
             raise self._error("The acl is not exist.")
         if header.resource:
-            entries.pop(header.resource, None)
+            entries.pop(_resource_key(header.resource), None)
         else:
             entries.clear()
 
@@ -323,10 +344,36 @@ class AccessControl:
         return account
 
 
+def _covers(pattern: str, resource: str) -> bool:
+    is_prefix = pattern.endswith("*") and resource.startswith(pattern[:-1])
+    return is_prefix or pattern == resource
+
+
+def _resource_key(text: str) -> str:
+    """Return a resource as brokers store it; empty if it is of no known kind."""
+    kind, _, name = text.partition(":")
+    kind = kind.capitalize()
+    if text == "*" or kind == "Any":
+        return "*"
+    return f"{kind}:{name}" if kind in KINDS else ""
+
+
+def _permissions(text: str | None) -> dict[str, str]:
+    """Return the permissions of a 4.9 account by name."""
+    found = {}
+    for part in filter(None, (text or "").split(",")):
+        name, separator, right = part.partition("=")
+        if not separator:
+            raise ErrorResponse(WRONG_FORMAT.format(part), UPDATE_FAILED)
+        if right.strip() not in RIGHTS_4:
+            raise ErrorResponse(WRONG_RIGHT.format(part), UPDATE_FAILED)
+        found[name.strip()] = right
+    return found
+
+
 def _fault(entry: PolicyEntry) -> str | None:
     """Return the remark to an entry with an invalid value; None: it is valid."""
-    kind = entry.resource.partition(":")[0].capitalize()
-    if entry.resource != "*" and kind not in KINDS:
+    if not entry.resource:
         return "The resource is null."
     if not entry.actions:
         return "The actions is empty."
