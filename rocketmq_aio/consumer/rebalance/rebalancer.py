@@ -86,6 +86,7 @@ class Rebalancer:
         self._members: dict[str, list[str] | RocketMQError] = {}
         self._listed: dict[str, _MemberList] = {}  # by broker name
         self._ended = False
+        self._refused: dict[str, str] = {}  # by topic: why its strategy failed in the last round
         self.popped: dict[str, frozenset[MessageQueue]] = {}  # by topic: the queues to pop
         self._group_size = 0  # in the last round
 
@@ -138,6 +139,8 @@ class Rebalancer:
         topics = list(self._topics())
         for topic in self.popped.keys() - topics:
             del self.popped[topic]
+        for topic in self._refused.keys() - topics:
+            del self._refused[topic]
         self._missing_group.retain(topics)
         await self._query_members(topics)
         if self._assignment is None:  # no requests: tasks would cost more than everything else
@@ -157,10 +160,13 @@ class Rebalancer:
 
     async def _known_share(self, topic: str) -> frozenset[MessageQueue] | None:
         """Return the result of `_share`, None also after an error, which is logged."""
+        refused = self._refused.pop(topic, None)
         try:
             return await self._share(topic)
         except ConfigError as error:  # the strategy of the application
-            logger.warning("allocation_failed", topic=topic, reason=str(error))
+            self._refused[topic] = reason = str(error)
+            if reason != refused:  # rounds that fail follow each other quickly
+                logger.warning("allocation_failed", topic=topic, reason=reason)
         except RocketMQError as error:
             logger.info("rebalance_failed", topic=topic, reason=str(error))
         return None

@@ -62,15 +62,21 @@ def allocate(
     offered = sorted(set(queues), key=queue_order)
     if not offered:
         return []
+    left = {queue: queue for queue in offered}  # the strategy may change its lists
+    given: list[MessageQueue] = []
     try:
-        given = list(strategy(client_id, offered, members))
+        for queue in strategy(client_id, offered, members):
+            if not isinstance(queue, MessageQueue) or queue not in left:
+                why = "twice" if queue in given else "which is no queue of the topic"
+                reason = f"it gave out {queue!r}, {why}"
+                raise ConfigError("allocate", strategy_name(strategy), reason)
+            given.append(left.pop(queue))  # not *queue*, whose id may be an equal float
     except ConfigError:
         raise
     except APPLICATION_ERRORS as error:
         raise ConfigError(
             "allocate", strategy_name(strategy), f"it raised {text_of(error)}"
         ) from error
-    _check(strategy, given, offered)
     return given
 
 
@@ -87,15 +93,3 @@ def java_order(text: str) -> bytes:
 def queue_order(queue: MessageQueue) -> tuple[bytes, bytes, int]:
     """Return a sort key in the order of the Java client: topic, broker name, number."""
     return java_order(queue.topic), java_order(queue.broker_name), queue.queue_id
-
-
-def _check(
-    strategy: AllocateStrategy, given: list[MessageQueue], offered: list[MessageQueue]
-) -> None:
-    left = set(offered)
-    for queue in given:
-        if not isinstance(queue, MessageQueue) or queue not in left:
-            why = "twice" if queue in offered else "which is no queue of the topic"
-            reason = f"it gave out {queue!r}, {why}"
-            raise ConfigError("allocate", strategy_name(strategy), reason)
-        left.remove(queue)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import builtins
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from copy import copy
 from hashlib import md5
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from msgspec.structs import replace
 
-from rocketmq_aio.config.validation import checked_count
+from rocketmq_aio.config.validation import check_function, checked_count
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue
+
+MAX_NODES: Final = 10_000  # of a member; each is hashed in every round
 
 
 class AllocateConsistentHash:
@@ -21,7 +24,8 @@ class AllocateConsistentHash:
     Every member is on the ring *virtual_nodes* times; more nodes make shares more even.
 
     :param hash: ``text -> int`` in place of the Java client's (the first 4 bytes of MD5)
-    :raises ConfigError: *virtual_nodes* is below 1, or *hash* cannot be called
+    :raises ConfigError: *virtual_nodes* is below 1 or above 10,000, *hash* cannot be called with a
+        text, or is the built-in one
     """
 
     name: ClassVar[str] = "CONSISTENT_HASH"
@@ -31,9 +35,11 @@ class AllocateConsistentHash:
         virtual_nodes: int = 10,
         hash: Callable[[str], int] | None = None,  # noqa: A002 - what it is called everywhere
     ) -> None:
-        checked_count("virtual_nodes", virtual_nodes)
-        if hash is not None and not callable(hash):
-            raise ConfigError("hash", hash, "expected a callable")
+        checked_count("virtual_nodes", virtual_nodes, most=MAX_NODES)
+        if hash is not None:
+            check_function("hash", hash, "text")
+        if hash is builtins.hash:
+            raise ConfigError("hash", hash, "it differs in each process: members would not agree")
         self._virtual_nodes = virtual_nodes
         self._hash = hash or _java_hash
         self._outer: Callable[[str], str] = str

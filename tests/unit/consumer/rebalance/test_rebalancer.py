@@ -389,6 +389,26 @@ async def test_failing_strategy_changes_nothing_and_is_logged(
     assert "a bug" in caplog.text
 
 
+async def test_strategy_that_keeps_failing_is_logged_again_only_with_another_reason(
+    instance: Instance, caplog: pytest.LogCaptureFixture
+) -> None:
+    reasons = ["one", "one", "two", None, "two"]
+
+    def broken(client_id: str, queues: object, client_ids: object) -> list[MessageQueue]:
+        if reason := reasons.pop(0):
+            raise LookupError(reason)
+        return []
+
+    group = GroupEnv(instance, allocate=broken)
+    with caplog.at_level("WARNING", "rocketmq_aio"):
+        while reasons:
+            await group.rebalancer.round()
+
+    logged = [each.getMessage() for each in caplog.records]
+    assert [text.count("one") for text in logged] == [1, 0, 0]
+    assert [text.count("two") for text in logged] == [0, 1, 1]
+
+
 async def test_member_change_starts_a_round(instance: Instance, group: GroupEnv) -> None:
     running = asyncio.create_task(group.rebalancer.run())
     await until(lambda: group.rounds == 1)

@@ -1,8 +1,9 @@
 """Strategies compared with tables of the Java client; invalid allocations."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from typing import Final, cast
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -224,9 +225,19 @@ def cancelled(*_: object) -> list[MessageQueue]:
     raise asyncio.CancelledError
 
 
+def endless(*_: object) -> Iterator[MessageQueue]:
+    return cycle([queue(0), queue(1)])
+
+
+def unhashable(*_: object) -> list[MessageQueue]:
+    return [MessageQueue("orders", "broker-a", cast(int, [0]))]
+
+
 @pytest.mark.parametrize(
     ("strategy", "reason"),
     [
+        (endless, "twice"),
+        (unhashable, "raised TypeError"),
         (foreign, "no queue of the topic"),
         (twice, "twice"),
         (junk, "no queue of the topic"),
@@ -243,6 +254,27 @@ def test_invalid_allocation_names_the_strategy(strategy: AllocateStrategy, reaso
 
     assert caught.value.setting == "allocate"
     assert caught.value.value == getattr(strategy, "__name__", None)
+
+
+def test_a_strategy_may_change_the_lists_it_is_called_with() -> None:
+    def last_half(
+        _client_id: str, queues: Sequence[MessageQueue], _client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        own = cast(list[MessageQueue], queues)
+        return [own.pop() for _ in range(len(own) // 2)]
+
+    offered = [queue(number) for number in range(4)]
+
+    assert allocate(last_half, "c1", offered, ["c1", "c2"]) == [queue(3), queue(2)]
+
+
+def test_allocated_queues_are_those_of_the_route_and_not_others_that_are_equal() -> None:
+    def by_division(*_: object) -> list[MessageQueue]:
+        return [MessageQueue("orders", "broker-a", cast(int, 2 / 2))]
+
+    [allocated] = allocate(by_division, "c1", [queue(0), queue(1)], ["c1"])
+
+    assert type(allocated.queue_id) is int
 
 
 def test_a_strategy_that_cannot_be_adapted_to_a_namespace_is_named() -> None:

@@ -77,7 +77,10 @@ def test_another_hash_can_be_given() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("virtual_nodes", 0), ("virtual_nodes", -1), ("virtual_nodes", True), ("hash", "md5")],
+    [
+        *(("virtual_nodes", number) for number in (0, -1, True, 10**15)),
+        *(("hash", function) for function in ("md5", hash, lambda: 0)),
+    ],
 )
 def test_invalid_ring_arguments_are_rejected(
     setting: str,
