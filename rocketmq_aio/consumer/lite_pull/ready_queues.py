@@ -84,11 +84,10 @@ class ReadyQueues:
 
     def take_one(self) -> MessageExt | None:
         """Deliver one message; a queue's turn is `TURN` messages."""
+        self._look()
         queues = self._queues
         while queues:
             assigned = queues[0]
-            if not assigned.taken_in_turn:
-                self._look()
             if not _has_messages(assigned):
                 queues.popleft().is_ready = False
                 continue

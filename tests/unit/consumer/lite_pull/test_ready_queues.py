@@ -84,6 +84,19 @@ def test_a_turn_of_single_messages_has_a_limit(
     assert by_queue(taken) == {number: list(range(100)) for number in range(3)}
 
 
+def test_a_queue_that_is_withheld_within_its_turn_delivers_nothing_more(cache: Cache) -> None:
+    assigned = assigned_queue(cached=5, cache=cache)
+
+    def look() -> None:
+        if assigned.taken_in_turn == 2:
+            assigned.withheld = [assigned]
+
+    line = ReadyQueues(cache, look)
+    line.add(assigned)
+
+    assert offsets(take_all_singly(line)) == [0, 1]
+
+
 def test_a_busy_queue_does_not_starve_the_others(
     line: ReadyQueues, queues: list[PolledQueue]
 ) -> None:
