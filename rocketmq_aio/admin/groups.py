@@ -73,7 +73,10 @@ from rocketmq_aio.protocol.requests.groups import (
 from rocketmq_aio.protocol.requests.operations import PUT_GROUPS, SET_REQUEST_MODE
 from rocketmq_aio.remoting.gather import gather_limited
 
-INTERNAL: Final = ("CID_RMQ_SYS_", "CID_ONS", "CID_SYS_", "CID_DefaultHeartBeatSyncerTopic")
+INTERNAL: Final = (
+    *("CID_RMQ_SYS_", "CID_SYS_RMQ_", "CID_ONSAPI_", "CID_ONS-HTTP-PROXY"),
+    "CID_DefaultHeartBeatSyncerTopic",
+)
 INTERNAL_NAMES: Final = frozenset(
     {
         *("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER"),
@@ -185,7 +188,10 @@ class GroupAdmin:
         :param keep_offsets: keep the offsets for a later group of the same name; 5.5.0 brokers that
             create groups automatically do so at once, with default settings
         :param delete_topics: also delete its retry topic and dead-letter topic
+        :raises ConfigError: it is a group of brokers and tools
         """
+        if _is_internal(group):  # brokers would delete it, unlike their topics
+            raise ConfigError("group", group, "brokers and tools need this group")
         clean = not keep_offsets
         header = DeleteGroup(group_name=check_group(group), remove_offset=clean, clean_offset=clean)
         await self._servers.send_to(f"deleting group {group}", header, cluster, None)
@@ -205,7 +211,7 @@ class GroupAdmin:
         tables = await self._servers.read_each("listing groups", replicas, header, kind)
         names = self._servers.inner_names(t.subscription_group_table for t in tables.values())
         if not internal:
-            names = {n for n in names - INTERNAL_NAMES if not n.startswith(INTERNAL)}
+            names = {name for name in names if not _is_internal(name)}
         return sorted(names)
 
     async def config(self, group: str, *, brokers: Brokers = None) -> builtins.list[GroupConfig]:
@@ -451,6 +457,11 @@ class GroupAdmin:
     async def _put(self, held: HeldGroup, body: dict[str, Any], settings: GroupSettings) -> None:
         _check_release(held.address, held.version, settings)
         await self._servers.request(held.address, CreateGroup(), msgspec.json.encode(body))
+
+
+def _is_internal(group: str) -> bool:
+    """Whether *group* belongs to brokers or tools."""
+    return group in INTERNAL_NAMES or group.startswith(INTERNAL)
 
 
 def _check_release(address: str, version: int, settings: GroupSettings) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import make_dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, get_type_hints
@@ -27,7 +27,7 @@ from rocketmq_aio.cli.names import NotFoundError, check_known
 from rocketmq_aio.cli.output import print_error, print_note
 from rocketmq_aio.cli.parameters import SECRET, parameters
 from rocketmq_aio.cli.results import as_list, expand, is_empty, plain, show
-from rocketmq_aio.errors import AdminError, RouteNotFoundError, SubscriptionError
+from rocketmq_aio.errors import AdminError, NotRunningError, RouteNotFoundError, SubscriptionError
 from rocketmq_aio.model.values import MessageQueue
 
 
@@ -364,6 +364,9 @@ async def _call(call: _Call) -> int:
 
 
 async def _is_confirmed(call: _Call, admin: AdminClient, part: object) -> bool:
+    # Before its first request the method raises the errors of arguments.
+    with suppress(NotRunningError):
+        await _bound(getattr(getattr(ADMIN, NOUNS[call.noun][0]), call.method), call.given)
     await call.check_names(admin)
     if call.verb.preview and not call.arguments.yes:
         subject = next(iter(call.given.values()))
@@ -482,7 +485,7 @@ def _matches(value: object, pattern: str) -> bool:
     return isinstance(values, Iterable) and any(_matches(each, pattern) for each in values)
 
 
-ADMIN: Final = AdminClient(namesrv="127.0.0.1:1")  # not started: only its methods are read
+ADMIN: Final = AdminClient(namesrv="127.0.0.1:1")  # not started
 apps: Final = {
     noun: NounGroup(noun, getattr(ADMIN, part), verbs) for noun, (part, verbs) in NOUNS.items()
 }

@@ -646,6 +646,29 @@ async def test_an_unreadable_order_configuration_raises_codec_error(
         await admin.topics.order(TOPIC)
 
 
+@pytest.mark.parametrize(
+    "name", ["TOOLS_CONSUMER", "CID_RMQ_SYS_TRANS", "CID_ONSAPI_PULL", "CID_ONS-HTTP-PROXY"]
+)
+async def test_groups_of_brokers_and_tools_are_not_deleted(
+    cluster: FakeCluster, admin: AdminClient, name: str
+) -> None:
+    with pytest.raises(ConfigError, match="brokers and tools need this group"):
+        await admin.groups.delete(name)
+
+    for broker in cluster.brokers:
+        assert not broker.requests_of(RequestCode.DELETE_SUBSCRIPTIONGROUP)
+
+
+async def test_a_group_is_no_internal_one_because_its_name_is_similar(admin: AdminClient) -> None:
+    for group in ("CID_ONSALE", "TOOLS_CONSUMER_2"):
+        await admin.groups.create(group)
+        listed = await admin.groups.list()
+        await admin.groups.delete(group)
+
+        assert listed == [group]
+        assert await admin.groups.list() == []
+
+
 # --- brokers and static topics -------------------------------------------------------------------
 
 
