@@ -326,16 +326,9 @@ class GroupAdmin:
             chosen.setdefault(each.broker_name, []).append(each)
 
         async def put(name: str, address: str) -> None:
-            command = await self._servers.request(address, GetAllGroups())
-            table = read_body(command.body, SubscriptionGroupTable).subscription_group_table
-            bodies = []
-            for each in chosen[name]:
-                settings = settings_of(each, old=command.version < V5_0_0)
-                outer = self._servers.outer(each.group)
-                _check_release(address, command.version, settings)
-                raw = table.get(outer)
-                known = new_body(outer, {}) if raw is None else read_body(bytes(raw), dict)
-                bodies.append({**changed_body(known, settings), "groupName": outer})
+            bodies = [*(await self.changes(name, address, chosen[name])).values()]
+            if not bodies:
+                return
             try:
                 body = msgspec.json.encode({"groupConfigList": bodies})
                 await self._servers.request(address, PUT_GROUPS, body)
@@ -347,6 +340,26 @@ class GroupAdmin:
             masters = await self._servers.masters(brokers=chosen)
             action = f"storing {sum(map(len, chosen.values()))} groups"
             await self._servers.on_each(action, masters, put)
+
+    async def changes(
+        self, broker_name: str, address: str, configs: Iterable[GroupConfig]
+    ) -> dict[str, dict[str, Any]]:
+        """Return the JSON bodies of those of *configs* that the broker does not have, by group.
+
+        :raises NotSupportedError: a setting needs a newer broker
+        """
+        command = await self._servers.request(address, GetAllGroups())
+        table = read_body(command.body, SubscriptionGroupTable).subscription_group_table
+        bodies = {}
+        for each in configs:
+            settings = settings_of(each, old=command.version < V5_0_0)
+            _check_release(address, command.version, settings)
+            outer = self._servers.outer(each.group)
+            raw = table.get(outer)
+            held = new_body(outer, {}) if raw is None else read_body(bytes(raw), dict)
+            if raw is None or config_of(broker_name, each.group, held) != each:
+                bodies[each.group] = {**changed_body(held, settings), "groupName": outer}
+        return bodies
 
     async def set_mode(
         self, group: str, topic: str, mode: Literal["pop", "pull"], *, shared_queues: int = 0

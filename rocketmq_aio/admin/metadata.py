@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rocketmq_aio.admin.group_settings import config_of as group_config
 from rocketmq_aio.admin.groups import GroupAdmin
 from rocketmq_aio.admin.results import GroupConfig, Result, TopicConfig
-from rocketmq_aio.admin.servers import Servers, failure
+from rocketmq_aio.admin.servers import Masters, Servers, failure
 from rocketmq_aio.admin.topic_settings import check_config, config_of as topic_config
 from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.config.arguments import checked_arguments
@@ -91,6 +91,42 @@ class MetadataAdmin:
         }
         return Metadata(topics=tuple(topics), groups=tuple(groups), order=order)
 
+    async def difference(
+        self, metadata: Metadata, *, brokers: Mapping[str, str] | None = None
+    ) -> Metadata:
+        """Return the part of *metadata* that `restore` would create or change.
+
+        :param brokers: as those of `restore`; the result has the new names
+        :raises ConfigError: as `restore`
+        :raises NotSupportedError: a setting needs a newer broker
+        """
+        wanted = _moved(metadata, brokers or {})
+
+        async def compare(name: str, address: str) -> tuple[set[str], set[str]]:
+            topics = [each for each in wanted.topics if each.broker_name == name]
+            groups = [each for each in wanted.groups if each.broker_name == name]
+            changes = await self._topics.changes(name, address, topics)
+            bodies = await self._groups.changes(name, address, groups)
+            return {each.topic for each in changes}, {*bodies}
+
+        masters = await self._masters(wanted)
+        found = await self._servers.on_each("reading topics and groups", masters, compare)
+        known = await self._topics.orders() if wanted.order else {}
+        return Metadata(
+            topics=tuple(t for t in wanted.topics if t.topic in found[t.broker_name][0]),
+            groups=tuple(g for g in wanted.groups if g.group in found[g.broker_name][1]),
+            order={
+                topic: counts
+                for topic, counts in wanted.order.items()
+                if not counts.items() <= known.get(topic, {}).items()
+            },
+        )
+
+    async def _masters(self, metadata: Metadata) -> Masters:
+        """Return the masters of the brokers of *metadata*; ConfigError if there is no such one."""
+        needed = {each.broker_name for each in (*metadata.topics, *metadata.groups)}
+        return await self._servers.masters(brokers=needed) if needed else {}
+
     async def restore(
         self, metadata: Metadata, *, brokers: Mapping[str, str] | None = None
     ) -> None:
@@ -103,39 +139,14 @@ class MetadataAdmin:
             changed
         :raises AdminError: ``done`` and ``failed`` have names such as ``topics on broker-a``
         """
-
-        def moved(config: C) -> C:
-            name = config.broker_name
-            return replace(config, broker_name=(brokers or {}).get(name, name))
-
-        known = {each.broker_name for each in metadata.topics}
-        known |= {each.broker_name for each in metadata.groups}
-        known |= {name for counts in metadata.order.values() for name in counts}
-        if unknown := sorted((brokers or {}).keys() - known):
-            raise ConfigError("brokers", unknown[0], f"the metadata has {sorted(known)}")
-        topics, groups = [*map(moved, metadata.topics)], [*map(moved, metadata.groups)]
-        for topic in topics:
-            check_config(topic)
-        for group in groups:
-            check_group(group.group)
-        _check_unique("topic", topics)
-        _check_unique("group", groups)
-        order = {
-            check_topic(topic): {
-                (brokers or {}).get(name, name): checked_count(f"order of {topic}", count)
-                for name, count in counts.items()
-            }
-            for topic, counts in metadata.order.items()
-        }
-        needed = {each.broker_name for each in topics} | {each.broker_name for each in groups}
-        if needed:
-            await self._servers.masters(brokers=needed)
+        wanted = _moved(metadata, brokers or {})
+        await self._masters(wanted)
         outcomes = {
-            **await _outcomes("topics", topics, self._topics.put(topics)),
-            **await _outcomes("groups", groups, self._groups.put(groups)),
+            **await _outcomes("topics", wanted.topics, self._topics.put(wanted.topics)),
+            **await _outcomes("groups", wanted.groups, self._groups.put(wanted.groups)),
         }
-        if order:
-            outcomes["order of topics"] = await self._put_order(order)
+        if wanted.order:
+            outcomes["order of topics"] = await self._put_order(wanted.order)
         if failed := {part: error for part, error in outcomes.items() if error is not None}:
             done = {part: None for part in outcomes if part not in failed}
             raise failure("restoring metadata", done, failed, of="parts")
@@ -149,6 +160,34 @@ class MetadataAdmin:
         except RocketMQError as error:
             return error
         return None
+
+
+def _moved(metadata: Metadata, brokers: Mapping[str, str]) -> Metadata:
+    """Return *metadata* with the new names of *brokers*; ConfigError if a value is invalid."""
+
+    def moved(config: C) -> C:
+        name = config.broker_name
+        return replace(config, broker_name=brokers.get(name, name))
+
+    known = {each.broker_name for each in (*metadata.topics, *metadata.groups)}
+    known |= {name for counts in metadata.order.values() for name in counts}
+    if unknown := sorted(brokers.keys() - known):
+        raise ConfigError("brokers", unknown[0], f"the metadata has {sorted(known)}")
+    topics, groups = tuple(map(moved, metadata.topics)), tuple(map(moved, metadata.groups))
+    for topic in topics:
+        check_config(topic)
+    for group in groups:
+        check_group(group.group)
+    _check_unique("topic", topics)
+    _check_unique("group", groups)
+    order = {
+        check_topic(topic): {
+            brokers.get(name, name): checked_count(f"order of {topic}", count)
+            for name, count in counts.items()
+        }
+        for topic, counts in metadata.order.items()
+    }
+    return Metadata(topics=topics, groups=groups, order=order)
 
 
 def _check_unique(kind: str, configs: Iterable[TopicConfig | GroupConfig]) -> None:

@@ -65,7 +65,6 @@ from rocketmq_aio.protocol.requests.admin import (
     DeleteTopicInNameServer,
     GetAllTopicConfig,
     GetAllTopics,
-    GetBrokerRuntime,
     GetGroupsOfTopic,
     GetKVConfig,
     GetKVConfigResponse,
@@ -282,16 +281,13 @@ class TopicAdmin:
             chosen.setdefault(each.broker_name, []).append(each)
 
         async def put(name: str, address: str) -> None:
-            configs = await self._changes(name, address, chosen[name])
+            configs = await self.changes(name, address, chosen[name])
             if not configs:
                 return
             body = msgspec.json.encode({"topicConfigList": [*map(self._listed, configs)]})
             try:
                 await self._servers.request(address, PUT_TOPICS, body)
             except NotSupportedError:  # older than 5.3
-                version = (await self._servers.request(address, GetBrokerRuntime())).version
-                if version < V5_0_0 and any(each.attributes for each in configs):
-                    raise
                 for each in configs:
                     await self._servers.request(address, to_request(each, each.attributes, 0))
 
@@ -346,21 +342,25 @@ class TopicAdmin:
             for client, (start, end) in zip(clients, pairwise(ends), strict=True)
         }
 
-    async def _changes(
-        self, broker_name: str, address: str, configs: builtins.list[TopicConfig]
+    async def changes(
+        self, broker_name: str, address: str, configs: Iterable[TopicConfig]
     ) -> builtins.list[TopicConfig]:
         """Return those of *configs* that the broker does not have, without attributes that it has.
 
         A broker stores nothing of a list that contains a topic as it is, and reports success
         (5.5.0).  It rejects attributes that cannot be changed, such as ``queue.type``, also if
         they are equal.
+
+        :raises NotSupportedError: a topic has attributes, and the broker is older than 5.0
         """
-        table = await self._servers.read(address, GetAllTopicConfig(), TopicConfigTable)
+        command = await self._servers.request(address, GetAllTopicConfig())
+        table = read_body(command.body, TopicConfigTable).topic_config_table
         changes = []
         for config in configs:
-            body = table.topic_config_table.get(self._servers.outer(config.topic))
+            body = table.get(self._servers.outer(config.topic))
             held = None if body is None else config_of(broker_name, config.topic, body)
             if config != held:
+                _check_release(address, command.version, config.attributes)
                 known = {} if held is None else held.attributes
                 new = {n: text for n, text in config.attributes.items() if known.get(n) != text}
                 changes.append(msgspec.structs.replace(config, attributes=new))
@@ -395,8 +395,7 @@ class TopicAdmin:
 
     async def _put(self, held: HeldTopic, config: TopicConfig, wanted: TopicSettings) -> None:
         attributes: Mapping[str, str | None] = wanted.get("attributes", {})
-        if attributes and held.version < V5_0_0:
-            raise not_supported(held.address, "attributes of topics need a broker of 5.0 or newer")
+        _check_release(held.address, held.version, attributes)
         sys_flag = held.body.topic_sys_flag if held.body is not None else 0
         await self._servers.request(held.address, to_request(config, attributes, sys_flag))
 
@@ -465,6 +464,11 @@ class TopicAdmin:
         if not await self._servers.wait_for_route(topic, ROUTE_SECONDS, is_complete):
             reason = f"it was created, but the name server does not list it on {sorted(missing)}"
             raise RouteNotFoundError(topic, reason)
+
+
+def _check_release(address: str, version: int, attributes: Mapping[str, str | None]) -> None:
+    if attributes and version < V5_0_0:
+        raise not_supported(address, "attributes of topics need a broker of 5.0 or newer")
 
 
 def _configs(topic: str, held: Mapping[str, HeldTopic]) -> list[TopicConfig]:

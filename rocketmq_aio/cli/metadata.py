@@ -11,8 +11,8 @@ from rocketmq_aio.admin.metadata import Metadata
 from rocketmq_aio.admin.servers import before_change
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.confirm import ChangeArguments, changing
-from rocketmq_aio.cli.connection import ClientArguments
-from rocketmq_aio.cli.output import counted, print_note, result_file
+from rocketmq_aio.cli.connection import ClientArguments, ReadArguments
+from rocketmq_aio.cli.output import counted, print_note, result_file, show_result
 from rocketmq_aio.cli.parameters import parse_pairs
 from rocketmq_aio.errors import ConfigError
 
@@ -27,7 +27,7 @@ class ExportArguments(ClientArguments):
 
 
 @options
-class RestoreArguments(ChangeArguments, ClientArguments):
+class RestoreArguments(ChangeArguments, ReadArguments):
     file: Path = argument("File of rmq metadata export, or a part of one.", "FILE")
     brokers: list[str] = option("OLD=NEW: another name of a broker; repeatable.", default=())
 
@@ -59,6 +59,7 @@ async def _restore(arguments: RestoreArguments) -> int:
     """Create or change all topics and groups of a file, each on its broker.
 
     Others stay as they are. A broker gets all its topics in one request, and all its groups.
+    Before it asks, and with --dry-run, it shows those that the brokers do not have like this.
     """
     try:
         values = msgspec.json.decode(arguments.file.read_bytes(), type=dict)
@@ -75,15 +76,28 @@ async def _restore(arguments: RestoreArguments) -> int:
         if new is None:
             raise ConfigError("brokers", f"{old}=", "expected OLD=NEW")
         brokers[old] = new
-    if arguments.confirm(f"create or change {_count(metadata)}"):
-        async with arguments.admin() as admin:
-            with changing():
-                await admin.metadata.restore(metadata, brokers=brokers)
-        print_note("done")
+    async with arguments.admin() as admin:
+        if not arguments.yes:
+            metadata = await before_change(admin.metadata.difference(metadata, brokers=brokers))
+            brokers = {}
+            show_result(_rows(metadata), arguments.output, ("kind", "name", "broker"))
+        if not arguments.confirm(f"create or change {_count(metadata)}"):
+            return 0
+        with changing():
+            await admin.metadata.restore(metadata, brokers=brokers)
+    print_note("done")
     return 0
+
+
+def _rows(metadata: Metadata) -> list[dict[str, str]]:
+    found = [("topic", each.topic, each.broker_name) for each in metadata.topics]
+    found += [("group", each.group, each.broker_name) for each in metadata.groups]
+    found += [("order", topic, name) for topic, some in metadata.order.items() for name in some]
+    return [dict(zip(("kind", "name", "broker"), each, strict=True)) for each in found]
 
 
 def _count(metadata: Metadata) -> str:
     topics = {each.topic for each in metadata.topics}
     groups = {each.group for each in metadata.groups}
-    return f"{counted(len(topics), 'topic')} and {counted(len(groups), 'group')}"
+    order = f", and the order of {counted(len(metadata.order), 'topic')}" if metadata.order else ""
+    return f"{counted(len(topics), 'topic')} and {counted(len(groups), 'group')}{order}"

@@ -78,7 +78,7 @@ NOUNS: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "lite": ("lite", {}),
 }
 TRACE: Final = "trace"  # `rmq message trace`, also without its noun
-INTERNAL: Final = frozenset({"member_tables", "orders"})
+INTERNAL: Final = frozenset({"changes", "member_tables", "orders"})
 NOT_TEXT: Final = frozenset({"put"})  # takes objects that `config` returns
 RESULTS: Final = "rocketmq_aio.admin."  # modules of results
 TABLES: Final = "dict[str, dict[str, str]]"

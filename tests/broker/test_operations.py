@@ -99,10 +99,14 @@ async def test_metadata_is_exported_and_restored(
     with pytest.raises(ConfigError, match="elsewhere"):
         await admin.metadata.restore(saved, brokers={BROKER: "elsewhere"})
     assert await admin.groups.config(group) == []
+    difference = await admin.metadata.difference(saved)
     await admin.metadata.restore(saved)
 
     await until_done(lambda: listed(admin, [topic]), "the topic", SECONDS)
     assert saved == exported
+    assert await admin.metadata.difference(saved) == Metadata(topics=(), groups=())
+    assert [each.topic for each in difference.topics] == [topic]
+    assert [each.group for each in difference.groups] == [group]
     assert await admin.topics.config(topic) == config
     assert [each.max_retries for each in await admin.groups.config(group)] == [7]
     assert not {"TBW102", "TOOLS_CONSUMER"} & {

@@ -24,6 +24,7 @@ from rocketmq_aio import (
     LitePullConsumer,
     Message,
     MessageTrace,
+    NotSupportedError,
     Producer,
 )
 from rocketmq_aio.admin.metadata import Metadata
@@ -715,6 +716,28 @@ async def test_a_restore_to_brokers_that_do_not_fit_changes_nothing(
         await admin.metadata.restore(saved, brokers=brokers)
 
     assert await admin.metadata.export() == saved
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"topics": {"attributes": {"message.type": "FIFO"}}}, "attributes of topics need"),
+        ({"groups": {"orderly": True}}, "orderly: groups have this from 5.0 on"),
+    ],
+)
+async def test_a_comparison_names_what_the_brokers_are_too_old_for(
+    change: dict[str, dict[str, Any]], reason: str
+) -> None:
+    async with EmbeddedCluster(version="4.9.7", topics={"orders": 1}) as old:
+        old.create_group("billing")
+        async with AdminClient(namesrv=old.namesrv) as admin:
+            saved = await admin.metadata.export()
+            assert await admin.metadata.difference(saved) == Metadata(topics=(), groups=())
+            ((kind, settings),) = change.items()
+            newer = replace(saved, **{kind: (replace(getattr(saved, kind)[0], **settings),)})
+            for call in (admin.metadata.difference, admin.metadata.restore):
+                with pytest.raises((NotSupportedError, AdminError), match=reason):
+                    await call(newer)
 
 
 async def test_a_topic_without_permissions_is_restored(admin: AdminClient) -> None:

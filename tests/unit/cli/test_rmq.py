@@ -450,6 +450,36 @@ def test_many_topics_and_groups_are_listed_with_few_requests(
 # --- conventions ----------------------------------------------------------------------------------
 
 
+def test_a_dry_run_of_a_restore_compares_the_file_with_the_cluster(
+    rmq: Rmq, cluster: EmbeddedCluster
+) -> None:
+    rmq("topic", "create", "sorted", "--queues", "2", "--order")
+    rmq("group", "create", "billing")
+    saved = json.loads(rmq("metadata", "export"))
+    given = json.dumps(saved)
+    dry = ("metadata", "restore", "--dry-run")
+
+    nothing = rmq(*dry, "-o", "json", given=given)
+    rmq("group", "update", "billing", "--max-retries", "3", "--yes")
+    rmq("topic", "delete", "sorted", "--yes")
+    rows = rmq(*dry, "-o", "csv", given=given).split()
+    said = rmq(*dry, given=given, stderr=True)
+    unknown = rmq(*dry, "--brokers", "broker-b=broker-x", code=2, stderr=True, given=given)
+    cluster.brokers[1].freeze()
+    silent = rmq(*dry, "--timeout", "0.5", code=3, stderr=True, given=given)
+
+    assert json.loads(nothing) == []
+    assert rows == [
+        "kind,name,broker",
+        *("topic,sorted,broker-a", "topic,sorted,broker-b"),
+        *("group,billing,broker-a", "group,billing,broker-b"),
+        *("order,sorted,broker-a", "order,sorted,broker-b"),
+    ]
+    assert said.endswith("would create or change 1 topic and 1 group, and the order of 1 topic\n")
+    assert "--brokers 'broker-x': the name server knows" in unknown
+    assert silent.endswith("nothing was changed\n")
+
+
 def test_metadata_moves_topics_and_groups_to_other_brokers(rmq: Rmq, tmp_path: Path) -> None:
     file = tmp_path / "cluster.json"
     rmq("topic", "create", "moved", "--queues", "3", "--brokers", "broker-a")
@@ -473,7 +503,7 @@ def test_metadata_moves_topics_and_groups_to_other_brokers(rmq: Rmq, tmp_path: P
     assert written == "2 topics and 1 group written\n"
     assert "--file" in again
     assert json.loads(json.dumps(exported))["groups"][0]["max_retries"] == 5
-    assert dry == "dry run: would create or change 2 topics and 1 group\n"
+    assert dry == "dry run: would create or change 1 topic and 0 groups\n"
     assert (config["broker_name"], config["read_queues"]) == ("broker-b", 3)
     assert refused.startswith("rmq: FILE")
     assert misspelt.endswith("has topic: expected topics, groups and order\n")
