@@ -124,7 +124,8 @@ class MetadataAdmin:
 
     async def _masters(self, metadata: Metadata) -> Masters:
         """Return the masters of the brokers of *metadata*; ConfigError if there is no such one."""
-        needed = {each.broker_name for each in (*metadata.topics, *metadata.groups)}
+        needed = {each.broker_name for each in metadata.topics}
+        needed |= {each.broker_name for each in metadata.groups}
         return await self._servers.masters(brokers=needed) if needed else {}
 
     async def restore(
@@ -169,7 +170,8 @@ def _moved(metadata: Metadata, brokers: Mapping[str, str]) -> Metadata:
         name = config.broker_name
         return replace(config, broker_name=brokers.get(name, name))
 
-    known = {each.broker_name for each in (*metadata.topics, *metadata.groups)}
+    known = {each.broker_name for each in metadata.topics}
+    known |= {each.broker_name for each in metadata.groups}
     known |= {name for counts in metadata.order.values() for name in counts}
     if unknown := sorted(brokers.keys() - known):
         raise ConfigError("brokers", unknown[0], f"the metadata has {sorted(known)}")
