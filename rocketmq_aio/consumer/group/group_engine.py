@@ -48,6 +48,7 @@ logger = get_logger(__name__)
 
 DEFAULT_INSTANCE: Final = "DEFAULT"  # in the path of the offset file, which has to be found again
 QUERIES_AT_ONCE: Final = 16
+FILE_SECONDS: Final = 5.0  # for unlocking the offset file
 TAKEOVER_DELAY_SECONDS: Final = 0.3  # enough for a notified member to commit
 # Of failing pulls, behind one that timed out: brokers drop a silent member after two minutes.
 EXPIRED_SECONDS: Final = 60.0
@@ -220,7 +221,8 @@ class GroupEngine(Generic[Q]):
             await self.instance.unregister_consumer(self)
         finally:
             if self._file is not None:
-                with anyio.CancelScope(shield=True):  # otherwise the file stays locked
+                # Shielded: otherwise the file stays locked.  With a limit: a disk may hang.
+                with anyio.move_on_after(FILE_SECONDS, shield=True):
                     await self._file.close()
 
     def fail(self) -> None:

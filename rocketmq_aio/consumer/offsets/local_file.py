@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -43,6 +43,8 @@ NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # a pipe in place of the file mus
 BINARY: Final = getattr(os, "O_BINARY", 0)
 
 logger = get_logger(__name__)
+
+T = TypeVar("T")
 
 
 def encode_offsets(table: Mapping[MessageQueue, int]) -> bytes:
@@ -173,7 +175,9 @@ class OffsetFile:
             self._make_folders()
             self._take_lock()
             return self._read_newest()
-        except OSError as error:
+        except ConfigError:
+            raise
+        except (OSError, ValueError) as error:  # ValueError: no path can be like that
             self.close()
             raise ConfigError("offset_folder", str(self.base), str(error)) from error
 
@@ -275,7 +279,7 @@ class LocalFileOffsetStore:
         self._inner: Callable[[str], str] | None = None
         self._saved: dict[MessageQueue, int] | None = None  # content of the file
         self._latest: dict[MessageQueue, int] = {}
-        # A write goes on in its thread after its task is cancelled.
+        # Work goes on in its thread after its task is cancelled.
         self._using_file = Lock()
         self._threads = CapacityLimiter(1)  # the threads of the application cannot starve it
 
@@ -309,7 +313,7 @@ class LocalFileOffsetStore:
         :raises NotRunningError: not bound
         """
         file = self._bound()
-        corrupt = await to_thread.run_sync(self._open, file, limiter=self._threads)
+        corrupt = await self._in_thread(self._open, file)
         for each in corrupt:
             logger.warning(
                 "offset_file_corrupt",
@@ -333,8 +337,11 @@ class LocalFileOffsetStore:
 
         :raises CommitError: the file cannot be written, and is unchanged
         """
-        if self._changed(queues):
-            await to_thread.run_sync(self._write, tuple(queues), limiter=self._threads)
+        if changed := self._changed(queues):
+            try:
+                await self._in_thread(self._write, tuple(queues))
+            except RuntimeError as error:  # no thread can be started now
+                raise CommitError(dict.fromkeys(changed, error)) from error
 
     async def remove(self, queue: MessageQueue) -> None:
         """Forget the update of *queue*; the file keeps its offset."""
@@ -342,7 +349,15 @@ class LocalFileOffsetStore:
 
     async def close(self) -> None:
         """Unlock the file, after a running write; then `bind` is allowed again."""
-        await to_thread.run_sync(self._release, limiter=self._threads)
+        try:
+            await self._in_thread(self._release)
+        except RuntimeError:  # no thread can be started now
+            self._release()
+
+    async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
+        """Call *work* in a thread, which goes on after a cancellation: a disk may hang."""
+        call = partial(work, *args)
+        return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._threads)
 
     def _bound(self) -> OffsetFile:
         if self._file is None:

@@ -12,9 +12,11 @@ from rocketmq_aio.consumer.common.events import QueuesAssigned, QueuesRevoked
 from rocketmq_aio.consumer.group import group_engine
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
+from rocketmq_aio.consumer.rebalance import apply_assignment
 from rocketmq_aio.errors import ClosedError, CommitError, ConfigError
 from rocketmq_aio.model.values import MessageModel, MessageQueue
 from tests.fakes.cluster import FakeCluster
+from tests.unit.consumer.failing_disks import HangingDisk
 from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
@@ -200,3 +202,23 @@ async def test_an_offset_file_is_free_again_after_the_close(
             rival = consumer_of(cluster, offset_store=LocalFileOffsetStore(tmp_path))
             with pytest.raises(ConfigError, match="another consumer"):
                 await rival.start()
+
+
+async def test_a_disk_that_hangs_does_not_keep_a_consumer_from_closing(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply_assignment, "LAST_COMMIT_SECONDS", 0.01)
+    monkeypatch.setattr(group_engine, "FILE_SECONDS", 0.01)
+    disk = HangingDisk()
+    put(cluster, *numbers(3))
+    async with consuming(
+        cluster,
+        message_model=MessageModel.BROADCASTING,
+        offset_store=LocalFileOffsetStore(tmp_path, disk=disk),
+    ) as consumer:
+        await polled(consumer, 3)
+        disk.hang()
+
+    assert disk.reached.is_set()
+    assert not disk.released.is_set()
+    disk.released.set()

@@ -158,3 +158,12 @@ async def test_a_base_that_is_not_a_folder_is_an_error(tmp_path: Path) -> None:
         async with opened(tmp_path / "base"):
             pass
     assert (caught.value.setting, caught.value.value) == ("offset_folder", str(tmp_path / "base"))
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+async def test_a_folder_that_no_file_system_can_have_is_an_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        async with opened(tmp_path / name):
+            pass
+
+    assert caught.value.setting == "offset_folder"

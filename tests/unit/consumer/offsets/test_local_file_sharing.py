@@ -6,9 +6,10 @@ import asyncio
 import copy
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
+from typing import Any, NoReturn
 
 import anyio
 import pytest
@@ -21,7 +22,7 @@ from rocketmq_aio.consumer.offsets.local_file import (
     OffsetFile,
     decode_offsets,
 )
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.errors import CommitError, ConfigError
 from tests.unit.consumer.failing_disks import HangingDisk
 from tests.unit.consumer.offset_files import CLIENT, commit, file_in, opened, queue
 
@@ -152,6 +153,59 @@ async def test_a_cancelled_save_cannot_undo_a_later_one(tmp_path: Path) -> None:
             disk.released.set()
 
     assert decode_offsets(file_in(tmp_path).read_bytes()) == {queue(0): 2}
+
+
+@pytest.mark.parametrize("call", ["load", "persist", "close"])
+async def test_a_scope_ends_a_call_while_the_disk_hangs(tmp_path: Path, call: str) -> None:
+    disk = HangingDisk()
+    store = LocalFileOffsetStore(tmp_path, disk=disk)
+    store.bind(CLIENT, "billing")
+    if call != "load":
+        await store.load()
+        await store.update(queue(0), 1)
+    disk.hang()
+    async with anyio.create_task_group() as tasks:
+        if call == "close":
+            tasks.start_soon(store.persist, [queue(0)])
+            await to_thread.run_sync(disk.reached.wait)
+        begin: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "load": store.load,
+            "persist": partial(store.persist, [queue(0)]),
+            "close": store.close,
+        }
+        tasks.start_soon(begin[call])
+        await to_thread.run_sync(disk.reached.wait)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+
+    assert not disk.released.is_set()
+    disk.released.set()
+    await store.close()
+    async with opened(tmp_path):
+        pass  # the lock was let go
+
+
+async def test_without_a_new_thread_a_save_is_tried_again_and_the_file_unlocked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(*_: object, **__: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    store = LocalFileOffsetStore(tmp_path)
+    store.bind(CLIENT, "billing")
+    await store.load()
+    with monkeypatch.context() as patched:
+        patched.setattr(to_thread, "run_sync", no_thread)
+        with pytest.raises(CommitError, match="new thread") as caught:
+            await commit(store, {queue(0): 5})
+    assert list(caught.value.lost) == [queue(0)]
+    await store.persist([queue(0)])
+    with monkeypatch.context() as patched:
+        patched.setattr(to_thread, "run_sync", no_thread)
+        await store.close()
+
+    async with opened(tmp_path) as store:
+        assert await store.read(queue(0)) == 5
 
 
 async def test_close_waits_for_a_cancelled_save_before_it_unlocks(tmp_path: Path) -> None:
