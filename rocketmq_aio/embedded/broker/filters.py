@@ -22,19 +22,21 @@ MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
 MAX_DIGITS: Final = 20  # of a long, with its suffix
 MAX_DOUBLE: Final = sys.float_info.max
+_JAVA_BLANKS: Final = bytes(range(33)).decode()  # which Double.parseDouble ignores
 _LONG: Final = re.compile(r"[+-]?[0-9]+")
 _DOUBLE: Final = re.compile(
-    r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)[fFdD]?"
+    r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)"
 )
-_TOKEN: Final = re.compile(
-    r"""(?P<blank>\s+|/\*.*?\*/|--[^\n\r]*[\n\r])
+_LINE_COMMENT: Final = r"|--[^\n\r]*[\n\r]"
+_TOKENS: Final = r"""(?P<blank>\s+|/\*.*?\*/%s)
     |(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
     |(?P<long>0|[1-9][0-9]*)[lL]?
     |(?P<string>'(?:[^']++|'')*+')
     |(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)
-    |(?P<symbol><>|>=|<=|[=<>(),+-])""",
-    re.VERBOSE | re.DOTALL,
-)
+    |(?P<symbol><>|>=|<=|[=<>(),+-])"""
+_TOKEN: Final = re.compile(_TOKENS % _LINE_COMMENT, re.VERBOSE | re.DOTALL)
+# A comment has to end with its line: looking for that end at each `--` would take quadratic time.
+_TOKEN_OF_LAST_LINE: Final = re.compile(_TOKENS % "", re.VERBOSE | re.DOTALL)
 _WORDS: Final = frozenset("NOT AND OR BETWEEN IN TRUE FALSE NULL IS".split())
 _TEXT_TESTS: Final[dict[str, Callable[[str, str], bool]]] = {
     "CONTAINS": lambda text, part: part in text,
@@ -196,7 +198,7 @@ def _converted(text: str, like: Value) -> Value:
     if isinstance(like, bool):
         return text.lower() == "true"
     if isinstance(like, float):
-        stripped = text.strip()
+        stripped = text.strip(_JAVA_BLANKS)
         if not _DOUBLE.fullmatch(stripped):
             raise ValueError(text)
         return float(stripped.rstrip("fFdD") or stripped)
@@ -230,9 +232,9 @@ class _Parser:
         return self._disjunction().as_condition()
 
     def _scan(self, text: str) -> Iterator[_Token]:
-        at = 0
+        at, last_line = 0, 1 + max(text.rfind("\n"), text.rfind("\r"))
         while at < len(text):
-            found = _TOKEN.match(text, at)
+            found = (_TOKEN if at < last_line else _TOKEN_OF_LAST_LINE).match(text, at)
             if found is None:
                 raise FilterError(f"Lexical error at column {at + 1}: {text[at]!r}")
             at = found.end()

@@ -39,9 +39,21 @@ def test_garbage_is_an_error(expression: str) -> None:
         compile_sql(expression)
 
 
+def test_two_signs_are_no_comment_without_an_end_of_line_which_is_not_searched_each_time() -> None:
+    expression = "a = --1 or " * 1000 + "a = '" + "x" * 2**24 + "'"  # hours, if it were
+
+    assert compile_sql(expression)({"a": "1"})
+    assert not compile_sql("a = 2 -- or a = 1\n")({"a": "1"})
+
+
 @pytest.mark.parametrize("value", ["1_000", "١", "1.0", "0x1", "", "1" * 5000])
 def test_only_java_numbers_are_numbers(value: str) -> None:
     assert not compile_sql("a > 0")({"a": value})
+
+
+@pytest.mark.parametrize(("value", "is_read"), [("1e5f", True), ("NaNf", False), ("\xa02", False)])
+def test_only_java_doubles_are_doubles(value: str, is_read: bool) -> None:
+    assert compile_sql("a > 1.5")({"a": value}) is is_read
 
 
 def test_numbers_of_the_rest_that_brokers_ignore_are_not_checked() -> None:
