@@ -9,7 +9,7 @@ from itertools import count, cycle
 from random import randrange
 from typing import Final, NamedTuple
 
-from rocketmq_aio.embedded.broker.delay_queue import DelayQueue
+from rocketmq_aio.embedded.broker.delay_queue import MAX_LONG, DelayQueue
 from rocketmq_aio.embedded.broker.filters import FilterError, Matches, compile_filter
 from rocketmq_aio.embedded.broker.pop_order import PopOrder
 from rocketmq_aio.embedded.broker.pull import PARSE_FAILED, select
@@ -419,6 +419,7 @@ class PopProcessor:
             self._hide(hidden)
 
     def _hide(self, hidden: Hidden) -> None:
+        hidden = hidden._replace(end=min(hidden.end, MAX_LONG))  # a snapshot can store it
         self.invisible[hidden.delivery] = hidden
         self._expiring.add(hidden.end, hidden)
 

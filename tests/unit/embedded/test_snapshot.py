@@ -213,6 +213,20 @@ async def test_numbers_that_no_snapshot_can_store_are_refused(
     save_snapshot(cluster.brokers, file)
 
 
+async def test_a_pop_with_the_largest_invisible_time_is_saved(file: Path) -> None:
+    fields = {"consumerGroup": "billing", "topic": "orders", "queueId": "0", "maxMsgNums": "1"}
+    fields |= {"invisibleTime": str(2**64 - 1), "pollTime": "0", "bornTime": "0", "initMode": "0"}
+    async with (
+        EmbeddedCluster(topics={"orders": 1}) as cluster,
+        RawClient(cluster.broker.address) as client,
+    ):
+        cluster.broker.put("orders", b"one")
+        answer = await client.answer(client.send_fields(RequestCode.POP_MESSAGE, fields))
+        assert answer.code == 0
+
+    save_snapshot(cluster.brokers, file)
+
+
 async def test_odd_fields_of_messages_do_not_spoil_the_file(file: Path) -> None:
     immune = {"TRAN_MSG": "true", "CHECK_IMMUNITY_TIME_IN_SECONDS": str(2**63 - 1)}
     header = send_header(ENV)
