@@ -97,9 +97,10 @@ class ForwardingProcessor:
 
     @reads(CloneHeader, OtherCode.CLONE_GROUP_OFFSET)
     def clone(self, header: CloneHeader) -> None:
+        """Copy the offsets of a topic; without one, real brokers copy none."""
         committed = self._state.committed
         for (group, topic, number), offset in list(committed.items()):
-            if group == header.src_group and header.topic in ("", topic):
+            if group == header.src_group and topic == header.topic:
                 committed[header.dest_group, topic, number] = offset
 
     # --- inside ---------------------------------------------------------------------------------

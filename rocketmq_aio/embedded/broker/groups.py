@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from rocketmq_aio.embedded.broker.attributes import OF_GROUPS, changed_attributes
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Page, discard_keys
 from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.handlers import reads
@@ -61,17 +62,14 @@ class GroupProcessor:
         if body.retry_queue_nums > MAX_QUEUES:  # real brokers accept any number
             remark = f"a retry topic of an embedded broker has at most {MAX_QUEUES} queues"
             raise ErrorResponse(remark)
+        attributes: dict[str, str] = {}
+        if self._state.version.is_5:
+            attributes = changed_attributes(OF_GROUPS, before and before["attributes"], signed)
         config = self._state.create_group(name)
         config.update({key: value for key, value in wanted.items() if key in config})
-        self._state.changes += 1
         if self._state.version.is_5:
-            attributes = dict(before["attributes"]) if before else {}
-            for text, value in signed.items():
-                if text.startswith("+"):
-                    attributes[text[1:]] = value
-                else:
-                    attributes.pop(text[1:], None)
             config["attributes"] = attributes
+        self._state.changes += 1
 
     @reads(DeleteGroup)
     def delete(self, header: DeleteGroup) -> None:

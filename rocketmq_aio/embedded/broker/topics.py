@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
+from rocketmq_aio.embedded.broker.attributes import OF_TOPICS, changed_attributes
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Page
-from rocketmq_aio.embedded.broker.store import Topic
 from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.handlers import answers, check_numbers, reads
 from rocketmq_aio.embedded.responses import Response
@@ -41,10 +41,6 @@ SYSTEM_TOPICS: Final = {
     "RMQ_SYS_TRANS_OP_HALF_TOPIC": (1, 6),
     "TRANS_CHECK_MAX_TIME_TOPIC": (1, 6),
 }
-FIXED_ATTRIBUTES: Final = frozenset({"queue.type", "cleanup.policy"})
-KNOWN_ATTRIBUTES: Final = FIXED_ATTRIBUTES.union(
-    ("message.type", "reserve.time", "lite.expiration", "priority.factor")
-)
 
 
 class TopicConfigList(Body, frozen=True):
@@ -121,7 +117,8 @@ class TopicProcessor:
             raise self._state.invalid(fault)
         self._check_not_system(name)
         before = self._state.store.topics.get(name)
-        attributes = _changed(before, signed)
+        held = None if before is None else before.attributes
+        attributes = changed_attributes(OF_TOPICS, held, signed)
         queues = max(config.read_queue_nums, config.write_queue_nums)
         if queues > MAX_QUEUES:  # real brokers accept any number
             remark = f"a topic of an embedded broker has at most {MAX_QUEUES} queues, not {queues}"
@@ -168,21 +165,3 @@ def topic_fault(name: str, *, is_5: bool) -> str | None:
     if len(name) > MAX_TOPIC and not (is_5 and name.startswith((RETRY_PREFIX, DLQ_PREFIX))):
         return f"{shown} is longer than topic max length{f': {MAX_TOPIC}' if is_5 else '.'}"
     return None
-
-
-def _changed(topic: Topic | None, signed: dict[str, str]) -> dict[str, str]:
-    """Return the attributes of *topic* after changes ``+name`` and ``-name``."""
-    attributes = dict(topic.attributes) if topic else {}
-    for text, value in signed.items():
-        name, is_new = text[1:], text[1:] not in attributes
-        if name not in KNOWN_ATTRIBUTES:
-            raise ErrorResponse(f"unsupported key: {name}")
-        if topic and name in FIXED_ATTRIBUTES:
-            raise ErrorResponse(f"attempt to update an unchangeable attribute. key: {name}")
-        if text.startswith("+"):
-            attributes[name] = value
-        elif is_new:
-            raise ErrorResponse(f"attempt to delete a nonexistent key: {name}")
-        else:
-            del attributes[name]
-    return attributes

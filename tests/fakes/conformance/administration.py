@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rocketmq_aio.embedded.broker.admin import KEPT_SETTINGS
+from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
@@ -136,10 +137,36 @@ async def attributes_are_added_changed_and_removed_from_5_on(env: CaseEnv) -> No
         changed = (await topics(client))[name]["attributes"]
         unknown = await put_topic(client, name, attributes="+colour=red")
         fixed = await put_topic(client, name, attributes="+queue.type=BatchCQ")
+        wrong = [
+            await put_topic(client, name, attributes=change)
+            for change in (
+                "+message.type=fifo",
+                "+reserve.time=-2",
+                "+reserve.time=x",
+                "-message.type",
+            )
+        ]
 
     assert made == {"message.type": "FIFO", "queue.type": "SimpleCQ"}
     assert changed == {"queue.type": "SimpleCQ"}
-    assert unknown.code == fixed.code == 1
+    assert [each.code for each in (unknown, fixed, *wrong)] == [1] * 6
+
+
+async def attributes_of_groups_are_checked_from_5_on(env: CaseEnv) -> None:
+    if not env.is_5:
+        return
+    async with env.client() as client:
+        made = await put_group(client, env.group, ',"attributes":{"+priority.factor":"50"}')
+        wrong = [
+            await put_group(client, name, f',"attributes":{{"{change}"}}')
+            for name in (env.group, f"{env.group}-2")
+            for change in ('+priority.factor":"101', '+priority.factor":"x', '+factor":"1', '-a":"')
+        ]
+        found = await groups(client)
+
+    assert [made.code, *(each.code for each in wrong)] == [0, *[1] * 8]
+    assert found[env.group]["attributes"] == {"priority.factor": "50"}
+    assert f"{env.group}-2" not in found
 
 
 async def a_missing_topic_has_no_statistics(env: CaseEnv) -> None:
@@ -353,6 +380,23 @@ async def an_offset_reset_is_sent_to_members_before_5(env: CaseEnv) -> None:
     assert len(read_body(pushed.body, dict)[OFFSET_TABLE]) == QUEUES
 
 
+async def offsets_are_cloned_of_one_topic(env: CaseEnv) -> None:
+    copy = f"{env.group}-2"
+    fields = {"srcGroup": env.group, "destGroup": copy}
+    found = []
+    async with env.client() as client:
+        for group in (env.group, copy):
+            await put_group(client, group)
+        await send(client, env, b"body")
+        await everything(client, env, 1)
+        await client.ask(update(env, 1))
+        for ext in (fields, fields | {"topic": ""}, fields | {"topic": env.topic}):
+            assert (await ask(client, OtherCode.CLONE_GROUP_OFFSET, ext)).code == 0
+            found.append(await offset(client, query(env, consumer_group=copy)))
+
+    assert found == [0, 0, 1]
+
+
 async def name_servers_keep_values_by_namespace_and_key(env: CaseEnv) -> None:
     key = {"namespace": env.group, "key": "k"}
     async with RawClient(env.namesrv) as client:
@@ -398,6 +442,7 @@ CASES: tuple[Case, ...] = (
     a_topic_is_created_changed_and_deleted,
     invalid_and_reserved_topic_names_are_rejected,
     attributes_are_added_changed_and_removed_from_5_on,
+    attributes_of_groups_are_checked_from_5_on,
     a_missing_topic_has_no_statistics,
     statistics_describe_queues_and_progress,
     progress_of_all_groups_is_that_of_all_topics_or_of_ordered_ones,
@@ -409,6 +454,7 @@ CASES: tuple[Case, ...] = (
     clients_that_are_not_connected_are_errors,
     an_offset_reset_moves_offline_groups_from_5_on,
     an_offset_reset_is_sent_to_members_before_5,
+    offsets_are_cloned_of_one_topic,
     name_servers_keep_values_by_namespace_and_key,
     settings_that_a_broker_does_not_have_are_ignored,
     name_servers_list_brokers_and_topics,
