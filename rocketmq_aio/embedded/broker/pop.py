@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import count, cycle
 from random import randrange
 from typing import Final, NamedTuple
@@ -15,7 +14,6 @@ from rocketmq_aio.embedded.broker.pop_order import PopOrder
 from rocketmq_aio.embedded.broker.pull import PARSE_FAILED, select
 from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, discard_keys
 from rocketmq_aio.embedded.broker.store import QueueLog, StoredMessage
-from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.bodies import BatchAckRequest
@@ -76,21 +74,6 @@ class Hidden(NamedTuple):
     suspend: bool = False
 
 
-class PeekMessage(GroupQueueRequest, frozen=True, kw_only=True):
-    """Header of the request for messages that the group has not popped."""
-
-    max_msg_nums: int
-
-
-class Notification(GroupQueueRequest, frozen=True, kw_only=True):
-    """Header of the request that waits for something to pop."""
-
-    poll_time: int
-    born_time: int
-    order: bool | None = None
-    attempt_id: str | None = None
-
-
 class Popped(NamedTuple):
     """Messages of one queue in a response.
 
@@ -119,7 +102,6 @@ class PopProcessor:
         self.invisible: dict[Delivery, Hidden] = {}
         self._state = state
         self._orders: dict[tuple[str, PopQueue], PopOrder] = {}  # of pops
-        self._held: Counter[tuple[type, str, str, int]] = Counter()  # by kind and queue
         self._revive_queues = cycle(range(REVIVE_QUEUES))
         self._turns = count()
         self._expiring = DelayQueue[Hidden](state.clock, self._expire, self._expires)
@@ -135,88 +117,29 @@ class PopProcessor:
         if header.born_time and header.poll_time and age - header.poll_time > MAX_AGE_MS:
             return Response(ResponseCode.POLLING_TIMEOUT, NOTHING_POPPED)
         response = self._pop(header, matches)
-        if _has_found(response) or not header.poll_time or age >= header.poll_time:
+        if response.code == ResponseCode.SUCCESS or age >= header.poll_time or not header.poll_time:
             return response
-        seconds = (header.poll_time - age) / 1000
-        return self._hold(header, seconds, lambda: self._pop(header, matches))
+        return self._hold(header, matches, (header.poll_time - age) / 1000)
 
-    @reads(PeekMessage, OtherCode.PEEK_MESSAGE, version=5)
-    def peek(self, header: PeekMessage) -> object:
-        """Return messages that the group has not popped yet; they stay visible."""
-        self._check(header)
-        if header.max_msg_nums < 0:  # as the constructor of a list raises it
-            raise ErrorResponse(f"Illegal Capacity: {header.max_msg_nums}")
-        found: list[StoredMessage] = []
-        rest = 0
-        for queue in self._queues(header):
-            log = self._log(queue)
-            begin = self._begin(header.consumer_group, queue, log)
-            found += log.read(begin, header.max_msg_nums - len(found))
-            rest += log.max_offset - begin
-        ext = NOTHING_POPPED | {"restNum": str(rest)}
-        if not found:
-            return Response(ResponseCode.PULL_NOT_FOUND, ext, remark="NO_MESSAGE_IN_QUEUE")
-        return Response(0, ext, b"".join([stored.record for stored in found]), "FOUND")
-
-    @reads(Notification, OtherCode.NOTIFICATION, version=5)
-    def notification(self, header: Notification) -> object:
-        """Return whether there is something to pop, at the latest after the poll time."""
-        self._check(header)
-        seconds = (header.poll_time + header.born_time - self._state.clock.now_ms()) / 1000
-        response = self._notification(header)
-        if _has_found(response) or header.poll_time <= 0 or seconds <= 0:
-            return response
-        return self._hold(header, seconds, lambda: self._notification(header))
-
-    @reads(GroupQueueRequest, OtherCode.POLLING_INFO, version=5)
-    def polling_info(self, header: GroupQueueRequest) -> object:
-        """Return how many pops are held."""
-        self._state.topic(header.topic)
-        number = self._held[PopMessage, header.topic, header.consumer_group, header.queue_id]
-        return Response(ext={"pollingNum": str(number)})
-
-    async def _hold(
-        self, header: PopMessage | Notification, seconds: float, respond: Callable[[], Response]
-    ) -> Response:
+    async def _hold(self, header: PopMessage, matches: Matches | None, seconds: float) -> Response:
         """Respond when a message comes or becomes visible, at the latest after *seconds*."""
         clock = self._state.clock
         deadline = clock.monotonic() + seconds
         topics = (header.topic, *_retry_topics(header).values())
-        key = type(header), header.topic, header.consumer_group, header.queue_id
-        self._held[key] += 1
-        try:
-            while True:
-                response = respond()
-                left = deadline - clock.monotonic()
-                if _has_found(response) or left <= 0:
-                    return response
-                await self._state.store.arrivals.wait(topics, left)
-                self._check(header)  # the topic may be another one now, with fewer queues
-        finally:
-            self._held[key] -= 1
-            if not self._held[key]:
-                del self._held[key]
+        while True:
+            response = self._pop(header, matches)
+            left = deadline - clock.monotonic()
+            if response.code == ResponseCode.SUCCESS or left <= 0:
+                return response
+            await self._state.store.arrivals.wait(topics, left)
+            self._check(header)  # the topic may be another one now, with fewer queues
 
-    def _notification(self, header: Notification) -> Response:
-        group, now = header.consumer_group, self._state.clock.now_ms()
-        self._expiring.deliver_due()
-        found = "false"
-        for queue in self._queues(header):
-            order = self._orders.get((group, queue)) if header.order else None
-            blocked = order is not None and order.blocks(header.attempt_id, now)
-            log = self._log(queue)
-            if not blocked and self._begin(group, queue, log) < log.max_offset:
-                found = "true"
-                break
-        return Response(ext={"hasMsg": found, "pollingFull": "false"})
-
-    def _check(self, header: PopMessage | PeekMessage | Notification) -> None:
+    def _check(self, header: PopMessage) -> None:
         topic = self._state.topic(header.topic)
         if not topic.perm & PERM_READ:
             remark = f"the topic[{header.topic}] is forbidden"
             raise ErrorResponse(remark, ResponseCode.NO_PERMISSION)
-        most = 0 if isinstance(header, Notification) else header.max_msg_nums
-        if most > MAX_MESSAGES or header.queue_id >= len(topic.queues):
+        if header.max_msg_nums > MAX_MESSAGES or header.queue_id >= len(topic.queues):
             raise self._state.invalid("max message number or queue id is out of range")
         self._state.check_consumer(header.consumer_group)
 
@@ -470,10 +393,6 @@ def _retry_topics(header: GroupQueueRequest) -> dict[str, str]:
     return {
         marker: stored_topic(header.consumer_group, marker, header.topic) for marker in RETRY_JOINTS
     }
-
-
-def _has_found(response: Response) -> bool:
-    return response.code == ResponseCode.SUCCESS and response.ext.get("hasMsg") != "false"
 
 
 def _counts(popped: Popped) -> str:

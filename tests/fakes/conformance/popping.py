@@ -8,7 +8,6 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.properties import find_property
 from rocketmq_aio.model.values import MessageQueue
@@ -473,97 +472,6 @@ async def an_orderly_redelivery_is_counted(env: CaseEnv) -> None:
     assert (bodies(again), counts) == ([b"1"], [1])
 
 
-async def peek(client: RawClient, env: CaseEnv, most: int = 32) -> Command:
-    ext = {"topic": env.topic, "consumerGroup": env.group, "queueId": "-1"}
-    code = OtherCode.PEEK_MESSAGE
-    return await client.answer(client.send_fields(code, ext | {"maxMsgNums": str(most)}))
-
-
-async def a_peek_returns_visible_messages_and_pops_none(env: CaseEnv) -> None:
-    async with env.client() as client:
-        if not env.is_5:
-            assert (await peek(client, env)).code == UNKNOWN
-            return
-        await store(client, env, b"1", b"2", b"3")
-        everything = await peek(client, env)
-        [(_, receipt)] = await popped(client, env, 1, max_msg_nums=1, queue_id=0)
-        found, first = await peek(client, env), await peek(client, env, 1)
-        none, negative = await peek(client, env, 0), await peek(client, env, -1)
-        rest = await popped(client, env, 2, queue_id=0)
-        nothing = await peek(client, env)
-        await _ack_all(client, env, [(b"", receipt), *rest])
-
-    assert len(decode_messages(everything.body, env.queue())[0]) == 3
-    listed, _ = decode_messages(found.body, env.queue())
-    assert [message.body for message in listed] == [b"2", b"3"]
-    assert len(decode_messages(first.body, env.queue())[0]) == 1
-    assert (none.code, negative.code) == (19, 1)
-    assert "Illegal Capacity: -1" in (negative.remark or "")
-    assert (found.remark, nothing.code, nothing.remark) == ("FOUND", 19, "NO_MESSAGE_IN_QUEUE")
-    fields = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0"}
-    found_fields, nothing_fields = found.ext_fields(), nothing.ext_fields()
-    assert found_fields == fields | {"restNum": "2", "reviveQid": found_fields["reviveQid"]}
-    assert nothing_fields == fields | {"restNum": "0", "reviveQid": nothing_fields["reviveQid"]}
-
-
-def notification(env: CaseEnv, poll_millis: int) -> dict[str, str]:
-    return {
-        "topic": env.topic,
-        "consumerGroup": env.group,
-        "queueId": "-1",
-        "order": "false",
-        "pollTime": str(poll_millis),
-        "bornTime": str(time.time_ns() // 1_000_000),
-    }
-
-
-async def a_notification_follows_a_message_to_pop(env: CaseEnv) -> None:
-    code = OtherCode.NOTIFICATION
-    async with env.client() as client, env.client() as sender:
-        if not env.is_5:
-            assert (await client.answer(client.send_fields(code))).code == UNKNOWN
-            return
-        await pop(client, env)
-        nothing = await client.answer(client.send_fields(code, notification(env, 0)))
-        held = client.send_fields(code, notification(env, 8_000))
-        assert await is_unanswered(client, held)
-        held_pops = await polling_number(sender, env)
-        await store(sender, env, b"1")
-        notified = await client.answer(held)
-        again = await client.answer(client.send_fields(code, notification(env, 0)))
-        found = await popped(client, env, 1)
-        await _ack_all(client, env, found)
-
-    assert nothing.code == notified.code == again.code == 0
-    expected = {"hasMsg": "false", "pollingFull": "false"}
-    assert nothing.ext_fields() == expected
-    assert notified.ext_fields() == again.ext_fields() == expected | {"hasMsg": "true"}
-    assert held_pops == 0
-
-
-async def polling_number(client: RawClient, env: CaseEnv) -> int:
-    ext = {"topic": env.topic, "consumerGroup": env.group, "queueId": "-1"}
-    answer = await client.answer(client.send_fields(OtherCode.POLLING_INFO, ext))
-    assert answer.code == 0, answer
-    return int(answer.ext_fields()["pollingNum"])
-
-
-async def held_pops_are_counted(env: CaseEnv) -> None:
-    if not env.is_5:
-        return
-    async with env.client() as client, env.client() as other:
-        await pop(client, env)
-        before = await polling_number(other, env)
-        opaque = client.send(pop_header(env, poll_time=8_000))
-        assert await is_unanswered(client, opaque)
-        during = await polling_number(other, env)
-        await store(other, env, b"1")
-        await _ack_all(client, env, got(await client.answer(opaque), env))
-        after = await polling_number(other, env)
-
-    assert (before, during, after) == (0, 1, 0)
-
-
 async def _ack_all(client: RawClient, env: CaseEnv, found: Sequence[tuple[bytes, Receipt]]) -> None:
     for _, receipt in found:
         assert (await client.ask(ack_header(env, receipt))).code == 0
@@ -592,7 +500,4 @@ CASES: tuple[Case, ...] = (
     a_binary_header_cuts_the_code,
     an_ordered_queue_waits_for_its_messages,
     an_orderly_redelivery_is_counted,
-    a_peek_returns_visible_messages_and_pops_none,
-    a_notification_follows_a_message_to_pop,
-    held_pops_are_counted,
 )
