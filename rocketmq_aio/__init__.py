@@ -24,8 +24,8 @@ _NAMES: Final = {  # by module
     "config.producer": "AutoBatch Compression ProducerConfig",
     "consumer.common.events": (
         "AckFailed ClientIdNotUnique CommitFailed ConsumerEvent CorruptOffsetFile HandlerStuck "
-        "LeaseLost MessageDeadLettered MessageDropped MessageUndecodable MessageUnreadable "
-        "OffsetCorrected PullFailed QueueHeld QueuesAssigned QueuesRevoked "
+        "LeaseLost LeaseRegained MessageDeadLettered MessageDropped MessageUndecodable "
+        "MessageUnreadable OffsetCorrected PullFailed QueueHeld QueuesAssigned QueuesRevoked "
         "SubscriptionMatchesNothing SubscriptionsDiffer TopicFound TopicMissing"
     ),
     "consumer.common.listeners": "AssignmentListener TopicQueuesListener",

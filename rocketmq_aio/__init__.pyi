@@ -42,6 +42,7 @@ from rocketmq_aio.consumer.common.events import ConsumerEvent as ConsumerEvent
 from rocketmq_aio.consumer.common.events import CorruptOffsetFile as CorruptOffsetFile
 from rocketmq_aio.consumer.common.events import HandlerStuck as HandlerStuck
 from rocketmq_aio.consumer.common.events import LeaseLost as LeaseLost
+from rocketmq_aio.consumer.common.events import LeaseRegained as LeaseRegained
 from rocketmq_aio.consumer.common.events import MessageDeadLettered as MessageDeadLettered
 from rocketmq_aio.consumer.common.events import MessageDropped as MessageDropped
 from rocketmq_aio.consumer.common.events import MessageUndecodable as MessageUndecodable

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from functools import partial
 from time import monotonic
 from typing import Any, ClassVar, Final
@@ -25,7 +25,7 @@ from rocketmq_aio.consumer.offsets import commit_fence
 from rocketmq_aio.consumer.offsets.commit_fence import StallRecovery
 from rocketmq_aio.consumer.push import push_engine
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
-from rocketmq_aio.consumer.push.locks import LEASE_SECONDS, RENEW_SECONDS, QueueLocks
+from rocketmq_aio.consumer.push.locks import LEASE_SECONDS, RENEW_SECONDS, LockOwner, QueueLocks
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
@@ -94,14 +94,9 @@ class ShortLocks(QueueLocks):
     """Queue locks with a shorter lease, renewed at the same fraction of it."""
 
     def __init__(
-        self,
-        lease: float,
-        instance: MQClientInstance,
-        group: str,
-        *,
-        on_lost: Callable[[MessageQueue], None],
+        self, lease: float, instance: MQClientInstance, group: str, owner: LockOwner
     ) -> None:
-        super().__init__(instance, group, on_lost=on_lost, lease_seconds=lease)
+        super().__init__(instance, group, owner, lease_seconds=lease)
         self._interval = lease * RENEW_SECONDS / LEASE_SECONDS
 
     async def keep_renewing(self, interval_seconds: float = RENEW_SECONDS) -> None:

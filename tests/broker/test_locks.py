@@ -15,6 +15,7 @@ from rocketmq_aio.consumer.push.locks import QueueLocks
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.testing import Cluster
+from tests.unit.consumer.lock_members import Losses
 from tests.unit.instance.client_env import PlainClient
 from tests.unit.remoting.until import until
 
@@ -30,7 +31,7 @@ async def locks_of(
     lease_seconds: float = LEASE,
 ) -> AsyncIterator[tuple[QueueLocks, list[MessageQueue], list[MessageQueue]]]:
     """Yield the locks of a new client id, the queues of *topic*, and the list of lost queues."""
-    lost: list[MessageQueue] = []
+    losses = Losses()
     async with (
         MQClientInstance(ClientConfig(namesrv=namesrv)) as instance,
         PlainClient(instance) as client,
@@ -38,11 +39,9 @@ async def locks_of(
         client.wanted = {topic}  # otherwise its route would be dropped
         queues = (await instance.routes.get(topic)).subscribe_queues
         yield (
-            QueueLocks(
-                instance, group, on_lost=lost.append, clock=clock, lease_seconds=lease_seconds
-            ),
+            QueueLocks(instance, group, losses, clock=clock, lease_seconds=lease_seconds),
             list(queues),
-            lost,
+            losses.lost,
         )
 
 

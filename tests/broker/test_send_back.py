@@ -23,6 +23,7 @@ from rocketmq_aio.testing import Cluster
 from tests.fakes.conformance.case_env import CaseEnv, eventually, pull_header
 from tests.fakes.conformance.membership import heartbeat
 from tests.fakes.raw_client import RawClient
+from tests.unit.consumer.lock_members import Losses
 
 READ_NOW = 4  # sysFlag of a pull that does not wait
 UPDATE_GROUP = 200
@@ -218,7 +219,7 @@ async def test_a_group_that_holds_locks_gets_dead_letters(
     message = await desk.sent()
     given = astray(message) if refused else message
     given.local_retries = local_retries
-    locks = QueueLocks(desk.instance, desk.group, on_lost=lambda _: None)
+    locks = QueueLocks(desk.instance, desk.group, Losses())
     assert await locks.acquire([message.queue]) == {message.queue}
     await desk.back(limit=3).dead_letter(given, "over the limit")
     (dead,) = await desk.found(desk.dead_letters)

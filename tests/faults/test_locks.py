@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from rocketmq_aio.consumer.push import locks as locks_module
@@ -100,6 +102,29 @@ async def test_a_member_without_queues_during_an_outage_lets_owners_come_first(
 
             assert early == frozenset()
             assert await other.locks.acquire([QUEUE]) == {QUEUE}
+
+
+@pytest.mark.parametrize(("seconds", "comes_first"), [(59.0, True), (60.0, False)])
+async def test_a_member_whose_lease_has_expired_comes_first_as_long_as_brokers_keep_locks(
+    seconds: float, comes_first: bool
+) -> None:
+    """Later another member may have got the lock, and comes first itself."""
+    async with FakeCluster(topics={"orders": 1}) as cluster, joined(cluster) as member:
+        member.losses.assigned.add(QUEUE)
+        await member.locks.acquire([QUEUE])
+        await cluster.broker.stop()
+        member.clock.now += seconds
+        await cluster.broker.start()
+        await until_done(lambda: succeeds(member.connect(cluster.broker.address)), "a connection")
+        async with member.renewing():
+            await until(lambda: bool(member.lost), "the loss")
+            if not comes_first:
+                await asyncio.sleep(0.05)  # ten looks
+                assert not cluster.broker.locks.any_in(GROUP)
+                member.clock.now += locks_module.RETURN_SECONDS
+            await until(lambda: bool(member.losses.resumed), "the lock")
+
+        assert member.locks.holds(QUEUE)
 
 
 async def test_second_member_after_a_restart_loses_its_lock_at_once() -> None:

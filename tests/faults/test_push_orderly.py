@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import PushConfig
-from rocketmq_aio.consumer.common.events import LeaseLost, QueuesRevoked
+from rocketmq_aio.consumer.common.events import LeaseLost, LeaseRegained, QueuesRevoked
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.locks import LEASE_SECONDS
 from rocketmq_aio.embedded import responses
@@ -218,11 +218,14 @@ async def test_a_lock_that_was_granted_too_late_is_unlocked_after_unsubscribe(
 # --- lost locks ----------------------------------------------------------------------------------
 
 
-def give_to_another(cluster: FakeCluster) -> Callable[[], None]:
-    """Assign queue 0 to another member; return a function that takes it back."""
+EXPIRY = LEASE_SECONDS + 1  # the broker still has the lock
+
+
+def give_to_another(cluster: FakeCluster, queue_id: int = 0) -> Callable[[], None]:
+    """Assign a queue to another member; return a function that takes it back."""
     owners = cluster.broker.locks.owners[GROUP]
-    owners[queue(0)] = ("somebody-else", asyncio.get_running_loop().time())
-    return lambda: owners.pop(queue(0), None) and None
+    owners[queue(queue_id)] = ("somebody-else", asyncio.get_running_loop().time())
+    return lambda: owners.pop(queue(queue_id), None) and None
 
 
 def refuse_renewals(cluster: FakeCluster) -> Callable[[], None]:
@@ -256,9 +259,8 @@ async def test_a_lost_lock_stops_delivery_and_commits_immediately(
     asked = len(cluster.broker.requests_of(LOCK))
     find = lose(cluster)
     await cluster.broker.wait_for(LOCK, asked + 1)
-    let_time_pass(consumer)
+    let_time_pass(consumer, EXPIRY)
     await until(lambda: any(e.queue == queue(0) for e in group.events_of(LeaseLost)), "the event")
-    await until(lambda: queue(0) in revoked(group), "the queue to be given up")
     gate.open.set()
     await group.have("3")
     assert group.handled() == numbers(4)
@@ -268,6 +270,126 @@ async def test_a_lost_lock_stops_delivery_and_commits_immediately(
     await group.have(*numbers(10))
     await consumer.close()
     assert cluster.broker.committed(GROUP, TOPIC, 0) == 10
+
+
+def expired(group: Group) -> bool:
+    return queue(0) in {each.queue for each in group.events_of(LeaseLost)}
+
+
+@pytest.mark.usefixtures("quick_locks")
+@pytest.mark.parametrize("lose", [refuse_renewals, drop_renewals, reset_on_renewals])
+async def test_a_queue_goes_on_where_it_stopped_when_its_expired_lock_is_granted_again(
+    cluster: FakeCluster,
+    proxy: FaultProxy,
+    group: Group,
+    lose: Callable[[FakeCluster], Callable[[], None]],
+) -> None:
+    gate = Gate()
+    put(cluster, *numbers(10))
+    client = proxied_config(proxy, cluster)
+    consumer = await group.join(gate, client=client, commit_interval_seconds=60.0)
+    await gate.reached.wait()
+    shorten_timeout(consumer.client)
+    find = lose(cluster)
+    let_time_pass(consumer, EXPIRY)
+    await until(lambda: expired(group), "the event")
+    gate.open.set()
+    await group.have("3")
+    find()
+    await group.have(*numbers(10))
+
+    assert group.handled() == numbers(10), "nothing is repeated"
+    assert revoked(group) == set()
+    assert queue(0) in {each.queue for each in group.events_of(LeaseRegained)}
+    await consumer.close()
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 10
+
+
+@pytest.mark.usefixtures("quick_locks")
+async def test_a_queue_starts_anew_if_another_member_has_committed_more_meanwhile(
+    cluster: FakeCluster, group: Group
+) -> None:
+    gate = Gate()
+    put(cluster, *numbers(10))
+    consumer = await group.join(gate)
+    await gate.reached.wait()
+    find = refuse_renewals(cluster)
+    let_time_pass(consumer, EXPIRY)
+    await until(lambda: expired(group), "the event")
+    cluster.broker.state.commit(GROUP, TOPIC, 0, 7)
+    find()
+    await until(lambda: queue(0) in revoked(group), "the revocation")
+    gate.open.set()
+    await group.have("7", "8", "9")
+
+    assert [each for each in group.handled() if each in "456"] == []
+    await group.drained()
+    group.unchecked |= {"I9", "I10"}  # the other member's handlers are not recorded
+
+
+@pytest.mark.usefixtures("quick_locks")
+async def test_a_queue_waits_until_its_committed_offset_is_known(
+    cluster: FakeCluster, group: Group
+) -> None:
+    gate = Gate()
+    put(cluster, *numbers(10))
+    consumer = await group.join(gate)
+    await gate.reached.wait()
+    find = refuse_renewals(cluster)
+    let_time_pass(consumer, EXPIRY)
+    await until(lambda: expired(group), "the event")
+    unknown = cluster.faults.refuse(
+        RequestCode.QUERY_CONSUMER_OFFSET, ResponseCode.SYSTEM_BUSY, times=None
+    )
+    find()
+    await cluster.broker.wait_for(RequestCode.QUERY_CONSUMER_OFFSET, 6)
+    gate.open.set()
+    await group.have("3")
+    paused = group.handled()
+    unknown.remove()
+    await group.have(*numbers(10))
+
+    assert paused == numbers(4)
+    assert group.handled() == numbers(10)
+    await group.drained()
+
+
+@pytest.mark.usefixtures("quick_locks")
+async def test_a_queue_whose_lock_has_expired_can_be_unsubscribed_and_subscribed_again(
+    cluster: FakeCluster, group: Group
+) -> None:
+    gate = Gate()
+    put(cluster, *numbers(10))
+    consumer = await group.join(gate)
+    await gate.reached.wait()
+    find = refuse_renewals(cluster)
+    let_time_pass(consumer, EXPIRY)
+    await until(lambda: expired(group), "the event")
+    await consumer.unsubscribe(TOPIC)
+    await consumer.subscribe(TOPIC)
+    find()
+    gate.open.set()
+    await group.have(*numbers(10))
+    await group.drained()
+
+
+@pytest.mark.usefixtures("quick_locks")
+async def test_a_member_that_comes_back_after_another_took_its_queue_gives_it_up(
+    cluster: FakeCluster, group: Group
+) -> None:
+    gate = Gate()
+    put(cluster, *numbers(10))
+    consumer = await group.join(gate)
+    await gate.reached.wait()
+    find = give_to_another(cluster)
+    let_time_pass(consumer)
+    await until(lambda: queue(0) in revoked(group), "the revocation")
+    find()
+    gate.open.set()
+    await group.have(*numbers(10))
+
+    assert len([each for each in group.events_of(LeaseLost) if each.queue == queue(0)]) == 1
+    await group.drained()
 
 
 @pytest.mark.usefixtures("quick_locks")
@@ -288,7 +410,7 @@ async def test_locks_are_renewed_while_a_handler_runs(cluster: FakeCluster, grou
 
 
 @pytest.mark.usefixtures("quick_locks")
-async def test_queues_whose_leases_expire_together_are_revoked_together(
+async def test_queues_whose_locks_another_member_has_are_revoked_together(
     cluster: FakeCluster, group: Group
 ) -> None:
     """Revoked one by one, each would wait for the response of the broker, and so would the rest."""
@@ -297,10 +419,13 @@ async def test_queues_whose_leases_expire_together_are_revoked_together(
     await group.have("0")
     await group.at_rest()
     held = consumer.assignment()
+    find = [give_to_another(cluster, each.queue_id) for each in held]
     let_time_pass(consumer)
     [request, *_] = await cluster.broker.wait_for(UNLOCK, 1)
 
     assert len(json.loads(request.body)["mqSet"]) == len(held) > 1
+    for each in find:
+        each()
     await group.drained()
 
 

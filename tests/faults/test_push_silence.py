@@ -107,11 +107,13 @@ async def test_after_a_stall_the_lease_is_checked_before_delivery(cluster: FakeC
         await reached.wait()
         locks = consumer._engine.locks
         assert locks is not None
+        refused = cluster.faults.refuse("lock", times=None)
         locks._clock = lambda: monotonic() + 100  # as after a stall of that length
         let_go.set()
         await until(lambda: group.events_of(LeaseLost), "the event")
         begun = len(group.history.handled)
         locks._clock = monotonic
+        refused.remove()
         assert begun == 4, "a handler began without a lock"
         await group.drained()
 

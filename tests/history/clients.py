@@ -22,6 +22,7 @@ from rocketmq_aio.config.producer import MAX_BATCH_MESSAGES
 from rocketmq_aio.consumer.common.events import (
     ConsumerEvent,
     LeaseLost,
+    LeaseRegained,
     MessageDeadLettered,
     OffsetCorrected,
     QueuesAssigned,
@@ -336,8 +337,8 @@ class RecordedConsumer:
         streams._listener = listen
 
     def _note(self, event: ConsumerEvent) -> None:
-        if isinstance(event, QueuesAssigned):
-            for queue in event.queues:
+        if isinstance(event, QueuesAssigned | LeaseRegained):
+            for queue in event.queues if isinstance(event, QueuesAssigned) else [event.queue]:
                 self._recorder.add(events.Assigned(at=monotonic(), **self._of(queue)))
         elif isinstance(event, QueuesRevoked):
             for queue in event.queues:

@@ -187,7 +187,16 @@ class MessageDropped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseLost(msgspec.Struct, frozen=True, kw_only=True):
-    """The lock of an orderly queue expired or was lost: its delivery stops."""
+    """The lock of an orderly queue expired, or another member has it: its delivery stops.
+
+    `LeaseRegained` or `QueuesRevoked` follows.
+    """
+
+    queue: MessageQueue
+
+
+class LeaseRegained(msgspec.Struct, frozen=True, kw_only=True):
+    """This member has the lock of an orderly queue again: its delivery goes on where it stopped."""
 
     queue: MessageQueue
 
@@ -231,6 +240,7 @@ ConsumerEvent: TypeAlias = (
     | MessageDeadLettered
     | MessageDropped
     | LeaseLost
+    | LeaseRegained
     | PullFailed
     | CommitFailed
     | AckFailed

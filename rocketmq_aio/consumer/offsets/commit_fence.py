@@ -30,6 +30,23 @@ COMPARE_SECONDS: Final = 10.0  # for reading the committed offsets; then nothing
 Q = TypeVar("Q", bound=QueueState)
 
 
+async def read_committed(store: OffsetStore, assigned: QueueState) -> None:
+    """Set `min_commit_offset` of a queue in doubt to what the group has committed.
+
+    :raises RocketMQError: the store failed; the queue stays in doubt
+    """
+    doubts = assigned.doubts
+    try:
+        await store.remove(assigned.queue)  # its memory may be outdated
+        committed = await store.read(assigned.queue)
+    except RocketMQError as error:
+        logger.info("progress_unknown", queue=str(assigned.queue), reason=str(error))
+        raise
+    # Unchanged: since then there was no seek, and others could not commit more.
+    if assigned.min_commit_offset == UNVERIFIED and doubts == assigned.doubts:
+        assigned.require(UNKNOWN if committed is None else committed)
+
+
 class CommitFence(Generic[Q]):
     """Sets `min_commit_offset` of each queue: after a stall or `invalidate`, the committed offset.
 
@@ -86,7 +103,7 @@ class CommitFence(Generic[Q]):
         stale = [each for each in queues if each.min_commit_offset == UNVERIFIED]
         if not stale:
             return {}
-        _, failed = await gather_limited(self._refresh, stale)
+        _, failed = await gather_limited(lambda each: read_committed(self._store, each), stale)
         return {assigned.queue: error for assigned, error in failed.items()}
 
     def invalidate(self) -> None:
@@ -108,18 +125,6 @@ class CommitFence(Generic[Q]):
 
     def _on_stall(self, held: list[Q]) -> None:
         """Called with the queues held during a stall or a long outage."""
-
-    async def _refresh(self, assigned: QueueState) -> None:
-        doubts = assigned.doubts
-        try:
-            await self._store.remove(assigned.queue)  # its memory may be outdated
-            committed = await self._store.read(assigned.queue)
-        except RocketMQError as error:
-            logger.info("progress_unknown", queue=str(assigned.queue), reason=str(error))
-            raise
-        # Unchanged: since then there was no seek, and others could not commit more.
-        if assigned.min_commit_offset == UNVERIFIED and doubts == assigned.doubts:
-            assigned.require(UNKNOWN if committed is None else committed)
 
 
 class StallRecovery(CommitFence[Q]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Set
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import anyio
 import msgspec
@@ -48,32 +48,51 @@ class Lease(NamedTuple):
     connection: _Connection
 
 
+class LockOwner(Protocol):
+    """What uses the locks: see `LostLocks`."""
+
+    def on_lost(self, queue: MessageQueue) -> bool:
+        """*queue* is not held any more, without `release`; return whether to request it again."""
+        ...
+
+    def on_taken(self, queue: MessageQueue) -> None:
+        """Another member has the lock of *queue*; called after `on_lost`."""
+
+    async def unchanged(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
+        """Return those of *queues* of which no other member committed more meanwhile."""
+        ...
+
+    def on_resumed(self, queue: MessageQueue) -> None:
+        """*queue* is held again."""
+
+
 class QueueLocks:
     """Locks of *group* at the masters of its queues, renewed regularly.
 
     A lock belongs to the client id and outlives connections.  A lease counts from the request, so
     a process that was stopped, or suspended with its machine, finds its leases expired at once.
-
-    :param on_lost: called once with a queue whose lock was lost without `release`
+    An expired lease pauses its queue: its lock is requested again, and the queue is held again
+    when the broker grants it and no other member has made progress.
     """
 
     def __init__(
         self,
         instance: MQClientInstance,
         group: str,
+        owner: LockOwner,
         *,
-        on_lost: Callable[[MessageQueue], None],
         clock: Callable[[], float] = boottime,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self._instance = instance
         self._group = group
-        self._on_lost = on_lost
+        self._owner = owner
         self._clock = clock
         self._lease_seconds = lease_seconds
         # Logical queues of one broker name are on several brokers.
         self._broker_of = instance.routes.broker_of
         self._leases: dict[MessageQueue, Lease] = {}
+        self._paused: set[MessageQueue] = set()  # since their leases expired; not held
         # Brokers process requests in any order: a renewal must not overtake an unlock.
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
         self._renewing: set[str] = set()
@@ -85,17 +104,18 @@ class QueueLocks:
         # By broker: the last connection, and until when owners come first after it was lost.
         self._connections: dict[str, tuple[_Connection, float]] = {}
         self._looked = False  # at the brokers of the routes
+        self._failing: set[str] = set()  # brokers whose last request failed
 
     def holds(self, queue: MessageQueue) -> bool:
         """Whether this client owns *queue* now."""
-        lease = self._leases.get(queue)
-        return lease is not None and self._clock() < lease.until
+        return self._is_leased(queue) and queue not in self._paused
 
     async def acquire(self, queues: Collection[MessageQueue]) -> frozenset[MessageQueue]:
         """Request locks; return the queues that are owned now.
 
         A queue whose broker does not respond is not among them, unless its lease still holds.
         """
+        self._paused.difference_update(queues)  # what was paused was an earlier assignment
         await self._at_each_broker(queues, self._lock)
         return frozenset(queue for queue in queues if self.holds(queue))
 
@@ -150,6 +170,7 @@ class QueueLocks:
             self._broker_of(queue)
             for queue, lease in self._leases.items()
             if lease.until <= until
+            or queue in self._paused
             or queue in self._late_unlocks
             or self._connection(self._broker_of(queue)) != lease.connection
         }
@@ -189,12 +210,38 @@ class QueueLocks:
         try:
             async with self._turns[broker]:
                 self._drop_ended()
-                if is_due and (leased := self._at(broker, self._leases)):
+                if is_due and (leased := self._renewable(broker)):
                     await self._request_locks(broker, leased)
                 if left := self._at(broker, self._not_unlocked):
                     await self._request_unlocks(broker, left)
+            paused = self._at(broker, self._paused)
+            if granted := [queue for queue in paused if self._is_leased(queue)]:
+                await self._resume(granted)
         finally:
             self._renewing.discard(broker)
+
+    def _renewable(self, broker: str) -> list[MessageQueue]:
+        """Return the queues of *broker* whose locks may be requested now.
+
+        As long as the broker cannot have given them to others, that is at once.
+        """
+        leased = self._at(broker, self._leases)
+        if self._may_request(broker):
+            return leased
+        since = self._clock() - BROKER_LOCK_SECONDS + self._lease_seconds
+        return [queue for queue in leased if since < self._leases[queue].until]
+
+    def _is_leased(self, queue: MessageQueue) -> bool:
+        lease = self._leases.get(queue)
+        return lease is not None and self._clock() < lease.until
+
+    async def _resume(self, queues: list[MessageQueue]) -> None:
+        """Hold paused *queues* again unless others made progress; what fails is tried again."""
+        for queue in await self._owner.unchanged(queues):
+            if queue in self._paused and self._is_leased(queue):
+                self._paused.discard(queue)
+                logger.info("queue_lock_regained", group=self._group, queue=str(queue))
+                self._owner.on_resumed(queue)
 
     def _at(self, broker: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         return [queue for queue in queues if self._broker_of(queue) == broker]
@@ -219,15 +266,18 @@ class QueueLocks:
             command = await self._request(address, LockBatchMQ(), queues, self._late_locks)
             locked = read_body(command.body, LockBatchResponse).locked
         except RocketMQError as error:
-            count = len(queues)
-            logger.warning("queues_not_locked", broker=broker, queues=count, reason=str(error))
+            if broker not in self._failing:  # it is tried each second
+                count = len(queues)
+                logger.warning("queues_not_locked", broker=broker, queues=count, reason=str(error))
+                self._failing.add(broker)
             if isinstance(error, NotConnectedError):  # away, as if a connection had been lost
                 self._connections.setdefault(broker, (NEVER_CONNECTED, requested_at))
             return
+        self._failing.discard(broker)
         granted = {each.queue() for each in locked}
         connection = address, self._instance.connection_number(address)
         self._connections.setdefault(broker, (connection, requested_at))
-        self._drop_ended()  # leases that expired meanwhile start anew
+        self._drop_ended()  # a lease that expired meanwhile does not simply go on
         for queue, lease in before.items():
             if self._leases.get(queue) != lease:
                 continue  # released or lost during the request
@@ -235,7 +285,7 @@ class QueueLocks:
                 self._not_unlocked.pop(queue, None)
                 self._leases[queue] = Lease(requested_at + self._lease_seconds, connection)
             elif lease is not None:
-                self._lose(queue, "the broker gave it to another member")
+                self._end_taken(queue)
 
     async def _unlock(self, broker: str, queues: list[MessageQueue]) -> None:
         async with self._turns[broker]:
@@ -289,8 +339,14 @@ class QueueLocks:
 
     def _drop_ended(self) -> None:
         now = self._clock()
-        for queue in [queue for queue, lease in self._leases.items() if lease.until <= now]:
-            self._lose(queue, "it was not renewed in time")
+        ended = [queue for queue, lease in self._leases.items() if lease.until <= now]
+        for queue in ended:
+            if queue in self._paused:
+                continue
+            if self._lose(queue, "it was not renewed in time"):
+                self._paused.add(queue)
+            else:
+                del self._leases[queue]
 
     def _drop_past(self) -> None:
         now = self._clock()
@@ -298,16 +354,24 @@ class QueueLocks:
             for queue in [queue for queue, until in table.items() if until <= now]:
                 del table[queue]
 
-    def _lose(self, queue: MessageQueue, reason: str) -> None:
+    def _end_taken(self, queue: MessageQueue) -> None:
         del self._leases[queue]
+        if queue in self._paused:
+            self._paused.discard(queue)
+        else:
+            self._lose(queue, "the broker gave it to another member")
+        self._owner.on_taken(queue)
+
+    def _lose(self, queue: MessageQueue, reason: str) -> bool:
         logger.warning("queue_lock_lost", group=self._group, queue=str(queue), reason=reason)
-        self._on_lost(queue)
+        return self._owner.on_lost(queue)
 
     def _forget(self, queues: Iterable[MessageQueue]) -> None:
         """Drop leases; until they are unlocked, also if that is cancelled, brokers keep them."""
         until = self._clock() + BROKER_LOCK_SECONDS
         for queue in queues:
             self._leases.pop(queue, None)
+            self._paused.discard(queue)
             self._not_unlocked[queue] = until
 
     async def _at_each_broker(self, queues: Iterable[MessageQueue], act: _RequestAtBroker) -> None:

@@ -12,7 +12,6 @@ import anyio
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.config.validation import checked_queue
 from rocketmq_aio.consumer.common.context import ConsumerContext
-from rocketmq_aio.consumer.common.events import LeaseLost
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners
 from rocketmq_aio.consumer.common.redelivery import RetryTopics, SendBack
 from rocketmq_aio.consumer.group.group_engine import GroupEngine
@@ -31,6 +30,7 @@ from rocketmq_aio.consumer.push.consume_service import (
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlightTable, RetryQueue
 from rocketmq_aio.consumer.push.handlers import BatchContext, Handler, RetryLater, SuspendQueue
 from rocketmq_aio.consumer.push.locks import DeferredUnlocks, QueueLocks
+from rocketmq_aio.consumer.push.lost_locks import LostLocks
 from rocketmq_aio.consumer.push.orderly import OrderlyService
 from rocketmq_aio.consumer.push.pop_mode import PoppedQueue, PopSendBack, PushPops
 from rocketmq_aio.consumer.push.workers import Workers
@@ -73,7 +73,15 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self.locks: QueueLocks | None = None
         self.fence = None
         if orderly and not self.is_broadcasting:
-            self.locks = QueueLocks(instance, group, on_lost=self._on_lost)
+            lost = LostLocks(
+                self.table,
+                self.store,
+                self._tasks,
+                publish=self.publish,
+                revoke=self._revoke_and_rebalance,
+                offer=lambda assigned: self._service.add(assigned),
+            )
+            self.locks = QueueLocks(instance, group, lost)
         elif not self.is_broadcasting:
             self.fence = StallRecovery(
                 self.store, self.table, self._tasks, revoke=self._revoke_and_rebalance
@@ -114,7 +122,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
             interval_seconds=config.pull_interval_seconds,
         )
         self._assignments = Assignments(self, self.commits, listeners)
-        self._lost: list[DispatchQueue] = []  # whose locks were lost, to be revoked
         self._unlocks: DeferredUnlocks | None = None
         if self.locks is not None:
             self._unlocks = DeferredUnlocks(
@@ -279,19 +286,6 @@ class PushEngine(GroupEngine[DispatchQueue]):
 
     async def _revoke_and_rebalance(self, held: Collection[DispatchQueue]) -> None:
         await self._assignments.revoke(held, drain_seconds=self._drain_seconds)
-        self.rebalancer.wake()
-
-    def _on_lost(self, queue: MessageQueue) -> None:
-        if (assigned := self.table.get(queue)) is not None:
-            self.publish(LeaseLost(queue=queue))
-            if not self._lost:
-                self._tasks.spawn(self._revoke_lost, name="leases-lost")
-            self._lost.append(assigned)
-
-    async def _revoke_lost(self) -> None:
-        # Together: their broker may not respond, and no queue is assigned meanwhile.
-        lost, self._lost = self._lost, []
-        await self._assignments.revoke(lost)
         self.rebalancer.wake()
 
     async def admit(self, queues: tuple[MessageQueue, ...]) -> Collection[MessageQueue]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -30,6 +30,37 @@ class Clock:
         return self.now
 
 
+class Losses:
+    """Records the queues whose locks were lost.
+
+    :ivar assigned: queues whose locks are requested again after their leases expired
+    :ivar changed: queues of which another member has committed more
+    :ivar compared: how often committed offsets were read
+    """
+
+    def __init__(self) -> None:
+        self.lost: list[MessageQueue] = []
+        self.taken: list[MessageQueue] = []
+        self.resumed: list[MessageQueue] = []
+        self.assigned: set[MessageQueue] = set()
+        self.changed: set[MessageQueue] = set()
+        self.compared = 0
+
+    def on_lost(self, queue: MessageQueue) -> bool:
+        self.lost.append(queue)
+        return queue in self.assigned
+
+    def on_taken(self, queue: MessageQueue) -> None:
+        self.taken.append(queue)
+
+    async def unchanged(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
+        self.compared += 1
+        return [queue for queue in queues if queue not in self.changed]
+
+    def on_resumed(self, queue: MessageQueue) -> None:
+        self.resumed.append(queue)
+
+
 class Member:
     """Locks of one client id, with the queues it lost."""
 
@@ -38,8 +69,9 @@ class Member:
         self.routes = instance.routes
         self._remoting = instance.remoting
         self.clock = Clock()
-        self.lost: list[MessageQueue] = []
-        self.locks = QueueLocks(instance, GROUP, on_lost=self.lost.append, clock=self.clock)
+        self.losses = Losses()
+        self.lost = self.losses.lost
+        self.locks = QueueLocks(instance, GROUP, self.losses, clock=self.clock)
 
     async def connect(self, address: str) -> None:
         """Connect to a replica, as heartbeats do."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 import pytest
@@ -518,6 +518,104 @@ async def test_a_lock_that_nobody_renews_is_free_for_others(
     cluster.broker.locks.kept_seconds = 0.0
     async with joined(cluster) as other:
         assert await other.locks.acquire([A0]) == {A0}
+
+
+# --- expired leases of assigned queues -----------------------------------------------------------
+
+
+@asynccontextmanager
+async def paused(cluster: FakeCluster, member: Member) -> AsyncIterator[None]:
+    """Renew locks; the lease of A0 has expired, and the broker refuses requests until the body."""
+    member.losses.assigned.add(A0)
+    await member.locks.acquire([A0])
+    refused = cluster.faults.refuse("lock", times=None, broker="broker-a")
+    async with member.renewing():
+        member.clock.now += LEASE
+        await until(lambda: bool(member.lost), "the loss")
+        refused.remove()
+        yield
+
+
+async def test_an_assigned_queue_is_held_again_when_the_broker_grants_its_expired_lock(
+    cluster: FakeCluster, member: Member
+) -> None:
+    async with paused(cluster, member):
+        await until(lambda: bool(member.losses.resumed), "the lock")
+
+        assert member.locks.holds(A0)
+        assert (member.lost, member.losses.resumed, member.losses.taken) == ([A0], [A0], [])
+
+
+async def test_a_queue_with_progress_by_others_is_not_held_again(
+    cluster: FakeCluster, member: Member
+) -> None:
+    member.losses.changed.add(A0)
+    async with paused(cluster, member):
+        await until(lambda: member.losses.compared > 2, "comparisons")
+
+        assert not member.locks.holds(A0)
+        assert cluster.broker.locks.owner(GROUP, A0) == member.client_id, "until it is revoked"
+        await member.locks.release([A0])
+        assert cluster.broker.locks.owner(GROUP, A0) is None
+        assert await member.locks.acquire([A0]) == {A0}
+
+
+async def test_a_queue_that_another_member_got_during_the_pause_is_lost_once(
+    cluster: FakeCluster, member: Member
+) -> None:
+    member.losses.changed.add(A0)
+    async with paused(cluster, member):
+        give_away(cluster, A0)
+        await until(lambda: bool(member.losses.taken), "the loss")
+
+        assert (member.lost, member.losses.taken) == ([A0], [A0])
+        assert not member.locks.holds(A0)
+
+
+async def test_a_new_assignment_of_a_paused_queue_needs_no_comparison(
+    cluster: FakeCluster, member: Member
+) -> None:
+    member.losses.changed.add(A0)
+    async with paused(cluster, member):
+        member.losses.assigned.clear()
+
+        assert await member.locks.acquire([A0]) == {A0}
+        assert member.locks.holds(A0)
+
+
+async def test_a_paused_queue_that_is_released_during_the_comparison_is_not_held_again(
+    cluster: FakeCluster, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comparing, go_on = asyncio.Event(), asyncio.Event()
+
+    async def unchanged(queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
+        comparing.set()
+        await go_on.wait()
+        return queues
+
+    monkeypatch.setattr(member.losses, "unchanged", unchanged)
+    async with paused(cluster, member):
+        await comparing.wait()
+        await member.locks.release([A0])
+        go_on.set()
+        await until(lambda: not member.locks._renewing, "the end of the comparison")
+
+        assert not member.locks.holds(A0)
+        assert member.losses.resumed == []
+
+
+async def test_failing_requests_are_logged_once_until_one_succeeds(
+    cluster: FakeCluster, member: Member, caplog: pytest.LogCaptureFixture
+) -> None:
+    def count() -> int:
+        return sum("queues_not_locked" in each.getMessage() for each in caplog.records)
+
+    for logged in (1, 2):
+        await member.locks.acquire([A0])
+        cluster.faults.refuse("lock", times=3, broker="broker-a")
+        for _ in range(3):
+            await member.locks.acquire([A0])
+        assert count() == logged
 
 
 async def test_release_does_not_report_a_loss(cluster: FakeCluster, member: Member) -> None:

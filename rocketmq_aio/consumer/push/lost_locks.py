@@ -1,0 +1,82 @@
+"""Lost locks: pause the queues of an orderly consumer, and revoke those that others have."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+
+from rocketmq_aio.config.consumer import OffsetStore
+from rocketmq_aio.consumer.common.events import ConsumerEvent, LeaseLost, LeaseRegained
+from rocketmq_aio.consumer.offsets.commit_fence import read_committed
+from rocketmq_aio.consumer.pull_loop.queue_state import UNVERIFIED
+from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
+from rocketmq_aio.remoting.gather import gather_limited
+
+
+class LostLocks:
+    """The `LockOwner` of a `PushEngine`.
+
+    A queue whose lock was lost has no calls of handlers and no commits, because `QueueLocks` does
+    not hold it.  Its handler, if one runs, goes on, and its cache is kept: after an outage of the
+    broker the queue continues where it stopped, also if the broker has forgotten the last commits.
+
+    :param revoke: revokes queues and lets the group assign them again
+    :param offer: offers the messages of a queue to the workers
+    """
+
+    def __init__(
+        self,
+        table: Mapping[MessageQueue, DispatchQueue],
+        store: OffsetStore,
+        tasks: BackgroundTasks,
+        *,
+        publish: Callable[[ConsumerEvent], None],
+        revoke: Callable[[Collection[DispatchQueue]], Awaitable[None]],
+        offer: Callable[[DispatchQueue], None],
+    ) -> None:
+        self._table = table
+        self._store = store
+        self._tasks = tasks
+        self._publish = publish
+        self._revoke = revoke
+        self._offer = offer
+        self._leaving: list[DispatchQueue] = []
+
+    def on_lost(self, queue: MessageQueue) -> bool:
+        assigned = self._table.get(queue)
+        if assigned is None:
+            return False
+        self._publish(LeaseLost(queue=queue))
+        assigned.doubt()
+        return True
+
+    def on_taken(self, queue: MessageQueue) -> None:
+        if (assigned := self._table.get(queue)) is not None:
+            self._leave(assigned)
+
+    async def unchanged(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
+        held = [self._table[queue] for queue in queues if queue in self._table]
+        doubted = [each for each in held if each.min_commit_offset == UNVERIFIED]
+        await gather_limited(lambda each: read_committed(self._store, each), doubted)
+        # What failed is still doubted; what was revoked meanwhile is another assignment's.
+        known = [each for each in held if each.min_commit_offset != UNVERIFIED]
+        current = [each for each in known if self._table.get(each.queue) is each]
+        for assigned in current:
+            if assigned.committable < assigned.min_commit_offset:
+                self._leave(assigned)
+        return [e.queue for e in current if e.committable >= e.min_commit_offset]
+
+    def on_resumed(self, queue: MessageQueue) -> None:
+        self._publish(LeaseRegained(queue=queue))
+        self._offer(self._table[queue])
+
+    def _leave(self, assigned: DispatchQueue) -> None:
+        if not self._leaving:
+            self._tasks.spawn(self._revoke_all, name="locks-lost")
+        self._leaving.append(assigned)
+
+    async def _revoke_all(self) -> None:
+        # Together: their broker may not respond, and no queue is assigned meanwhile.
+        leaving, self._leaving = self._leaving, []
+        await self._revoke(leaving)
