@@ -24,6 +24,7 @@ from rocketmq_aio import (
     Message,
     MessageExt,
     MessageQueue,
+    OffsetCorrected,
     PermissionDeniedError,
     PopConfig,
     PopConsumer,
@@ -284,6 +285,30 @@ async def test_a_denied_offset_query_of_a_new_group_is_reported_until_it_is_allo
         body = f"for {group}".encode()
         await send(ClientConfig(namesrv=acl_cluster.namesrv, credentials=SHOP.credentials), body)
         await polled(consumer, body)
+
+
+async def test_an_offset_beyond_the_end_is_corrected_to_the_end_by_an_account_that_may_only_pull(
+    allowed: ClientConfig, group: str
+) -> None:
+    async with PullConsumer(group, client=allowed) as puller:
+        queues = {*await send(allowed, *([b"before"] * 4)), *await puller.message_queues(TOPIC)}
+        for queue in queues:
+            await puller.commit(queue, 1_000_000)
+    config = LitePullConfig(offset_illegal="latest", long_poll_seconds=1.0)
+    async with LitePullConsumer(group, client=allowed, config=config) as consumer:
+        events = consumer.events()
+        await consumer.subscribe(TOPIC)
+        corrected: dict[MessageQueue, int] = {}
+        async with asyncio.timeout(SECONDS):
+            while corrected.keys() < queues:
+                event = await anext(events)
+                if isinstance(event, OffsetCorrected):
+                    corrected[event.queue] = event.corrected
+        body = f"for {group}".encode()
+        [queue] = await send(allowed, body)
+        [message] = await consumer.poll(SECONDS)
+
+    assert (message.body, message.queue_offset) == (body, corrected[queue])
 
 
 async def until_ready(consumer: LitePullConsumer) -> None:

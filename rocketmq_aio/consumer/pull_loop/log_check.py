@@ -30,6 +30,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.subscription import subscription
 from rocketmq_aio.remoting.response_errors import broker_error
 
+MAX_OFFSET: Final = 2**63 - 1
 NOT_THERE: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
 
 
@@ -95,6 +96,13 @@ class LogCheck:
         command = await self._pull(queue, address, offset, 1)
         messages, _ = self._instance.remoting.decode(command.body, queue)
         return next(((offset, each.head) for each in messages if each.queue_offset == offset), None)
+
+    async def end_of(self, queue: MessageQueue, address: str) -> int:
+        """Return the offset after the last message, which a pull behind it returns.
+
+        :raises RocketMQError: the master did not respond, or is not the master
+        """
+        return read_response(await self._pull(queue, address, MAX_OFFSET, 1)).max_offset
 
     async def first_difference(
         self, queue: MessageQueue, address: str, last: StoredAt

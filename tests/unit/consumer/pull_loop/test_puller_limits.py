@@ -11,10 +11,10 @@ from anyio import wait_all_tasks_blocked
 from rocketmq_aio.consumer.common.events import OffsetCorrected
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.errors import OffsetIllegalError
+from rocketmq_aio.errors import OffsetIllegalError, PermissionDeniedError
 from rocketmq_aio.protocol.codes import ResponseCode
 from tests.unit.consumer.parts import offsets
-from tests.unit.consumer.puller_env import PullerEnv, bodies, found, moved
+from tests.unit.consumer.puller_env import ADDRESS, PullerEnv, bodies, found, moved
 from tests.unit.remoting.until import until
 
 BATCH = 8  # messages of a pull
@@ -149,6 +149,26 @@ async def test_the_earliest_message_is_found_without_the_permission_to_query_its
     env.begin()
 
     assert offsets(await env.polled(6)) == [4, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("start", [0, 70], ids=["before", "behind"])
+@pytest.mark.usefixtures("impatient")
+async def test_the_end_is_found_without_the_permission_to_query_it(
+    make_env: Callable[..., PullerEnv], monkeypatch: pytest.MonkeyPatch, start: int
+) -> None:
+    async def denied(queue: object, start: str) -> int:
+        raise PermissionDeniedError(16, "no Get", ADDRESS)
+
+    env = make_env(offset_illegal="latest")
+    monkeypatch.setattr(env.starts, "offset_of", denied)
+    log_from(env, 4)
+    env.starts.found = (start, False)
+    env.begin()
+    await until(lambda: env.events, "an event")
+    env.put("new")
+
+    assert bodies(await env.polled(1)) == ["new"]
+    assert [each[1:3] for each in corrections(env)] == [(10, "latest")]
 
 
 @pytest.mark.parametrize(
