@@ -8,10 +8,12 @@ read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Final, NamedTuple
 
-from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest, read_response
+from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest, is_reset, read_response
 from rocketmq_aio.consumer.pull_loop.queue_state import LastMessage
 from rocketmq_aio.errors import (
     BrokerError,
@@ -62,10 +64,19 @@ class LogCheck:
     """Compares logs of masters, each with one pull of one message; finds where they differ.
 
     :param lite: the group is of a lite pull consumer
+    :param on_reset: called with the response of a pull that returned a reset, which is sent once
     """
 
-    def __init__(self, instance: MQClientInstance, group: str, *, lite: bool) -> None:
+    def __init__(
+        self,
+        instance: MQClientInstance,
+        group: str,
+        *,
+        lite: bool,
+        on_reset: Callable[[MessageQueue, Command], None],
+    ) -> None:
         self._instance = instance
+        self._on_reset = on_reset
         self._group = group
         self._lite = lite
         self._may_query = True
@@ -161,11 +172,14 @@ class LogCheck:
         return any(stored_at(each) != last for each in same_offset)
 
     async def _pull(self, queue: MessageQueue, address: str, offset: int, count: int) -> Command:
-        everything = subscription(queue.topic, "*", 0)
+        everything, on_reset = subscription(queue.topic, "*", 0), partial(self._on_reset, queue)
         request = PullRequest(
-            self._instance, self._group, queue, everything, count, lite=self._lite
+            self._instance, self._group, queue, everything, count, lite=self._lite, on_late=on_reset
         )
         command = await request.send(address, offset)
+        if is_reset(command.remark):
+            on_reset(command)
+            command = await request.send(address, offset)
         if command.code != ResponseCode.SUCCESS and command.code not in NOT_THERE:
             raise broker_error(command, address)
         return command

@@ -114,7 +114,9 @@ class Puller(Generic[Q]):
         self._starts = starts
         self._flow_control = flow_control
         self._decoder = MessageDecoder(context.instance)
-        self._log_check = LogCheck(context.instance, context.group, lite=lite)
+        self._log_check = LogCheck(
+            context.instance, context.group, lite=lite, on_reset=self._note_reset
+        )
         self._on_messages = on_messages
         self._lite = lite
         self._interval = interval_seconds
@@ -218,8 +220,9 @@ class Puller(Generic[Q]):
         address = replicas.get(assigned.broker_id) or self._other_replica(assigned)
         request = self._request(assigned, subscription, address)
         command = await request.send(address, offset)
-        if assigned.generation != generation:
-            return  # there was a seek in between
+        if assigned.generation != generation:  # there was a seek in between
+            self._note_reset(assigned.queue, command)
+            return
         held = loop.time() - started >= HELD_SECONDS
         if held and assigned.last_message is not None:
             assigned.before_hold = generation, assigned.last_message
@@ -360,14 +363,14 @@ class Puller(Generic[Q]):
             lite=self._lite,
             own_code=own_code,
             wait_seconds=self._config.long_poll_seconds,
-            on_late=partial(self._note_late, assigned.queue),
+            on_late=partial(self._note_reset, assigned.queue),
         )
         return request
 
-    def _note_late(self, queue: MessageQueue, command: Command) -> None:
-        """Follow a reset in the response to an abandoned pull: the broker sends it only once.
+    def _note_reset(self, queue: MessageQueue, command: Command) -> None:
+        """Follow a reset if *command*, the response to any pull, has one: it is sent only once.
 
-        The queue may have been revoked and assigned again since.
+        After an abandoned pull the queue may have been revoked and assigned again since.
         """
         if command.code != ResponseCode.PULL_OFFSET_MOVED or not is_reset(command.remark):
             return
@@ -460,11 +463,20 @@ class Puller(Generic[Q]):
         # A filter may have left out messages before it, and its record may not tell its offset.
         own_code = self._request(assigned, subscription, address).own_code
         instance, group, queue = self._instance, self._context.group, assigned.queue
+        on_reset = partial(self._note_reset, queue)
         request = PullRequest(
-            instance, group, queue, subscription, 1, lite=self._lite, own_code=own_code
+            instance,
+            group,
+            queue,
+            subscription,
+            1,
+            lite=self._lite,
+            own_code=own_code,
+            on_late=on_reset,
         )
         generation = assigned.generation
         command = await request.send(address, offset)
+        on_reset(command)
         if assigned.generation != generation:
             return  # there was a seek in between
         if command.code != ResponseCode.SUCCESS:

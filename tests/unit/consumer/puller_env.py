@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, cast
+
+from msgspec.structs import replace
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import ConsumerConfig, LitePullConfig
@@ -191,6 +193,8 @@ class PullerEnv:
         self.corrected: list[int] = []
         self.cut_off: list[PolledQueue] = []
         self.recovered: list[PolledQueue] = []
+        self.resets: list[int] = []
+        self.tasks = self
         self.puller = Puller(
             cast(ConsumerContext[ConsumerConfig], self),
             self,
@@ -216,7 +220,13 @@ class PullerEnv:
     def on_recovered(self, assigned: PolledQueue) -> None:
         self.recovered.append(assigned)
 
-    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None: ...
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        self.resets += offsets.values()
+
+    def spawn(
+        self, function: Callable[..., Coroutine[Any, Any, None]], *args: object, name: str
+    ) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(function(*args), name=name))
 
     def subscribe(self, expression: str) -> None:
         self.subscriptions["orders"] = subscription("orders", expression, 1)
@@ -283,6 +293,11 @@ def found(next_offset: int, body: bytes = b"", code: int = 0) -> Response:
         "maxOffset": str(next_offset),
     }
     return Response(code, ext, body)
+
+
+def reset_to(offset: int) -> Response:
+    """Return the response after an administrator has reset the offset."""
+    return replace(moved(offset), remark="OFFSET_RESET")
 
 
 def moved(offset: int) -> Response:

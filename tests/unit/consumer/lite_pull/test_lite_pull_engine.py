@@ -359,6 +359,19 @@ async def test_a_reset_in_the_response_to_a_pull_of_an_earlier_assignment_is_app
             assert bodies(await polled(consumer, 7)) == numbers(7, 3)
 
 
+async def test_a_reset_in_the_response_to_the_comparison_of_logs_is_applied() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster, *numbers(10))
+        async with consuming(cluster) as consumer:
+            await polled(consumer, 10)
+            cluster.broker.state.reset_offsets[GROUP, TOPIC, 0] = 3
+            for connection in list(cluster.broker.connections.values()):
+                connection.reset()
+
+            assert bodies(await polled(consumer, 7)) == numbers(7, 3)
+            await committed(cluster, {0: 3})
+
+
 async def test_a_broker_may_query_consumed_offsets(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     async with consuming(cluster) as consumer:

@@ -24,7 +24,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.protocol.codes import MASTER_ID, V5_0_0, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
-from tests.unit.consumer.puller_env import ADDRESS, PullerEnv, bodies, found, moved
+from tests.unit.consumer.puller_env import ADDRESS, PullerEnv, bodies, found, moved, reset_to
 from tests.unit.remoting.until import until
 
 REPLICA: Final = "127.0.0.1:20911"
@@ -659,12 +659,45 @@ async def test_no_position_moves_on_to_the_beginning_of_a_replica_without_a_mast
 @pytest.mark.usefixtures("impatient")
 async def test_a_reset_returned_by_a_replica_is_applied_at_once(env: PullerEnv) -> None:
     suggest_replica(env)
-    reset = moved(0)
-    env.respond(Response(reset.code, reset.ext, remark="OFFSET_RESET"))
+    env.respond(reset_to(0))
     env.begin()
     await until(lambda: env.corrected, "the reset")
 
     assert env.wire.addressed[:2] == [ADDRESS, REPLICA]
+
+
+async def test_a_reset_in_a_response_that_meets_a_seek_is_applied(env: PullerEnv) -> None:
+    def respond(*_: object) -> Response:
+        assigned.seek(2)
+        return reset_to(1)
+
+    env.respond(respond)
+    assigned = env.begin()
+    await until(lambda: env.resets, "a reset")
+
+    assert env.resets == [1]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("seeks", [False, True], ids=["alone", "and a seek"])
+async def test_a_reset_while_an_undecodable_message_is_located_is_applied(
+    env: PullerEnv, seeks: bool
+) -> None:
+    env.put("a", "b", "c")
+    spoil = spoiling(env, 0)
+
+    async def respond(command: Command, connection: ServerConnection) -> Outcome:
+        if command.ext_fields()["maxMsgNums"] != "1":
+            return await spoil(command, connection)
+        if seeks:
+            assigned.seek(2)
+        return reset_to(1)
+
+    env.respond(respond, times=2)
+    assigned = env.begin()
+    await until(lambda: env.resets, "a reset")
+
+    assert env.resets == [1]
 
 
 @pytest.mark.usefixtures("impatient")
