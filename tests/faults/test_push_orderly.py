@@ -379,7 +379,7 @@ async def test_a_member_that_comes_back_after_another_took_its_queue_gives_it_up
 ) -> None:
     gate = Gate()
     put(cluster, *numbers(10))
-    consumer = await group.join(gate)
+    consumer = await group.join(gate, close_timeout_seconds=100.0)  # not for handlers without lock
     await gate.reached.wait()
     find = give_to_another(cluster)
     let_time_pass(consumer)

@@ -18,11 +18,11 @@ class LostLocks:
     """The `LockOwner` of a `PushEngine`.
 
     A queue whose lock was lost has no calls of handlers and no commits, because `QueueLocks` does
-    not hold it.  Its handler, if one runs, goes on, and its cache is kept: after an outage of the
+    not hold it.  A handler that runs goes on, and its cache is kept: after an outage of the
     broker the queue continues where it stopped, also if the broker has forgotten the last commits.
 
     :param revoke: revokes queues and lets the group assign them again
-    :param offer: offers the messages of a queue to the workers
+    :param on_resumed: called with a queue that handlers may have again
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class LostLocks:
         *,
         publish: Callable[[ConsumerEvent], None],
         revoke: Callable[[Collection[DispatchQueue]], Awaitable[None]],
-        offer: Callable[[DispatchQueue], None],
+        on_resumed: Callable[[DispatchQueue], None],
     ) -> None:
         self._table = table
         self._store = store
         self._tasks = tasks
         self._publish = publish
         self._revoke = revoke
-        self._offer = offer
+        self._on_resumed = on_resumed
         self._leaving: list[DispatchQueue] = []
 
     def on_lost(self, queue: MessageQueue) -> bool:
@@ -69,7 +69,7 @@ class LostLocks:
 
     def on_resumed(self, queue: MessageQueue) -> None:
         self._publish(LeaseRegained(queue=queue))
-        self._offer(self._table[queue])
+        self._on_resumed(self._table[queue])
 
     def _leave(self, assigned: DispatchQueue) -> None:
         if not self._leaving:

@@ -79,7 +79,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
                 self._tasks,
                 publish=self.publish,
                 revoke=self._revoke_and_rebalance,
-                offer=lambda assigned: self._service.add(assigned),
+                on_resumed=lambda assigned: self._service.add(assigned),
             )
             self.locks = QueueLocks(instance, group, lost)
         elif not self.is_broadcasting:
@@ -285,7 +285,9 @@ class PushEngine(GroupEngine[DispatchQueue]):
         return self.locks is None or self.locks.holds(queue)
 
     async def _revoke_and_rebalance(self, held: Collection[DispatchQueue]) -> None:
-        await self._assignments.revoke(held, drain_seconds=self._drain_seconds)
+        # Without the lock, results of running handlers could not be committed.
+        drain_seconds = self._drain_seconds if self.locks is None else 0.0
+        await self._assignments.revoke(held, drain_seconds=drain_seconds)
         self.rebalancer.wake()
 
     async def admit(self, queues: tuple[MessageQueue, ...]) -> Collection[MessageQueue]:
