@@ -56,7 +56,7 @@ class AdminClient(ClientBase):
         self.controllers: Final = ControllerAdmin(servers)
         self.acl: Final = AclAdmin(servers)
         self.lite: Final = LiteAdmin(servers)
-        self.metadata: Final = MetadataAdmin(servers, self.topics, self.groups)
+        self.metadata: Final = MetadataAdmin(servers, self.topics, self.static_topics, self.groups)
 
         self.create_topic: Final = self.topics.create
         self.update_topic: Final = self.topics.update

@@ -12,19 +12,21 @@ from rocketmq_aio.admin.group_settings import config_of as group_config
 from rocketmq_aio.admin.groups import GroupAdmin
 from rocketmq_aio.admin.results import GroupConfig, Result, TopicConfig
 from rocketmq_aio.admin.servers import Masters, Servers, failure
+from rocketmq_aio.admin.static_topics import StaticTopicAdmin
 from rocketmq_aio.admin.topic_settings import check_config, config_of as topic_config
 from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
-from rocketmq_aio.errors import AdminError, ConfigError, RocketMQError
+from rocketmq_aio.errors import AdminError, ConfigError, RocketMQError, RouteNotFoundError
 from rocketmq_aio.model.names import check_group, check_topic
+from rocketmq_aio.protocol.bodies import MAX_QUEUES
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import (
     GetAllGroups,
     GetAllTopicConfig,
     SubscriptionGroupTable,
-    TopicConfigTable,
 )
+from rocketmq_aio.protocol.requests.operations import MappedTopicTable, TopicMapping
 
 C = TypeVar("C", TopicConfig, GroupConfig)
 
@@ -33,11 +35,13 @@ class Metadata(Result, frozen=True):
     """Topics and groups with their settings, by broker.
 
     :ivar order: the order configurations of name servers: queues by topic and broker
+    :ivar static: the number of logical queues by static topic, which *topics* do not have
     """
 
     topics: tuple[TopicConfig, ...]
     groups: tuple[GroupConfig, ...]
     order: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    static: dict[str, int] = msgspec.field(default_factory=dict)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -55,9 +59,16 @@ class Metadata(Result, frozen=True):
 class MetadataAdmin:
     """Exports and imports topics and groups: ``admin.metadata``."""
 
-    def __init__(self, servers: Servers, topics: TopicAdmin, groups: GroupAdmin) -> None:
+    def __init__(
+        self,
+        servers: Servers,
+        topics: TopicAdmin,
+        static_topics: StaticTopicAdmin,
+        groups: GroupAdmin,
+    ) -> None:
         self._servers = servers
         self._topics = topics
+        self._static_topics = static_topics
         self._groups = groups
 
     async def export(self, *, cluster: str | None = None) -> Metadata:
@@ -67,15 +78,21 @@ class MetadataAdmin:
         """
         masters = await self._servers.masters(cluster)
         read = self._servers.read_each
-        tables = await read("reading topics", masters, GetAllTopicConfig(), TopicConfigTable)
+        tables = await read("reading topics", masters, GetAllTopicConfig(), MappedTopicTable)
         sets = await read("reading groups", masters, GetAllGroups(), SubscriptionGroupTable)
         own = await self._topics.list(cluster=cluster)
         known = await self._groups.list(cluster=cluster)
+        static = {
+            topic: max(each.total_queues for each in mappings)
+            for topic in own
+            if (mappings := _mappings(self._servers.outer(topic), tables.values()))
+        }
         topics = [
             topic_config(name, topic, table.topic_config_table[outer])
             for name, table in sorted(tables.items())
             for topic in own
-            if (outer := self._servers.outer(topic)) in table.topic_config_table
+            if topic not in static
+            and (outer := self._servers.outer(topic)) in table.topic_config_table
         ]
         groups = [
             group_config(name, group, read_body(bytes(raw), dict))
@@ -89,7 +106,7 @@ class MetadataAdmin:
             for topic, counts in sorted((await self._topics.orders()).items())
             if topic in exported and (some := {n: c for n, c in counts.items() if n in masters})
         }
-        return Metadata(topics=tuple(topics), groups=tuple(groups), order=order)
+        return Metadata(topics=tuple(topics), groups=tuple(groups), order=order, static=static)
 
     async def difference(
         self, metadata: Metadata, *, brokers: Mapping[str, str] | None = None
@@ -120,7 +137,18 @@ class MetadataAdmin:
                 for topic, counts in wanted.order.items()
                 if not counts.items() <= known.get(topic, {}).items()
             },
+            static={
+                topic: queues
+                for topic, queues in wanted.static.items()
+                if await self._logical_queues(topic) < queues
+            },
         )
+
+    async def _logical_queues(self, topic: str) -> int:
+        try:
+            return len(await self._static_topics.queues(topic))
+        except RouteNotFoundError:
+            return 0
 
     async def _masters(self, metadata: Metadata) -> Masters:
         """Return the masters of the brokers of *metadata*; ConfigError if there is no such one."""
@@ -133,7 +161,8 @@ class MetadataAdmin:
     ) -> None:
         """Create or change all topics and groups of *metadata*, each on its broker.
 
-        Others stay as they are.  A failure with topics does not keep groups from being tried.
+        Others stay as they are.  A failure with topics does not keep groups from being tried.  The
+        queues of a new static topic, and those that an existing one lacks, go to all masters.
 
         :param brokers: the new names of brokers of *metadata*; those that it lacks are rejected
         :raises ConfigError: there is no such broker, or a name or setting is invalid; nothing was
@@ -148,9 +177,20 @@ class MetadataAdmin:
         }
         if wanted.order:
             outcomes["order of topics"] = await self._put_order(wanted.order)
+        for topic, queues in wanted.static.items():
+            outcomes[f"static topic {topic}"] = await self._grow(topic, queues)
         if failed := {part: error for part, error in outcomes.items() if error is not None}:
             done = {part: None for part in outcomes if part not in failed}
             raise failure("restoring metadata", done, failed, of="parts")
+
+    async def _grow(self, topic: str, queues: int) -> RocketMQError | None:
+        """Give a static topic as many queues as *queues* or more, and return the error."""
+        try:
+            if await self._logical_queues(topic) < queues:
+                await self._static_topics.create(topic, queues)
+        except RocketMQError as error:
+            return error
+        return None
 
     async def _put_order(self, order: Mapping[str, Mapping[str, int]]) -> RocketMQError | None:
         """Store *order*, keep that of other brokers, and return the error."""
@@ -176,8 +216,8 @@ def _moved(metadata: Metadata, brokers: Mapping[str, str]) -> Metadata:
     if unknown := sorted(brokers.keys() - known):
         raise ConfigError("brokers", unknown[0], f"the metadata has {sorted(known)}")
     topics, groups = tuple(map(moved, metadata.topics)), tuple(map(moved, metadata.groups))
-    for topic in topics:
-        check_config(topic)
+    for config in topics:
+        check_config(config)
     for group in groups:
         check_group(group.group)
     _check_unique("topic", topics)
@@ -189,7 +229,15 @@ def _moved(metadata: Metadata, brokers: Mapping[str, str]) -> Metadata:
         }
         for topic, counts in metadata.order.items()
     }
-    return Metadata(topics=topics, groups=groups, order=order)
+    for topic, queues in metadata.static.items():
+        checked_count(f"static topic {check_topic(topic)}", queues, most=MAX_QUEUES)
+    return Metadata(topics=topics, groups=groups, order=order, static=metadata.static)
+
+
+def _mappings(outer: str, tables: Iterable[MappedTopicTable]) -> list[TopicMapping]:
+    """Return the mappings of a static topic on all brokers; empty for an ordinary one."""
+    found = (table.topic_queue_mapping_detail_map.get(outer) for table in tables)
+    return [each for each in found if each is not None]
 
 
 def _check_unique(kind: str, configs: Iterable[TopicConfig | GroupConfig]) -> None:

@@ -79,7 +79,12 @@ from rocketmq_aio.protocol.requests.admin import (
     TopicList,
     TopicStatsTable,
 )
-from rocketmq_aio.protocol.requests.operations import PUT_TOPICS, ListKVConfig, MappedTopicBody
+from rocketmq_aio.protocol.requests.operations import (
+    PUT_TOPICS,
+    ListKVConfig,
+    MappedTopicBody,
+    MappedTopicTable,
+)
 from rocketmq_aio.remoting.gather import gather_limited
 
 ROUTE_SECONDS: Final = 10.0  # brokers usually register a new topic at once
@@ -352,12 +357,17 @@ class TopicAdmin:
         they are equal.
 
         :raises NotSupportedError: a topic has attributes, and the broker is older than 5.0
+        :raises ConfigError: a topic is static there
         """
         command = await self._servers.request(address, GetAllTopicConfig())
-        table = read_body(command.body, TopicConfigTable).topic_config_table
+        table = read_body(command.body, MappedTopicTable)
         changes = []
         for config in configs:
-            body = table.get(self._servers.outer(config.topic))
+            outer = self._servers.outer(config.topic)
+            if outer in table.topic_queue_mapping_detail_map:
+                reason = f"{broker_name} has it as a static topic: see static_topics"
+                raise ConfigError("topic", config.topic, reason)
+            body = table.topic_config_table.get(outer)
             held = None if body is None else config_of(broker_name, config.topic, body)
             if config != held:
                 _check_release(address, command.version, config.attributes)

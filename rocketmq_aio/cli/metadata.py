@@ -17,7 +17,7 @@ from rocketmq_aio.cli.parameters import parse_pairs
 from rocketmq_aio.errors import ConfigError
 
 app = Group("metadata", "Topics and groups with their settings.")
-NOTHING: Final[dict[str, object]] = {"topics": [], "groups": [], "order": {}}
+NOTHING: Final[dict[str, object]] = {"topics": [], "groups": [], "order": {}, "static": {}}
 
 
 @options
@@ -68,7 +68,7 @@ async def _restore(arguments: RestoreArguments) -> int:
     except msgspec.DecodeError as error:
         raise ConfigError("FILE", str(arguments.file), f"is no object in JSON: {error}") from None
     if unknown := values.keys() - NOTHING.keys():
-        reason = f"has {', '.join(sorted(unknown))}: expected topics, groups and order"
+        reason = f"has {', '.join(sorted(unknown))}: expected topics, groups, order and static"
         raise ConfigError("FILE", str(arguments.file), reason)
     metadata = Metadata.from_dict(NOTHING | values)
     brokers: dict[str, str] = {}
@@ -93,11 +93,12 @@ def _rows(metadata: Metadata) -> list[dict[str, str]]:
     found = [("topic", each.topic, each.broker_name) for each in metadata.topics]
     found += [("group", each.group, each.broker_name) for each in metadata.groups]
     found += [("order", topic, name) for topic, some in metadata.order.items() for name in some]
+    found += [("static topic", topic, "all") for topic in metadata.static]
     return [dict(zip(("kind", "name", "broker"), each, strict=True)) for each in found]
 
 
 def _count(metadata: Metadata) -> str:
-    topics = {each.topic for each in metadata.topics}
+    topics = {each.topic for each in metadata.topics} | metadata.static.keys()
     groups = {each.group for each in metadata.groups}
     order = f", and the order of {counted(len(metadata.order), 'topic')}" if metadata.order else ""
     return f"{counted(len(topics), 'topic')} and {counted(len(groups), 'group')}{order}"

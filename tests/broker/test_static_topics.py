@@ -29,6 +29,7 @@ from rocketmq_aio import (
     RouteNotFoundError,
     SendResult,
 )
+from rocketmq_aio.admin.metadata import Metadata
 from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
 from rocketmq_aio.consumer.pull.result import PullStatus
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
@@ -407,3 +408,29 @@ async def test_the_queues_of_a_static_topic_change_only_by_its_own_commands(
 
     assert sent.queue.broker_name == LOGICAL_BROKER
     assert {each.attributes["message.type"] for each in changed} == {"FIFO"}
+
+
+async def test_a_static_topic_is_exported_and_restored(two_broker_cluster: Cluster) -> None:
+    if not knows_static_topics(two_broker_cluster):
+        return
+    topic = "static-saved"
+    async with client_of(two_broker_cluster) as client, AdminClient(client=client) as admin:
+        await create(two_broker_cluster, client, topic)
+        made = await admin.static_topics.queues(topic)
+        saved = await admin.metadata.export()
+        unchanged = await admin.metadata.difference(saved)
+        await admin.metadata.restore(saved)
+        kept = await admin.static_topics.queues(topic)
+        await admin.topics.delete(topic)
+        wanted = Metadata(topics=(), groups=(), static={topic: QUEUES})
+        missing = await admin.metadata.difference(wanted)
+        await admin.metadata.restore(wanted)
+        again = await admin.static_topics.queues(topic)
+
+    assert saved.static[topic] == QUEUES
+    assert topic not in {each.topic for each in saved.topics}
+    assert unchanged == Metadata(topics=(), groups=())
+    assert (missing, kept) == (wanted, made)
+    assert [(q.queue_id, q.broker_name) for q in again] == [
+        (q.queue_id, q.broker_name) for q in made
+    ]

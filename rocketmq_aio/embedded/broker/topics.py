@@ -99,6 +99,9 @@ class TopicProcessor:
         names = self._state.store.topics
         table = {name: self._body(name) for name in page.of(names)}
         body = {"topicConfigTable": table, "dataVersion": self._state.data_version()}
+        if self._state.version.is_5:
+            mappings = self._state.mappings.items()
+            body["topicQueueMappingDetailMap"] = {n: each for n, each in mappings if n in table}
         ext = {"totalTopicNum": str(len(names))} if self._state.version.is_5 else {}
         return Response(ext=ext, body=msgspec.json.encode(body))
 

@@ -12,7 +12,7 @@ import msgspec
 from rocketmq_aio.protocol.bodies import Body
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import RequestHeader, TopicRequest, bare_request
-from rocketmq_aio.protocol.requests.admin import CreateTopic, TopicConfigBody
+from rocketmq_aio.protocol.requests.admin import CreateTopic, TopicConfigBody, TopicConfigTable
 from rocketmq_aio.protocol.static_topics import GLOBAL_SCOPE
 
 
@@ -67,6 +67,12 @@ class MappedTopicBody(TopicConfigBody, frozen=True):
     """Response to GetTopicConfig with the mapping."""
 
     mapping_detail: TopicMapping | None = None
+
+
+class MappedTopicTable(TopicConfigTable, frozen=True):
+    """Response to GetAllTopicConfig with the mappings of static topics (5.x)."""
+
+    topic_queue_mapping_detail_map: dict[str, TopicMapping] = msgspec.field(default_factory=dict)
 
 
 class GetMemberOffsets(TopicRequest, frozen=True, kw_only=True):

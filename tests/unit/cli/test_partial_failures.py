@@ -26,6 +26,7 @@ from rocketmq_aio import (
     MessageTrace,
     NotSupportedError,
     Producer,
+    TopicConfig,
 )
 from rocketmq_aio.admin.metadata import Metadata
 from rocketmq_aio.admin.topics import TopicAdmin
@@ -738,6 +739,38 @@ async def test_a_comparison_names_what_the_brokers_are_too_old_for(
             for call in (admin.metadata.difference, admin.metadata.restore):
                 with pytest.raises((NotSupportedError, AdminError), match=reason):
                     await call(newer)
+
+
+async def test_a_static_topic_is_restored_as_a_static_topic(
+    rmq: Rmq, cluster: EmbeddedCluster, admin: AdminClient
+) -> None:
+    made = await admin.static_topics.create("fixed", 3)
+    saved = await admin.metadata.export()
+    ordinary = TopicConfig(topic="fixed", broker_name="broker-a", read_queues=2, write_queues=2)
+    with pytest.raises(ConfigError, match="broker-a has it as a static topic"):
+        await admin.metadata.difference(replace(saved, topics=(ordinary,)))
+    await admin.metadata.restore(saved)
+    kept = await admin.static_topics.queues("fixed")
+
+    async with EmbeddedCluster(1) as other, AdminClient(namesrv=other.namesrv) as elsewhere:
+        wanted = replace(saved, topics=(), groups=())
+        wanted_on_one = replace(wanted, topics=saved.topics[:1])
+        missing = await elsewhere.metadata.difference(wanted)
+        await elsewhere.metadata.restore(wanted)
+        queues = await elsewhere.static_topics.queues("fixed")
+        left = await elsewhere.metadata.difference(wanted)
+        await elsewhere.topics.delete("fixed")
+        await elsewhere.topics.create("fixed")
+        with pytest.raises(AdminError, match="ordinary") as raised:
+            await elsewhere.metadata.restore(wanted_on_one)
+
+    assert saved.static == {"fixed": 3}
+    assert {each.topic for each in saved.topics} == {"orders"}
+    assert kept == made
+    assert missing == wanted
+    assert len(queues) == 3
+    assert left == Metadata(topics=(), groups=())
+    assert list(raised.value.failed) == ["static topic fixed"]
 
 
 async def test_a_topic_without_permissions_is_restored(admin: AdminClient) -> None:

@@ -506,7 +506,7 @@ def test_metadata_moves_topics_and_groups_to_other_brokers(rmq: Rmq, tmp_path: P
     assert dry == "dry run: would create or change 1 topic and 0 groups\n"
     assert (config["broker_name"], config["read_queues"]) == ("broker-b", 3)
     assert refused.startswith("rmq: FILE")
-    assert misspelt.endswith("has topic: expected topics, groups and order\n")
+    assert misspelt.endswith("has topic: expected topics, groups, order and static\n")
 
 
 def commands() -> dict[str, Any]:

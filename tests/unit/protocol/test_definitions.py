@@ -72,6 +72,7 @@ SHAPES: Final[dict[type[bodies.Body], tuple[str, ...]]] = {
     admin.TopicOffset: ("TopicOffset",),
     admin.TopicStatsTable: ("TopicStatsTable",),
     operations.MappedTopicBody: ("TopicConfigAndQueueMapping",),
+    operations.MappedTopicTable: ("TopicConfigSerializeWrapper",),
     operations.TopicMapping: ("TopicQueueMappingDetail",),
     operations.PhysicalQueue: ("LogicQueueMappingItem",),
     bodies.CheckClientRequest: ("CheckClientRequestBody",),
