@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -36,6 +36,7 @@ from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX, popped_topic_pattern
 from rocketmq_aio.model.properties import LMQ_NAMES, RETRY_TOPIC
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
 
 if TYPE_CHECKING:
@@ -117,33 +118,44 @@ async def _show(arguments: ShowArguments) -> int:
     show = printer(arguments.output, bodies=arguments.bodies)
     async with (
         PullConsumer(READER_GROUP, client=arguments.config()) as reader,
-        aclosing(_letters(reader, arguments)) as letters,
+        aclosing(_letters(reader, arguments, await _queues(reader, arguments))) as letters,
     ):
         async for letter in letters:
             show(letter)
     return 0
 
 
-async def _letters(
-    reader: PullConsumer, arguments: GroupArguments, report: Report | None = None
-) -> AsyncGenerator[MessageExt, None]:
-    """Yield the letters that are stored now; a group without a topic for them has none.
-
-    :param report: is called for each letter that was read, also for those that are not wanted
-    """
-    topic, start = DLQ_PREFIX + arguments.group, parse_start(arguments.start)
+async def _queues(reader: PullConsumer, arguments: GroupArguments) -> Sequence[MessageQueue]:
+    """Return the queues with the letters of the group; without a topic for them it has none."""
+    parse_start(arguments.start)  # an invalid one is an error, also without letters
+    topic = DLQ_PREFIX + arguments.group
     try:
         route = await reader.client.routes.fetch(topic)
     except RouteNotFoundError:
         async with arguments.admin() as admin:
             await check_known(admin, "group", "GROUP", arguments.group)
         print_note(f"{arguments.group} has no dead letters")
-        return
+        return ()
     readable = {each.broker_name for each in route.subscribe_queues}
     if not readable or {each.broker_name for each in route.ordered_queues} - readable:
         reason = f"brokers made {topic} unreadable: rmq topic update '{topic}' --perm RW"
         raise ConfigError("GROUP", arguments.group, reason)
-    queues = route.subscribe_queues
+    return route.subscribe_queues
+
+
+async def _letters(
+    reader: PullConsumer,
+    arguments: GroupArguments,
+    queues: Sequence[MessageQueue],
+    report: Report | None = None,
+) -> AsyncGenerator[MessageExt, None]:
+    """Yield the letters that are stored now.
+
+    :param report: is called for each letter that was read, also for those that are not wanted
+    """
+    if not queues:
+        return
+    topic, start = DLQ_PREFIX + arguments.group, parse_start(arguments.start)
     messages = read_topic(reader, topic, queues, start=start, exit_at_end=True)
     left, read, total = arguments.count, 0, 0
     if report is not None and start == "beginning":  # otherwise not all stored ones are read
@@ -173,28 +185,31 @@ async def _resend(arguments: ResendArguments) -> int:
     """
     if arguments.to_topic is not None:
         check_target("--to-topic", arguments.to_topic)
-    is_wanted = arguments.confirm(f"resend dead letters of group {arguments.group}")
     config, sent = arguments.config(), 0
-    try:
-        with progress(wanted=not arguments.quiet) as report:
-            async with (
-                PullConsumer(READER_GROUP, client=config) as reader,
-                Producer("rmq-dlq", client=config) as producer,
-                aclosing(_letters(reader, arguments, report)) as letters,
-            ):
-                async for letter in letters:
-                    try:
-                        copy = copy_of(letter, arguments.to_topic)
-                    except ConfigError as error:
-                        if not sent or not is_wanted:
-                            raise
-                        raise InputError(format_error(error)) from error  # not "nothing was done"
-                    if is_wanted:
-                        await producer.send(copy)
-                    sent += 1
-    finally:
-        would = "sent" if is_wanted else "would be sent"
-        print_note(f"{counted(sent, 'dead letter')} of {arguments.group} {would}")
+    async with PullConsumer(READER_GROUP, client=config) as reader:
+        if not (queues := await _queues(reader, arguments)):
+            return 0
+        is_wanted = arguments.confirm(f"resend dead letters of group {arguments.group}")
+        try:
+            with progress(wanted=not arguments.quiet) as report:
+                async with (
+                    Producer("rmq-dlq", client=config) as producer,
+                    aclosing(_letters(reader, arguments, queues, report)) as letters,
+                ):
+                    async for letter in letters:
+                        try:
+                            copy = copy_of(letter, arguments.to_topic)
+                        except ConfigError as error:
+                            if not sent or not is_wanted:
+                                raise
+                            # not "nothing was done"
+                            raise InputError(format_error(error)) from error
+                        if is_wanted:
+                            await producer.send(copy)
+                        sent += 1
+        finally:
+            would = "sent" if is_wanted else "would be sent"
+            print_note(f"{counted(sent, 'dead letter')} of {arguments.group} {would}")
     return 0
 
 
@@ -242,7 +257,9 @@ async def _export(arguments: ExportArguments) -> int:
     with result_file(arguments.file) as file, progress(wanted=not is_quiet) as report:
         async with (
             PullConsumer(READER_GROUP, client=arguments.config()) as reader,
-            aclosing(_letters(reader, arguments, report)) as letters,
+            aclosing(
+                _letters(reader, arguments, await _queues(reader, arguments), report)
+            ) as letters,
         ):
             async for letter in letters:
                 body = {"body": None, "body_base64": base64.b64encode(letter.body).decode()}

@@ -266,6 +266,8 @@ def register(app: click.Group, noun: str, shown: str, method: Callable[..., Any]
     is_rows = returned.startswith("dict[") and RESULTS in returned
     if returned.startswith(TABLES) and not verb.columns:
         verb = verb._replace(columns="server name value")
+    if returned == "list[str]" and not verb.columns:
+        verb = verb._replace(columns="name")
     is_list = is_read and returned.startswith(ROWS)
     own: list[type] = [ChangeArguments] if is_change else [ListArguments] if is_list else []
     kind = make_dataclass(

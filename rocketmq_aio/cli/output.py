@@ -154,7 +154,8 @@ def show_result(value: object, kind: Format, columns: Sequence[str] = ()) -> Non
     :param columns: names of the columns of tables and CSV, ``a.b`` is field ``b`` of ``a``;
         default: all simple fields
     """
-    print_line(RENDERERS[kind](value, columns))
+    if text := RENDERERS[kind](value, columns):  # an empty list may have no columns
+        print_line(text)
 
 
 def _render_csv(value: object, columns: Sequence[str]) -> str:

@@ -286,6 +286,29 @@ def test_dead_letters_are_listed_shown_exported_and_resent(
     assert copy["properties"]["COPIED_ID"] == original["message_id"]
 
 
+def test_nothing_is_asked_or_counted_without_dead_letters(
+    rmq: Rmq, cluster: EmbeddedCluster
+) -> None:
+    cluster.create_group("billing")
+
+    unknown = rmq("dlq", "resend", "biling", "--dry-run", code=2, stderr=True)
+    nothing = rmq("dlq", "resend", "billing", stderr=True)
+
+    assert unknown.startswith("rmq: GROUP 'biling': there is no such group: did you mean billing?")
+    assert nothing == "billing has no dead letters\n"
+
+
+@pytest.mark.parametrize(("form", "printed"), [("table", "NAME\n"), ("csv", "name\n")])
+def test_an_empty_list_of_names_is_its_header(rmq: Rmq, form: str, printed: str) -> None:
+    assert rmq("group", "list", "-o", form) == printed
+    assert rmq("topic", "groups", "orders", "-o", form) == printed
+
+
+@pytest.mark.parametrize("form", ["table", "csv"])
+def test_an_empty_list_without_known_columns_prints_no_line(rmq: Rmq, form: str) -> None:
+    assert rmq("topic", "config", "orders", "--match", "none", "-o", form) == ""
+
+
 def doctor(rmq: Rmq, *options: str, code: int = 1) -> list[dict[str, Any]]:
     """Return the checks of `rmq doctor`."""
     checks: list[dict[str, Any]] = json.loads(
