@@ -28,6 +28,8 @@ AllocateStrategy: TypeAlias = Callable[
 MAX_CONCURRENCY: Final = 1000
 MAX_PULL: Final = 1024  # messages per pull
 MAX_POP: Final = 32
+# Messages expire on their way otherwise: each pop would use up one of their deliveries.
+LEAST_INVISIBLE: Final = 0.01
 
 
 class OffsetStore(Protocol):
@@ -192,7 +194,7 @@ class PushConfig(ConsumerConfig[V]):
 class PopConfig(Generic[V]):
     """Settings of `PopConsumer`.
 
-    :param invisible_seconds: how long a popped message stays invisible
+    :param invisible_seconds: how long a popped message stays invisible; at least 0.01
     :param batch_size: default of ``max_messages`` in ``receive``, at most 32
     :param wait_seconds: how long a broker may hold a request that finds no message
     :param max_reconsume_times: redeliveries before a message goes to the dead-letter topic
@@ -204,7 +206,7 @@ class PopConfig(Generic[V]):
     :param codec: decodes bodies to `MessageExt.value`, such as ``JSONCodec(Order)``
     """
 
-    invisible_seconds: float = 60.0
+    invisible_seconds: float = bounded(default=60.0, least=LEAST_INVISIBLE)
     batch_size: int = bounded(default=32, most=MAX_POP)
     wait_seconds: float = bounded(default=15.0, least=0)
     max_reconsume_times: int = bounded(default=16, least=0)

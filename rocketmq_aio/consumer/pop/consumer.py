@@ -7,7 +7,7 @@ from threading import get_ident
 from typing import Final, Generic, Self
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.config.consumer import MAX_POP, PopConfig
+from rocketmq_aio.config.consumer import LEAST_INVISIBLE, MAX_POP, PopConfig
 from rocketmq_aio.config.validation import checked_count, checked_seconds
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import ConsumerEvent
@@ -91,9 +91,11 @@ class PopConsumer(ClientBase, Generic[V]):
 
         They stay invisible to the group for *invisible_seconds*: `ack`, `change_invisible` or
         `retry` them, or they are redelivered after that time.  Cancelling loses nothing: messages
-        in flight are returned by the next call, or redelivered to the group.
+        in flight are returned by the next call, or redelivered to the group.  A message that was
+        popped for another call stays invisible as long as that one said: see its `deadline`.
 
         :param max_messages: 1 to 32; the default of each parameter is in the settings
+        :param invisible_seconds: at least 0.01
         :raises BrokerError: every broker of the topics returned an error
         :raises ClosedError: the consumer was closed
         """
@@ -103,8 +105,10 @@ class PopConsumer(ClientBase, Generic[V]):
             config.batch_size
             if max_messages is None
             else checked_count("max_messages", max_messages, most=MAX_POP),
-            _checked(invisible_seconds, "invisible_seconds", config.invisible_seconds),
-            _checked(wait_seconds, "wait_seconds", config.wait_seconds, zero=True),
+            _checked(
+                invisible_seconds, "invisible_seconds", config.invisible_seconds, LEAST_INVISIBLE
+            ),
+            _checked(wait_seconds, "wait_seconds", config.wait_seconds, 0),
         )
         messages = await self._engine.scheduler.receive(request.most, request, self._check_running)
         self.handed_out(messages)
@@ -208,10 +212,10 @@ class MessageLoop(Worker):
         return message
 
 
-def _checked(value: float | None, name: str, default: float, *, zero: bool = False) -> float:
+def _checked(value: float | None, name: str, default: float, least: float) -> float:
     if value is None:
         return default
-    return checked_seconds(name, value, least=0 if zero else None, most=LONGEST_SECONDS)
+    return checked_seconds(name, value, least=least, most=LONGEST_SECONDS)
 
 
 def _checked_message(message: object) -> PoppedMessage:

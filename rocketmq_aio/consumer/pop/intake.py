@@ -8,6 +8,7 @@ from typing import Any, Final
 import anyio
 
 from rocketmq_aio.config.consumer import PopConfig
+from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import (
     AckFailed,
@@ -105,7 +106,7 @@ class PopIntake:
         accepted: list[PoppedMessage] = []
         exhausted: list[PoppedMessage] = []
         heads: set[MessageQueue] = set()  # queues whose first message was seen
-        most = self._settings.max_reconsume_times
+        most, now = self._settings.max_reconsume_times, boottime()
         for message in messages:
             message.codec = self._settings.codec
             # In order the broker also counts deliveries of messages behind one that failed.
@@ -113,7 +114,7 @@ class PopIntake:
             heads.add(message.queue)
             if wanted.tags and message.tags not in wanted.tags:  # a tag of equal hash
                 self.acks.add(message)
-            elif message.reconsume_times > most and not is_behind:
+            elif message.reconsume_times > most and not is_behind and not message.is_expired(now):
                 exhausted.append(message)
             else:
                 accepted.append(message)

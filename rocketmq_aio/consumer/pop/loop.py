@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import anyio
 
+from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.pop.intake import PopIntake
 from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.consumer.pop.pop_client import Popped, PopRequest
@@ -24,7 +25,9 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.backoff import Backoff
 
-MIN_INTERVAL_SECONDS: Final = 0.1  # between pops of a broker that does not hold requests
+# Between pops of a broker that does not hold requests, or whose messages are expired when they
+# arrive: each pop counts as a delivery.
+MIN_INTERVAL_SECONDS: Final = 0.1
 
 
 class PopLoop:
@@ -126,8 +129,9 @@ class PopLoop:
         self.failure = None
         backoff.reset()
         seconds = loop.time() - began
-        early = MIN_INTERVAL_SECONDS - seconds
-        if request.wait_seconds > MIN_INTERVAL_SECONDS and not popped.messages and early > 0:
+        now, early = boottime(), MIN_INTERVAL_SECONDS - seconds
+        idle = all(each.is_expired(now) for each in popped.messages)
+        if request.wait_seconds > MIN_INTERVAL_SECONDS and idle and early > 0:
             await anyio.sleep(early)
         await self._accept(wanted, request, popped, seconds)
 

@@ -65,6 +65,7 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], setting: str) -> N
     ("setting", "value"),
     [
         ("invisible_seconds", 0),
+        ("invisible_seconds", 0.009),
         ("batch_size", 33),
         ("batch_size", 0),
         ("wait_seconds", -1),

@@ -8,6 +8,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.events import MessageDeadLettered, PullFailed
+from rocketmq_aio.consumer.pop import message as message_module
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS
 from rocketmq_aio.errors import (
@@ -24,7 +25,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.static_topics import share_out
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
-from tests.unit.consumer.pop_env import bodies, invisible, popper_of, popping
+from tests.unit.consumer.pop_env import RETRY_TOPIC, bodies, invisible, popper_of, popping
 from tests.unit.remoting.short_timeout import shorten_next_timeout
 from tests.unit.remoting.until import until
 
@@ -489,6 +490,23 @@ async def test_a_message_that_only_expires_becomes_a_dead_letter_too(cluster: Fa
         assert bodies(await waiting) == ["2"]
 
     assert isinstance(event, MessageDeadLettered)
+
+
+async def test_a_message_that_arrives_expired_is_not_made_a_dead_letter(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy could not be acknowledged, so each delivery would make another one."""
+    put(cluster, "1")
+    async with popping(cluster, max_reconsume_times=0, invisible_seconds=0.1) as consumer:
+        await consumer.receive()
+        monkeypatch.setattr(message_module, "MILLISECOND", 3600.0)
+        waiting = asyncio.ensure_future(consumer.receive())
+        await until(lambda: RETRY_TOPIC in cluster.broker.topics)
+        await until(lambda: len(cluster.broker.messages(RETRY_TOPIC)) > 2)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    assert f"%DLQ%{GROUP}" not in cluster.broker.topics
 
 
 async def test_a_message_that_cannot_be_sent_to_the_dlq_is_not_acknowledged(
