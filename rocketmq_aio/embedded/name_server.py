@@ -22,7 +22,7 @@ from rocketmq_aio.embedded.responses import Handler, HandlerResult, Response, pr
 from rocketmq_aio.embedded.server import EmbeddedServer, ServerOptions
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.bodies import BrokerData
-from rocketmq_aio.protocol.codes import MASTER_ID, PERM_WRITE, RequestCode, ResponseCode
+from rocketmq_aio.protocol.codes import PERM_WRITE, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests import admin, operations
@@ -49,32 +49,13 @@ STANDARD_JSON_SINCE: Final = 401  # 4.9.4: newer clients get broker ids as strin
 
 
 class EmbeddedNameServer(EmbeddedServer):
-    """Routes to the registered brokers that run.
-
-    *advertised* overrides their addresses.
-
-    :param dialect: "standard" or "fastjson" (``{0:"..."}``) for all routes; default: by
-        the client's version, like real ones
-    :ivar keeps_lost_brokers: keep brokers in routes that do not run, as real ones do for two
-        minutes if a machine vanishes
-    """
+    """Routes to the registered brokers that run."""
 
     @checked_arguments
-    def __init__(
-        self,
-        *,
-        version: str = "5.5.0",
-        dialect: str | None = None,
-        **options: Unpack[ServerOptions],
-    ) -> None:
+    def __init__(self, *, version: str = "5.5.0", **options: Unpack[ServerOptions]) -> None:
         super().__init__(version, **options)
         self.name = "namesrv"
-        self.keeps_lost_brokers = False
         self._registered: dict[EmbeddedBroker, bool] = {}
-        self._stale: dict[str, dict[str, Any]] | None = None
-        self.advertised: dict[str, str] = {}  # broker name -> address
-        self.headless: set[str] = set()  # brokers with only a replica registered
-        self.dialect = dialect
         self.configs: dict[str, dict[str, str]] = {}  # KV configuration by namespace
         self.settings = dict(SETTINGS)
         self.wiped: set[str] = set()  # brokers without write permission in all routes
@@ -107,17 +88,6 @@ class EmbeddedNameServer(EmbeddedServer):
                 self.unregister(broker)
                 self.clock.call_later(seconds, partial(self.register, broker))
 
-    @from_any_thread
-    def freeze_routes(self) -> None:
-        """Respond with the routes of now until `update_routes`."""
-        topics = {topic for broker in self.brokers for topic in broker.topics}
-        self._stale = {topic: route for topic in topics if (route := self.route(topic))}
-
-    @from_any_thread
-    def update_routes(self) -> None:
-        """End `freeze_routes`."""
-        self._stale = None
-
     def process(self, command: Command, connection: ServerConnection) -> HandlerResult:
         handler = self._handlers.get(command.code)
         if handler is None:  # 4.9 name servers do not respond
@@ -130,13 +100,10 @@ class EmbeddedNameServer(EmbeddedServer):
     @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC)
     def topic_route(self, command: Command, _connection: ServerConnection) -> Response:
         header = read_header(command, GetRouteInfo)
-        route = self.route(header.topic) if self._stale is None else self._stale.get(header.topic)
-        if route is None:
+        if (route := self.route(header.topic)) is None:
             remark = f"No topic route info in name server for the topic: {header.topic}"
             return Response(ResponseCode.TOPIC_NOT_EXIST, remark=remark)
         standard = command.version >= STANDARD_JSON_SINCE or bool(header.accept_standard_json_only)
-        if self.dialect is not None:
-            standard = self.dialect == "standard"
         body = msgspec.json.encode(route)
         return Response(body=body if standard else _with_numbers(body))
 
@@ -252,16 +219,9 @@ class EmbeddedNameServer(EmbeddedServer):
         return [broker for broker in self.brokers if topic in broker.topics]
 
     def _ids(self, broker: EmbeddedBroker) -> dict[int, str]:
-        """Return the addresses of a master and its replicas by broker id."""
-        ids = {}
-        for each in (broker, *broker.replicas):
-            if each.is_running or self.keeps_lost_brokers:
-                ids[each.broker_id] = each.address
-        if broker.broker_id in ids and broker.name in self.advertised:
-            ids[broker.broker_id] = self.advertised[broker.name]
-        if broker.name in self.headless and (master := ids.pop(MASTER_ID, None)) is not None:
-            ids.setdefault(1, master)
-        return ids
+        """Return the addresses of a master and its replicas that run, by broker id."""
+        running = [each for each in (broker, *broker.replicas) if each.is_running]
+        return {each.broker_id: each.address for each in running}
 
     def _broker_data(self, broker: EmbeddedBroker) -> BrokerData:
         return BrokerData(

@@ -21,8 +21,8 @@ from rocketmq_aio import (
     PushConsumer,
 )
 from rocketmq_aio.consumer.offsets import start_position
-from rocketmq_aio.embedded import EmbeddedCluster
 from rocketmq_aio.protocol.codes import ResponseCode
+from tests.fakes.cluster import FakeCluster
 from tests.unit.remoting.until import until
 
 TOPIC, GROUP = "orders", "billing"
@@ -30,16 +30,17 @@ FIRST = MessageQueue(TOPIC, "broker-a", 0)
 
 
 @pytest_asyncio.fixture
-async def cluster() -> AsyncIterator[EmbeddedCluster]:
+async def cluster() -> AsyncIterator[FakeCluster]:
     """A master with a slave and ten messages in each of two queues."""
-    async with EmbeddedCluster(replicas=1, topics={TOPIC: 2}) as cluster:
+    async with FakeCluster(replicas=1, topics={TOPIC: 2}) as cluster:
+        cluster.name_server.keeps_lost_brokers = False
         for number in range(10):
             for queue_id in range(2):
                 cluster.broker.put(TOPIC, f"{queue_id}/{number}".encode(), queue_id=queue_id)
         yield cluster
 
 
-def lite_pull(cluster: EmbeddedCluster, **settings: Any) -> LitePullConsumer:  # noqa: ANN401 - those of LitePullConfig
+def lite_pull(cluster: FakeCluster, **settings: Any) -> LitePullConsumer:  # noqa: ANN401 - those of LitePullConfig
     config = LitePullConfig(**{"start_from": "earliest", **settings})
     return LitePullConsumer(GROUP, namesrv=cluster.namesrv, config=config)
 
@@ -57,7 +58,7 @@ def sent(first: int = 0) -> list[str]:
 
 
 async def test_a_consumer_that_starts_without_a_master_continues_where_its_group_was(
-    cluster: EmbeddedCluster,
+    cluster: FakeCluster,
 ) -> None:
     for queue_id in range(2):
         cluster.broker.commit(GROUP, TOPIC, queue_id, 4)
@@ -68,7 +69,7 @@ async def test_a_consumer_that_starts_without_a_master_continues_where_its_group
         assert await polled(consumer, 12) == sent(4)
 
 
-async def test_a_slave_has_time_to_copy_the_offsets_of_a_group(cluster: EmbeddedCluster) -> None:
+async def test_a_slave_has_time_to_copy_the_offsets_of_a_group(cluster: FakeCluster) -> None:
     for queue_id in range(2):
         cluster.broker.commit(GROUP, TOPIC, queue_id, 4)
     cluster.broker.kill()
@@ -82,7 +83,7 @@ async def test_a_slave_has_time_to_copy_the_offsets_of_a_group(cluster: Embedded
 
 
 async def test_a_new_group_begins_at_the_earliest_message_without_a_master(
-    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start_position, "COPIED_SECONDS", 1.0)
     cluster.broker.kill()
@@ -101,9 +102,7 @@ async def test_a_new_group_begins_at_the_earliest_message_without_a_master(
     assert sorted(seen) == sent()
 
 
-async def test_a_new_group_does_not_begin_at_the_end_that_a_slave_has(
-    cluster: EmbeddedCluster,
-) -> None:
+async def test_a_new_group_does_not_begin_at_the_end_that_a_slave_has(cluster: FakeCluster) -> None:
     cluster.broker.kill()
 
     async with lite_pull(cluster, start_from="latest") as consumer:
@@ -112,7 +111,7 @@ async def test_a_new_group_does_not_begin_at_the_end_that_a_slave_has(
 
 
 async def test_offsets_are_not_queried_at_a_slave_while_a_route_names_the_master(
-    cluster: EmbeddedCluster,
+    cluster: FakeCluster,
 ) -> None:
     cluster.name_server.keeps_lost_brokers = True
     cluster.broker.kill()
@@ -125,9 +124,7 @@ async def test_offsets_are_not_queried_at_a_slave_while_a_route_names_the_master
     assert asked.requests == deque()
 
 
-async def test_commits_made_without_a_master_reach_it_when_it_returns(
-    cluster: EmbeddedCluster,
-) -> None:
+async def test_commits_made_without_a_master_reach_it_when_it_returns(cluster: FakeCluster) -> None:
     async with lite_pull(cluster, commit_interval_seconds=0.1) as consumer:
         await consumer.subscribe(TOPIC)
         await consumer.ready(20)
@@ -140,13 +137,11 @@ async def test_commits_made_without_a_master_reach_it_when_it_returns(
         await until(lambda: committed(cluster) == [10, 10], "the commits", 20)
 
 
-def committed(cluster: EmbeddedCluster) -> list[int | None]:
+def committed(cluster: FakeCluster) -> list[int | None]:
     return [cluster.broker.committed(GROUP, TOPIC, number) for number in range(2)]
 
 
-async def test_a_pull_consumer_reads_offsets_and_messages_of_a_slave(
-    cluster: EmbeddedCluster,
-) -> None:
+async def test_a_pull_consumer_reads_offsets_and_messages_of_a_slave(cluster: FakeCluster) -> None:
     cluster.broker.kill()
 
     async with PullConsumer(GROUP, namesrv=cluster.namesrv) as consumer:

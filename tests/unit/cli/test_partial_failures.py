@@ -129,7 +129,7 @@ def test_a_created_topic_without_a_route_is_not_unknown(
     rmq: Rmq, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rocketmq_aio.admin.topics.ROUTE_SECONDS", 0.2)
-    cluster.name_server.freeze_routes()
+    cluster.faults.refuse("route", ResponseCode.TOPIC_NOT_EXIST, topic="new", times=None)
 
     said = rmq("topic", "create", "new", code=3, stderr=True)
 

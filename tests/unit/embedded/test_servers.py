@@ -357,24 +357,6 @@ async def test_brokers_that_do_not_run_are_in_no_route(cluster: EmbeddedCluster)
     assert list(await route(cluster)) == ["broker-a", "broker-b"]
 
 
-async def test_a_name_server_can_keep_lost_brokers(cluster: EmbeddedCluster) -> None:
-    cluster.name_server.keeps_lost_brokers = True
-    cluster.broker.kill()
-
-    assert list(await route(cluster)) == ["broker-a", "broker-b"]
-
-
-async def test_stale_routes_stay_until_they_are_updated(cluster: EmbeddedCluster) -> None:
-    cluster.name_server.freeze_routes()
-    cluster.broker.kill()
-    cluster.delete_topic("orders")
-    stale = await route(cluster)
-    cluster.name_server.update_routes()
-
-    assert list(stale) == ["broker-a", "broker-b"]
-    assert await route(cluster) == {}
-
-
 async def test_a_name_server_that_forgets_brokers_gets_them_back_with_time(
     cluster: EmbeddedCluster,
 ) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from rocketmq_aio.protocol.bodies import read_route
 from rocketmq_aio.protocol.requests.groups import GetRouteInfo
 from tests.fakes.address_server import FakeAddressServer
@@ -49,16 +47,6 @@ async def test_another_address_can_be_advertised() -> None:
             route = read_route((await client.ask(GetRouteInfo(topic="orders"))).body)
 
         assert route.broker_datas[0].broker_addrs == {0: "10.0.0.1:10911"}
-
-
-@pytest.mark.parametrize(("dialect", "start"), [("standard", b'{"0":"'), ("fastjson", b'{0:"')])
-async def test_a_dialect_can_be_forced(dialect: str, start: bytes) -> None:
-    async with FakeCluster(1, topics={"orders": 1}) as cluster:
-        cluster.name_server.dialect = dialect
-        async with RawClient(cluster.namesrv) as client:
-            answer = await client.ask(GetRouteInfo(topic="orders"))
-
-        assert b'"brokerAddrs":' + start in answer.body
 
 
 async def test_the_http_endpoint_lists_name_servers() -> None:
