@@ -42,20 +42,16 @@ class TransactionProcessor:
 
     :param send_check: sends a check to a producer of a group
     :ivar checks: log offsets of half messages to check
-    :ivar behind_proxy: END_TRANSACTION is answered as a cluster proxy of 5.x does: 0 at once, and
-        passed on only for a transaction that the broker has just checked
     """
 
     def __init__(self, state: BrokerState, send_check: Callable[[str, Command], object]) -> None:
         self.first_check_seconds = FIRST_CHECK_SECONDS
         self.check_interval_seconds = CHECK_INTERVAL_SECONDS
         self.max_checks = MAX_CHECKS
-        self.behind_proxy = False
         self._state = state
         self._send_check = send_check
         self._open: dict[int, None] = {}  # log offsets
         self.checks = DelayQueue[int](state.clock, self._check, self._is_open)
-        self._checked: dict[str | None, StoredMessage] = {}  # known to the proxy, by transaction id
 
     def restore(self, checks: Iterable[tuple[int, int]]) -> None:
         """Restore open half messages: time of the next check, log offset."""
@@ -84,13 +80,6 @@ class TransactionProcessor:
     @handles(RequestCode.END_TRANSACTION)
     def end(self, command: Command, _connection: ServerConnection) -> Response | None:
         header = read_header(command, EndTransaction)
-        if self.behind_proxy:
-            checked = self._checked.pop(header.transaction_id, None)
-            if checked is None:
-                return Response()
-            header = replace(
-                header, tran_state_table_offset=checked.offset, commit_log_offset=checked.log_offset
-            )
         if not header.commit_or_rollback:
             return None
         half = self._find(header)
@@ -102,11 +91,6 @@ class TransactionProcessor:
         self._open.pop(half.log_offset, None)
         return Response()
 
-    def reopen(self, message_id: str) -> None:
-        """Drop the decision about a message, as brokers do after an early check."""
-        for half in self._halves(message_id):
-            self._open[half.log_offset] = None
-
     def store_check(self, half: StoredMessage) -> tuple[str, Command]:
         """Store *half* again; return its group and the check request."""
         message = real_message(half)
@@ -115,8 +99,6 @@ class TransactionProcessor:
         moved = self.store(replace(message, properties=checked))
         self._open.pop(half.log_offset, None)
         key = half.properties.get(UNIQ_KEY)
-        if self.behind_proxy:
-            self._checked[key] = moved
         is_5 = self._state.version.is_5
         header = CheckTransactionState(
             topic=HALF_TOPIC if is_5 else None,
@@ -164,11 +146,6 @@ class TransactionProcessor:
         seconds = number(half.properties, IMMUNITY)
         age_ms = self._state.clock.now_ms() - half.store_ms
         return self._state.version.is_5 and 0 < seconds * 1000 < age_ms
-
-    def _halves(self, message_id: str) -> list[StoredMessage]:
-        log = self._state.store.queue(HALF_TOPIC, 0)
-        messages = [] if log is None else log.messages
-        return [half for half in messages if half.properties.get(UNIQ_KEY) == message_id]
 
     def _find(self, header: EndTransaction) -> StoredMessage:
         half = self._state.store.find(header.commit_log_offset)

@@ -8,17 +8,22 @@ import threading
 import weakref
 
 import pytest
+from msgspec.structs import replace
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.embedded.broker.broker import EmbeddedBroker
 from rocketmq_aio.embedded.broker.delay_levels import real_message
+from rocketmq_aio.embedded.broker.transactions import CHECK_TIMES, HALF_TOPIC
+from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.faults import HeldResponses
-from rocketmq_aio.embedded.responses import Response
+from rocketmq_aio.embedded.responses import HandlerResult, Response
 from rocketmq_aio.errors import RequestTimeoutError
 from rocketmq_aio.hooks import EndTransactionContext
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.codec import JSONCodec
 from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.properties import UNIQ_KEY
 from rocketmq_aio.model.values import MessageQueue, TransactionState
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.transaction import checks as transaction_checks, end_transaction
@@ -27,6 +32,7 @@ from rocketmq_aio.producer.transaction.half_message import HalfMessage, HalfMess
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.producer.transaction.transaction import Transaction
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import EndTransaction
 from tests.fakes.broker import FakeBroker
@@ -43,6 +49,32 @@ from tests.unit.producer.transaction_env import (
 from tests.unit.remoting.until import until
 
 ORDER = Message("orders", b'"paid"', keys="42")
+
+
+def reopen(broker: EmbeddedBroker, message_id: str) -> None:
+    """Drop the decision about a message, as brokers do after an early check."""
+    for half in broker.messages(HALF_TOPIC):
+        if half.properties.get(UNIQ_KEY) == message_id:
+            broker.transactions._open[half.log_offset] = None
+
+
+def put_proxy_before(broker: EmbeddedBroker) -> None:
+    """Answer END_TRANSACTION like a cluster proxy of 5.x: 0 at once.
+
+    It is passed on only for a transaction that the broker has just checked.
+    """
+
+    def handle(command: Command, connection: ServerConnection) -> HandlerResult:
+        ext = command.ext_fields()
+        for half in broker.transactions.open:
+            properties = half.properties
+            if properties[UNIQ_KEY] == ext["transactionId"] and CHECK_TIMES in properties:
+                place = {"tranStateTableOffset": half.offset, "commitLogOffset": half.log_offset}
+                ext = ext | {name: str(offset) for name, offset in place.items()}
+                return broker.process(replace(command, ext=ext), connection)
+        return Response()
+
+    broker.faults.handle("end_transaction", handle, times=None)
 
 
 async def leave_open(env: TransactionEnv, count: int = 1) -> list[str]:
@@ -222,7 +254,7 @@ async def test_a_check_while_the_decision_is_in_flight_gets_unknown(env: Transac
         held = env.broker.faults.hold("end_transaction")
         ending = asyncio.create_task(tx.commit())
         await held.wait(1)
-        env.broker.transactions.reopen(tx.message_id)
+        reopen(env.broker, tx.message_id)
         assert await env.run_check(2) == [COMMIT, UNKNOWN]
         held.release()
         await ending
@@ -233,7 +265,7 @@ async def test_a_check_while_the_decision_is_in_flight_gets_unknown(env: Transac
 async def test_a_check_after_a_rollback_gets_rollback(env: TransactionEnv) -> None:
     async with env.producer.transaction(ORDER) as tx:
         await tx.rollback()
-    env.broker.transactions.reopen(tx.message_id)
+    reopen(env.broker, tx.message_id)
 
     assert await env.run_check(2) == [ROLLBACK, ROLLBACK]
     assert (env.visible, env.check.calls) == ([], [])
@@ -243,7 +275,7 @@ async def test_a_check_after_a_rollback_gets_rollback(env: TransactionEnv) -> No
 async def test_a_check_after_a_confirmed_commit_discards_the_copy(version: str) -> None:
     async with open_transactions(version=version) as env:
         tx = await env.commit(ORDER)
-        env.broker.transactions.reopen(tx.message_id)
+        reopen(env.broker, tx.message_id)
 
         # First the broker is asked to end a transaction that it never had, which it refuses.
         assert await env.run_check(3) == [COMMIT, ROLLBACK, ROLLBACK]
@@ -256,7 +288,7 @@ async def test_a_check_after_thousands_of_other_decisions_discards_the_copy(
     tx = await env.commit(ORDER)
     for half in make_halves(30_000):
         env.producer._log.decide(half, TransactionState.COMMIT)
-    env.broker.transactions.reopen(tx.message_id)
+    reopen(env.broker, tx.message_id)
 
     assert await env.run_check(3) == [COMMIT, ROLLBACK, ROLLBACK]
     assert (len(env.visible), env.open, env.check.calls) == (1, [], [])
@@ -267,7 +299,7 @@ async def test_a_commit_over_a_new_connection_is_not_repeated_for_the_copy(
 ) -> None:
     async with env.producer.transaction(ORDER) as tx:
         env.producer.client.remoting.drop(env.broker.address, "cut during the local transaction")
-    env.broker.transactions.reopen(tx.message_id)
+    reopen(env.broker, tx.message_id)
 
     assert await env.run_check(3) == [COMMIT, ROLLBACK, ROLLBACK]
     assert (len(env.visible), env.open) == (1, [])
@@ -276,14 +308,14 @@ async def test_a_commit_over_a_new_connection_is_not_repeated_for_the_copy(
 async def test_proxies_are_detected_once_per_connection(env: TransactionEnv) -> None:
     for expected in (3, 5):
         tx = await env.commit(ORDER)
-        env.broker.transactions.reopen(tx.message_id)
+        reopen(env.broker, tx.message_id)
         await env.run_check(expected)
     assert env.flags() == [COMMIT, ROLLBACK, ROLLBACK, COMMIT, ROLLBACK]
 
     await env.broker.restart()
     await env.producer.client.heartbeats.start(env.broker.address)
     tx = await env.commit(ORDER)
-    env.broker.transactions.reopen(tx.message_id)
+    reopen(env.broker, tx.message_id)
     await env.run_check(8)
     assert env.flags()[5:] == [COMMIT, ROLLBACK, ROLLBACK]
     assert (len(env.visible), env.open) == (3, [])
@@ -292,7 +324,7 @@ async def test_proxies_are_detected_once_per_connection(env: TransactionEnv) -> 
 async def test_a_commit_confirmed_by_a_proxy_is_repeated_when_the_broker_checks(
     env: TransactionEnv,
 ) -> None:
-    env.broker.transactions.behind_proxy = True
+    put_proxy_before(env.broker)
     for _ in range(3):
         tx = await env.commit(ORDER)
         assert tx.result is not None
@@ -308,7 +340,7 @@ async def test_a_commit_confirmed_by_a_proxy_is_repeated_when_the_broker_checks(
 async def test_a_rollback_confirmed_by_a_proxy_is_repeated_when_the_broker_checks(
     env: TransactionEnv,
 ) -> None:
-    env.broker.transactions.behind_proxy = True
+    put_proxy_before(env.broker)
     async with env.producer.transaction(ORDER) as tx:
         await tx.rollback()
 
@@ -324,7 +356,7 @@ async def test_a_commit_is_repeated_unless_the_peer_rejects_unknown_transactions
     outcome: Response, env: TransactionEnv
 ) -> None:
     tx = await env.commit(ORDER)
-    env.broker.transactions.reopen(tx.message_id)
+    reopen(env.broker, tx.message_id)
     env.broker.faults.handle("end_transaction", outcome)
 
     assert await env.run_check(3) == [COMMIT, ROLLBACK, COMMIT]
@@ -337,7 +369,7 @@ async def test_a_commit_is_not_repeated_while_a_busy_broker_cannot_reject_unknow
     monkeypatch.setattr(end_transaction, "PROBE_SECONDS", 0.1)
     monkeypatch.setattr(end_transaction, "LATE_SECONDS", 60.0)
     tx = await env.commit(ORDER)
-    env.broker.transactions.reopen(tx.message_id)
+    reopen(env.broker, tx.message_id)
     if busy:
         env.broker.faults.refuse("end_transaction", ResponseCode.SYSTEM_BUSY, times=1)
     else:
@@ -353,7 +385,7 @@ async def test_a_commit_is_repeated_when_the_peer_rejects_nothing_for_a_minute(
 ) -> None:
     monkeypatch.setattr(end_transaction, "LATE_SECONDS", 60.0)
     tx = await env.commit(ORDER)
-    env.broker.transactions.reopen(tx.message_id)
+    reopen(env.broker, tx.message_id)
     env.broker.faults.refuse("end_transaction", ResponseCode.SYSTEM_BUSY, times=3)
     assert (await env.run_check(3))[1:] == [ROLLBACK, UNKNOWN]
     monkeypatch.setattr(end_transaction, "LATE_SECONDS", 0.0)
@@ -426,7 +458,7 @@ async def test_a_commit_without_a_response_is_repeated_when_the_broker_would_hav
     env.cluster.faults.reset(END, executed=executed)
     tx = await env.commit(ORDER)
     if executed:
-        env.broker.transactions.reopen(tx.message_id)  # not recorded yet
+        reopen(env.broker, tx.message_id)  # not recorded yet
     await env.producer.client.heartbeats.start(env.broker.address)
     await env.run_check(2)
     half = env.producer._log.find(tx.message_id)
@@ -554,7 +586,7 @@ async def test_a_check_by_another_broker_while_one_is_examined_is_examined_too()
         committed_at = tx.sent.queue.broker_name
         copy, other = sorted(env.cluster.brokers, key=lambda each: each.name == committed_at)
         await env.producer.client.heartbeats.start(copy.address)
-        other.transactions.reopen(tx.message_id)
+        reopen(other, tx.message_id)
         held = env.cluster.faults.hold(END)
         await other.check_transactions()
         await held.wait()  # the request that tells a broker from a proxy
@@ -598,7 +630,7 @@ async def test_a_new_master_of_the_broker_that_confirmed_gets_the_commit_again(
         await env.broker.stop()
         env.broker.port = 0
         await env.broker.start()
-        env.broker.transactions.reopen(tx.message_id)
+        reopen(env.broker, tx.message_id)
         await env.producer.client.routes.refresh(["orders"])
         await env.producer.client.heartbeats.start(env.broker.address)
 
@@ -608,7 +640,7 @@ async def test_a_new_master_of_the_broker_that_confirmed_gets_the_commit_again(
 async def test_a_restarted_broker_gets_the_decision_again(env: TransactionEnv) -> None:
     tx = await env.commit(ORDER)
     await env.broker.restart()
-    env.broker.transactions.reopen(tx.message_id)
+    reopen(env.broker, tx.message_id)
     await env.producer.client.heartbeats.start(env.broker.address)
 
     assert await env.run_check(2) == [COMMIT, COMMIT]
@@ -619,7 +651,7 @@ async def test_check_is_not_called_again_after_a_decision(env: TransactionEnv) -
     (message_id,) = await leave_open(env)
     env.check.result = TransactionState.ROLLBACK
     await env.run_check(1)
-    env.broker.transactions.reopen(message_id)
+    reopen(env.broker, message_id)
 
     assert await env.run_check(2) == [ROLLBACK, ROLLBACK]
     assert len(env.check.calls) == 1
@@ -861,7 +893,7 @@ async def test_hooks_run_once_for_a_commit_with_a_discarded_copy() -> None:
     hook = Decided()
     async with open_transactions(hooks=(hook,)) as env:
         tx = await env.commit(ORDER)
-        env.broker.transactions.reopen(tx.message_id)
+        reopen(env.broker, tx.message_id)
         await env.run_check(3)
 
     assert [each.state for each in hook.seen] == [TransactionState.COMMIT]
