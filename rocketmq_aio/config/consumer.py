@@ -224,18 +224,22 @@ def _check_allocate(choice: object) -> None:
     if isinstance(choice, Mapping):
         for topic, strategy in choice.items():
             check_topic(topic, setting="allocate")
-            _check_strategy(strategy, f"expected a callable for {topic!r}")
+            check_strategy("allocate", strategy, f"expected a callable for {topic!r}")
     elif choice is not None:
-        _check_strategy(choice, "expected a callable, or a mapping of topic to such")
+        check_strategy("allocate", choice, "expected a callable, or a mapping of topic to such")
 
 
-def _check_strategy(strategy: object, expected: str) -> None:
+def check_strategy(setting: str, strategy: object, expected: str) -> None:
+    """Check that *strategy* can be called as an `AllocateStrategy`.
+
+    :raises ConfigError: it cannot; the error says what is *expected*
+    """
     if not callable(strategy):
-        raise ConfigError("allocate", strategy, expected)
+        raise ConfigError(setting, strategy, expected)
     if isinstance(strategy, type):
         name = strategy.__name__
-        raise ConfigError("allocate", strategy, f"expected an object, such as {name}(...)")
-    check_function("allocate", strategy, "client_id", "queues", "client_ids", may_yield=True)
+        raise ConfigError(setting, strategy, f"expected an object, such as {name}(...)")
+    check_function(setting, strategy, "client_id", "queues", "client_ids", may_yield=True)
 
 
 def _check_offset_store(store: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Final, Protocol, TypeVar
 
-from rocketmq_aio.config.consumer import AllocateStrategy
+from rocketmq_aio.config.consumer import AllocateStrategy, check_strategy
 from rocketmq_aio.config.validation import checked_several
 from rocketmq_aio.consumer.rebalance.strategies.allocation import in_namespace, strategy_name
 from rocketmq_aio.errors import ConfigError
@@ -71,10 +71,9 @@ class AllocateMachineRoomNearby:
     """
 
     def __init__(self, inner: AllocateStrategy, resolver: MachineRoomResolver) -> None:
-        if not callable(inner):
-            raise ConfigError("inner", inner, "expected a strategy")
+        check_strategy("inner", inner, "expected a strategy")
         for method in ("room_of_broker", "room_of_client"):
-            if not callable(getattr(resolver, method, None)):
+            if isinstance(resolver, type) or not callable(getattr(resolver, method, None)):
                 raise ConfigError("resolver", resolver, f"expected an object with {method}()")
         self._inner = inner
         self._resolver = resolver

@@ -144,7 +144,13 @@ def test_a_member_without_a_room_is_an_error_that_names_it() -> None:
 
 @pytest.mark.parametrize(
     ("inner", "resolver", "setting"),
-    [("AVG", ByPrefix(), "inner"), (AllocateAveragely(), object(), "resolver")],
+    [
+        ("AVG", ByPrefix(), "inner"),
+        (AllocateAveragely, ByPrefix(), "inner"),
+        (lambda queues: queues, ByPrefix(), "inner"),
+        (AllocateAveragely(), object(), "resolver"),
+        (AllocateAveragely(), ByPrefix, "resolver"),
+    ],
 )
 def test_nearby_needs_a_strategy_and_a_resolver(
     inner: Any,  # noqa: ANN401 - wrong on purpose
