@@ -577,7 +577,7 @@ class RouteTable:
             try:
                 await self.fetch(topic)
             except RouteNotFoundError:
-                if regular:
+                if regular and not self._is_unreachable(topic):
                     self._count_miss(topic)
                 logger.debug("route_missing", topic=topic)
             except RocketMQError as error:
@@ -587,6 +587,15 @@ class RouteTable:
                 log("route_refresh_failed", topic=topic, reason=str(error))
 
         await gather_limited(refresh_one, topics, REFRESH_AT_ONCE)
+
+    def _is_unreachable(self, topic: str) -> bool:
+        """Whether requests to all brokers of the cached route fail.
+
+        Name servers then forget the topic, which exists again when its brokers are back.
+        """
+        route = self._routes.get(topic)
+        addresses = frozenset() if route is None else route.masters or route.addresses
+        return bool(addresses) and addresses <= self._suspects.keys()
 
     def _drop_former(self, now: float) -> None:
         self._former = {name: each for name, each in self._former.items() if each[0] > now}

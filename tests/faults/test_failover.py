@@ -15,6 +15,7 @@ from rocketmq_aio.consumer.common.events import (
     ConsumerEvent,
     OffsetCorrected,
     PullFailed,
+    QueuesRevoked,
     QueueHeld,
 )
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
@@ -550,6 +551,28 @@ async def test_offsets_of_a_topic_that_only_name_servers_forgot_count(cluster: F
         put(cluster, "e")
 
         assert bodies(await polled(consumer, 1)) == ["e"]
+
+
+async def test_a_long_outage_of_the_only_broker_ends_no_assignment(cluster: FakeCluster) -> None:
+    """Name servers forget its topics at once; another member cannot have the queues either."""
+    async with consuming(cluster) as consumer, noted(consumer) as events:
+        put(cluster, *"abcd")
+        await polled(consumer, 4)
+        held = consumer.assignment()
+        await cluster.broker.stop()
+        cluster.name_server.unregister(cluster.broker)
+        routes = consumer.client.routes
+        await until(lambda: routes._suspects, "a failure")
+        for _ in range(routes_module.MISSES_BEFORE_GONE + 1):
+            await routes.refresh([TOPIC])
+        assert routes.known(TOPIC) is not None
+        put(cluster, "e")
+        await cluster.broker.start()
+        cluster.name_server.register(cluster.broker)
+
+        assert bodies(await polled(consumer, 1)) == ["e"]
+        assert consumer.assignment() == held
+        assert [each for each in events if isinstance(each, QueuesRevoked)] == []
 
 
 async def test_offsets_of_other_members_do_not_count_when_their_topic_is_created_again(

@@ -186,6 +186,35 @@ async def test_one_answer_no_such_topic_is_doubted_and_two_are_believed(table: T
     assert table.changed == ["orders"] * 2
 
 
+async def test_a_topic_is_not_given_up_while_all_its_masters_fail(table: Table) -> None:
+    """Name servers forget it with its last broker, which may come back."""
+    await table.routes.get("orders")
+    known = table.names.known.pop("orders")
+    table.routes.suspect(A)
+    for _ in range(5):
+        await table.routes.refresh(["orders"])
+    kept = table.routes.known("orders")
+    table.names.known["orders"] = known
+    await table.routes.refresh(["orders"])
+
+    assert kept is not None
+    assert table.routes.known("orders") is kept
+    assert table.changed == ["orders"]
+
+
+async def test_a_topic_is_given_up_when_its_broker_responds_without_it(table: Table) -> None:
+    await table.routes.get("orders")
+    del table.names.known["orders"]
+    table.routes.suspect(A)
+    await table.routes.refresh(["orders"])
+    table.alive.add(A)
+    table.routes._drop_cleared_suspects(asyncio.get_running_loop().time())
+    for _ in range(2):
+        await table.routes.refresh(["orders"])
+
+    assert table.routes.is_gone("orders")
+
+
 async def test_a_topic_that_was_never_known_is_reported_with_its_second_miss(table: Table) -> None:
     for reported in ([], ["typo"], ["typo"]):
         await table.routes.refresh(["typo"])
