@@ -11,10 +11,18 @@ from rocketmq_aio.admin.server_results import (
     PolicyEntry,
     SubjectPolicies,
     User,
+    read_properties,
 )
-from rocketmq_aio.admin.servers import Brokers, Servers, before_change, failure
+from rocketmq_aio.admin.servers import (
+    Brokers,
+    Masters,
+    Servers,
+    before_change,
+    failure,
+    not_supported,
+)
 from rocketmq_aio.config.arguments import checked_arguments
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.errors import AuthError, ConfigError, PermissionDeniedError
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests import operations
 from rocketmq_aio.remoting.gather import gather_limited
@@ -26,6 +34,10 @@ PolicyType = Literal["Custom", "Default"]
 
 SUBJECT_KIND: Final = "User:"  # the only one of brokers
 NO_SUBJECT: Final = "The subject is not exist"  # remark of brokers, with a code of refusals
+
+NO_ACCOUNTS: Final = (
+    "access control 1.0 is off there: set aclEnable=true in broker.conf, or create users (5.3)"
+)
 
 
 @checked_arguments
@@ -271,14 +283,16 @@ class AclAdmin:
             topic_perms=_permissions(topics),
             group_perms=_permissions(groups),
         )
-        await self._servers.send_to(f"storing account {access_key}", header, cluster, brokers)
+        masters = await self._with_accounts(cluster, brokers)
+        await self._servers.send_each(f"storing account {access_key}", masters, header)
 
     async def delete_account(
         self, access_key: str, *, cluster: str | None = None, brokers: Brokers = None
     ) -> None:
         """Delete an account of ACL 1.0."""
         header = operations.DeleteAccount(access_key=access_key)
-        await self._servers.send_to(f"deleting account {access_key}", header, cluster, brokers)
+        masters = await self._with_accounts(cluster, brokers)
+        await self._servers.send_each(f"deleting account {access_key}", masters, header)
 
     async def put_open_addresses(
         self,
@@ -295,16 +309,39 @@ class AclAdmin:
         header = operations.PutWhiteAddresses(
             global_white_addrs=",".join(addresses), acl_file_full_path=file
         )
-        await self._servers.send_to("storing open addresses", header, cluster, brokers)
+        masters = await self._with_accounts(cluster, brokers)
+        await self._servers.send_each("storing open addresses", masters, header)
 
     async def account_versions(
         self, *, cluster: str | None = None, brokers: Brokers = None
     ) -> dict[str, AccountVersion]:
-        """Return the version of the accounts of each broker (ACL 1.0)."""
-        masters = await self._servers.masters(cluster, brokers)
+        """Return the version of the accounts of each broker (ACL 1.0).
+
+        :raises NotSupportedError: as all methods for accounts, if the broker has none
+        """
+        masters = await self._with_accounts(cluster, brokers)
         header, action = operations.GET_ACCOUNT_VERSION, "reading the version of accounts"
         responses = await self._servers.request_each(action, masters, header)
         return {name: read_header(each, AccountVersion) for name, each in responses.items()}
+
+    async def _with_accounts(self, cluster: str | None, brokers: Brokers) -> Masters:
+        """Return the masters that `Servers.masters` does.
+
+        :raises NotSupportedError: access control 1.0 is off: a broker would not respond to a query
+            of the version, and fail with a ``NullPointerException`` at changes (4.9.7)
+        """
+        masters = await self._servers.masters(cluster, brokers)
+
+        async def check(_: str, address: str) -> None:
+            try:
+                response = await self._servers.request(address, operations.GET_BROKER_CONFIG)
+            except (AuthError, PermissionDeniedError):
+                return  # it is on
+            if read_properties(response.body).get("aclEnable") == "false":
+                raise not_supported(address, NO_ACCOUNTS)
+
+        await before_change(self._servers.on_each("reading settings", masters, check))
+        return masters
 
 
 async def _of(setting: str, call: Awaitable[T]) -> T:

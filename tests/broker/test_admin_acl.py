@@ -262,6 +262,19 @@ async def test_accounts_of_4_9_are_managed_and_take_effect(
             await acl.put_account("short", "short")
 
 
+@pytest.mark.needs_real_broker("an embedded broker without accounts does not have aclEnable")
+async def test_accounts_need_access_control_1_0(admin: AdminClient) -> None:
+    """4.9.7 brokers do not respond, or respond with an exception of Java."""
+    with pytest.raises(NotSupportedError, match="set aclEnable=true"):
+        await admin.acl.account_versions()
+    with pytest.raises(NotSupportedError, match="set aclEnable=true"):
+        await admin.acl.put_account("some-account", "some-secret")
+    with pytest.raises(NotSupportedError, match="set aclEnable=true"):
+        await admin.acl.delete_account("some-account")
+    with pytest.raises(NotSupportedError, match="set aclEnable=true"):
+        await admin.acl.put_open_addresses(["10.0.0.1"])
+
+
 async def stored(queue: MessageQueue, client: ClientConfig) -> None:
     """Send until the broker allows it: changed accounts are cached for a moment."""
     await until_done(lambda: is_allowed(queue, client), "permission", SECONDS)

@@ -659,6 +659,19 @@ async def test_groups_of_brokers_and_tools_are_not_deleted(
         assert not broker.requests_of(RequestCode.DELETE_SUBSCRIPTIONGROUP)
 
 
+async def test_accounts_are_not_queried_while_access_control_is_off(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    """4.9.7 brokers do not respond to it then."""
+    on_all(cluster, RequestCode.GET_BROKER_CONFIG, Response(body=b"aclEnable=false\n"))
+
+    with pytest.raises(NotSupportedError, match=r"access control 1\.0 is off"):
+        await admin.acl.account_versions()
+
+    for broker in cluster.brokers:
+        assert not broker.requests_of(RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
+
+
 async def test_a_group_is_no_internal_one_because_its_name_is_similar(admin: AdminClient) -> None:
     for group in ("CID_ONSALE", "TOOLS_CONSUMER_2"):
         await admin.groups.create(group)
