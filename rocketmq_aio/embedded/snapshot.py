@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -113,10 +115,30 @@ def save_snapshot(brokers: Sequence[EmbeddedBroker], file: Path) -> None:
 def check_writable(file: Path) -> None:
     """Check that a snapshot can be saved, as far as that is known before.
 
+    Temporary files of processes that were killed while they saved are deleted.
+
     :raises SnapshotError: the folder does not exist, or is not writable
     """
     with _part_of(file) as part:
         part.touch()
+    for left in file.parent.glob(f"{glob.escape(file.name)}.*.part"):
+        number = left.name.removeprefix(f"{file.name}.").removesuffix(".part")
+        if number.isdecimal() and not _is_running(int(number)):
+            with suppress(OSError):  # of another user; on Windows also if it is open
+                left.unlink()
+
+
+def _is_running(process: int) -> bool:
+    """Whether a process runs, as far as that can be asked: on Windows it cannot."""
+    if sys.platform == "win32":
+        return False
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # of another user
+        return True
+    return True
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from rocketmq_aio.consumer.common.events import (
     ConsumerEvent,
     OffsetCorrected,
     PullFailed,
-    QueuesRevoked,
     QueueHeld,
+    QueuesRevoked,
 )
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.push.consumer import PushConsumer

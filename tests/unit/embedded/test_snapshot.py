@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,12 @@ from rocketmq_aio import (
     TransactionState,
 )
 from rocketmq_aio.embedded.cluster import EmbeddedCluster
-from rocketmq_aio.embedded.snapshot import SnapshotError, load_snapshot, save_snapshot
+from rocketmq_aio.embedded.snapshot import (
+    SnapshotError,
+    check_writable,
+    load_snapshot,
+    save_snapshot,
+)
 from rocketmq_aio.model.properties import encode_properties
 from rocketmq_aio.protocol.codes import BORN_IPV6, STORE_IPV6, RequestCode, ResponseCode
 from rocketmq_aio.protocol.requests.groups import MessageRequestMode
@@ -281,3 +289,18 @@ def test_a_failed_save_leaves_the_old_file(file: Path, monkeypatch: pytest.Monke
 
     assert file.read_bytes() == before
     assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_a_start_removes_what_killed_processes_left(tmp_path: Path) -> None:
+    file = tmp_path / "[data]"
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left = [tmp_path / f"[data].{pid}.part" for pid in (ended.pid, os.getpid())]
+    names = ("[data].x.part", f"d.{ended.pid}.part", f"[data].{os.getppid()}.part")
+    others = [tmp_path / name for name in names]
+    for each in (*left, *others):
+        each.write_bytes(b"half")
+
+    check_writable(file)
+
+    assert sorted(tmp_path.iterdir()) == sorted(others)  # the parent still runs
