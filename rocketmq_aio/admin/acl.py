@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar, Unpack
 
 from rocketmq_aio.admin.server_results import (
     AccountVersion,
@@ -14,9 +14,9 @@ from rocketmq_aio.admin.server_results import (
     read_properties,
 )
 from rocketmq_aio.admin.servers import (
-    Brokers,
     Masters,
     Servers,
+    Where,
     before_change,
     failure,
     not_supported,
@@ -60,8 +60,7 @@ class AclAdmin:
         password: str,
         *,
         user_type: UserType = "Normal",
-        cluster: str | None = None,
-        brokers: Brokers = None,
+        **where: Unpack[Where],
     ) -> None:
         """Create a user.
 
@@ -69,7 +68,7 @@ class AclAdmin:
         """
         user = User(username=username, password=password, user_type=user_type)
         header = operations.CreateUser(username=username)
-        await self._servers.send_to(f"creating user {username}", header, cluster, brokers, user)
+        await self._servers.send_to(f"creating user {username}", header, user, **where)
 
     async def update_user(
         self,
@@ -78,8 +77,7 @@ class AclAdmin:
         password: str | None = None,
         user_type: UserType | None = None,
         enabled: bool | None = None,
-        cluster: str | None = None,
-        brokers: Brokers = None,
+        **where: Unpack[Where],
     ) -> None:
         """Change what is given; a user that is not *enabled* is rejected."""
         status = None if enabled is None else "enable" if enabled else "disable"
@@ -87,29 +85,25 @@ class AclAdmin:
             raise ConfigError("password", None, "expected a new password, type or state")
         user = User(username=username, password=password, user_type=user_type, user_status=status)
         header = operations.UpdateUser(username=username)
-        await self._servers.send_to(f"changing user {username}", header, cluster, brokers, user)
+        await self._servers.send_to(f"changing user {username}", header, user, **where)
 
-    async def delete_user(
-        self, username: str, *, cluster: str | None = None, brokers: Brokers = None
-    ) -> None:
+    async def delete_user(self, username: str, **where: Unpack[Where]) -> None:
         """Delete a user; its policies stay."""
         header = operations.DeleteUser(username=username)
-        await self._servers.send_to(f"deleting user {username}", header, cluster, brokers)
+        await self._servers.send_to(f"deleting user {username}", header, **where)
 
-    async def user(
-        self, username: str, *, cluster: str | None = None, brokers: Brokers = None
-    ) -> dict[str, User]:
+    async def user(self, username: str, **where: Unpack[Where]) -> dict[str, User]:
         """Return a user, from brokers that have it."""
-        masters = await self._servers.masters(cluster, brokers)
+        masters = await self._servers.masters(**where)
         header, action = operations.GetUser(username=username), f"reading user {username}"
         return await self._servers.read_stored(action, masters, header, User)
 
     async def list_users(
-        self, part: str = "", *, cluster: str | None = None, brokers: Brokers = None
+        self, part: str = "", **where: Unpack[Where]
     ) -> dict[str, tuple[User, ...]]:
         """Return the users whose names contain *part*."""
         header, kind = operations.ListUsers(filter=part or None), tuple[User, ...]
-        masters = await self._servers.masters(cluster, brokers)
+        masters = await self._servers.masters(**where)
         found = await self._servers.read_stored("listing users", masters, header, kind)
         return {name: found.get(name, ()) for name in masters}
 
@@ -134,7 +128,7 @@ class AclAdmin:
         async def copy(name: str, target: str) -> None:
             change = operations.UpdateUser if name in held[target] else operations.CreateUser
             action, header = f"copying user {name}", change(username=name)
-            await self._servers.send_to(action, header, None, [target], users[name])
+            await self._servers.send_to(action, header, users[name], brokers=[target])
 
         await _copy_each("copying users", names, to, copy)
         return names
@@ -150,8 +144,7 @@ class AclAdmin:
         decision: Decision = "Allow",
         source_ips: Iterable[str] = (),
         policy_type: PolicyType = "Custom",
-        cluster: str | None = None,
-        brokers: Brokers = None,
+        **where: Unpack[Where],
     ) -> None:
         """Allow or deny *actions* on *resources* to a subject; see `PolicyEntry`.
 
@@ -162,7 +155,7 @@ class AclAdmin:
         info = _policies(subject, resources, actions, decision, source_ips, policy_type)
         header = operations.CreatePolicies(subject=_checked_subject(subject))
         action = f"creating policies of {subject}"
-        await self._servers.send_to(action, header, cluster, brokers, info)
+        await self._servers.send_to(action, header, info, **where)
 
     async def update_policy(
         self,
@@ -173,8 +166,7 @@ class AclAdmin:
         decision: Decision = "Allow",
         source_ips: Iterable[str] = (),
         policy_type: PolicyType = "Custom",
-        cluster: str | None = None,
-        brokers: Brokers = None,
+        **where: Unpack[Where],
     ) -> None:
         """Replace the entries of *resources*; parameters are those of `create_policy`.
 
@@ -183,7 +175,7 @@ class AclAdmin:
         info = _policies(subject, resources, actions, decision, source_ips, policy_type)
         header = operations.UpdatePolicies(subject=_checked_subject(subject))
         action = f"changing policies of {subject}"
-        await self._servers.send_to(action, header, cluster, brokers, info)
+        await self._servers.send_to(action, header, info, **where)
 
     async def delete_policy(
         self,
@@ -191,37 +183,29 @@ class AclAdmin:
         resource: str | None = None,
         *,
         policy_type: PolicyType | None = None,
-        cluster: str | None = None,
-        brokers: Brokers = None,
+        **where: Unpack[Where],
     ) -> None:
         """Delete the entry of *resource*, or all policies of a subject."""
         header = operations.DeletePolicies(
             subject=_checked_subject(subject), policy_type=policy_type, resource=resource
         )
-        await self._servers.send_to(f"deleting policies of {subject}", header, cluster, brokers)
+        await self._servers.send_to(f"deleting policies of {subject}", header, **where)
 
-    async def policies(
-        self, subject: str, *, cluster: str | None = None, brokers: Brokers = None
-    ) -> dict[str, SubjectPolicies]:
+    async def policies(self, subject: str, **where: Unpack[Where]) -> dict[str, SubjectPolicies]:
         """Return the policies of a subject, from brokers that have some."""
         header = operations.GetPolicies(subject=_checked_subject(subject))
-        masters, kind = await self._servers.masters(cluster, brokers), SubjectPolicies
+        masters, kind = await self._servers.masters(**where), SubjectPolicies
         action = f"reading policies of {subject}"
         return await self._servers.read_stored(action, masters, header, kind, NO_SUBJECT)
 
     async def list_policies(
-        self,
-        subject_part: str = "",
-        resource_part: str = "",
-        *,
-        cluster: str | None = None,
-        brokers: Brokers = None,
+        self, subject_part: str = "", resource_part: str = "", **where: Unpack[Where]
     ) -> dict[str, tuple[SubjectPolicies, ...]]:
         """Return the policies whose subject and resource contain the given parts."""
         header = operations.ListPolicies(
             subject_filter=subject_part or None, resource_filter=resource_part or None
         )
-        masters, kind = await self._servers.masters(cluster, brokers), tuple[SubjectPolicies, ...]
+        masters, kind = await self._servers.masters(**where), tuple[SubjectPolicies, ...]
         found = await self._servers.read_stored("listing policies", masters, header, kind)
         return {name: found.get(name, ()) for name in masters}
 
@@ -245,7 +229,7 @@ class AclAdmin:
             is_known = name in have[target]
             change = operations.UpdatePolicies if is_known else operations.CreatePolicies
             action, header = f"copying policies of {name}", change(subject=name)
-            await self._servers.send_to(action, header, None, [target], held[name])
+            await self._servers.send_to(action, header, held[name], brokers=[target])
 
         await _copy_each("copying policies", names, to, copy)
         return names
@@ -263,8 +247,7 @@ class AclAdmin:
         default_group_permission: str = "DENY",
         topics: Mapping[str, str] | None = None,
         groups: Mapping[str, str] | None = None,
-        cluster: str | None = None,
-        brokers: Brokers = None,
+        **where: Unpack[Where],
     ) -> None:
         """Create or replace an account of ACL 1.0.
 
@@ -283,24 +266,17 @@ class AclAdmin:
             topic_perms=_permissions(topics),
             group_perms=_permissions(groups),
         )
-        masters = await self._with_accounts(cluster, brokers)
+        masters = await self._with_accounts(**where)
         await self._servers.send_each(f"storing account {access_key}", masters, header)
 
-    async def delete_account(
-        self, access_key: str, *, cluster: str | None = None, brokers: Brokers = None
-    ) -> None:
+    async def delete_account(self, access_key: str, **where: Unpack[Where]) -> None:
         """Delete an account of ACL 1.0."""
         header = operations.DeleteAccount(access_key=access_key)
-        masters = await self._with_accounts(cluster, brokers)
+        masters = await self._with_accounts(**where)
         await self._servers.send_each(f"deleting account {access_key}", masters, header)
 
     async def put_open_addresses(
-        self,
-        addresses: Iterable[str],
-        *,
-        file: str = "",
-        cluster: str | None = None,
-        brokers: Brokers = None,
+        self, addresses: Iterable[str], *, file: str = "", **where: Unpack[Where]
     ) -> None:
         """Set the addresses from which no account is needed (ACL 1.0).
 
@@ -309,28 +285,26 @@ class AclAdmin:
         header = operations.PutWhiteAddresses(
             global_white_addrs=",".join(addresses), acl_file_full_path=file
         )
-        masters = await self._with_accounts(cluster, brokers)
+        masters = await self._with_accounts(**where)
         await self._servers.send_each("storing open addresses", masters, header)
 
-    async def account_versions(
-        self, *, cluster: str | None = None, brokers: Brokers = None
-    ) -> dict[str, AccountVersion]:
+    async def account_versions(self, **where: Unpack[Where]) -> dict[str, AccountVersion]:
         """Return the version of the accounts of each broker (ACL 1.0).
 
         :raises NotSupportedError: as all methods for accounts, if the broker has none
         """
-        masters = await self._with_accounts(cluster, brokers)
+        masters = await self._with_accounts(**where)
         header, action = operations.GET_ACCOUNT_VERSION, "reading the version of accounts"
         responses = await self._servers.request_each(action, masters, header)
         return {name: read_header(each, AccountVersion) for name, each in responses.items()}
 
-    async def _with_accounts(self, cluster: str | None, brokers: Brokers) -> Masters:
+    async def _with_accounts(self, **where: Unpack[Where]) -> Masters:
         """Return the masters that `Servers.masters` does.
 
         :raises NotSupportedError: access control 1.0 is off: a broker would not respond to a query
             of the version, and fail with a ``NullPointerException`` at changes (4.9.7)
         """
-        masters = await self._servers.masters(cluster, brokers)
+        masters = await self._servers.masters(**where)
 
         async def check(_: str, address: str) -> None:
             try:

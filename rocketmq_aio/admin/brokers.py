@@ -6,7 +6,7 @@ import builtins
 from collections.abc import Mapping
 from math import isfinite
 from time import monotonic, time_ns
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Unpack
 from uuid import uuid4
 
 import msgspec
@@ -30,7 +30,7 @@ from rocketmq_aio.admin.server_results import (
     SendTest,
     write_properties,
 )
-from rocketmq_aio.admin.servers import AT_ONCE, Brokers, Servers
+from rocketmq_aio.admin.servers import AT_ONCE, Servers, Where
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import ConfigError, shown
@@ -82,13 +82,13 @@ class BrokerAdmin:
         return await self._servers.cluster_info()
 
     async def stats(
-        self, *, cluster: str | None = None, brokers: Brokers = None, replicas: bool = False
+        self, *, replicas: bool = False, **where: Unpack[Where]
     ) -> builtins.list[BrokerRuntime]:
         """Return the runtime statistics of brokers: version, rates, disks, request queues.
 
         :raises ConfigError: there is no such cluster or broker
         """
-        targets = await self._servers.targets(cluster, brokers, replicas=replicas)
+        targets = await self._servers.targets(**where, replicas=replicas)
         tables = await self._servers.read_each(
             "reading statistics", targets, GetBrokerRuntime(), KVTable
         )
@@ -120,7 +120,7 @@ class BrokerAdmin:
         )
 
     async def consume_stats(
-        self, *, order: bool = False, cluster: str | None = None, brokers: Brokers = None
+        self, *, order: bool = False, **where: Unpack[Where]
     ) -> dict[str, dict[str, GroupProgress]]:
         """Return the progress of all groups on each broker, by broker and group.
 
@@ -130,7 +130,7 @@ class BrokerAdmin:
         """
         header = operations.GetBrokerConsumeStats(is_order=order)
         action, kind = "reading progress", _ConsumeStatsList
-        lists = await self._servers.read_from(action, header, kind, cluster, brokers)
+        lists = await self._servers.read_from(action, header, kind, **where)
         return {
             name: {
                 group: self._renamed(progress_of(group, tables))
@@ -151,7 +151,7 @@ class BrokerAdmin:
         return replace(progress, queues=queues)
 
     async def statistics(
-        self, name: str, key: str, *, cluster: str | None = None, brokers: Brokers = None
+        self, name: str, key: str, **where: Unpack[Where]
     ) -> dict[str, BrokerStatistics]:
         """Return a statistic by broker, for brokers that counted something.
 
@@ -162,20 +162,20 @@ class BrokerAdmin:
             key = "@".join(map(self._servers.outer, key.split("@")))
         header = operations.GetStatistics(stats_name=name, stats_key=key)
 
-        masters = await self._servers.masters(cluster, brokers)
+        masters = await self._servers.masters(**where)
         return await self._servers.read_stored(
             f"reading statistic {name}", masters, header, BrokerStatistics, NO_STATISTICS
         )
 
     async def producers(
-        self, *, cluster: str | None = None, brokers: Brokers = None
+        self, **where: Unpack[Where]
     ) -> dict[str, dict[str, tuple[ProducerInfo, ...]]]:
         """Return the connected producers by broker and group.
 
         With a namespace of version 1, of the groups in it.
         """
         action, header = "listing producers", operations.GET_PRODUCERS
-        found = await self._servers.read_from(action, header, _Producers, cluster, brokers)
+        found = await self._servers.read_from(action, header, _Producers, **where)
         return {
             name: {
                 group: producers
@@ -214,19 +214,14 @@ class BrokerAdmin:
     # --- settings -------------------------------------------------------------------------------
 
     async def config(
-        self, *, cluster: str | None = None, brokers: Brokers = None, replicas: bool = False
+        self, *, replicas: bool = False, **where: Unpack[Where]
     ) -> dict[str, dict[str, str]]:
         """Return the settings of brokers."""
-        targets = await self._servers.targets(cluster, brokers, replicas=replicas)
+        targets = await self._servers.targets(**where, replicas=replicas)
         return await self._servers.read_settings(targets, operations.GET_BROKER_CONFIG)
 
     async def update_config(
-        self,
-        settings: Mapping[str, str],
-        *,
-        cluster: str | None = None,
-        brokers: Brokers = None,
-        replicas: bool = False,
+        self, settings: Mapping[str, str], *, replicas: bool = False, **where: Unpack[Where]
     ) -> None:
         """Change settings of running brokers, in memory and in their configuration files.
 
@@ -236,7 +231,7 @@ class BrokerAdmin:
         """
         body = write_properties(settings)
         await self._servers.change_settings(
-            await self._servers.targets(cluster, brokers, replicas=replicas),
+            await self._servers.targets(**where, replicas=replicas),
             settings,
             body,
             read=operations.GET_BROKER_CONFIG,
@@ -246,21 +241,19 @@ class BrokerAdmin:
     # --- replication ----------------------------------------------------------------------------
 
     async def ha_status(
-        self, *, cluster: str | None = None, brokers: Brokers = None, replicas: bool = True
+        self, *, replicas: bool = True, **where: Unpack[Where]
     ) -> dict[str, HAStatus]:
         """Return the replication of masters and slaves (5.0)."""
-        targets = await self._servers.targets(cluster, brokers, replicas=replicas)
+        targets = await self._servers.targets(**where, replicas=replicas)
         header = operations.GET_HA_STATUS
         return await self._servers.read_each("reading replication", targets, header, HAStatus)
 
-    async def epochs(
-        self, *, cluster: str | None = None, brokers: Brokers = None, replicas: bool = True
-    ) -> dict[str, Epochs]:
+    async def epochs(self, *, replicas: bool = True, **where: Unpack[Where]) -> dict[str, Epochs]:
         """Return the epochs of brokers that a controller manages (5.0).
 
         :raises BrokerError: a broker has no controller
         """
-        targets = await self._servers.targets(cluster, brokers, replicas=replicas)
+        targets = await self._servers.targets(**where, replicas=replicas)
         return await self._servers.read_each(
             "reading epochs", targets, operations.GET_EPOCHS, Epochs
         )
@@ -272,80 +265,56 @@ class BrokerAdmin:
 
     # --- maintenance ----------------------------------------------------------------------------
 
-    async def clean_expired_queues(
-        self, *, cluster: str | None = None, brokers: Brokers = None
-    ) -> None:
+    async def clean_expired_queues(self, **where: Unpack[Where]) -> None:
         """Delete consume queues without any message left; their offsets begin at 0 again."""
         header = operations.CLEAN_EXPIRED_QUEUES
-        await self._servers.send_to("cleaning queues", header, cluster, brokers)
+        await self._servers.send_to("cleaning queues", header, **where)
 
-    async def clean_unused_topics(
-        self, *, cluster: str | None = None, brokers: Brokers = None
-    ) -> None:
+    async def clean_unused_topics(self, **where: Unpack[Where]) -> None:
         """Delete consume queues of topics that the broker does not have any more."""
         header = operations.CLEAN_UNUSED_TOPICS
-        await self._servers.send_to("cleaning topics", header, cluster, brokers)
+        await self._servers.send_to("cleaning topics", header, **where)
 
-    async def delete_expired_logs(
-        self, *, cluster: str | None = None, brokers: Brokers = None
-    ) -> None:
+    async def delete_expired_logs(self, **where: Unpack[Where]) -> None:
         """Delete commit log files that are older than ``fileReservedTime`` now."""
         header = operations.DELETE_EXPIRED_LOGS
-        await self._servers.send_to("deleting logs", header, cluster, brokers)
+        await self._servers.send_to("deleting logs", header, **where)
 
-    async def set_read_ahead(
-        self, *, random: bool, cluster: str | None = None, brokers: Brokers = None
-    ) -> None:
+    async def set_read_ahead(self, *, random: bool, **where: Unpack[Where]) -> None:
         """Read commit log files *random*, without reading ahead, or as by default (5.1.2)."""
         header = operations.SetReadAhead(mode="1" if random else "0")
-        await self._servers.send_to("setting the read-ahead", header, cluster, brokers)
+        await self._servers.send_to("setting the read-ahead", header, **where)
 
-    async def switch_timer_engine(
-        self, engine: TimerEngine, *, cluster: str | None = None, brokers: Brokers = None
-    ) -> None:
+    async def switch_timer_engine(self, engine: TimerEngine, **where: Unpack[Where]) -> None:
         """Choose the engine that stores delayed messages (5.4.0).
 
         :raises BrokerError: the broker was started without the engine (``timerRocksDBEnable``)
         """
         header = operations.SwitchTimerEngine(engine=ENGINES[engine])
-        await self._servers.send_to("switching the timer engine", header, cluster, brokers)
+        await self._servers.send_to("switching the timer engine", header, **where)
 
-    async def cold_data(
-        self, *, cluster: str | None = None, brokers: Brokers = None
-    ) -> dict[str, dict[str, Any]]:
+    async def cold_data(self, **where: Unpack[Where]) -> dict[str, dict[str, Any]]:
         """Return the limits and rates of groups that read from disk (5.1.2)."""
         header, kind = operations.GET_COLD_DATA, dict[str, Any]
-        return await self._servers.read_from("reading cold data", header, kind, cluster, brokers)
+        return await self._servers.read_from("reading cold data", header, kind, **where)
 
     async def limit_cold_data(
-        self,
-        group: str,
-        bytes_per_second: int,
-        *,
-        cluster: str | None = None,
-        brokers: Brokers = None,
+        self, group: str, bytes_per_second: int, **where: Unpack[Where]
     ) -> None:
         """Limit what a group may read from disk (5.1.2)."""
         outer = self._servers.outer(group)
         body = write_properties({outer: str(checked_count("bytes_per_second", bytes_per_second))})
         header = operations.LIMIT_COLD_DATA
-        await self._servers.send_to(f"limiting group {group}", header, cluster, brokers, body)
+        await self._servers.send_to(f"limiting group {group}", header, body, **where)
 
-    async def unlimit_cold_data(
-        self, group: str, *, cluster: str | None = None, brokers: Brokers = None
-    ) -> None:
+    async def unlimit_cold_data(self, group: str, **where: Unpack[Where]) -> None:
         """Remove the limit of a group (5.1.2)."""
         header, action = operations.UNLIMIT_COLD_DATA, f"removing the limit of group {group}"
         body = self._servers.outer(group).encode()
-        await self._servers.send_to(action, header, cluster, brokers, body)
+        await self._servers.send_to(action, header, body, **where)
 
     async def check_rocksdb_queues(
-        self,
-        topic: str,
-        *,
-        since_millis: int = 0,
-        cluster: str | None = None,
-        brokers: Brokers = None,
+        self, topic: str, *, since_millis: int = 0, **where: Unpack[Where]
     ) -> dict[str, RocksDBCheck]:
         """Compare the consume queues of *topic* in RocksDB with those in files (5.3.1).
 
@@ -353,30 +322,23 @@ class BrokerAdmin:
         """
         header = operations.CheckRocksDBQueues(topic=topic, check_store_time=since_millis)
         action, kind = "comparing queues", RocksDBCheck
-        return await self._servers.read_from(action, header, kind, cluster, brokers)
+        return await self._servers.read_from(action, header, kind, **where)
 
-    async def export_rocksdb_config(
-        self, *kinds: RocksDBConfig, cluster: str | None = None, brokers: Brokers = None
-    ) -> None:
+    async def export_rocksdb_config(self, *kinds: RocksDBConfig, **where: Unpack[Where]) -> None:
         """Make brokers write their settings in RocksDB to JSON files on their machines (5.3.2)."""
         header = operations.ExportRocksDBConfig(config_type=";".join(kinds))
-        await self._servers.send_to("exporting settings", header, cluster, brokers)
+        await self._servers.send_to("exporting settings", header, **where)
 
-    async def roll_back_pops(self, *, cluster: str | None = None, brokers: Brokers = None) -> None:
+    async def roll_back_pops(self, **where: Unpack[Where]) -> None:
         """Move records of popped messages from RocksDB to the file store (5.3.2).
 
         Needed before ``popConsumerKVServiceEnable`` is switched off.
         """
         header = operations.ROLL_BACK_POPS
-        await self._servers.send_to("moving pop records", header, cluster, brokers)
+        await self._servers.send_to("moving pop records", header, **where)
 
     async def send_test(
-        self,
-        *,
-        count: int = 10,
-        size: int = 128,
-        cluster: str | None = None,
-        brokers: Brokers = None,
+        self, *, count: int = 10, size: int = 128, **where: Unpack[Where]
     ) -> dict[str, SendTest]:
         """Send *count* messages of *size* bytes to each broker, and return how long each took.
 
@@ -394,7 +356,7 @@ class BrokerAdmin:
                 times.append(monotonic() - began)
             return SendTest(broker_name=name, seconds=tuple(times))
 
-        masters = await self._servers.masters(cluster, brokers)
+        masters = await self._servers.masters(**where)
         return await self._servers.on_each("sending test messages", masters, send)
 
     # --- containers -----------------------------------------------------------------------------

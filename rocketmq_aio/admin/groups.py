@@ -194,7 +194,7 @@ class GroupAdmin:
             raise ConfigError("group", group, "brokers and tools need this group")
         clean = not keep_offsets
         header = DeleteGroup(group_name=check_group(group), remove_offset=clean, clean_offset=clean)
-        await self._servers.send_to(f"deleting group {group}", header, cluster, None)
+        await self._servers.send_to(f"deleting group {group}", header, cluster=cluster)
         if delete_topics:
             for prefix in (RETRY_PREFIX, DLQ_PREFIX):
                 await self._topics.delete(prefix + group, cluster=cluster)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from rocketmq_aio.admin.server_results import (
     LiteBroker,
@@ -11,7 +11,7 @@ from rocketmq_aio.admin.server_results import (
     LiteParent,
     LiteTopic,
 )
-from rocketmq_aio.admin.servers import Brokers, Servers
+from rocketmq_aio.admin.servers import Servers, Where
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.protocol.header import RequestHeader
@@ -32,12 +32,10 @@ class LiteAdmin:
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
 
-    async def brokers(
-        self, *, cluster: str | None = None, brokers: Brokers = None
-    ) -> dict[str, LiteBroker]:
+    async def brokers(self, **where: Unpack[Where]) -> dict[str, LiteBroker]:
         """Return the numbers of lite topics and subscriptions of each broker."""
         header, kind = operations.GET_LITE_BROKER, LiteBroker
-        return await self._servers.read_from("reading lite topics", header, kind, cluster, brokers)
+        return await self._servers.read_from("reading lite topics", header, kind, **where)
 
     async def parent(self, topic: str) -> dict[str, LiteParent]:
         """Return time to live, groups and number of lite topics of *topic*."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, 
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypedDict, TypeVar, Unpack
 
 import anyio
 import msgspec
@@ -66,6 +66,13 @@ _silent: ContextVar[dict[str, RocketMQError] | None] = ContextVar("silent", defa
 
 Brokers = Iterable[str] | None
 Masters = Mapping[str, str | None]  # address by broker name; None: no master now
+
+
+class Where(TypedDict, total=False):
+    """The brokers that a call goes to: all masters, those of *cluster*, or *brokers* by name."""
+
+    cluster: str | None
+    brokers: Brokers
 
 
 @contextmanager
@@ -231,15 +238,10 @@ class Servers:
         return await self.on_each(action, targets, read)
 
     async def read_from(
-        self,
-        action: str,
-        header: RequestHeader,
-        kind: type[T],
-        cluster: str | None,
-        brokers: Brokers,
+        self, action: str, header: RequestHeader, kind: type[T], **where: Unpack[Where]
     ) -> dict[str, T]:
         """Do what `read_each` does with the masters that `masters` returns."""
-        return await self.read_each(action, await self.masters(cluster, brokers), header, kind)
+        return await self.read_each(action, await self.masters(**where), header, kind)
 
     async def read_stored(
         self,
@@ -287,15 +289,10 @@ class Servers:
         await self.on_each(action, targets, send)
 
     async def send_to(
-        self,
-        action: str,
-        header: RequestHeader,
-        cluster: str | None,
-        brokers: Brokers,
-        body: bytes | Result = b"",
+        self, action: str, header: RequestHeader, body: bytes | Result = b"", **where: Unpack[Where]
     ) -> None:
         """Do what `send_each` does with the masters that `masters` returns."""
-        masters = await self.masters(cluster, brokers)
+        masters = await self.masters(**where)
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         await self.send_each(action, masters, header, data)
 
@@ -374,9 +371,9 @@ class Servers:
             raise ConfigError("cluster", cluster, f"the name server knows {clusters}")
         return chosen
 
-    async def targets(self, cluster: str | None, brokers: Brokers, *, replicas: bool) -> Masters:
+    async def targets(self, *, replicas: bool, **where: Unpack[Where]) -> Masters:
         """Return the masters as `masters` does, and their *replicas* as ``<name>:<id>``."""
-        masters = await self.masters(cluster, brokers)
+        masters = await self.masters(**where)
         if not replicas:
             return masters
         return {

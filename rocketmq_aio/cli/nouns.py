@@ -440,7 +440,7 @@ def _of_the_others(
 
     The results in *error* are parts of the answers in the form of brokers.
     """
-    brokers, known = answering(error), inspect.signature(method).parameters
+    brokers, known = answering(error), {each.name for each in parameters(method)}
     if not brokers or "brokers" not in known:
         return {}
     return {**given, **({"cluster": None} if "cluster" in known else {}), "brokers": brokers}
