@@ -28,7 +28,6 @@ MOST_RECORDS: Final = 1_000_000
 Row = TypeVar("Row")
 
 _DESTINATION: Final = itemgetter(0, 1)  # trace topic, and topic
-NOTE: Final = "rocketmq_aio.trace"  # the key of our note in a context
 
 
 class MessageTrace:
@@ -103,6 +102,7 @@ class ClientTrace:
         self.open = self._dispatcher.open
         self.close = self._dispatcher.close
         self._ids = self._dispatcher.ids
+        self._note = f"rocketmq_aio.trace-{id(self)}"  # in a context; a client may have two traces
 
     # --- producers ------------------------------------------------------------------------------
 
@@ -161,10 +161,10 @@ class ClientTrace:
             noted.append((message, message_id, keys, trace_topic := self._trace_topic(region)))
             record = records.consume_before(self._group, message, request_id, region, keys, now_ms)
             self._add((trace_topic, message.topic, record, message_id, keys))
-        context.notes[NOTE] = request_id, noted
+        context.notes[self._note] = request_id, noted
 
     def after(self, context: ConsumeContext) -> None:
-        request_id, noted = context.notes.pop(NOTE, ("", ()))
+        request_id, noted = context.notes.pop(self._note, ("", ()))
         outcome = _outcome(context.error)
         cost_ms = int((context.seconds or 0.0) * 1000) // max(1, len(context.messages))
         now_ms = None if self._cloud else time_ns() // 1_000_000

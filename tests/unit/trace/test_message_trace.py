@@ -309,6 +309,29 @@ async def test_polled_messages_are_traced(kind: Any, config: Any, take: Any) -> 
     assert after[:7] == ["SubAfter", before[4], message.message_id, "0", "true", "42 43", "0"]
 
 
+async def test_two_traces_of_a_consumer_record_the_same() -> None:
+    async with (
+        FakeCluster(topics={"orders": 1, TRACE: 1, "mine": 1}) as cluster,
+        Producer("shop", namesrv=cluster.namesrv) as producer,
+        LitePullConsumer(
+            "billing",
+            namesrv=cluster.namesrv,
+            config=LitePullConfig(start_from="earliest"),
+            hooks=[MessageTrace(), MessageTrace("mine")],
+        ) as consumer,
+    ):
+        await consumer.subscribe("orders")
+        await producer.send(ORDER)
+        await polled(consumer)
+        await consumer.close()
+        found = [records(cluster), records(cluster, "mine")]
+
+    for before, after in found:
+        assert (before[0], after[0]) == ("SubBefore", "SubAfter")
+        assert before[4] == after[1]  # the id of the request
+        assert before[5] == after[2]
+
+
 async def test_a_transaction_is_traced_from_half_message_to_end() -> None:
     async def check(message: object) -> TransactionState:
         return TransactionState.UNKNOWN
