@@ -79,7 +79,6 @@ def _by_queue(
         return dict.fromkeys(table)
     if not isinstance(offsets, Collection) or isinstance(offsets, str | bytes):
         raise ConfigError("offsets", offsets, "expected queues, or queues with their offsets")
-    by_queue = dict(offsets) if isinstance(offsets, Mapping) else dict.fromkeys(offsets)
-    for queue in by_queue:
+    for queue in offsets:  # before they are keys: a list is not hashable
         checked_queue(queue)
-    return by_queue
+    return dict(offsets) if isinstance(offsets, Mapping) else dict.fromkeys(offsets)

@@ -140,7 +140,8 @@ class PullConsumer(ClientBase):
         return an error for a group that does not exist; a pull creates it if they may.  They store
         any offset; a pull from one that does not exist has the status ``OFFSET_ILLEGAL``.
 
-        :raises CommitError: it is not stored, or possibly not; ``lost`` has the error
+        :raises CommitError: it is not stored, or possibly not; ``lost`` has the error.  After a
+            timeout or a lost connection the broker may still execute it, also after the next one
         """
         check_offset(offset)
         await self._learn_route(queue)

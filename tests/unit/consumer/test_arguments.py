@@ -79,6 +79,7 @@ LITE_PULL: Final[list[Case]] = [
     *cases("queues", (QUEUE, None), lambda c, v: c.resume(v)),
     *cases("offsets", (5, QUEUE, TOPIC), lambda c, v: c.commit(v)),
     *cases("queue", (TOPIC, 5), lambda c, v: c.commit({v: 1})),
+    *cases("queue", (TOPIC, [QUEUE], {}), lambda c, v: c.commit([v])),
     *cases("offset", (-1, "1", 2**63), lambda c, v: c.commit({QUEUE: v})),
     *cases("max_messages", (0, -1, 1.5, "7", True), lambda c, v: c.poll(0, max_messages=v)),
     *cases("timeout_seconds", (-1, NAN, float("inf"), "5", None, True), lambda c, v: c.poll(v)),
