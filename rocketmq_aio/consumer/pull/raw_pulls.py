@@ -141,8 +141,9 @@ class RawPulls:
     def topics(self) -> Iterable[str]:
         """Topics whose routes must be fresh: those used in the last ten minutes."""
         since = monotonic() - RECENT_SECONDS
-        self._topics = {topic: at for topic, at in self._topics.items() if at > since}
-        return self._topics
+        self._topics = used = {topic: at for topic, at in self._topics.items() if at > since}
+        self._replicas = {q: each for q, each in self._replicas.items() if q.topic in used}
+        return used
 
     def on_route_changed(self, topic: str) -> None:
         """Stop refreshing the route of a deleted topic until it is read again."""

@@ -262,6 +262,19 @@ async def test_the_suggested_replica_is_pulled_from_next(
     assert requests == [0, 1, 0]
 
 
+async def test_a_suggested_replica_is_forgotten_with_its_topic(
+    cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suggest_replica(cluster)
+    await puller.pull(queue(), 0)
+    puller.client._topics()
+    assert puller._pulls._replicas == {queue(): 1}
+    monkeypatch.setattr("rocketmq_aio.consumer.pull.raw_pulls.RECENT_SECONDS", 0.0)
+    puller.client._topics()
+
+    assert puller._pulls._replicas == {}
+
+
 @pytest.mark.parametrize("response", [Close(), Response(ResponseCode.SYSTEM_ERROR)], ids=str)
 async def test_a_pull_that_failed_at_a_replica_goes_to_the_master_next(
     cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch, response: Outcome
