@@ -108,7 +108,9 @@ class QueueLocks:
 
     def holds(self, queue: MessageQueue) -> bool:
         """Whether this client owns *queue* now."""
-        return self._is_leased(queue) and queue not in self._paused
+        if self._paused and queue in self._paused:  # called before each handler
+            return False
+        return self._is_leased(queue)
 
     async def acquire(self, queues: Collection[MessageQueue]) -> frozenset[MessageQueue]:
         """Request locks; return the queues that are owned now.
