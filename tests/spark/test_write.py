@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from rocketmq_aio import MessageExt, MessageQueue, PullConsumer, PullStatus
 from rocketmq_aio.spark import register
 from tests.spark.support import wait_until
 
+GUIDE: Final = Path(__file__).parents[2] / "docs" / "guide" / "spark.md"
 POISONED_ROW: Final = 500
 ROWS_AT_ONCE: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
@@ -330,3 +332,38 @@ def test_an_oversized_body_is_rejected_with_its_size(
 def test_an_unreachable_cluster_fails_with_the_reason(spark: SparkSession, topic: str) -> None:
     with pytest.raises(PySparkException, match="NameServerUnavailableError"):
         write(numbered(spark, 1), "127.0.0.1:1", topic, retries=0, sendTimeoutMs=500)
+
+
+def statements_with_inserts() -> list[str]:
+    """The statements of the SQL blocks of the guide that have inserts."""
+    blocks = re.findall(r"^```sql\n(.*?)^```", GUIDE.read_text(), re.M | re.S)
+    return [line for each in blocks if "INSERT" in each for line in each.split(";\n") if line]
+
+
+def test_the_inserts_of_the_guide_write_messages(
+    spark: SparkSession, namesrv: str, topic: str
+) -> None:
+    try:
+        for statement in statements_with_inserts():
+            spark.sql(statement.replace("127.0.0.1:9876", namesrv).replace("orders", topic))
+        named = f"WITH (`nameServer`='{namesrv}', `topic`='{topic}')"
+        with pytest.raises(PySparkException, match="messages are never replaced"):
+            spark.sql(f"INSERT OVERWRITE sales {named} VALUES ('x', 'y', 'z')")
+        columns = "body string, keys string, tags string"
+        frame = spark.createDataFrame([("jam", "44", "new")], columns)
+        frame.writeTo("sales").option("nameServer", namesrv).option("topic", topic).append()
+        spark.sql("CREATE TABLE all_columns USING rocketmq")
+        with pytest.raises(PySparkException, match="name those to write in CREATE TABLE"):
+            spark.sql(f"INSERT INTO all_columns {named} (body) VALUES (X'31')")
+    finally:
+        for each in ("TABLE sales", "TABLE all_columns", "VIEW stock"):
+            spark.sql(f"DROP {each.replace(' ', ' IF EXISTS ')}")
+
+    found = sorted((m.body, m.keys, m.tags) for m in read_back(namesrv, topic, 5))
+    assert found == [
+        (b"cake", ("43",), None),
+        (b"jam", ("44",), "new"),
+        (b"milk", (), None),
+        (b"pie", (), None),
+        (b"tea", ("42",), "new"),
+    ]

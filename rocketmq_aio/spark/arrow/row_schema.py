@@ -52,7 +52,9 @@ def check_columns(schema: T.StructType, topic: str | None) -> None:
     for field in schema.fields:
         name = BY_LOWER.get(field.name.lower())
         if name is None:
-            reason = f"unknown column; known are {', '.join(COLUMNS)}: drop or rename it"
+            is_table = "storeTimestamp" in schema.names  # one that was created without columns
+            way_out = "name those to write in CREATE TABLE" if is_table else "drop or rename it"
+            reason = f"unknown column; known are {', '.join(COLUMNS)}: {way_out}"
             raise ConfigError("column", field.name, reason)
         if name in given:
             raise ConfigError("column", field.name, "duplicate: column names are case-insensitive")

@@ -90,6 +90,10 @@ def test_all_column_types_are_accepted_in_any_case_and_order() -> None:
             {"body": BinaryType(), "tag": StringType()},
             "'tag': unknown column; .*tags.*drop or rename",
         ),
+        (
+            {"body": BinaryType(), "queueOffset": LongType(), "storeTimestamp": TimestampType()},
+            "'queueOffset': unknown column; .*name those to write in CREATE TABLE",
+        ),
         ({"body": BinaryType(), "BODY": BinaryType()}, "duplicate"),
         ({"tags": StringType()}, "'body': missing"),
         ({}, "'body': missing"),
