@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final
+
+import anyio
 
 from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.consumer.common.events import ConsumerEvent, LeaseLost, LeaseRegained
@@ -12,6 +15,8 @@ from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.gather import gather_limited
+
+COMPARE_SECONDS: Final = 5.0  # for reading the committed offsets; then it is tried again
 
 
 class LostLocks:
@@ -58,7 +63,8 @@ class LostLocks:
     async def unchanged(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
         held = [self._table[queue] for queue in queues if queue in self._table]
         doubted = [each for each in held if each.min_commit_offset == UNVERIFIED]
-        await gather_limited(lambda each: read_committed(self._store, each), doubted)
+        with anyio.move_on_after(COMPARE_SECONDS):  # renewals of other queues wait
+            await gather_limited(lambda each: read_committed(self._store, each), doubted)
         # What failed is still doubted; what was revoked meanwhile is another assignment's.
         known = [each for each in held if each.min_commit_offset != UNVERIFIED]
         current = [each for each in known if self._table.get(each.queue) is each]
