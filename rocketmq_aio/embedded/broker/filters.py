@@ -69,9 +69,10 @@ def compile_filter(expression: str, kind: str | None, *, is_5: bool) -> Matches 
         return lambda stored: condition(stored.properties)
     if kind not in (None, "", "TAG") or expression in ("", "*"):
         return None
-    hashes = {_tag_hash(tag.strip()) for tag in expression.split("||") if tag.strip()}
-    if not hashes:
+    tags = [tag for tag in expression.split("||") if tag]
+    if not tags:
         raise FilterError("there is no tag in the expression")
+    hashes = {_tag_hash(tag.strip()) for tag in tags if tag.strip()}  # none: nothing matches
     return lambda stored: (tag := stored.tag) is not None and _tag_hash(tag) in hashes
 
 

@@ -138,7 +138,7 @@ class ForwardingProcessor:
             if not log.min_offset <= header.offset <= log.max_offset + 1:
                 place = f"[{log.min_offset}-{log.max_offset}]"
                 remark = f"Target offset {header.offset} not in consume queue range {place}"
-                raise self._state.invalid(remark)
+                raise ErrorResponse(remark)
             offsets[queue_id] = header.offset
         for number, offset in offsets.items():
             key = header.group, header.topic, number

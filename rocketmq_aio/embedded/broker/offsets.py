@@ -12,6 +12,7 @@ from rocketmq_aio.protocol.header import QueueRequest, read_header
 from rocketmq_aio.protocol.requests import offsets
 
 NONE_STORED = -1  # earliest store time of an empty queue
+NOTHING = -1  # committed; brokers store negative offsets, too
 
 
 class OffsetProcessor:
@@ -23,8 +24,8 @@ class OffsetProcessor:
     @reads(offsets.QueryConsumerOffset)
     def query(self, header: offsets.QueryConsumerOffset) -> object:
         key = (header.consumer_group, header.topic, header.queue_id)
-        if key in self._state.committed:
-            return _offset(self._state.committed[key])
+        if (committed := self._state.committed.get(key, NOTHING)) >= 0:
+            return _offset(committed)
         log = self._log(header)
         # 4.9 ignores the field, and starts unknown queues at their first message.
         remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"

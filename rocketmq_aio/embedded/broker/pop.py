@@ -147,16 +147,20 @@ class PopProcessor:
         now = self._state.clock.now_ms()
         self._expiring.deliver_due()
         popped: list[Popped] = []
-        room = header.max_msg_nums
+        room, left = header.max_msg_nums, 0
         for queue in self._queues_to_pop(header):
             if (taken := self._take(queue, header, matches, room, now)) is not None:
                 popped.append(taken)
                 room -= len(taken.messages)
+            log = self._log(queue)
+            left += max(0, log.max_offset - self._begin(header.consumer_group, queue, log))
+        if header.order:  # what was popped is not committed
+            left -= header.max_msg_nums - room
         answer = PopMessageResponse(
             pop_time=now,
             invisible_time=header.invisible_time,
             revive_queue_id=ORDER_REVIVE_QUEUE if header.order else next(self._revive_queues),
-            rest_num=0,
+            rest_num=left,
             start_offset_info=_items((each.queue, each.begin) for each in popped),
             msg_offset_info=_items(
                 (each.queue, ",".join(str(stored.offset) for stored in each.messages))
@@ -320,7 +324,8 @@ class PopProcessor:
         self._state.topic(header.topic)
         log = self._state.store.queue(header.topic, header.queue_id)
         if log is None:
-            raise self._state.invalid(f"queueId[{header.queue_id}] is illegal")
+            remark = f"queueId[{header.queue_id}] is illegal"
+            raise ErrorResponse(remark, ResponseCode.MESSAGE_ILLEGAL)
         if not log.min_offset <= header.offset <= log.max_offset:
             raise ErrorResponse("offset is illegal", ResponseCode.NO_MESSAGE)
         queue = PopQueue(header.topic, receipt.marker, header.queue_id)
@@ -382,8 +387,12 @@ class PopProcessor:
 
 
 def _filter(header: PopMessage) -> Matches | None:
+    if header.exp is None or not header.exp.strip():
+        return None
     try:
-        return compile_filter(header.exp or "*", header.exp_type, is_5=True)
+        if header.exp_type not in (None, "", "TAG", "SQL92"):
+            raise FilterError(f"unknown kind: {header.exp_type}")
+        return compile_filter(header.exp, header.exp_type, is_5=True)
     except FilterError:
         raise ErrorResponse(PARSE_FAILED, ResponseCode.SUBSCRIPTION_PARSE_FAILED) from None
 

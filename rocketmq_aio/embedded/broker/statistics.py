@@ -81,11 +81,11 @@ class StatisticsProcessor:
         committed = [group for group, name, _ in self._state.committed if name == topic]
         return admin.GroupList(group_list=list(dict.fromkeys([*online, *committed])))
 
-    @reads(OfGroup, OtherCode.QUERY_TOPICS_BY_CONSUMER)
+    @reads(OfGroup, OtherCode.QUERY_TOPICS_BY_CONSUMER, version=5)
     def topics_of_group(self, header: OfGroup) -> object:
         return admin.TopicList(topic_list=self._topics_of(header.group))
 
-    @reads(OfGroup, OtherCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
+    @reads(OfGroup, OtherCode.QUERY_SUBSCRIPTION_BY_CONSUMER, version=5)
     def subscription(self, header: OfGroup) -> object:
         body: dict[str, Any] = {"group": header.group, "topic": header.topic}
         if (found := self._clients.subscription(header.group, header.topic)) is not None:

@@ -358,6 +358,32 @@ def fields(header: Any) -> dict[str, Any]:  # noqa: ANN401 - any header
     return {name: getattr(header, name) for name in header.__struct_fields__}
 
 
+async def a_reset_to_an_offset_beyond_the_end_is_refused_from_5_on(env: CaseEnv) -> None:
+    if not env.is_5:
+        return
+    ext = {"group": env.group, "topic": env.topic, "timestamp": "0", "isForce": "true"}
+    async with env.client() as client:
+        await put_group(client, env.group)
+        answer = await ask(
+            client,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            ext | {"queueId": "0", "offset": "99"},
+        )
+
+    assert (answer.code, answer.remark) == (
+        *(1, "Target offset 99 not in consume queue range [0-0]"),
+    )
+
+
+async def groups_are_described_by_the_broker_from_5_on(env: CaseEnv) -> None:
+    codes = (OtherCode.QUERY_TOPICS_BY_CONSUMER, OtherCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
+    ext = {"group": env.group, "topic": env.topic}
+    async with env.client() as client:
+        answers = [await ask(client, code, ext) for code in codes]
+
+    assert [each.code for each in answers] == ([0, 0] if env.is_5 else [3, 3])
+
+
 async def an_offset_reset_is_sent_to_members_before_5(env: CaseEnv) -> None:
     async with env.client() as member, env.client() as client:
         await heartbeat(member, env, "c@1")
@@ -453,7 +479,9 @@ CASES: tuple[Case, ...] = (
     a_held_pull_ends_at_the_reset_offset_from_5_on,
     clients_that_are_not_connected_are_errors,
     an_offset_reset_moves_offline_groups_from_5_on,
+    a_reset_to_an_offset_beyond_the_end_is_refused_from_5_on,
     an_offset_reset_is_sent_to_members_before_5,
+    groups_are_described_by_the_broker_from_5_on,
     offsets_are_cloned_of_one_topic,
     name_servers_keep_values_by_namespace_and_key,
     settings_that_a_broker_does_not_have_are_ignored,

@@ -58,6 +58,17 @@ async def without_a_commit_an_empty_queue_has_no_offset_from_5_on(env: CaseEnv) 
         assert (answer.code, answer.ext_fields()) == (0, {"offset": "0"})
 
 
+async def a_negative_commit_counts_as_none(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await heartbeat(client, env, "c@1")
+        await send(client, env, b"body")
+        await everything(client, env, 1)
+        await client.ask(update(env, -1))
+        found = await offset(client, query(env))
+
+    assert found == 0
+
+
 async def without_a_commit_a_young_queue_begins_at_0_unless_told_not_to(env: CaseEnv) -> None:
     async with env.client() as client:
         await send(client, env, b"body")
@@ -196,6 +207,7 @@ async def the_earliest_store_time_is_that_of_the_first_message(env: CaseEnv) -> 
 
 CASES: tuple[Case, ...] = (
     without_a_commit_an_empty_queue_has_no_offset_from_5_on,
+    a_negative_commit_counts_as_none,
     without_a_commit_a_young_queue_begins_at_0_unless_told_not_to,
     a_commit_is_what_is_read_next_even_backwards_or_beyond,
     a_commit_is_the_groups_and_the_queues_own,

@@ -307,6 +307,43 @@ async def a_pop_may_pick_by_tag(env: CaseEnv) -> None:
         assert bodies(await popped(client, env, 1, exp="a || c")) == [b"yes"]
 
 
+async def a_blank_filter_pops_everything_and_an_unknown_kind_is_refused(env: CaseEnv) -> None:
+    if await is_unknown(env):
+        return
+    async with env.client() as client:
+        await store(client, env, b"1")
+        unknown = await client.ask(pop_header(env, exp="a", exp_type="XPATH"))
+        [(body, receipt)] = await popped(client, env, 1, exp="", exp_type="SQL92")
+        await _ack_all(client, env, [(body, receipt)])
+
+    assert (unknown.code, body) == (23, b"1")
+
+
+async def a_pop_says_how_many_messages_are_left(env: CaseEnv) -> None:
+    if await is_unknown(env):
+        return
+    async with env.client() as client:
+        await store(client, env, b"1", b"2", b"3")
+        answer = await client.ask(pop_header(env, max_msg_nums=1, queue_id=0))
+        again = await client.ask(pop_header(env, max_msg_nums=1, queue_id=0))
+        await _ack_all(client, env, [*got(answer, env), *got(again, env)])
+
+    assert [each.ext_fields()["restNum"] for each in (answer, again)] == ["2", "1"]
+
+
+async def an_ack_needs_a_queue_and_an_offset_that_exist(env: CaseEnv) -> None:
+    if await is_unknown(env):
+        return
+    async with env.client() as client:
+        await store(client, env, b"1")
+        [(body, receipt)] = await popped(client, env, 1)
+        queue = await client.ask(ack_header(env, receipt, queue_id=99))
+        offset = await client.ask(ack_header(env, receipt, offset=99))
+        await _ack_all(client, env, [(body, receipt)])
+
+    assert (queue.code, offset.code) == (13, 208)
+
+
 async def too_much_or_the_unknown_is_refused(env: CaseEnv) -> None:
     if await is_unknown(env):
         return
@@ -491,6 +528,9 @@ CASES: tuple[Case, ...] = (
     an_ordered_pop_continues_where_the_offset_of_the_group_was_reset_to,
     a_disabled_group_may_not_pop,
     a_pop_may_pick_by_tag,
+    a_blank_filter_pops_everything_and_an_unknown_kind_is_refused,
+    a_pop_says_how_many_messages_are_left,
+    an_ack_needs_a_queue_and_an_offset_that_exist,
     too_much_or_the_unknown_is_refused,
     unacknowledged_messages_are_redelivered,
     a_redelivered_message_has_its_count_and_receipt,

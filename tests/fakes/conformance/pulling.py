@@ -190,6 +190,16 @@ async def a_tag_expression_without_a_tag_is_refused(env: CaseEnv) -> None:
         assert (await client.ask(pull_header(env, 0, subscription="||"))).code == 23
 
 
+async def a_blank_tag_expression_matches_nothing(env: CaseEnv) -> None:
+    async with env.client() as client:
+        await send(client, env, b"body")
+        await everything(client, env, 1)
+        blank = await client.ask(pull_header(env, 0, subscription=" "))
+        bars = await client.ask(pull_header(env, 0, subscription="|| "))
+
+    assert (blank.code, bars.code) == (20, 20)
+
+
 async def an_unknown_topic_or_queue_is_refused(env: CaseEnv) -> None:
     async with env.client() as client:
         topic = await client.ask(pull_header(env, 0, topic=f"{env.topic}-unknown"))
@@ -268,6 +278,7 @@ CASES: tuple[Case, ...] = (
     a_message_that_does_not_match_ends_no_hold,
     a_hold_that_saw_only_others_ends_past_them,
     a_tag_expression_without_a_tag_is_refused,
+    a_blank_tag_expression_matches_nothing,
     an_unknown_topic_or_queue_is_refused,
     a_pull_may_carry_a_commit,
     without_an_expression_the_groups_subscription_counts,
