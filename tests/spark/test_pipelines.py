@@ -40,6 +40,7 @@ from rocketmq_aio.spark.pipelines.bodies import parse_bodies
 from rocketmq_aio.spark.pipelines.dead_letter import with_origin
 from rocketmq_aio.spark.pipelines.ingesting import check_targets
 from rocketmq_aio.spark.pipelines.loading import map_columns
+from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS
 from rocketmq_aio.spark.pipelines.sending import send_rows
 from rocketmq_aio.spark.pipelines.target import prepare_rows, write_rows
 from rocketmq_aio.testing import Cluster
@@ -379,6 +380,7 @@ def test_texts_of_partition_columns_stay_texts(
     ("row", "body", "reason"),
     [
         ({"flag": "many"}, "plain", "flag is no int: many"),
+        ({"flag": 3.7}, "plain", "flag is no int: 3.7"),
         ({"flag": 4294967297}, "plain", "flag is no int: 4294967297"),
         ({"deliverTimestamp": "soon"}, "plain", "deliverTimestamp is no timestamp: soon"),
         ({"properties": "{broken"}, "plain", "properties are no JSON object of texts: {broken"),
@@ -781,3 +783,59 @@ def test_a_missing_jar_is_reported(
 
     with pytest.raises(ConfigError, match=rf"org\.apache\.spark:spark-{kind}_2\.13"):
         ingest(pipelines, replace(decoding, body=body))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "permitted"),
+    [
+        ("csv", "body,tags\nx,a\ny,b,lost\n", [b"x", b"y"]),
+        ("csv", "body,tags\nx,a\ny\n", [b"x", b"y"]),
+        ("json", '{"body":"x"}\n{"body":"y"} {\n{"body":"z"\n', None),
+    ],
+)
+def test_what_is_no_row_of_the_format_fails_a_load(
+    pipelines: SparkSession,
+    connection: Connection,
+    topic: str,
+    tmp_path: Path,
+    kind: str,
+    text: str,
+    permitted: list[bytes] | None,
+) -> None:
+    file = tmp_path / "rows"
+    file.write_text(text)
+    settings = LoadSettings(
+        connection=connection, topic=topic, path=str(file), format=kind, columns={"body": "body"}
+    )
+
+    with pytest.raises(JOB_ERRORS) as refused:
+        load(pipelines, settings)
+    before = stored(connection.name_server, topic)
+    if permitted is not None:
+        load(pipelines, replace(settings, read_options={"mode": "PERMISSIVE"}))
+
+    assert "alformed" in format_error(refused.value)
+    assert before == []
+    assert sorted(m.body for m in stored(connection.name_server, topic)) == (permitted or [])
+
+
+def test_nested_values_are_loaded_as_json_and_columns_have_any_case(
+    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    rows = [
+        {"Body": {"id": 1, "item": None}, "KEYS": [7, 8], "a`b": 1, "properties": {"p": 1}},
+        {"Body": {"id": 2, "item": "tea"}},
+    ]
+    (tmp_path / "rows.json").write_text("\n".join(map(json.dumps, rows)))
+    settings = LoadSettings(connection=connection, topic=topic, path=str(tmp_path), format="json")
+
+    load(pipelines, settings)
+    found = {m.body: (m.keys, m.user_properties) for m in stored(connection.name_server, topic)}
+    load(pipelines, replace(settings, columns={"body": "*"}))
+    whole = [json.loads(m.body) for m in stored(connection.name_server, topic)]
+
+    assert [each["a`b"] for each in whole if each.get("a`b")] == [1]
+    assert found == {
+        b'{"id":1,"item":null}': (("7", "8"), {"p": "1"}),
+        b'{"id":2,"item":"tea"}': ((), {}),
+    }

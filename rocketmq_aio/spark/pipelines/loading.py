@@ -9,7 +9,18 @@ from functools import partial
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
-from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegralType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    AtomicType,
+    BinaryType,
+    DataType,
+    FractionalType,
+    IntegralType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+)
 
 from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import settings
@@ -23,6 +34,7 @@ from rocketmq_aio.spark.pipelines.formats import (
     check_choice,
     check_columns,
     check_format,
+    check_sink_options,
 )
 from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS, StoppedError, Watch, watch_jobs
 from rocketmq_aio.spark.pipelines.sending import (
@@ -46,8 +58,15 @@ TYPES: Final = {
 }
 # The columns of an export that are sent; properties include the sharding key.
 EXPORTED: Final = ("body", "tags", "keys", "properties", "flag", "priority")
+# A row that is no row of the format fails the job; Spark would drop fields, or the whole row.
+# Unless all columns of csv are read, Spark does not see that a row has too many or too few.
+STRICT: Final = {
+    "csv": {**CSV, "mode": "FAILFAST", "columnPruning": "false"},
+    "json": {"mode": "FAILFAST"},
+}
 INFERENCE: Final = "spark.sql.sources.partitionColumnTypeInference.enabled"
 SHOWN_CHARACTERS: Final = 40  # of an invalid value, in the error
+WITH_NULLS: Final = {"ignoreNullFields": "false"}
 DELAYS: Final = frozenset({"delayLevel", "deliverTimestamp"})  # store messages later
 
 
@@ -82,6 +101,7 @@ class LoadSettings:
         object.__setattr__(self, "format", check_format(self.format))
         check_choice("body", self.body, BODIES)
         check_columns(self.columns, COLUMNS)
+        check_sink_options(self.options)
         if self.columns and "body" not in self.columns:
             raise ConfigError("columns", dict(self.columns), 'body is not given: add body="*"')
 
@@ -164,7 +184,7 @@ def _send(
 
 
 def _read_files(spark: SparkSession, settings: LoadSettings) -> DataFrame:
-    options = with_defaults(CSV if settings.format == "csv" else {}, settings.read_options)
+    options = with_defaults(STRICT.get(settings.format, {}), settings.read_options)
     reader = spark.read.format(settings.format).options(**options)
     if settings.schema is not None:
         return reader.schema(settings.schema).load(settings.path)
@@ -187,7 +207,9 @@ def map_columns(files: DataFrame, columns: Mapping[str, str]) -> DataFrame:
     """
     if _is_export(files, columns):
         return _map_export(files)
-    chosen = dict(columns) or {name: name for name in files.columns if name in COLUMNS}
+    named = {name.lower(): name for name in COLUMNS}  # as in the sink
+    own = {named[each.lower()]: each for each in files.columns if each.lower() in named}
+    chosen = dict(columns) or own
     if "body" not in chosen:
         names = ", ".join(files.columns)
         reason = f'the files have no column body; they have {names}: give body="*"'
@@ -213,33 +235,53 @@ def _map_export(files: DataFrame) -> DataFrame:
 
 def _column(files: DataFrame, to: str, name: str) -> Column:
     if name == WHOLE_ROW and to == "body":
-        row = F.struct(*(F.col(f"`{each}`") for each in files.columns))
-        return F.to_json(row, {"ignoreNullFields": "false"})
+        row = F.struct(*(_named(each) for each in files.columns))
+        return F.to_json(row, WITH_NULLS)
     if name not in files.columns:
         reason = f"the files have no such column; they have {', '.join(files.columns)}"
         raise ConfigError("columns", name, reason)
-    return _cast(F.col(f"`{name}`"), to, files.schema[name].dataType)
+    return _cast(_named(name), to, files.schema[name].dataType)
+
+
+def _named(name: str) -> Column:
+    quoted = name.replace("`", "``")
+    return F.col(f"`{quoted}`")
 
 
 def _cast(column: Column, to: str, kind: DataType) -> Column:
     """Return *column* with the type of the message column *to*; text files hold only text."""
     if to == "properties":
-        if isinstance(kind, StructType):  # Spark reads JSON objects as structs
-            column = F.to_json(column)
-        if not isinstance(kind, StringType | StructType):
-            return column
-        given = F.nullif(F.trim(column), F.lit(""))
-        value = F.from_json(given, "map<string,string>")
-        return _converted(given, value, "properties are no JSON object of texts")
-    if isinstance(kind, BinaryType) or (to == "keys" and isinstance(kind, ArrayType)):
+        return _properties(column, kind)
+    if to == "keys" and isinstance(kind, ArrayType) and isinstance(kind.elementType, AtomicType):
+        return column.cast("array<string>")
+    if to == "body" and isinstance(kind, StructType | ArrayType | MapType):
+        return F.to_json(column, WITH_NULLS)
+    if not isinstance(kind, AtomicType | NullType) or isinstance(kind, BinaryType):
+        return column  # as a text it would have Spark's own form: the sink names it
+    return _value(column, to, kind) if to in TYPES else column.cast("string")
+
+
+def _properties(column: Column, kind: DataType) -> Column:
+    if isinstance(kind, MapType) and isinstance(kind.valueType, AtomicType):
+        return column.cast("map<string,string>")
+    if not isinstance(kind, StringType | StructType):
         return column
-    if to not in TYPES:
-        return column.cast("string")
+    text = column if isinstance(kind, StringType) else F.to_json(column)  # of a JSON object
+    given = F.nullif(F.trim(text), F.lit(""))
+    value = F.from_json(given, "map<string,string>")
+    return _converted(given, value, "properties are no JSON object of texts")
+
+
+def _value(column: Column, to: str, kind: DataType) -> Column:
+    """Return *column* as the number or time *to*."""
     if to == "deliverTimestamp" and isinstance(kind, IntegralType):
         return column.cast("bigint")  # milliseconds, as in the sink; Spark would cast seconds
     if isinstance(kind, StringType):
         column = F.nullif(column, F.lit(""))  # a field of quotes only
-    return _converted(column, column.try_cast(TYPES[to]), f"{to} is no {TYPES[to]}")
+    value = column.try_cast(TYPES[to])
+    if isinstance(kind, FractionalType) and TYPES[to] == "int":
+        value = F.when(value == column, value)
+    return _converted(column, value, f"{to} is no {TYPES[to]}")
 
 
 def _converted(given: Column, value: Column, reason: str) -> Column:

@@ -18,6 +18,7 @@ from rocketmq_aio.errors import ConfigError, RocketMQError
 from rocketmq_aio.spark.offsets import LATEST, Queue, Range, nested, shares
 from rocketmq_aio.spark.options import values as values
 from rocketmq_aio.spark.options.source_options import Connection
+from rocketmq_aio.spark.pipelines.formats import check_sink_options
 from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS
 from rocketmq_aio.spark.pipelines.row_counts import count_problems, count_rows, explain_gaps
 from rocketmq_aio.spark.pipelines.selection import (
@@ -60,6 +61,7 @@ class ReplaySettings:
         check_fields(self)
         if self.rate is not None and (type(self.rate) is not int or self.rate < 1):
             raise ConfigError("rate", self.rate, "expected messages a second, 1 or more")
+        check_sink_options(self.options)
         if self.to is not None:
             values.topic("to", self.to)
         elif self.selection.pattern is not None:

@@ -6,7 +6,7 @@ import pytest
 
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.options.source_options import Connection
-from rocketmq_aio.spark.pipelines import LoadSettings, Target
+from rocketmq_aio.spark.pipelines import LoadSettings, ReplaySettings, Selection, Target
 from rocketmq_aio.spark.pipelines.formats import check_built_in
 
 CONNECTION = Connection(name_server="127.0.0.1:9876")
@@ -44,3 +44,12 @@ def test_built_in_formats_and_classes_are_accepted_without_jars(given: str) -> N
 def test_unknown_formats_are_rejected_without_jars() -> None:
     with pytest.raises(ConfigError, match=r"^format=.foo.: .*known are avro, .*--packages"):
         check_built_in("foo")
+
+
+@pytest.mark.parametrize("name", ["topic", "TOPIC"])
+def test_the_topic_to_send_to_is_no_option_of_the_sink(name: str) -> None:
+    selection = Selection(topics=("t",), end="2026-01-01T00:00:00Z")
+    with pytest.raises(ConfigError, match="options='topic': is a setting of its own"):
+        ReplaySettings(connection=CONNECTION, selection=selection, options={name: "other"})
+    with pytest.raises(ConfigError, match="options='topic': is a setting of its own"):
+        LoadSettings(connection=CONNECTION, topic="t", path="/data", options={name: "other"})
