@@ -7,11 +7,16 @@ from typing import Any, Final
 import msgspec
 
 from rocketmq_aio.embedded.broker.attributes import OF_GROUPS, changed_attributes
-from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Page, discard_keys
+from rocketmq_aio.embedded.broker.state import (
+    BrokerState,
+    ErrorResponse,
+    Page,
+    discard_keys,
+    is_group_name,
+)
 from rocketmq_aio.embedded.codes import OtherCode
 from rocketmq_aio.embedded.handlers import reads
 from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.model.names import MAX_GROUP, NAME
 from rocketmq_aio.protocol.bodies import MAX_QUEUES, Body
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import Header
@@ -51,7 +56,7 @@ class GroupProcessor:
     @reads(dict[str, Any], RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def put(self, wanted: dict[str, Any]) -> None:
         name = wanted.get("groupName") or ""
-        if not name.strip() or len(name) > MAX_GROUP or not NAME.fullmatch(name):
+        if not is_group_name(name):
             raise self._state.invalid("the specified group is not valid")
         before = self._state.groups.get(name)
         signed = wanted.pop("attributes", None) or {}
@@ -82,6 +87,7 @@ class GroupProcessor:
 
     @reads(OfGroup, OtherCode.GET_SUBSCRIPTIONGROUP_CONFIG, version=5)
     def config(self, header: OfGroup) -> object:
+        self._state.ensure_group(header.group)
         return self._state.group(header.group, "No group in this broker. group: {}")
 
     @reads(Page, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)

@@ -14,7 +14,7 @@ from rocketmq_aio.embedded.broker.store import UNIT_GROUP, MessageStore, StoredM
 from rocketmq_aio.embedded.clock import Clock
 from rocketmq_aio.embedded.responses import ErrorResponse as ErrorResponse
 from rocketmq_aio.embedded.server import Version
-from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.names import MAX_GROUP, NAME, RETRY_PREFIX
 from rocketmq_aio.protocol.codes import PERM_READ, PERM_WRITE, ResponseCode
 from rocketmq_aio.protocol.header import Header
 from rocketmq_aio.protocol.requests.admin import SubscriptionGroupBody
@@ -45,6 +45,11 @@ def discard_keys(table: dict[K, Any], is_gone: Callable[[K], bool]) -> None:
     """Delete the entries of *table* whose keys are gone."""
     for key in [key for key in table if is_gone(key)]:
         del table[key]
+
+
+def is_group_name(name: str) -> bool:
+    """Whether brokers accept it as the name of a new group."""
+    return len(name) <= MAX_GROUP and NAME.fullmatch(name) is not None
 
 
 class Page(Header, frozen=True):
@@ -118,8 +123,8 @@ class BrokerState:
             self.on_event(OffsetCommitted(self.name, *key, offset))
 
     def ensure_group(self, name: str) -> bool:
-        """Return whether the group exists; create it if that is enabled."""
-        if self.auto_create_groups:
+        """Return whether the group exists; create it if that is enabled, in 5.x by a valid name."""
+        if self.auto_create_groups and (is_group_name(name) or not self.version.is_5):
             self.create_group(name)
         return name in self.groups
 

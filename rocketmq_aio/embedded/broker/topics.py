@@ -154,7 +154,7 @@ class TopicProcessor:
         return name in SYSTEM_TOPICS or name in own or name.startswith(SYSTEM_PREFIXES)
 
     def _check_not_system(self, name: str) -> None:
-        if self._is_system(name) and name not in (self._state.name, self._state.cluster):
+        if self._is_system(name):
             raise self._state.invalid(f"The topic[{name}] is conflict with system topic.")
 
 

@@ -110,10 +110,11 @@ async def invalid_and_reserved_topic_names_are_rejected(env: CaseEnv) -> None:
         characters = await put_topic(client, "no spaces")
         long = await put_topic(client, "a" * 128)
         reserved = await put_topic(client, "SELF_TEST_TOPIC")
+        cluster = await put_topic(client, "DefaultCluster")
         kept = await ask(client, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "SELF_TEST_TOPIC"})
 
-    rejected = (blank, characters, long, reserved, kept)
-    assert [each.code for each in rejected] == [invalid(env)] * 5
+    rejected = (blank, characters, long, reserved, cluster, kept)
+    assert [each.code for each in rejected] == [invalid(env)] * 6
     long_name, rule = "a" * 128, "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     faults = [f": no spaces, {rule}", f": {long_name}, is longer than topic max length: 127"]
     if not env.is_5:
@@ -122,6 +123,7 @@ async def invalid_and_reserved_topic_names_are_rejected(env: CaseEnv) -> None:
         "The specified topic is blank.",
         *(f"The specified topic{fault}" for fault in faults),
         "The topic[SELF_TEST_TOPIC] is conflict with system topic.",
+        "The topic[DefaultCluster] is conflict with system topic.",
         "The topic[SELF_TEST_TOPIC] is conflict with system topic.",
     ]
 
@@ -278,6 +280,19 @@ async def a_group_is_created_changed_and_deleted(env: CaseEnv) -> None:
     assert (changed["retryMaxTimes"], changed["consumeEnable"]) == (3, False)
     assert (denied.code, denied.remark) == (16, f"subscription group no permission, {env.group}")
     assert env.group not in left
+
+
+async def requests_create_groups_by_valid_names_from_5_on(env: CaseEnv) -> None:
+    if not env.is_5:
+        return
+    async with env.client() as client:
+        config = await ask(client, OtherCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": env.group})
+        pulled = await client.ask(pull_header(env, 0, consumer_group="no group"))
+        found = await groups(client)
+
+    assert (config.code, pulled.code) == (0, 26)
+    assert env.group in found
+    assert "no group" not in found
 
 
 async def a_held_pull_is_refused_when_the_group_may_not_consume_any_more(env: CaseEnv) -> None:
@@ -475,6 +490,7 @@ CASES: tuple[Case, ...] = (
     statistics_of_unknown_names_are_errors,
     consume_rates_are_those_of_the_last_minute,
     a_group_is_created_changed_and_deleted,
+    requests_create_groups_by_valid_names_from_5_on,
     a_held_pull_is_refused_when_the_group_may_not_consume_any_more,
     a_held_pull_ends_at_the_reset_offset_from_5_on,
     clients_that_are_not_connected_are_errors,
