@@ -93,7 +93,7 @@ class AllocateMachineRoomNearby:
         for room in sorted(queues_in):
             members = members_in.get(room, client_ids)
             if client_id in members:
-                given += self._inner(client_id, queues_in[room], members)
+                given += self._inner(client_id, queues_in[room], list(members))
         return given
 
 

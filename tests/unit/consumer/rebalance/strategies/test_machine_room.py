@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, cast
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -128,6 +129,20 @@ def test_every_queue_of_every_room_goes_to_one_member(
     given_out = shares(AllocateMachineRoomNearby(inner, ByPrefix()), IDC, list(members))
 
     assert sorted(each for share in given_out for each in share or []) == IDC
+
+
+def test_an_inner_strategy_may_change_the_lists_it_is_called_with() -> None:
+    def emptying(
+        client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        share = AllocateAveragely()(client_id, queues, client_ids)
+        cast(list[MessageQueue], queues).clear()
+        cast(list[str], client_ids).clear()
+        return share
+
+    given_out = shares(AllocateMachineRoomNearby(emptying, ByPrefix()), IDC, ["IDC4-c1", "IDC4-c2"])
+
+    assert sorted(each for share in given_out for each in share) == IDC
 
 
 class Lost(ByPrefix):
