@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import socket
 import time
-from struct import Struct
 from typing import Final
-from zlib import crc32
 
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
+from rocketmq_aio.embedded.broker.store import NewMessage, encode_record, packed_host
 from rocketmq_aio.model.codec import Codec, V
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.properties import UNIQ_KEY
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.record import CRC_MASK, MAGIC_V1
+from rocketmq_aio.protocol.record import IPV4_HEAD
 
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
-HOST: Final = socket.inet_aton("127.0.0.1")
 BROKER_NAME: Final = "broker-a"
 MESSAGE_ID: Final = "7F000001000018B4AAC20000000000{:02X}"
-
-# The fixed fields of a stored message; protocol/README.md, "Stored message".
-_HEAD: Final = Struct(">iiIiiqqiq4siq4siiqi")
 
 
 @checked_arguments
@@ -50,25 +44,15 @@ def received_message(
     if UNIQ_KEY not in sent.properties:
         properties += f"{UNIQ_KEY}\x01{message_id or MESSAGE_ID.format(queue_offset % 256)}\x02"
     encoded = properties.encode()
-    topic, now = sent.topic.encode(), time.time_ns() // 1_000_000
-    head = _HEAD.pack(
-        _HEAD.size + len(sent.body) + 1 + len(topic) + 2 + len(encoded),
-        MAGIC_V1,
-        crc32(sent.body) & CRC_MASK,
-        queue_id,
-        sent.flag,
-        queue_offset,
-        0,  # offset in the commit log
-        0,  # system flag
-        now,
-        HOST,
-        0,
-        now,
-        HOST,
-        0,
-        reconsume_times,
-        0,  # offset of the half message
-        len(sent.body),
+    now = time.time_ns() // 1_000_000
+    stored = NewMessage(
+        topic=sent.topic,
+        queue_id=queue_id,
+        body=sent.body,
+        born_ms=now,
+        reconsume_times=reconsume_times,
     )
+    parts, host = (sent.flag, sent.body, encoded), packed_host(stored.born_host)
+    head = encode_record(stored, parts, (queue_offset, 0), now, host)[:IPV4_HEAD]
     queue = MessageQueue(sent.topic, BROKER_NAME, queue_id)
     return MessageExt(sent.topic, sent.body, queue, queue_offset, head, encoded, codec=codec)

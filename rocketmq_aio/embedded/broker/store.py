@@ -303,7 +303,8 @@ class MessageStore:
         now = self.clock.now_ms()
         offset, log_offset = log.min_offset + len(log.messages), self.log_end
         flag, body = entry or (message.flag, message.body)
-        record = self._record(message, (flag, body, properties), (offset, log_offset), now)
+        parts, at = (flag, body, properties), (offset, log_offset)
+        record = encode_record(message, parts, at, now, self._host)
         stored = StoredMessage(topic, queue_id, offset, log_offset, now, record)
         log.messages.append(stored)
         self.log.append(stored)
@@ -320,33 +321,8 @@ class MessageStore:
     def record_of(self, message: NewMessage, stored: StoredMessage) -> bytes:
         """Return the record of *message* at the position of *stored*."""
         parts = message.flag, message.body, encode_properties(message.properties).encode()
-        return self._record(message, parts, (stored.offset, stored.log_offset), stored.store_ms)
-
-    def _record(
-        self, message: NewMessage, parts: tuple[int, bytes, bytes], at: tuple[int, int], now_ms: int
-    ) -> bytes:
-        """Return a record of flag, body and encoded properties, at a queue and a log offset."""
-        flag, body, properties = parts
-        topic = message.topic.encode()
-        short = len(topic) <= MAX_V1_TOPIC
-        head = _HEAD.pack(
-            IPV4_HEAD + len(body) + len(topic) + len(properties) + (3 if short else 4),
-            MAGIC_V1 if short else MAGIC_V2,
-            zlib.crc32(body) & CRC_MASK,
-            message.queue_id,
-            flag,
-            *at,
-            message.sys_flag & ~(BORN_IPV6 | STORE_IPV6),  # hosts have 4 bytes, whatever was sent
-            message.born_ms,
-            packed_host(message.born_host),
-            now_ms,
-            self._host,
-            message.reconsume_times,
-            message.prepared_offset,
-            len(body),
-        )
-        length = bytes((len(topic),)) if short else _SHORT.pack(len(topic))
-        return b"".join((head, body, length, topic, _SHORT.pack(len(properties)), properties))
+        at = stored.offset, stored.log_offset
+        return encode_record(message, parts, at, stored.store_ms, self._host)
 
     def restore(self, messages: Iterable[StoredMessage], log_end: int) -> None:
         """Add messages with their positions to topics that exist; the store is empty."""
@@ -369,6 +345,42 @@ class MessageStore:
         for place, end in ends.items():
             if (queue := self.queue(*place)) is not None:
                 queue.drop_before(end)
+
+
+def encode_record(
+    message: NewMessage,
+    parts: tuple[int, bytes, bytes],
+    at: tuple[int, int],
+    store_ms: int,
+    host: bytes,
+) -> bytes:
+    """Return the record of a message as brokers store it.
+
+    :param parts: flag, body and encoded properties
+    :param at: offset in its queue, and in the log
+    :param host: packed address of the broker
+    """
+    flag, body, properties = parts
+    topic = message.topic.encode()
+    short = len(topic) <= MAX_V1_TOPIC
+    head = _HEAD.pack(
+        IPV4_HEAD + len(body) + len(topic) + len(properties) + (3 if short else 4),
+        MAGIC_V1 if short else MAGIC_V2,
+        zlib.crc32(body) & CRC_MASK,
+        message.queue_id,
+        flag,
+        *at,
+        message.sys_flag & ~(BORN_IPV6 | STORE_IPV6),  # hosts have 4 bytes, whatever was sent
+        message.born_ms,
+        packed_host(message.born_host),
+        store_ms,
+        host,
+        message.reconsume_times,
+        message.prepared_offset,
+        len(body),
+    )
+    length = bytes((len(topic),)) if short else _SHORT.pack(len(topic))
+    return b"".join((head, body, length, topic, _SHORT.pack(len(properties)), properties))
 
 
 def _size(stored: StoredMessage) -> int:
