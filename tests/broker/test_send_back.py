@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, RetryTopics, SendBack
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.push.locks import QueueLocks
 from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.instance.client_instance import MQClientInstance
@@ -245,3 +246,6 @@ async def test_group_without_retry_queues_raises_and_loses_nothing(desk: Desk) -
 
     with pytest.raises(RouteNotFoundError, match="retryQueueNums"):
         await desk.back().send_back(message)
+    async with PullConsumer(desk.group, namesrv=desk.cluster.namesrv) as puller:
+        with pytest.raises(RouteNotFoundError, match="retryQueueNums"):
+            await puller.send_back(message)

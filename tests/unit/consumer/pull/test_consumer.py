@@ -434,6 +434,23 @@ async def test_send_back_stores_in_the_retry_topic_or_the_dlq(
     await until(lambda: f"{prefix}{GROUP}" in cluster.broker.topics)
 
 
+@pytest.mark.parametrize("level", [0, -1])
+async def test_a_message_of_a_group_without_retry_queues_is_not_sent_back(
+    cluster: FakeCluster, puller: PullConsumer, level: int
+) -> None:
+    """Brokers confirm it, and drop the message."""
+    retry_topic = f"%RETRY%{GROUP}"
+    cluster.create_topic(retry_topic, 1)
+    retries = cluster.broker.topics[retry_topic]
+    retries.read_queues = retries.write_queues = 0
+    put(cluster, "one")
+    (pulled,) = (await puller.pull(queue(), 0)).messages
+
+    with pytest.raises(RouteNotFoundError, match="retryQueueNums"):
+        await puller.send_back(pulled, level)
+    assert cluster.broker.requests_of(RequestCode.CONSUMER_SEND_MSG_BACK) == []
+
+
 async def test_a_pull_consumer_does_not_register_with_brokers(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
