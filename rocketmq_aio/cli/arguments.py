@@ -255,7 +255,7 @@ def _parameter(each: Field[Any], hint: object) -> click.Parameter:
     option = Option(
         [each.name, *names],
         help=about["help"],
-        is_flag=is_flag,
+        is_flag=is_flag or None,  # False: click lets a list have no value
         multiple=is_list,
         show_default="default" in shared and not is_flag and each.default not in (None, ""),
         **({**shared, "type": None} if is_flag else shared),

@@ -40,7 +40,7 @@ class Verb(NamedTuple):
     :ivar expand: field with a list whose entries become the rows
     :ivar partial: print the results of an `AdminError` of this kind (its ``of``), which have the
         form of whole ones
-    :ivar missing: error for an empty result, with the names of parameters
+    :ivar missing: error for an empty result, with the names of parameters; *empty*: note
     """
 
     action: str = ""
@@ -49,6 +49,7 @@ class Verb(NamedTuple):
     examples: str = ""
     expand: str = ""
     missing: str = ""
+    empty: str = ""
     partial: str = ""
 
 
@@ -180,7 +181,11 @@ VERBS: Final = {
         "trace send some, indexed after a moment; --trace-topic names another topic",
         partial="servers",
     ),
-    "group status": Verb(partial="members", examples="rmq group status billing --stacks -o yaml"),
+    "group status": Verb(
+        partial="members",
+        empty="no member of group {group} is connected",
+        examples="rmq group status billing --stacks -o yaml",
+    ),
     "group producers": Verb(missing="no producer of group {group} is connected"),
     "broker statistics": Verb(missing="no broker has counted {name} of {key}"),
     "namesrv values": Verb(missing="no name server has values in namespace {namespace}"),
@@ -411,6 +416,8 @@ def _print(call: _Call, shown: Any) -> ExitCode:  # noqa: ANN401 - JSON values
         shown = expand(shown, call.verb.expand)
     if hasattr(call.arguments, "match"):  # ListArguments
         shown = _page(as_list(shown), call.arguments)
+    if not shown and call.verb.empty:
+        print_note(call.verb.empty.format_map(dict(call.values)))
     if shown is None:
         print_note("done")
     else:

@@ -298,6 +298,15 @@ def test_nothing_is_asked_or_counted_without_dead_letters(
     assert nothing == "billing has no dead letters\n"
 
 
+def test_a_group_without_members_has_no_status(rmq: Rmq, cluster: EmbeddedCluster) -> None:
+    cluster.create_group("billing")
+
+    said = rmq("group", "status", "billing", stderr=True)
+
+    assert said == "no member of group billing is connected\n"
+    assert rmq("group", "status", "billing") == ""
+
+
 @pytest.mark.parametrize(("form", "printed"), [("table", "NAME\n"), ("csv", "name\n")])
 def test_an_empty_list_of_names_is_its_header(rmq: Rmq, form: str, printed: str) -> None:
     assert rmq("group", "list", "-o", form) == printed
