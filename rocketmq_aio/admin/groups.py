@@ -38,6 +38,7 @@ from rocketmq_aio.admin.servers import (
     bodies,
     not_supported,
 )
+from rocketmq_aio.admin.topic_settings import check_given
 from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
@@ -158,6 +159,7 @@ class GroupAdmin:
         :raises SubscriptionError: none of the chosen brokers has the group
         :raises NotSupportedError: a setting needs a newer broker
         """
+        check_given(settings)
         check_settings(settings)
         masters = await self._servers.masters(cluster, brokers)
         held = await before_change(self._held(group, masters))

@@ -52,6 +52,12 @@ def checked(settings: TopicSettings) -> TopicSettings:
     return rest
 
 
+def check_given(settings: Mapping[str, object]) -> None:
+    """Raise ConfigError if there is no setting to change."""
+    if not settings:
+        raise ConfigError("settings", None, "nothing to change: give one or more")
+
+
 def check_config(config: TopicConfig) -> None:
     """Raise ConfigError for settings that brokers may store, but that make the topic unusable.
 

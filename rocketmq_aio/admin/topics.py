@@ -37,6 +37,7 @@ from rocketmq_aio.admin.topic_settings import (
     TopicSettings,
     changed,
     check_config,
+    check_given,
     checked,
     config_of,
     new_topic,
@@ -155,6 +156,7 @@ class TopicAdmin:
         :raises AdminError: some servers failed.  If ``failed`` has name servers, all brokers were
             changed, and only the order configuration was not; with ``order=False`` none was
         """
+        check_given(settings)
         wanted = checked(settings)
         masters = await self._servers.masters(cluster, brokers)
         held = await before_change(self._held(check_topic(topic), masters))

@@ -105,6 +105,8 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_sent(
         ("offset reset g orders begin --yes", "TO 'begin': expected earliest, latest, a time wi"),
         ("broker switch-timer-engine POP --yes", "ENGINE 'POP': expected one of"),
         ("broker switch-timer-engine POP --dry-run", "ENGINE 'POP': expected one of"),
+        ("topic update orders --yes", "settings: nothing to change"),
+        ("group update billing --brokers broker-a --dry-run", "settings: nothing to change"),
         ("produce orders --property", "Option '--property' requires an argument."),
         ("topic config orders --brokers", "Option '--brokers' requires an argument."),
         ("topic update orders --queues 0 --dry-run", "--queues '0': expected a whole number"),
