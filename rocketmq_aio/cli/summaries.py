@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketmq_aio.cli.output import format_table, print_error, print_line, show_json
+from rocketmq_aio.cli.output import format_table, print_error, print_line, print_note, show_json
 
 if TYPE_CHECKING:
     from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
 
 QUEUES: Final = "topic broker queue from to offsets rows gaps".split()
+NO_LETTERS: Final = "group {!r} has no topic for dead letters: it never had any, or check GROUP"
 GAPS_SHOWN: Final = 3  # per queue; JSON has all of them
 
 
@@ -22,6 +23,9 @@ def show_summary(summary: Summary, *, as_json: bool) -> None:
         _show_tables(summary)
     for problem in summary.problems:
         print_error(problem)
+    if summary.pipeline == "dlq" and not summary.queues:
+        facts: Any = summary
+        print_note(NO_LETTERS.format(facts.group))
 
 
 def _show_tables(summary: Summary) -> None:

@@ -11,6 +11,7 @@ from rocketmq_aio.cli.lag import format_seconds, lag_table, print_lag
 from rocketmq_aio.cli.output import progress
 from rocketmq_aio.cli.summaries import show_summary
 from rocketmq_aio.spark.pipelines import Gap, LagSummary, QueueCount, QueueLag
+from rocketmq_aio.spark.pipelines.dead_letter import DeadLetterSummary
 from rocketmq_aio.spark.pipelines.exporting import ExportSummary
 
 QUEUE = QueueCount(
@@ -99,3 +100,12 @@ def test_an_unused_group_is_noted_on_standard_error(
 )
 def test_durations_are_formatted(seconds: float, text: str | None) -> None:
     assert format_seconds(seconds) == text
+
+
+def test_a_group_without_a_topic_for_dead_letters_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its name may be misspelt, and a job that runs every night would do nothing."""
+    show_summary(DeadLetterSummary(group="biling"), as_json=True)
+
+    assert "group 'biling' has no topic for dead letters" in capsys.readouterr().err
