@@ -45,7 +45,11 @@ def _version(package: str) -> str:
 
 
 def main() -> None:
-    lines = [f"{name:16}{value}\n" for name, value in facts(os.environ)]
+    if sys.argv[1:]:
+        sys.exit(f"unexpected {sys.argv[1]}: the command rmq is python -m rocketmq_aio.cli")
+    found = list(facts(os.environ))
+    width = max(len(name) for name, _ in found)
+    lines = [f"{name:{width}}  {value}\n" for name, value in found]
     try:
         sys.stdout.writelines(lines)
         sys.stdout.flush()

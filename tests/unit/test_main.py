@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -12,11 +13,23 @@ from rocketmq_aio.__main__ import facts
 
 def test_versions_and_the_compiled_core_are_printed() -> None:
     command = [sys.executable, "-m", "rocketmq_aio"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    environ = {**os.environ, "ROCKETMQ_SECURITY_TOKEN": "s3cret"}
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
+    printed = ended.stdout
+    rows = dict(re.split("  +", line, maxsplit=1) for line in printed.splitlines())
 
-    assert f"rocketmq-aio    {rocketmq_aio.__version__}\n" in printed
-    assert f"compiled core   {'yes' if rocketmq_aio.compiled else 'no'}\n" in printed
+    assert rows["rocketmq-aio"] == rocketmq_aio.__version__
+    assert rows["compiled core"] == ("yes" if rocketmq_aio.compiled else "no")
+    assert rows["ROCKETMQ_SECURITY_TOKEN"] == "***"
     assert "profile-guided optimization" in printed
+
+
+def test_words_behind_the_module_are_an_error_that_names_the_command() -> None:
+    command = [sys.executable, "-m", "rocketmq_aio", "topic", "list"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 1
+    assert "unexpected topic: the command rmq is python -m rocketmq_aio.cli" in ended.stderr
 
 
 def test_settings_are_shown_without_secrets() -> None:
