@@ -137,7 +137,7 @@ class SendBack:
             -1: no retry, to the dead-letter topic
         :raises RocketMQError: no broker stored it: keep the message and try again
         """
-        if not self._can_restore(message):
+        if not await self.can_restore(message):
             await self._send_copy(message, delay_level)
             return
         try:
@@ -151,8 +151,11 @@ class SendBack:
         await self.send_back(message, DEAD_LETTER)
         logger.warning("message_dead", group=self._group, **_named(message), reason=reason)
 
-    def _can_restore(self, message: MessageExt) -> bool:
-        """Whether the broker of *message* would store exactly this message."""
+    async def can_restore(self, message: MessageExt) -> bool:
+        """Whether the broker of *message* would store exactly this message.
+
+        :raises NameServerUnavailableError: the route of the retry topic is unknown
+        """
         if message.local_retries or is_logical(message.queue):
             return False  # the stored message lacks local retries, or may be at another broker
         if message.sys_flag & INNER_BATCH:
@@ -160,11 +163,13 @@ class SendBack:
         if is_light(message):
             return False
         broker = message.queue.broker_name
-        route = self._instance.routes.known(self._retry_topic)
-        if route is None or not route.lists(broker):
+        try:
+            route = await self._instance.routes.get(self._retry_topic)
+        except RouteNotFoundError:
             return True  # it creates the topic on request
         # A broker without a retry queue of the group confirms, and drops the message.
-        return any(queue.broker_name == broker for queue in route.publish_queues)
+        has_queue = any(queue.broker_name == broker for queue in route.publish_queues)
+        return has_queue or not route.lists(broker)
 
     async def _request_restore(self, message: MessageExt, delay_level: int) -> None:
         header = ConsumerSendMsgBack(

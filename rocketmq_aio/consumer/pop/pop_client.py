@@ -10,7 +10,7 @@ import msgspec
 
 from rocketmq_aio.consumer.common.broker_clock import BrokerClock
 from rocketmq_aio.consumer.common.clock import boottime
-from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack, is_light
+from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack
 from rocketmq_aio.consumer.pop.message import PoppedMessage, read_popped
 from rocketmq_aio.consumer.pull_loop.message_decoder import MessageDecoder
 from rocketmq_aio.errors import (
@@ -232,7 +232,7 @@ class PopClient:
 
     async def send_to_dlq(self, message: PoppedMessage) -> None:
         """Store a copy of *message* in the dead-letter queue of the group."""
-        if is_light(message):
+        if not await self._send_back.can_restore(message):
             await self._send_back.send_back(message, DEAD_LETTER)
             return
         address, topic = self._master(message.receipt.broker_name).address, message.topic

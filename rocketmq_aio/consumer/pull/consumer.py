@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
@@ -15,11 +14,11 @@ from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_
 from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
 from rocketmq_aio.consumer.pull.result import PullResult, PullStatus, RawPull, pull_result
 from rocketmq_aio.consumer.pull_loop.message_decoder import MessageDecoder
-from rocketmq_aio.errors import ClosedError, ConfigError, RouteNotFoundError
+from rocketmq_aio.errors import ClosedError, ConfigError
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.model.names import RETRY_PREFIX, check_topic
+from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.subscription import subscription
@@ -195,9 +194,6 @@ class PullConsumer(ClientBase):
             raise ConfigError("message", message, "expected a message that was pulled")
         check_delay_level(delay_level)
         await self._learn_route(message.queue)
-        # A group without retry queues: its brokers would confirm the message, and drop it.
-        with suppress(RouteNotFoundError):
-            await self._pulls.learn_route(RETRY_PREFIX + self._group)
         await self._send_back.send_back(message, delay_level)
 
     async def message_queues(self, topic: str) -> list[MessageQueue]:

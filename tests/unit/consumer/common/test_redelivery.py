@@ -14,7 +14,13 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.redelivery import COPY_ATTEMPTS, RetryTopics, SendBack, copy_of
 from rocketmq_aio.embedded.broker.store import NewMessage, StoredMessage
 from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.errors import BrokerError, BusyError, NotConnectedError, RouteNotFoundError
+from rocketmq_aio.errors import (
+    BrokerError,
+    BusyError,
+    NameServerUnavailableError,
+    NotConnectedError,
+    RouteNotFoundError,
+)
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.properties import parse_properties
@@ -190,7 +196,7 @@ async def test_a_dead_letter_keeps_everything(shops: Callable[..., Any], version
 async def test_group_without_retry_queues_loses_no_message(env: RetryEnv) -> None:
     retries = env.broker.topics[RETRIES]
     retries.read_queues = retries.write_queues = 0
-    await env.instance.routes.fetch(RETRIES)
+    env.instance.routes._routes.clear()  # as those of topics that are not subscribed
 
     with pytest.raises(RouteNotFoundError, match="retryQueueNums"):
         await env.send_back.send_back(env.message())
@@ -420,11 +426,22 @@ async def test_copy_ignores_properties_changed_by_handlers(env: RetryEnv) -> Non
 
 
 async def test_unknown_broker_is_an_error(env: RetryEnv) -> None:
+    env.cluster.name_server.unregister(env.broker)
     env.instance.routes._routes.clear()
-    await env.cluster.name_server.stop()
 
     with pytest.raises(NotConnectedError):
         await env.send_back.send_back(env.message())
+
+
+async def test_without_a_route_of_the_retry_topic_nothing_is_sent(env: RetryEnv) -> None:
+    """The group may have no retry queues: its brokers would drop the message."""
+    message = env.message()
+    del env.instance.routes._routes[RETRIES]
+    await env.cluster.name_server.stop()
+
+    with pytest.raises(NameServerUnavailableError):
+        await env.send_back.send_back(message)
+    assert env.broker.requests_of(BACK) == []
 
 
 async def test_a_copy_has_the_fields_of_a_send(env: RetryEnv) -> None:

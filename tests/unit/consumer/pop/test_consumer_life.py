@@ -10,6 +10,7 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.events import MessageDeadLettered, PullFailed
 from rocketmq_aio.consumer.pop import message as message_module
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
+from rocketmq_aio.consumer.pop.message import AckState
 from rocketmq_aio.embedded.notifier import WAIT_SECONDS
 from rocketmq_aio.errors import (
     BrokerError,
@@ -17,6 +18,7 @@ from rocketmq_aio.errors import (
     NotRunningError,
     NotSupportedError,
     PermissionDeniedError,
+    RouteNotFoundError,
 )
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.properties import encode_properties
@@ -477,6 +479,22 @@ async def test_a_dead_letter_leaves_the_names_of_light_queues_out(cluster: FakeC
     assert invisible(cluster) == 0
     assert letter.properties["own"] == "x"
     assert "INNER_MULTI_DISPATCH" not in letter.properties
+
+
+async def test_a_message_of_a_group_without_retry_queues_is_not_acknowledged_as_a_dead_letter(
+    cluster: FakeCluster,
+) -> None:
+    """Brokers confirm the dead letter, and drop it."""
+    put(cluster, "1")
+    async with popping(cluster, max_reconsume_times=0) as consumer:
+        retries = cluster.broker.topics[f"%RETRY%{GROUP}"]
+        retries.read_queues = retries.write_queues = 0
+        [message] = await consumer.receive()
+        with pytest.raises(RouteNotFoundError, match="retryQueueNums"):
+            await consumer.retry(message)
+
+        assert message.ack_state is AckState.HELD
+    assert f"%DLQ%{GROUP}" not in cluster.broker.topics
 
 
 async def test_a_message_that_only_expires_becomes_a_dead_letter_too(cluster: FakeCluster) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.pop.message import read_popped
 from rocketmq_aio.consumer.pop.pop_client import PopClient, PopRequest
-from rocketmq_aio.errors import NotConnectedError
+from rocketmq_aio.errors import NotConnectedError, RouteNotFoundError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
@@ -55,11 +55,14 @@ async def test_brokers_of_5_0_get_the_stored_topic_of_a_dead_letter(
     async def note(_address: str, header: object) -> None:
         sent.append(header)
 
+    async def no_route(topic: str) -> NoReturn:
+        raise RouteNotFoundError(topic, "none")
+
     address = "10.0.0.1:10911"
     instance = SimpleNamespace(
         config=ClientConfig(),
         heartbeats=SimpleNamespace(broker_versions={address: version}),
-        routes=SimpleNamespace(master=lambda _name: address),
+        routes=SimpleNamespace(master=lambda _name: address, get=no_route),
         remoting=SimpleNamespace(request_checked=note, decode=None),
     )
     calls = PopClient(cast(MQClientInstance, instance), GROUP, start_from="earliest")
