@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from rocketmq_aio.cli.output import format_table, print_error, print_line, print_note, show_json
 
 if TYPE_CHECKING:
+    from rocketmq_aio.spark.pipelines.dead_letter import DeadLetterSummary
     from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
 
 QUEUES: Final = "topic broker queue from to offsets rows gaps".split()
@@ -23,9 +24,9 @@ def show_summary(summary: Summary, *, as_json: bool) -> None:
         _show_tables(summary)
     for problem in summary.problems:
         print_error(problem)
-    if summary.pipeline == "dlq" and not summary.queues:
-        facts: Any = summary
-        print_note(NO_LETTERS.format(facts.group))
+    unread = summary.queues or summary.problems or summary.interrupted
+    if summary.pipeline == "dlq" and not unread:
+        print_note(NO_LETTERS.format(cast("DeadLetterSummary", summary).group))
 
 
 def _show_tables(summary: Summary) -> None:

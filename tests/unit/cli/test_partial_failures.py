@@ -61,7 +61,7 @@ async def admin(cluster: EmbeddedCluster) -> AsyncIterator[AdminClient]:
         "topic create new",
         "topic update orders --perm R",
         "group create new",
-        "group update billing",
+        "group update billing --max-retries 3",
         "broker update-config deleteWhen=05",
         "static-topic create new 2",
         "static-topic remap orders",
