@@ -32,7 +32,10 @@ from tests.unit.consumer.stores import AppStore, StoreError
 from tests.unit.remoting.until import until
 
 
-async def test_members_share_the_queues_and_commit_before_revocation(cluster: FakeCluster) -> None:
+async def test_members_share_the_queues_and_commit_before_revocation(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_engine, "TAKEOVER_DELAY_SECONDS", 2.0)  # also on a busy machine
     for number in range(4):
         put(cluster, *numbers(3), queue_id=number)
     async with consuming(cluster) as one:
