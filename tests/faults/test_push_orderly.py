@@ -240,6 +240,27 @@ def reset_on_renewals(cluster: FakeCluster) -> Callable[[], None]:
     return cluster.faults.reset("lock", executed=False, times=None).remove
 
 
+async def handling(
+    cluster: FakeCluster,
+    group: Group,
+    **settings: Any,  # noqa: ANN401 - those of PushConfig
+) -> tuple[PushConsumer, Gate]:
+    """Return a member that handles message 3 of 10 in queue 0, until its gate is opened."""
+    gate = Gate()
+    put(cluster, *numbers(10))
+    consumer = await group.join(gate, **settings)
+    await gate.reached.wait()
+    return consumer, gate
+
+
+async def expire(group: Group, consumer: PushConsumer) -> None:
+    """Let the leases of *consumer* expire, and wait until it notices."""
+    let_time_pass(consumer, EXPIRY)
+    await until(
+        lambda: queue(0) in {each.queue for each in group.events_of(LeaseLost)}, "the event"
+    )
+
+
 @pytest.mark.usefixtures("quick_locks")
 @pytest.mark.parametrize(
     "lose", [give_to_another, refuse_renewals, drop_renewals, reset_on_renewals]
@@ -250,17 +271,13 @@ async def test_a_lost_lock_stops_delivery_and_commits_immediately(
     group: Group,
     lose: Callable[[FakeCluster], Callable[[], None]],
 ) -> None:
-    gate = Gate()
-    put(cluster, *numbers(10))
     client = proxied_config(proxy, cluster)
-    consumer = await group.join(gate, client=client, commit_interval_seconds=60.0)
-    await gate.reached.wait()
+    consumer, gate = await handling(cluster, group, client=client, commit_interval_seconds=60.0)
     shorten_timeout(consumer.client)
     asked = len(cluster.broker.requests_of(LOCK))
     find = lose(cluster)
     await cluster.broker.wait_for(LOCK, asked + 1)
-    let_time_pass(consumer, EXPIRY)
-    await until(lambda: any(e.queue == queue(0) for e in group.events_of(LeaseLost)), "the event")
+    await expire(group, consumer)
     gate.open.set()
     await group.have("3")
     assert group.handled() == numbers(4)
@@ -272,10 +289,6 @@ async def test_a_lost_lock_stops_delivery_and_commits_immediately(
     assert cluster.broker.committed(GROUP, TOPIC, 0) == 10
 
 
-def expired(group: Group) -> bool:
-    return queue(0) in {each.queue for each in group.events_of(LeaseLost)}
-
-
 @pytest.mark.usefixtures("quick_locks")
 @pytest.mark.parametrize("lose", [refuse_renewals, drop_renewals, reset_on_renewals])
 async def test_a_queue_goes_on_where_it_stopped_when_its_expired_lock_is_granted_again(
@@ -284,15 +297,11 @@ async def test_a_queue_goes_on_where_it_stopped_when_its_expired_lock_is_granted
     group: Group,
     lose: Callable[[FakeCluster], Callable[[], None]],
 ) -> None:
-    gate = Gate()
-    put(cluster, *numbers(10))
     client = proxied_config(proxy, cluster)
-    consumer = await group.join(gate, client=client, commit_interval_seconds=60.0)
-    await gate.reached.wait()
+    consumer, gate = await handling(cluster, group, client=client, commit_interval_seconds=60.0)
     shorten_timeout(consumer.client)
     find = lose(cluster)
-    let_time_pass(consumer, EXPIRY)
-    await until(lambda: expired(group), "the event")
+    await expire(group, consumer)
     gate.open.set()
     await group.have("3")
     find()
@@ -309,13 +318,9 @@ async def test_a_queue_goes_on_where_it_stopped_when_its_expired_lock_is_granted
 async def test_a_queue_starts_anew_if_another_member_has_committed_more_meanwhile(
     cluster: FakeCluster, group: Group
 ) -> None:
-    gate = Gate()
-    put(cluster, *numbers(10))
-    consumer = await group.join(gate)
-    await gate.reached.wait()
+    consumer, gate = await handling(cluster, group)
     find = refuse_renewals(cluster)
-    let_time_pass(consumer, EXPIRY)
-    await until(lambda: expired(group), "the event")
+    await expire(group, consumer)
     cluster.broker.state.commit(GROUP, TOPIC, 0, 7)
     find()
     await until(lambda: queue(0) in revoked(group), "the revocation")
@@ -331,13 +336,9 @@ async def test_a_queue_starts_anew_if_another_member_has_committed_more_meanwhil
 async def test_a_queue_waits_until_its_committed_offset_is_known(
     cluster: FakeCluster, group: Group
 ) -> None:
-    gate = Gate()
-    put(cluster, *numbers(10))
-    consumer = await group.join(gate)
-    await gate.reached.wait()
+    consumer, gate = await handling(cluster, group)
     find = refuse_renewals(cluster)
-    let_time_pass(consumer, EXPIRY)
-    await until(lambda: expired(group), "the event")
+    await expire(group, consumer)
     unknown = cluster.faults.refuse(
         RequestCode.QUERY_CONSUMER_OFFSET, ResponseCode.SYSTEM_BUSY, times=None
     )
@@ -358,13 +359,9 @@ async def test_a_queue_waits_until_its_committed_offset_is_known(
 async def test_a_queue_whose_lock_has_expired_can_be_unsubscribed_and_subscribed_again(
     cluster: FakeCluster, group: Group
 ) -> None:
-    gate = Gate()
-    put(cluster, *numbers(10))
-    consumer = await group.join(gate)
-    await gate.reached.wait()
+    consumer, gate = await handling(cluster, group)
     find = refuse_renewals(cluster)
-    let_time_pass(consumer, EXPIRY)
-    await until(lambda: expired(group), "the event")
+    await expire(group, consumer)
     await consumer.unsubscribe(TOPIC)
     await consumer.subscribe(TOPIC)
     find()
@@ -377,10 +374,8 @@ async def test_a_queue_whose_lock_has_expired_can_be_unsubscribed_and_subscribed
 async def test_a_member_that_comes_back_after_another_took_its_queue_gives_it_up(
     cluster: FakeCluster, group: Group
 ) -> None:
-    gate = Gate()
-    put(cluster, *numbers(10))
-    consumer = await group.join(gate, close_timeout_seconds=100.0)  # not for handlers without lock
-    await gate.reached.wait()
+    # Closing waits for handlers; a queue without its lock does not.
+    consumer, gate = await handling(cluster, group, close_timeout_seconds=100.0)
     find = give_to_another(cluster)
     let_time_pass(consumer)
     await until(lambda: queue(0) in revoked(group), "the revocation")
@@ -394,10 +389,7 @@ async def test_a_member_that_comes_back_after_another_took_its_queue_gives_it_up
 
 @pytest.mark.usefixtures("quick_locks")
 async def test_locks_are_renewed_while_a_handler_runs(cluster: FakeCluster, group: Group) -> None:
-    gate = Gate()
-    put(cluster, *numbers(10))
-    consumer = await group.join(gate)
-    await gate.reached.wait()
+    consumer, gate = await handling(cluster, group)
     for _ in range(10):  # a third of a lease each
         asked = len(cluster.broker.requests_of(LOCK))
         await cluster.broker.wait_for(LOCK, asked + 3)  # the first one has its response by then
@@ -531,10 +523,7 @@ CLOSERS: dict[str, Callable[[PushConsumer], Coroutine[Any, Any, None]]] = {
 async def test_close_unlocks_after_the_handler_has_ended(
     cluster: FakeCluster, group: Group, how: str
 ) -> None:
-    gate = Gate()
-    put(cluster, *numbers(10))
-    consumer = await group.join(gate)
-    await gate.reached.wait()
+    consumer, gate = await handling(cluster, group)
     leaving = asyncio.create_task(CLOSERS[how](consumer))
     await until(lambda: queue() not in consumer.assignment(), "the queue to be left")
     assert owner(cluster) == consumer.client.client_id

@@ -30,11 +30,21 @@ COMPARE_SECONDS: Final = 10.0  # for reading the committed offsets; then nothing
 Q = TypeVar("Q", bound=QueueState)
 
 
-async def read_committed(store: OffsetStore, assigned: QueueState) -> None:
-    """Set `min_commit_offset` of a queue in doubt to what the group has committed.
+async def read_committed(
+    store: OffsetStore, queues: Iterable[QueueState]
+) -> dict[MessageQueue, BaseException]:
+    """Set `min_commit_offset` of those *queues* that are in doubt to what the group has committed.
 
-    :raises RocketMQError: the store failed; the queue stays in doubt
+    Returns what failed; those queues stay in doubt.
     """
+    doubted = [each for each in queues if each.min_commit_offset == UNVERIFIED]
+    if not doubted:
+        return {}
+    _, failed = await gather_limited(lambda each: _read_committed(store, each), doubted)
+    return {assigned.queue: error for assigned, error in failed.items()}
+
+
+async def _read_committed(store: OffsetStore, assigned: QueueState) -> None:
     doubts = assigned.doubts
     try:
         await store.remove(assigned.queue)  # its memory may be outdated
@@ -100,11 +110,7 @@ class CommitFence(Generic[Q]):
     async def refresh(self, queues: Iterable[QueueState]) -> dict[MessageQueue, BaseException]:
         """Read the committed offsets that others may have changed; return what failed."""
         self.look()  # the caller may have been woken before the timer
-        stale = [each for each in queues if each.min_commit_offset == UNVERIFIED]
-        if not stale:
-            return {}
-        _, failed = await gather_limited(lambda each: read_committed(self._store, each), stale)
-        return {assigned.queue: error for assigned, error in failed.items()}
+        return await read_committed(self._store, queues)
 
     def invalidate(self) -> None:
         """Note that other members may have the queues, and may have committed more."""

@@ -354,18 +354,35 @@ class Puller(Generic[Q]):
         known = assigned.pull_request
         if known is not None and known.subscription is subscription and known.own_code == own_code:
             return known
-        request = assigned.pull_request = PullRequest(
-            self._instance,
-            self._context.group,
+        assigned.pull_request = request = self._new_request(
             assigned.queue,
             subscription,
             self._config.pull_batch_size,
-            lite=self._lite,
             own_code=own_code,
             wait_seconds=self._config.long_poll_seconds,
-            on_late=partial(self._note_reset, assigned.queue),
         )
         return request
+
+    def _new_request(
+        self,
+        queue: MessageQueue,
+        subscription: Subscription,
+        max_messages: int,
+        *,
+        own_code: bool,
+        wait_seconds: float = 0.0,
+    ) -> PullRequest:
+        return PullRequest(
+            self._instance,
+            self._context.group,
+            queue,
+            subscription,
+            max_messages,
+            lite=self._lite,
+            own_code=own_code,
+            wait_seconds=wait_seconds,
+            on_late=partial(self._note_reset, queue),
+        )
 
     def _note_reset(self, queue: MessageQueue, command: Command) -> None:
         """Follow a reset if *command*, the response to any pull, has one: it is sent only once.
@@ -462,21 +479,10 @@ class Puller(Generic[Q]):
             return
         # A filter may have left out messages before it, and its record may not tell its offset.
         own_code = self._request(assigned, subscription, address).own_code
-        instance, group, queue = self._instance, self._context.group, assigned.queue
-        on_reset = partial(self._note_reset, queue)
-        request = PullRequest(
-            instance,
-            group,
-            queue,
-            subscription,
-            1,
-            lite=self._lite,
-            own_code=own_code,
-            on_late=on_reset,
-        )
-        generation = assigned.generation
+        queue, generation = assigned.queue, assigned.generation
+        request = self._new_request(queue, subscription, 1, own_code=own_code)
         command = await request.send(address, offset)
-        on_reset(command)
+        self._note_reset(queue, command)
         if assigned.generation != generation:
             return  # there was a seek in between
         if command.code != ResponseCode.SUCCESS:
@@ -484,7 +490,7 @@ class Puller(Generic[Q]):
         response = read_response(command)
         next_offset = max(offset + 1, response.next_begin_offset)
         messages, _, again = select_messages(
-            instance.remoting.decode(command.body, queue),
+            self._instance.remoting.decode(command.body, queue),
             response.offset_delta or 0,
             next_offset,
             offset,

@@ -14,7 +14,6 @@ from rocketmq_aio.consumer.pull_loop.queue_state import UNVERIFIED
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
-from rocketmq_aio.remoting.gather import gather_limited
 
 COMPARE_SECONDS: Final = 5.0  # for reading the committed offsets; then it is tried again
 
@@ -62,16 +61,19 @@ class LostLocks:
 
     async def unchanged(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
         held = [self._table[queue] for queue in queues if queue in self._table]
-        doubted = [each for each in held if each.min_commit_offset == UNVERIFIED]
         with anyio.move_on_after(COMPARE_SECONDS):  # renewals of other queues wait
-            await gather_limited(lambda each: read_committed(self._store, each), doubted)
-        # What failed is still doubted; what was revoked meanwhile is another assignment's.
-        known = [each for each in held if each.min_commit_offset != UNVERIFIED]
-        current = [each for each in known if self._table.get(each.queue) is each]
-        for assigned in current:
-            if assigned.committable < assigned.min_commit_offset:
+            await read_committed(self._store, held)
+        unchanged: list[MessageQueue] = []
+        for assigned in held:
+            queue, committed = assigned.queue, assigned.min_commit_offset
+            # What failed is still in doubt, what was revoked meanwhile is another assignment's.
+            if committed == UNVERIFIED or self._table.get(queue) is not assigned:
+                continue
+            if assigned.committable < committed:
                 self._leave(assigned)
-        return [e.queue for e in current if e.committable >= e.min_commit_offset]
+            else:
+                unchanged.append(queue)
+        return unchanged
 
     def on_resumed(self, queue: MessageQueue) -> None:
         self._publish(LeaseRegained(queue=queue))
