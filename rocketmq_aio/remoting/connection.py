@@ -202,10 +202,8 @@ class Connection(asyncio.BufferedProtocol):
             command = await reply
         except BaseException:
             pending.pop(opaque, None)  # a later response is dropped, unless there is *on_late*
-            if on_late is not None and self.loss is None:
-                self._late[opaque] = on_late
-                if len(self._late) > MAX_LATE:
-                    self._late.popitem(last=False)
+            if on_late is not None:
+                self._expect_late(opaque, on_late, reply)
             if self._must_wait or not self.usable:
                 self._wake_waiters()
             raise
@@ -355,15 +353,31 @@ class Connection(asyncio.BufferedProtocol):
             return
         pending = self._pending.pop(command.opaque, None)
         if pending is None:
-            if (on_late := self._late.pop(command.opaque, None)) is not None:
-                on_late(command)
-            else:
-                self.stray_replies += 1
+            self._deliver_late(command)
             return
         if not pending[0].done():
             pending[0].set_result(command)
+        else:  # cancelled in this turn: its caller runs before the next one, and may expect it
+            self._loop.call_soon(self._deliver_late, command)
         if self._must_wait or not self.usable:
             self._wake_waiters()
+
+    def _deliver_late(self, command: Command) -> None:
+        if (on_late := self._late.pop(command.opaque, None)) is not None:
+            on_late(command)
+        else:
+            self.stray_replies += 1
+
+    def _expect_late(
+        self, opaque: int, on_late: OnLate, abandoned: asyncio.Future[Command]
+    ) -> None:
+        is_done = abandoned.done() and not abandoned.cancelled()
+        if is_done and abandoned.exception() is None:
+            on_late(abandoned.result())  # it arrived just before the cancellation
+        elif self.loss is None:
+            self._late[opaque] = on_late
+            if len(self._late) > MAX_LATE:
+                self._late.popitem(last=False)
 
     def _flush(self) -> None:
         self._flush_due = False

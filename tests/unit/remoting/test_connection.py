@@ -132,6 +132,24 @@ async def test_the_late_response_to_a_request_goes_to_its_function_once() -> Non
         assert wire.connection.stray_replies == 1
 
 
+@pytest.mark.parametrize("order", ["cancelled first", "answered first"])
+async def test_a_response_in_the_turn_of_a_cancellation_goes_to_its_function(order: str) -> None:
+    async with Wire() as wire:
+        late: list[bytes] = []
+        asked = wire.ask(on_late=lambda r: late.append(r.body))
+        await settle()
+        if order == "cancelled first":
+            asked.cancel()
+        wire.answer(wire.written[0], b"a")
+        asked.cancel()
+        await settle()
+        wire.answer(wire.written[0], b"again")
+
+        assert asked.cancelled()
+        assert late == [b"a"]
+        assert wire.connection.stray_replies == 1
+
+
 async def test_the_functions_for_late_responses_have_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
