@@ -275,6 +275,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._last_received = self._loop.time()
+        if self.loss is not None:  # read while it closes
+            return
         data = self._buffer[:nbytes]
         if not self.received_any:
             if bytes(data[3:9]) == HTTP2_SETTINGS:
@@ -299,8 +301,8 @@ class Connection(asyncio.BufferedProtocol):
         # No response can come any more.  Requests until `connection_lost` count as not sent, and
         # unsent bytes do not delay that.
         self.loss = self.loss or self._closed_reason()
-        if self._transport is not None:
-            self._transport.abort()
+        if self._transport is not None:  # not aborted here: with TLS its `close` may be the caller
+            self._loop.call_soon(self._transport.abort)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -403,8 +405,8 @@ class Connection(asyncio.BufferedProtocol):
         if in_use or self.loss is not None:
             return
         self.loss = RETIRED
-        if self._transport is not None:
-            self._transport.close()
+        if self._transport is not None:  # not closed here: with TLS that reads into the buffer
+            self._loop.call_soon(self._transport.close)
 
     async def _wait_for_room(self, code: int, deadline: float, timeout: float) -> None:
         """Wait, in order of arrival, for buffer space and for fewer than ``max_in_flight``."""
