@@ -29,6 +29,7 @@ from rocketmq_aio.spark.pipelines import (
     lag,
 )
 from rocketmq_aio.spark.pipelines.sending import end_offsets
+from rocketmq_aio.spark.write.writer import PREFIX_BYTES
 from rocketmq_aio.testing import Cluster
 from rocketmq_aio.testing.plugin import unique_name
 from tests.spark.pipelining import read_queue, stored
@@ -74,7 +75,9 @@ def test_dead_letters_are_counted_written_and_resent_once(
     settings = DeadLetterSettings(connection=connection, group=group, target=target, resend=True)
 
     planned = dead_letters(pipelines, settings, dry_run=True)
+    pipelines.conf.set("spark.sql.shuffle.partitions", "16")
     first = dead_letters(pipelines, settings)
+    pipelines.conf.unset("spark.sql.shuffle.partitions")
     second = dead_letters(pipelines, settings)
 
     tags = (TagCount(topic=topic, tag="a", letters=3), TagCount(topic=topic, tag="b", letters=2))
@@ -90,6 +93,7 @@ def test_dead_letters_are_counted_written_and_resent_once(
     assert sorted(m.body for m in copies) == sorted(m.body for m in messages)
     assert {m.properties["COPIED_FROM"].split("/")[0] for m in copies} == {f"%DLQ%{group}"}
     assert {m.properties["p"] for m in copies} == {"1"}
+    assert len({m.message_id[: 2 * PREFIX_BYTES] for m in copies}) == 1  # sent by one task
 
 
 def test_dead_letters_of_a_deleted_topic_do_not_stop_the_others(

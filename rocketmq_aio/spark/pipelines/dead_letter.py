@@ -45,6 +45,7 @@ from rocketmq_aio.spark.runtime import Runtime
 
 CLOCK_SECONDS: Final = 600  # tolerated difference of the clocks of brokers
 NO_RETRIES: Final = {"fetchOffset.numRetries": "0"}
+TASK_LETTERS: Final = 10_000  # starting a task takes about as long as sending so many
 ORIGIN: Final = "originTopic"
 ORIGIN_ID: Final = "originMsgId"
 
@@ -246,7 +247,9 @@ class _Job:
             summary = replace(summary, resent=pending, resent_before=before)
             if summary.dry_run or not pending:
                 return summary
-            return self._send_and_check(rows, topics, summary)
+            # The join leaves spark.sql.shuffle.partitions, 200 by default.
+            packed = rows.coalesce(-(-pending // TASK_LETTERS))
+            return self._send_and_check(packed, topics, summary)
         finally:
             rows.unpersist()
 

@@ -66,10 +66,11 @@ class PartlyResent(_Job):
 
     def not_resent(self, topics: list[str]) -> Any:  # noqa: ANN401 - a DataFrame
         assert topics == ["orders"]
-        rows = SimpleNamespace(count=lambda: 3, unpersist=lambda: None)
+        rows = SimpleNamespace(count=lambda: 3, unpersist=lambda: None, coalesce=lambda n: n)
         return SimpleNamespace(persist=lambda: rows)
 
     def send(self, rows: Any) -> CopyCounts:  # noqa: ANN401
+        assert rows == 1  # the number of tasks
         with self.watch("resending"):
             return CopyCounts(sent=3)
 
