@@ -42,7 +42,7 @@ from rocketmq_aio.spark.pipelines.ingesting import check_targets
 from rocketmq_aio.spark.pipelines.loading import map_columns
 from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS
 from rocketmq_aio.spark.pipelines.sending import send_rows
-from rocketmq_aio.spark.pipelines.target import prepare_rows, write_rows
+from rocketmq_aio.spark.pipelines.target import prepare_rows, read_back, write_rows
 from rocketmq_aio.testing import Cluster
 from rocketmq_aio.testing.plugin import unique_name
 from tests.spark.pipelining import bodies, stored
@@ -297,6 +297,26 @@ def test_csv_rejects_texts_with_nul(pipelines: SparkSession, tmp_path: Path) -> 
         write_rows(prepare_rows(rows, target), target)
 
     assert format_error(refused.value).startswith("a text holds U+0000, which is lost in csv")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_text_that_stands_for_a_missing_value_in_paths_is_rejected(
+    pipelines: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    target = Target(path=str(tmp_path / "out"), format=kind, partition_by=("tags",))
+    rows = pipelines.createDataFrame(
+        [("a", "new"), ("b", None), ("c", "__HIVE_DEFAULT_PARTITION__")], "keys string, tags string"
+    )
+    usual = rows.where("keys < 'c'")
+
+    write_rows(prepare_rows(usual, target), target)
+    with pytest.raises(PySparkException) as refused:
+        write_rows(prepare_rows(rows, target), replace(target, mode="append"))
+
+    assert read_back(pipelines, target, rows.schema).sort("keys").collect() == usual.collect()
+    assert format_error(refused.value).startswith(
+        "a value of a partition column is __HIVE_DEFAULT_PARTITION__, which is read back as a"
+    )
 
 
 def test_text_bodies_must_be_utf_8(

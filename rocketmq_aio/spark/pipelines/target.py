@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Final
 
@@ -36,6 +36,11 @@ CSV_READ: Final = {**CSV, "lineSep": "\n"}
 DATE: Final = "storeDate"
 NO_NUL: Final = "a text holds U+0000, which is lost in csv: use another format, or base64 bodies"
 NO_TEXT: Final = "a body is not UTF-8: write bodies with --body base64"
+NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"  # in paths, in place of a missing value
+NO_FOLDER: Final = (
+    f"a value of a partition column is {NULL_FOLDER}, which is read back as a missing value: leave "
+    "that column out of the partition columns"
+)
 COORDINATES: Final = ("topic", "brokerName", "queueId", "queueOffset")
 
 
@@ -89,14 +94,21 @@ def prepare_rows(messages: DataFrame, target: Target) -> DataFrame:
     if "properties" in messages.columns and target.format == "csv":
         changed["properties"] = F.to_json("properties")
     rows = messages.withColumns(changed) if changed else messages
-    return _reject_nul(rows) if target.format == "csv" else rows
-
-
-def _reject_nul(rows: DataFrame) -> DataFrame:
     texts = [each.name for each in rows.schema if isinstance(each.dataType, StringType)]
-    fail = F.raise_error(F.lit(NO_NUL))
-    checked = {name: F.when(F.contains(name, F.lit("\0")), fail) for name in texts}
-    return rows.withColumns({name: c.otherwise(F.col(name)) for name, c in checked.items()})
+    if target.format == "csv":
+        rows = _reject(rows, texts, lambda text: F.contains(text, F.lit("\0")), NO_NUL)
+    folders = {name.lower() for name in target.partition_by}
+    by_folder = [name for name in texts if name.lower() in folders]
+    return _reject(rows, by_folder, lambda text: text == NULL_FOLDER, NO_FOLDER)
+
+
+def _reject(
+    rows: DataFrame, names: Iterable[str], is_wrong: Callable[[Column], Column], reason: str
+) -> DataFrame:
+    """Return *rows*; a text for which *is_wrong* fails the job with *reason*."""
+    fail = F.raise_error(F.lit(reason))
+    checked = {n: F.when(is_wrong(F.col(n)), fail).otherwise(F.col(n)) for n in names}
+    return rows.withColumns(checked) if checked else rows
 
 
 _BODIES: Final[dict[str, Callable[[Column], Column]]] = {
