@@ -38,8 +38,8 @@ NO_SECRET: Final = "its secret key is not known: set ROCKETMQ_SECRET_KEY, or use
 
 
 @options
-class ClientArguments:
-    """Connection options; secrets come from a file, the environment or a prompt only.
+class ServerArguments:
+    """Addresses and accounts; secrets come from a file, the environment or a prompt only.
 
     The environment is that of `ClientConfig.from_env`.  A context overrides it, and options
     override both.  The current context is used where nothing else names a name server.
@@ -65,11 +65,10 @@ class ClientArguments:
     tls_cert_file: str | None = _option("Client certificate.")
     tls_key_file: str | None = _option("Key of the client certificate.")
     namespace: str | None = _option("Namespace of topics and groups.")
-    timeout: float | None = _option("Seconds per request; default: 3.", min=0.1)
 
     def merged(self, environ: Mapping[str, str]) -> Context:
         """Return the options, with those that are not given from the context or *environ*."""
-        names = set(Context.__struct_fields__) - {"namesrv"}
+        names = set(Context.__struct_fields__) & vars(self).keys()
         for name in ("name_server", "context", *sorted(names)):
             if getattr(self, name) == "":  # such as a variable of the shell that is not set
                 raise ConfigError(name, "", "is empty: give a value, or leave the option out")
@@ -83,6 +82,13 @@ class ClientArguments:
         context = find_context(self.context, wanted=is_wanted, environ=environ)
         given["namesrv"] = self.name_server or context.namesrv or found
         return context.updated(given)
+
+
+@options
+class ClientArguments(ServerArguments):
+    """Connection options of commands that are clients themselves."""
+
+    timeout: float | None = _option("Seconds per request; default: 3.", min=0.1)
 
     def config(
         self, environ: Mapping[str, str] = os.environ, *, may_prompt: bool = True
@@ -120,8 +126,8 @@ class ReadArguments(FormatArguments, ClientArguments):
 
 
 @options
-class ConnectionArguments(ClientArguments):
-    """Connection options of pipelines."""
+class ConnectionArguments(ServerArguments):
+    """Connection options of pipelines, whose clients run in processes of Spark, too."""
 
     name_server: str | None = _option(
         "host:port, several joined by ';'; default: ROCKETMQ_NAMESRV, NAMESRV_ADDR.",

@@ -53,6 +53,8 @@ _SETTINGS: Final = {
     "--filter": "subExpression selector",
     "--column": "columns",
     "--path": "target",
+    "--partition-by": "partition_by",
+    "--checkpoint": "checkpoint",
     "--body-format": "kind",
     "--body-schema": "schema",
     "--body-message": "message",

@@ -98,7 +98,7 @@ class TargetArguments:
             table=self.table,
             format=self.format,
             mode=self.mode,
-            partition_by=tuple(filter(None, self.partition_by.split(","))),
+            partition_by=tuple(filter(None, map(str.strip, self.partition_by.split(",")))),
             body=self.body,
             options=parse_options("--target-option", self.target_option),
         )
@@ -184,7 +184,7 @@ class IngestArguments(RunArguments, TargetArguments, SelectionArguments):
         from rocketmq_aio.spark.pipelines import BodySchema
 
         if self.body_format is None:
-            if self.body_schema is not None:
+            if (self.body_schema, self.body_message) != (None, None):
                 raise ConfigError("kind", None, "is not given: set it to json, avro or protobuf")
             return None
         schema = read_value(self.body_schema or "")
@@ -278,6 +278,10 @@ def _dlq(arguments: DeadLetterArguments) -> int:
     from rocketmq_aio.spark.pipelines import DeadLetterSettings, dead_letters
 
     has_target = arguments.path is not None or arguments.table is not None
+    for name, default in vars(TargetArguments()).items():
+        given = getattr(arguments, name)
+        if not has_target and (given or None) != (default or None):
+            raise ConfigError(name, given, "needs a target: give --path or --table, too")
     settings = DeadLetterSettings(
         connection=arguments.connection(),
         group=arguments.of_group,

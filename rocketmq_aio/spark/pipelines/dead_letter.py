@@ -16,6 +16,7 @@ from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.model.names import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX, popped_topic_pattern
 from rocketmq_aio.model.properties import RETRY_TOPIC
+from rocketmq_aio.spark.arrow.columns import COLUMNS
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options import values as values
 from rocketmq_aio.spark.options.source_options import Connection
@@ -25,6 +26,7 @@ from rocketmq_aio.spark.pipelines.selection import (
     FORMAT,
     Selection,
     batch_options,
+    batch_read_options,
     plan_ranges,
     read_ranges,
 )
@@ -43,9 +45,9 @@ from rocketmq_aio.spark.pipelines.target import Target, prepare_rows, write_rows
 from rocketmq_aio.spark.read.data_loss import TopicGoneError
 from rocketmq_aio.spark.runtime import Runtime
 
+TASK_LETTERS: Final = 10_000  # starting a task takes about as long as sending so many
 CLOCK_SECONDS: Final = 600  # tolerated difference of the clocks of brokers
 NO_RETRIES: Final = {"fetchOffset.numRetries": "0"}
-TASK_LETTERS: Final = 10_000  # starting a task takes about as long as sending so many
 ORIGIN: Final = "originTopic"
 ORIGIN_ID: Final = "originMsgId"
 
@@ -73,6 +75,9 @@ class DeadLetterSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         values.group("of_group", self.group)
+        batch_read_options(self.connection, self.selection)
+        if self.target is not None:
+            self.target.check_partitions((*COLUMNS, ORIGIN, ORIGIN_ID))
 
     @property
     def topic(self) -> str:

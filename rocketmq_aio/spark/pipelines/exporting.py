@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -18,7 +18,12 @@ from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.formats import check_columns
 from rocketmq_aio.spark.pipelines.progress import StoppedError, Watch, watch_jobs
 from rocketmq_aio.spark.pipelines.row_counts import count_problems, count_rows, explain_gaps
-from rocketmq_aio.spark.pipelines.selection import Selection, plan_ranges, read_ranges
+from rocketmq_aio.spark.pipelines.selection import (
+    Selection,
+    batch_read_options,
+    plan_ranges,
+    read_ranges,
+)
 from rocketmq_aio.spark.pipelines.summary import QueueCount, Report, Summary, no_report
 from rocketmq_aio.spark.pipelines.target import (
     COORDINATES,
@@ -44,7 +49,9 @@ class ExportSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        batch_read_options(self.connection, self.selection)
         check_columns(self.columns, COLUMNS)
+        self.target.check_partitions(_written(self.columns) if self.columns else COLUMNS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,13 +116,17 @@ _STOPPED_IN: Final = {
 }
 
 
+def _written(columns: Iterable[str]) -> list[str]:
+    """Return the columns that are written if *columns* are wanted."""
+    return [*dict.fromkeys([*COORDINATES, "storeTimestamp", *columns])]
+
+
 def _write_and_count(
     spark: SparkSession, settings: ExportSettings, ranges: list[Range], watch: Watch
 ) -> list[QueueCount]:
     messages = read_ranges(spark, settings.connection, settings.selection, ranges)
     if settings.columns:
-        kept = dict.fromkeys([*COORDINATES, "storeTimestamp", *settings.columns])
-        messages = messages.select(*kept)
+        messages = messages.select(*_written(settings.columns))
     rows = prepare_rows(messages, settings.target)
     with watch("writing"):
         write_rows(rows, settings.target)

@@ -53,12 +53,6 @@ def check_columns(names: Iterable[str], known: Iterable[str]) -> None:
             raise ConfigError("columns", name, reason)
 
 
-def check_sink_options(names: Iterable[str]) -> None:
-    """Raise `ConfigError` for the topic, which would send all rows to another one."""
-    if any(name.lower() == "topic" for name in names):
-        raise ConfigError("options", "topic", "is a setting of its own: give it there")
-
-
 def check_choice(setting: str, value: str, allowed: Iterable[str]) -> None:
     """Raise `ConfigError` if *value* is not *allowed*."""
     if value not in allowed:

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.spark.arrow.columns import COLUMNS
 from rocketmq_aio.spark.offsets import LATEST, Queue, Range, StreamOffset
 from rocketmq_aio.spark.options import values as values
 from rocketmq_aio.spark.options.source_options import Connection, ReadOptions, read_options
@@ -81,6 +82,11 @@ class IngestSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        for name in ("checkpoint", "bad_rows"):
+            if (folder := getattr(self, name)) is not None and not folder.strip():
+                raise ConfigError(name, folder, "is empty: give a folder")
+        self.target.check_partitions(COLUMNS)
+        _read_options(self)
         if self.target.mode == "overwrite":
             reason = "a stream appends: use append, or leave it out"
             raise ConfigError("mode", self.target.mode, reason)

@@ -34,12 +34,12 @@ from rocketmq_aio.spark.pipelines.formats import (
     check_choice,
     check_columns,
     check_format,
-    check_sink_options,
 )
 from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS, StoppedError, Watch, watch_jobs
 from rocketmq_aio.spark.pipelines.sending import (
     ANY_TAGS,
     TopicGrowth,
+    check_sink_options,
     kept_priority,
     send_rows,
     split_keys,
@@ -101,7 +101,7 @@ class LoadSettings:
         object.__setattr__(self, "format", check_format(self.format))
         check_choice("body", self.body, BODIES)
         check_columns(self.columns, COLUMNS)
-        check_sink_options(self.options)
+        check_sink_options(self.connection, self.options)
         if self.columns and "body" not in self.columns:
             raise ConfigError("columns", dict(self.columns), 'body is not given: add body="*"')
 

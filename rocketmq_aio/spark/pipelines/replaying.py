@@ -18,11 +18,11 @@ from rocketmq_aio.errors import ConfigError, RocketMQError
 from rocketmq_aio.spark.offsets import LATEST, Queue, Range, nested, shares
 from rocketmq_aio.spark.options import values as values
 from rocketmq_aio.spark.options.source_options import Connection
-from rocketmq_aio.spark.pipelines.formats import check_sink_options
 from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS
 from rocketmq_aio.spark.pipelines.row_counts import count_problems, count_rows, explain_gaps
 from rocketmq_aio.spark.pipelines.selection import (
     Selection,
+    batch_read_options,
     merge_options,
     plan_ranges,
     position_options,
@@ -32,6 +32,7 @@ from rocketmq_aio.spark.pipelines.sending import (
     ANY_TAGS,
     CopyCounts,
     TopicGrowth,
+    check_sink_options,
     copy_messages,
     send_copies,
 )
@@ -59,9 +60,10 @@ class ReplaySettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        batch_read_options(self.connection, self.selection)
         if self.rate is not None and (type(self.rate) is not int or self.rate < 1):
             raise ConfigError("rate", self.rate, "expected messages a second, 1 or more")
-        check_sink_options(self.options)
+        check_sink_options(self.connection, self.options)
         if self.to is not None:
             values.topic("to", self.to)
         elif self.selection.pattern is not None:

@@ -20,6 +20,7 @@ from rocketmq_aio.spark.options.source_options import (
     OPTIONS,
     Connection,
     EndingWord,
+    ReadOptions,
     StartingWord,
     read_options,
 )
@@ -70,6 +71,11 @@ def batch_options(connection: Connection, selection: Selection) -> dict[str, str
     """Return the options of a batch read."""
     end = position_options("ending", selection.end)
     return merge_options(stream_options(connection, selection), end)
+
+
+def batch_read_options(connection: Connection, selection: Selection) -> ReadOptions:
+    """Return the parsed `batch_options`; raise `ConfigError` if one is invalid."""
+    return read_options(batch_options(connection, selection), streaming=False)
 
 
 def stream_options(connection: Connection, selection: Selection) -> dict[str, str]:
@@ -143,7 +149,7 @@ def merge_options(*options: Mapping[str, str]) -> dict[str, str]:
 
 def plan_ranges(connection: Connection, selection: Selection) -> list[Range]:
     """Return the current ranges of the selection, one per queue, sorted; see `batch_ranges`."""
-    ranges = batch_ranges(read_options(batch_options(connection, selection), streaming=False))
+    ranges = batch_ranges(batch_read_options(connection, selection))
     return [each._replace(end=max(each.start, each.end)) for each in ranges]
 
 

@@ -10,14 +10,14 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Observation, functions as F
 
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
-from rocketmq_aio.errors import RocketMQError, RouteNotFoundError
+from rocketmq_aio.errors import ConfigError, RocketMQError, RouteNotFoundError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.properties import KEYS, LMQ_NAMES, PRIORITY, RESERVED, SHARDING_KEY, TAGS
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.spark.arrow.batch_entries import ID_BYTES
 from rocketmq_aio.spark.arrow.row_encoder import MOST_PROPERTIES
 from rocketmq_aio.spark.offsets import Queue
-from rocketmq_aio.spark.options.source_options import Connection
+from rocketmq_aio.spark.options.source_options import Connection, write_options
 from rocketmq_aio.spark.pipelines.selection import FORMAT, connection_options, merge_options
 from rocketmq_aio.spark.read.queue_index import wait_indexed
 from rocketmq_aio.spark.runtime import Runtime
@@ -32,6 +32,13 @@ PATH_SEPARATOR: Final = "/"  # not allowed in names of topics and brokers
 
 STORED_SECONDS: Final = 10.0  # an acknowledged message reaches its queue some time later
 POLL_SECONDS: Final = 0.1
+
+
+def check_sink_options(connection: Connection, options: Mapping[str, str]) -> None:
+    """Raise `ConfigError` if one is invalid, or the topic, which would send all rows elsewhere."""
+    if any(name.lower() == "topic" for name in options):
+        raise ConfigError("options", "topic", "is a setting of its own: give it there")
+    write_options(merge_options(connection_options(connection), options), streaming=False)
 
 
 def origin_path() -> Column:

@@ -77,6 +77,14 @@ class Target:
         if self.body == "binary" and self.format == "csv":
             raise ConfigError("body", self.body, "csv holds text only: use base64 or text")
 
+    def check_partitions(self, columns: Iterable[str]) -> None:
+        """Raise `ConfigError` if a partition column is neither the date nor one of *columns*."""
+        known = {each.lower(): each for each in columns}  # Spark ignores the case, too
+        for name in self.partition_by:
+            if name != DATE and name.lower() not in known:
+                reason = f"no such column is written; there are {', '.join(known.values())}, {DATE}"
+                raise ConfigError("partition_by", name, reason)
+
     @property
     def name(self) -> str:
         """The path or the table."""

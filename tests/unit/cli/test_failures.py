@@ -8,7 +8,7 @@ import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from rocketmq_aio.cli import pipelines
+from rocketmq_aio.cli import dlq, pipelines
 from rocketmq_aio.cli.failures import OPTIONS, ExitCode, exit_code, format_error
 from rocketmq_aio.errors import AuthError, ConfigError, NameServerUnavailableError
 from rocketmq_aio.spark.read.data_loss import TopicGoneError
@@ -42,7 +42,7 @@ def test_what_the_caller_gave_wrongly_has_an_exit_code_of_its_own(
 
 
 def test_the_options_named_in_errors_exist() -> None:
-    commands = pipelines.app.commands.values()
+    commands = [*pipelines.app.commands.values(), *dlq.app.commands.values()]
     known = {name for command in commands for param in command.params for name in param.opts}
 
     named = {name for text in OPTIONS.values() for name in re.findall(r"--[\w-]+", text)}

@@ -11,22 +11,27 @@ from rocketmq_aio.spark.pipelines.selection import Selection
 from rocketmq_aio.spark.pipelines.target import Target
 
 PLANTED = {"secretKey": "planted", "password": "planted"}
-CONNECTION = Connection(
-    name_server="127.0.0.1:1", access_key="planted", secret_key="planted", security_token="planted"
-)
-SELECTION = Selection(topics=("orders",), options=PLANTED)
+ACCOUNT = {"accessKey": "app", "secretKey": "planted", "securityToken": "planted"}
+CONNECTION = Connection(name_server="127.0.0.1:1")
+SELECTION = Selection(topics=("orders",), options=ACCOUNT)
 
 
 @pytest.mark.parametrize(
     "settings",
     [
+        Connection(
+            name_server="127.0.0.1:1",
+            access_key="app",
+            secret_key="planted",
+            security_token="planted",
+        ),
         Target(path="/data", options=PLANTED),
-        ReplaySettings(connection=CONNECTION, selection=SELECTION, to="again", options=PLANTED),
+        ReplaySettings(connection=CONNECTION, selection=SELECTION, to="again", options=ACCOUNT),
         LoadSettings(
             connection=CONNECTION,
             topic="orders",
             path="/data",
-            options=PLANTED,
+            options=ACCOUNT,
             read_options=PLANTED,
         ),
     ],
