@@ -30,6 +30,7 @@ from rocketmq_aio.consumer.rebalance.rebalancer import Rebalancer
 from rocketmq_aio.errors import (
     BrokerError,
     ConfigError,
+    NotConnectedError,
     RequestTimeoutError,
     RocketMQError,
     RouteNotFoundError,
@@ -124,6 +125,24 @@ class GroupEngine(Generic[Q]):
     async def admit(self, queues: tuple[MessageQueue, ...]) -> Collection[MessageQueue]:
         """Return the queues that may be assigned now."""
         return queues
+
+    def keep_progress(self, assigned: Q) -> None:
+        """Keep the progress of a revoked queue if its broker is away, which may lack it."""
+        queue, offset, last = assigned.queue, assigned.committable, assigned.last_message
+        if is_logical(queue) or not self._is_away(assigned):
+            self.starts.forget(queue)
+        elif offset != UNKNOWN and last is not None and self.commits.may_be_lost:
+            self.starts.keep(queue, offset, last)
+
+    def _is_away(self, assigned: Q) -> bool:
+        """Whether the broker of a queue does not respond."""
+        try:
+            address = self.instance.routes.master_of(assigned.queue)
+        except NotConnectedError:
+            return True
+        if not self.instance.remoting.is_connected(address):
+            return True
+        return assigned.failing_since is not None and not self.commits.is_stored(assigned)
 
     async def on_released(self, released: list[Q]) -> None:
         """Clean up after the last commit of revoked queues."""
@@ -371,6 +390,7 @@ class GroupEngine(Generic[Q]):
         return [q for t, share in shares.items() if t in self._subscriptions for q in share]
 
     async def _apply(self, shares: dict[str, frozenset[MessageQueue]]) -> bool:
+        self.starts.note_shares(shares)
         return await self._assignments.change(
             shares, lambda: self._wanted(shares), drain_seconds=self._drain_seconds
         )
@@ -484,6 +504,8 @@ class GroupEngine(Generic[Q]):
             raise ConfigError("offset", offset, reason)
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue in offsets:
+            self.starts.forget(queue)
         mine = {self.table[q]: o for q, o in offsets.items() if q in self.table}
         for assigned, offset in mine.items():
             assigned.move(offset)

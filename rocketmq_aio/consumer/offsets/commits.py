@@ -53,6 +53,11 @@ class Commits(Generic[Q]):
         if self._remote is not None:
             self._remote.may_send = self._may_send
 
+    @property
+    def may_be_lost(self) -> bool:
+        """Whether progress is committed automatically to brokers, which can lose it."""
+        return self._automatic and self._remote is not None
+
     def _may_commit(self, assigned: QueueState) -> bool:
         if self._holds_lock is not None:
             return self._holds_lock(assigned.queue)
@@ -98,11 +103,14 @@ class Commits(Generic[Q]):
     def _is_due(self, assigned: QueueState) -> bool:
         if assigned.commit_due or not self._automatic:
             return assigned.commit_due
-        remote, offset = self._remote, assigned.committable
-        if offset == UNKNOWN:
+        if assigned.committable == UNKNOWN:
             return False
-        # An idle queue costs nothing else.
-        return remote is None or not remote.is_stored(assigned.queue, offset)
+        return not self.is_stored(assigned)  # an idle queue costs nothing else
+
+    def is_stored(self, assigned: QueueState) -> bool:
+        """Whether a broker has confirmed the position."""
+        remote = self._remote
+        return remote is not None and remote.is_stored(assigned.queue, assigned.committable)
 
     async def forget(self, queues: Iterable[MessageQueue]) -> None:
         """Remove *queues*, which other members have now, from memory; durable offsets stay."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -13,6 +13,7 @@ import anyio
 
 from rocketmq_aio.config.consumer import ConsumerConfig, OffsetStore
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
+from rocketmq_aio.consumer.pull_loop.queue_state import LastMessage, Start
 from rocketmq_aio.errors import (
     NotConnectedError,
     NotSupportedError,
@@ -83,6 +84,8 @@ class StartPositions:
         # 4.9.7 keep those of a deleted topic).
         self._doubted: dict[MessageQueue, _Gone] = {}
         self._lacking: dict[MessageQueue, float] = {}  # since when a slave has no offset of them
+        # Of queues that were revoked while their brokers were away.
+        self._kept: dict[MessageQueue, Start] = {}
 
     async def note_topic(self, topic: str) -> None:
         """Note the queues of the topic before this consumer joins the group.
@@ -117,6 +120,8 @@ class StartPositions:
         :param latest_ms: the newest store time that was pulled, by broker name
         """
         self._gone[topic] = _Gone(latest_ms)
+        for queue in [each for each in self._kept if each.topic == topic]:
+            del self._kept[queue]
         if topic in self._first_seen:
             self._first_seen[topic] = frozenset()
 
@@ -143,17 +148,37 @@ class StartPositions:
             gone.assigned.add(queue)
             self._doubted[queue] = gone
 
+    def keep(self, queue: MessageQueue, offset: int, last_message: LastMessage) -> None:
+        """Keep the progress of a queue that is revoked because its broker is away.
+
+        The broker may have lost the last commits: what was processed since would be repeated.
+        """
+        self._kept[queue] = Start(offset, last_message=last_message)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Forget the progress of *queue*: the offset at its broker is right."""
+        self._kept.pop(queue, None)
+
+    def note_shares(self, shares: Mapping[str, Collection[MessageQueue]]) -> None:
+        """Forget the progress in queues of returned brokers that other members have now."""
+        for queue in list(self._kept):
+            route = self._routes.known(queue.topic)
+            is_back = route is not None and queue in route.subscribe_queues
+            if is_back and queue not in shares.get(queue.topic, (queue,)):
+                del self._kept[queue]
+
     def forget_topic(self, topic: str) -> None:
         """Forget a topic that is unsubscribed."""
         self._first_seen.pop(topic, None)
         self._gone.pop(topic, None)
-        tables: tuple[dict[MessageQueue, Any], ...] = (self._doubted, self._ends, self._lacking)
+        tables: tuple[dict[MessageQueue, Any], ...]
+        tables = self._doubted, self._ends, self._lacking, self._kept
         for table in tables:
             for queue in [each for each in table if each.topic == topic]:
                 del table[queue]
 
-    async def find(self, queue: MessageQueue) -> tuple[int, bool]:
-        """Return the start offset, and whether it is new rather than committed.
+    async def find(self, queue: MessageQueue) -> Start:
+        """Return the committed offset, the kept one if that is later, or a new one.
 
         :raises RocketMQError: it cannot be determined now
         """
@@ -165,13 +190,18 @@ class StartPositions:
         if stored and await self._is_outdated(queue):
             logger.warning("offset_older_than_topic", queue=str(queue), offset=stored)
             stored, start = None, "earliest"
+            self.forget(queue)
         self._doubted.pop(queue, None)
+        kept = self._kept.get(queue)
+        if kept is not None and (stored is None or stored < kept.offset):
+            logger.info("progress_resumed", queue=str(queue), offset=kept.offset, committed=stored)
+            return kept
         if stored is not None:
-            return stored, False
+            return Start(stored)
         noted = self._ends.get(queue) if start == "latest" else None
         offset = await self.offset_of(queue, start) if noted is None else noted
         logger.debug("start_position", queue=str(queue), start_from=str(start), offset=offset)
-        return offset, True
+        return Start(offset, is_new=True)
 
     async def _is_outdated(self, queue: MessageQueue) -> bool:
         """Whether the committed offset is one of a former topic of that name."""

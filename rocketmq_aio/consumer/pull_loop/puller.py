@@ -26,7 +26,7 @@ from rocketmq_aio.consumer.pull_loop.pull_request import (
     read_response,
     select_messages,
 )
-from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, LastMessage, QueueState
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, LastMessage, QueueState, Start
 from rocketmq_aio.errors import (
     NO_RESPONSE,
     AuthError,
@@ -75,7 +75,7 @@ DENIED: Final = (AuthError, PermissionDeniedError)
 class StartOffsets(Protocol):
     """Determines where pulling starts; see `StartPositions`."""
 
-    async def find(self, queue: MessageQueue) -> tuple[int, bool]: ...
+    async def find(self, queue: MessageQueue) -> Start: ...
     async def offset_of(self, queue: MessageQueue, start: str) -> int: ...
 
 
@@ -182,14 +182,14 @@ class Puller(Generic[Q]):
         while not assigned.started.is_set():
             generation = assigned.generation
             try:
-                offset, new = await self._starts.find(assigned.queue)
+                start = await self._starts.find(assigned.queue)
             except RocketMQError as error:
                 self._note_unknown_start(assigned, error)
                 await anyio.sleep(START_PAUSE_SECONDS)
                 continue
             if assigned.generation == generation:
-                assigned.begin(offset)
-                self._owner.on_started(assigned, new=new)
+                assigned.begin_at(start)
+                self._owner.on_started(assigned, new=start.is_new)
 
     def _note_unknown_start(self, assigned: Q, error: RocketMQError) -> None:
         if assigned.start_error is None:

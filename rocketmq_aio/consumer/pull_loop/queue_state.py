@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 
@@ -25,6 +25,15 @@ WRITTEN_SECONDS: Final = 30.0  # in which a broker writes a commit to disk; by d
 
 
 LastMessage = tuple[int, bytes]  # offset and fixed fields of the last message that was pulled
+
+
+class Start(NamedTuple):
+    """Where pulling starts."""
+
+    offset: int
+    is_new: bool = False  # nothing is committed, or it does not count
+    # Set if the offset is that of a former assignment: the log must still have this message.
+    last_message: LastMessage | None = None
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -99,6 +108,12 @@ class QueueState:
         """Start at *offset*."""
         self.next_offset = offset
         self.started.set()
+
+    def begin_at(self, start: Start) -> None:
+        """Start as found; the log is compared with the message that was pulled before."""
+        if start.last_message is not None:
+            self.master, self.last_message = "", start.last_message
+        self.begin(start.offset)
 
     def restart(self, offset: int) -> int:
         """Clear the cache and go on at *offset*; return how many messages were dropped."""

@@ -19,6 +19,7 @@ from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache, CacheFlowControl
 from rocketmq_aio.consumer.pull_loop.puller import Puller
+from rocketmq_aio.consumer.pull_loop.queue_state import Start
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.faults import Fault
 from rocketmq_aio.embedded.responses import Response, resolve
@@ -159,11 +160,11 @@ class Starts:
     """Start positions set by a test."""
 
     def __init__(self) -> None:
-        self.found: tuple[int, bool] = (0, False)
+        self.found = Start(0)
         self.errors: list[RocketMQError] = []
         self.offsets = {"earliest": 0, "latest": 0}
 
-    async def find(self, queue: object) -> tuple[int, bool]:
+    async def find(self, queue: object) -> Start:
         if self.errors:
             raise self.errors.pop(0)
         return self.found

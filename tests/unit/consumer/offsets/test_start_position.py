@@ -12,6 +12,7 @@ import pytest
 from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.offsets import start_position as start_position_module
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
+from rocketmq_aio.consumer.pull_loop.queue_state import Start
 from rocketmq_aio.errors import (
     NotConnectedError,
     NotSupportedError,
@@ -115,7 +116,7 @@ async def test_a_new_group_starts_at_start_from(
     positions = starts(ends, store, start_from)
     await positions.note_topic("orders")
 
-    assert await positions.find(queue(0)) == (offset, True)
+    assert await positions.find(queue(0)) == Start(offset, is_new=True)
 
 
 @pytest.mark.parametrize("start_from", ["latest", "earliest", NOON], ids=str)
@@ -126,7 +127,7 @@ async def test_a_known_group_starts_at_its_committed_offset(
     positions = starts(ends, store, start_from)
     await positions.note_topic("orders")
 
-    assert await positions.find(queue(0)) == (33, False)
+    assert await positions.find(queue(0)) == Start(33)
 
 
 @pytest.mark.parametrize("start_from", ["latest", "earliest", NOON], ids=str)
@@ -137,7 +138,7 @@ async def test_a_queue_that_is_new_to_a_known_group_is_read_from_its_beginning(
     positions = starts(ends, store, start_from)
     await positions.note_topic("orders")
 
-    assert await positions.find(queue(1)) == (10, True)
+    assert await positions.find(queue(1)) == Start(10, is_new=True)
 
 
 @pytest.mark.parametrize("start_from", ["latest", "earliest", NOON], ids=str)
@@ -147,7 +148,7 @@ async def test_a_queue_added_after_the_group_began_is_read_from_its_beginning(
     positions = starts(ends, store, start_from)
     await positions.note_topic("orders")
 
-    assert await positions.find(queue(4)) == (10, True)
+    assert await positions.find(queue(4)) == Start(10, is_new=True)
 
 
 @pytest.mark.parametrize("start_from", ["latest", "earliest", NOON], ids=str)
@@ -159,7 +160,7 @@ async def test_a_topic_that_is_created_later_is_read_from_its_beginning(
     await positions.note_topic("orders")
     ends.queues = 4
 
-    assert await positions.find(queue(0)) == (10, True)
+    assert await positions.find(queue(0)) == Start(10, is_new=True)
 
 
 async def test_a_noted_topic_stays_noted_when_the_expression_changes(
@@ -170,7 +171,7 @@ async def test_a_noted_topic_stays_noted_when_the_expression_changes(
     store.kept = {queue(0): 33}
     await positions.note_topic("orders")
 
-    assert await positions.find(queue(1)) == (90, True)
+    assert await positions.find(queue(1)) == Start(90, is_new=True)
 
 
 async def test_an_unsubscribed_topic_is_noted_anew(ends: Ends, store: Store) -> None:
@@ -180,7 +181,7 @@ async def test_an_unsubscribed_topic_is_noted_anew(ends: Ends, store: Store) -> 
     store.kept = {queue(0): 33}
     await positions.note_topic("orders")
 
-    assert await positions.find(queue(1)) == (10, True)
+    assert await positions.find(queue(1)) == Start(10, is_new=True)
 
 
 @pytest.mark.parametrize("start_from", ["latest", "earliest", NOON], ids=str)
@@ -191,7 +192,7 @@ async def test_a_topic_that_was_deleted_and_created_again_is_read_from_its_begin
     await positions.note_topic("orders")
     positions.note_gone("orders", {})
 
-    assert await positions.find(queue(0)) == (10, True)
+    assert await positions.find(queue(0)) == Start(10, is_new=True)
 
 
 @pytest.mark.parametrize("age_ms", [-1000, 100], ids=["created again", "not deleted"])
@@ -208,7 +209,7 @@ async def test_an_offset_older_than_its_topic_does_not_count(
     positions.note_back("orders")
     positions.note_assigned(queue(0))
 
-    assert await positions.find(queue(0)) == ((40, False) if age_ms > 0 else (10, True))
+    assert await positions.find(queue(0)) == (Start(40) if age_ms > 0 else Start(10, is_new=True))
 
 
 @pytest.mark.parametrize("skew_ms", [-300_000, 0, 300_000], ids=["behind", "equal", "ahead"])
@@ -224,7 +225,7 @@ async def test_the_age_of_a_topic_does_not_depend_on_the_clock_of_the_client(
     positions.note_back("orders")
     positions.note_assigned(queue(0))
 
-    assert await positions.find(queue(0)) == ((10, True) if deleted else (40, False))
+    assert await positions.find(queue(0)) == (Start(10, is_new=True) if deleted else Start(40))
 
 
 async def test_an_offset_counts_though_all_pulled_messages_were_deleted_by_retention(
@@ -238,7 +239,7 @@ async def test_an_offset_counts_though_all_pulled_messages_were_deleted_by_reten
     positions.note_back("orders")
     positions.note_assigned(queue(0))
 
-    assert await positions.find(queue(0)) == (40, False)
+    assert await positions.find(queue(0)) == Start(40)
 
 
 async def test_brokers_may_create_a_topic_again_one_after_another(
@@ -258,8 +259,8 @@ async def test_brokers_may_create_a_topic_again_one_after_another(
     positions.note_back("orders")
     positions.note_assigned(queue(0, "broker-b"))
 
-    assert await positions.find(queue(0)) == (40, False)
-    assert await positions.find(queue(0, "broker-b")) == (10, True)
+    assert await positions.find(queue(0)) == Start(40)
+    assert await positions.find(queue(0, "broker-b")) == Start(10, is_new=True)
 
 
 @pytest.mark.parametrize("later", ["again", "after others"])
@@ -277,7 +278,7 @@ async def test_an_offset_committed_since_its_topic_was_created_again_counts(
         monkeypatch.setattr(start_position_module, "FIRST_ASSIGNMENT_SECONDS", 0.0)
     positions.note_assigned(queue(0))
 
-    assert await positions.find(queue(0)) == (40, False)
+    assert await positions.find(queue(0)) == Start(40)
 
 
 async def test_a_broker_that_no_route_names_does_not_prove_that_its_topic_was_deleted(
@@ -294,7 +295,7 @@ async def test_a_broker_that_no_route_names_does_not_prove_that_its_topic_was_de
         await positions.find(queue(0))
     ends.brokers = ["broker-a", "broker-b"]
 
-    assert await positions.find(queue(0)) == (40, False)
+    assert await positions.find(queue(0)) == Start(40)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +316,7 @@ async def test_an_offset_counts_if_the_age_of_its_topic_cannot_be_queried(
     positions.note_back("orders")
     positions.note_assigned(queue(0))
 
-    assert await positions.find(queue(0)) == (40, False)
+    assert await positions.find(queue(0)) == Start(40)
 
 
 @pytest.mark.parametrize("start_from", ["latest", "earliest", NOON], ids=str)
@@ -324,7 +325,7 @@ async def test_manually_assigned_queues_start_at_start_from(
 ) -> None:
     offset = {"latest": 90, "earliest": 10}.get(str(start_from), 50)
 
-    assert await starts(ends, store, start_from).find(queue(0)) == (offset, True)
+    assert await starts(ends, store, start_from).find(queue(0)) == Start(offset, is_new=True)
 
 
 async def test_members_of_a_new_group_that_start_together_agree(ends: Ends, store: Store) -> None:
@@ -334,7 +335,7 @@ async def test_members_of_a_new_group_that_start_together_agree(ends: Ends, stor
     asyncio.get_running_loop().call_later(0.002, store.kept.update, others)
     await positions.note_topic("orders")
 
-    assert await positions.find(queue(3)) == (90, False)
+    assert await positions.find(queue(3)) == Start(90)
 
 
 async def test_an_unknown_offset_is_an_error(ends: Ends, store: Store) -> None:
@@ -348,17 +349,17 @@ async def test_an_unknown_offset_is_an_error(ends: Ends, store: Store) -> None:
     with pytest.raises(NotConnectedError):
         await positions.find(queue(0))
     ends.down = set()
-    assert await positions.find(queue(0)) == (90, True)
+    assert await positions.find(queue(0)) == Start(90, is_new=True)
 
 
 async def test_an_unsubscribed_topic_begins_anew_at_the_latest(ends: Ends, store: Store) -> None:
     positions = starts(ends, store, "latest")
     await positions.note_topic("orders")
     ends.latest = 95
-    assert await positions.find(queue(0)) == (90, True)
+    assert await positions.find(queue(0)) == Start(90, is_new=True)
     positions.forget_topic("orders")
     await positions.note_topic("orders")
-    assert await positions.find(queue(0)) == (95, True)
+    assert await positions.find(queue(0)) == Start(95, is_new=True)
 
 
 async def test_an_unknown_group_state_is_an_error(ends: Ends, store: Store) -> None:
@@ -370,7 +371,7 @@ async def test_an_unknown_group_state_is_an_error(ends: Ends, store: Store) -> N
 
     store.down, store.kept = set(), {queue(2): 33}
     await positions.note_topic("orders")
-    assert await positions.find(queue(0)) == (10, True)
+    assert await positions.find(queue(0)) == Start(10, is_new=True)
 
 
 async def test_one_offset_is_enough_to_know_a_group_though_a_broker_is_down(
@@ -380,7 +381,7 @@ async def test_one_offset_is_enough_to_know_a_group_though_a_broker_is_down(
     positions = starts(ends, store, "latest")
     await positions.note_topic("orders")
 
-    assert await positions.find(queue(1)) == (10, True)
+    assert await positions.find(queue(1)) == Start(10, is_new=True)
 
 
 async def test_the_earliest_start_needs_no_query(ends: Ends, store: Store) -> None:

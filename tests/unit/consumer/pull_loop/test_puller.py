@@ -9,6 +9,7 @@ import pytest
 from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.pull_loop import puller as puller_module
+from rocketmq_aio.consumer.pull_loop.queue_state import Start
 from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -26,7 +27,7 @@ async def test_a_pull_request_has_group_queue_offset_and_expression(
     env.wire.takes_prepared = prepared
     env.subscribe("new || paid")
     env.put("a")
-    env.starts.found = (1, False)
+    env.starts.found = Start(1)
     env.begin()
     [requests] = await env.pulled(1)
 
@@ -82,7 +83,7 @@ async def test_an_unsubscribed_topic_is_not_pulled(env: PullerEnv) -> None:
 @pytest.mark.parametrize("chosen", [True, False])
 async def test_pulling_starts_at_the_committed_offset(env: PullerEnv, chosen: bool) -> None:
     env.put("a", "b", "c")
-    env.starts.found = (1, chosen)
+    env.starts.found = Start(1, is_new=chosen)
     assigned = env.begin()
 
     assert bodies(await env.polled(2)) == ["b", "c"]
@@ -179,7 +180,7 @@ async def test_a_batch_that_begins_before_the_offset_is_cut(env: PullerEnv) -> N
     env.put("a", "b", "c")
     records = b"".join(stored.record for stored in env.broker.messages("orders", 0))
     env.respond(found(3, records))
-    env.starts.found = (1, False)
+    env.starts.found = Start(1)
     env.begin()
 
     assert offsets(await env.polled(2)) == [1, 2]
@@ -191,7 +192,7 @@ async def test_the_offset_delta_of_static_topics_is_added(env: PullerEnv) -> Non
     response = found(1002, records)
     env.respond(Response(0, {**response.ext, "offsetDelta": "1000"}, records))
     env.respond(found(1002, code=ResponseCode.PULL_NOT_FOUND), times=None)
-    env.starts.found = (1000, False)
+    env.starts.found = Start(1000)
     env.begin()
 
     assert offsets(await env.polled(2)) == [1000, 1001]
@@ -212,7 +213,7 @@ async def test_messages_pulled_twice_are_delivered_once(env: PullerEnv) -> None:
 
 async def test_a_seek_cancels_the_running_pull(env: PullerEnv) -> None:
     env.put("a", "b", "c")
-    env.starts.found = (3, False)
+    env.starts.found = Start(3)
     assigned = env.begin()
     await env.pulled(1)
     assigned.move(1)
@@ -242,7 +243,7 @@ async def test_an_answer_from_before_a_seek_is_ignored(env: PullerEnv) -> None:
 @pytest.mark.usefixtures("impatient")
 async def test_a_seek_is_not_lost_when_the_next_pull_fails(env: PullerEnv) -> None:
     env.put("a", "b", "c")
-    env.starts.found = (3, False)
+    env.starts.found = Start(3)
     assigned = env.begin()
     await env.pulled(1)
     env.respond(Close(), times=2)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from rocketmq_aio.consumer.common.events import MessageUnreadable, OffsetCorrected, PullFailed
 from rocketmq_aio.consumer.pull_loop import flow_control, puller as puller_module
 from rocketmq_aio.consumer.pull_loop.log_check import StoredAt
+from rocketmq_aio.consumer.pull_loop.queue_state import Start
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Close, Outcome, Response
 from rocketmq_aio.errors import (
@@ -253,7 +254,7 @@ async def test_pulling_continues_after_malformed_responses(
 @pytest.mark.usefixtures("impatient")
 async def test_an_answer_with_an_earlier_next_offset_is_an_error(env: PullerEnv) -> None:
     env.put(*map(str, range(5)))
-    env.starts.found = (4, False)
+    env.starts.found = Start(4)
     env.respond(found(2))
     assigned = env.begin()
 
@@ -483,7 +484,7 @@ async def test_a_topic_created_again_before_any_message_was_read_is_read_from_it
 ) -> None:
     env = make_env()
     env.put("a", "b", "c")
-    env.starts.found = 3, False
+    env.starts.found = Start(3)
     assigned = env.begin()
     await env.pulled(1)
     env.broker.clock.advance(60)  # the first hold ends

@@ -10,6 +10,7 @@ from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.common.events import OffsetCorrected
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
+from rocketmq_aio.consumer.pull_loop.queue_state import Start
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import OffsetIllegalError, PermissionDeniedError
 from rocketmq_aio.protocol.codes import ResponseCode
@@ -145,7 +146,7 @@ async def test_the_earliest_message_is_found_without_the_permission_to_query_its
     env = make_env(offset_illegal="earliest")
     log_from(env, 4)
     env.starts.offsets["earliest"] = 0
-    env.starts.found = (start, False)
+    env.starts.found = Start(start)
     env.begin()
 
     assert offsets(await env.polled(6)) == [4, 5, 6, 7, 8, 9]
@@ -162,7 +163,7 @@ async def test_the_end_is_found_without_the_permission_to_query_it(
     env = make_env(offset_illegal="latest")
     monkeypatch.setattr(env.starts, "offset_of", denied)
     log_from(env, 4)
-    env.starts.found = (start, False)
+    env.starts.found = Start(start)
     env.begin()
     await until(lambda: env.events, "an event")
     env.put("new")
@@ -180,7 +181,7 @@ async def test_an_offset_beyond_the_end_is_corrected_with_an_event(
 ) -> None:
     env = make_env(offset_illegal=policy)
     log_from(env, 4)
-    env.starts.found = (70, False)
+    env.starts.found = Start(70)
     env.begin()
     await until(lambda: env.events, "an event")
     env.put("new")
@@ -276,7 +277,7 @@ async def test_pulling_waits_until_the_correction_is_stored(
 
     monkeypatch.setattr(env, "on_corrected", store)
     log_from(env, 4)
-    env.starts.found = (70, False)
+    env.starts.found = Start(70)
     env.begin()
     await until(lambda: env.events, "an event")
     await wait_all_tasks_blocked()
@@ -291,7 +292,7 @@ async def test_a_seek_while_the_policy_is_looked_up_wins(
 ) -> None:
     env = make_env(offset_illegal="earliest")
     log_from(env, 4)
-    env.starts.found = (70, False)
+    env.starts.found = Start(70)
     requests = asyncio.Event()
 
     async def offset_of(queue: object, start: str) -> int:

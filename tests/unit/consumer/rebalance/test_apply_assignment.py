@@ -30,6 +30,7 @@ class AssignmentEnv:
         self.table: dict[MessageQueue, PolledQueue] = {}
         self.store = AppStore()
         self.steps: list[str] = []
+        self.kept: dict[int, int] = {}
         self.unlocked: list[int] = []
         self.on_assigned: Callable[[], Awaitable[object]] | None = None
         self.on_revoked: Callable[[], Awaitable[object]] | None = None
@@ -50,6 +51,9 @@ class AssignmentEnv:
 
     async def admit(self, queues: tuple[MessageQueue, ...]) -> Collection[MessageQueue]:
         return queues
+
+    def keep_progress(self, assigned: PolledQueue) -> None:
+        self.kept[assigned.queue.queue_id] = assigned.committable
 
     async def on_released(self, released: list[PolledQueue]) -> None:
         self.unlocked += [each.queue.queue_id for each in released]
@@ -159,6 +163,7 @@ async def test_progress_is_committed_before_a_queue_is_released(env: AssignmentE
     await env.hold()
 
     assert env.store.kept == {queue(0): 4}
+    assert env.kept == {0: 4}
     assert env.store.called("remove") == [queue(0)]
     assert env.store.calls[-1] == ("remove", queue(0))
 
