@@ -20,6 +20,7 @@ from rocketmq_aio.cli.completion import complete_brokers, complete_groups, compl
 from rocketmq_aio.cli.stop_flag import interruptible
 from rocketmq_aio.config.arguments import checked_argument
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.timestamps import LEAST_MILLIS
 from rocketmq_aio.model.values import MessageQueue
 
 SIMPLE: Final = (str, int, float, bool)
@@ -28,7 +29,6 @@ COMPLETED: Final = {
     **dict.fromkeys(("group", "source", "target"), complete_groups),
     **dict.fromkeys(("broker", "brokers", "broker_name"), complete_brokers),
 }
-LEAST_MILLIS: Final = 10**11  # in 1973; less are seconds, or a date such as 20260301
 SECRET: Final = frozenset({"password", "secret_key"})
 SECRET_VARIABLE: Final = "RMQ_NEW_SECRET"
 TEXTS: Final = {  # of parameters that docstrings do not describe

@@ -7,6 +7,7 @@ from typing import Final
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND: Final = timedelta(milliseconds=1)
+LEAST_MILLIS: Final = 10**11  # in 1973; given numbers below are seconds, or a date as 20260301
 
 
 def millis_of(when: datetime) -> int:

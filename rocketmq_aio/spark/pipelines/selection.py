@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import field, fields
 from itertools import chain
 from typing import Final, get_args
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.timestamps import LEAST_MILLIS
 from rocketmq_aio.spark.arrow.columns import SCHEMA
 from rocketmq_aio.spark.offsets import Range, nested
 from rocketmq_aio.spark.options import values as values
@@ -117,11 +119,12 @@ def position_options(kind: str, text: str) -> dict[str, str]:
     plain, option, words = text.strip(), f"{kind}Timestamp", WORDS[kind]
     if plain.lower() in words or plain.startswith("{"):
         return {f"{kind}Offsets": plain}
-    try:
-        return {option: str(values.instant(option, plain))}
-    except ConfigError:
-        reason = f"expected {', '.join(words)}, a time with zone as 2026-01-31T08:00:00Z, "
-        raise ConfigError(option, text, reason + "milliseconds, or offsets as JSON") from None
+    with suppress(ConfigError):
+        millis = values.instant(option, plain)
+        if not (plain.isdigit() and 0 < millis < LEAST_MILLIS):
+            return {option: str(millis)}
+    reason = f"expected {', '.join(words)}, a time with zone as 2026-01-31T08:00:00Z, "
+    raise ConfigError(option, text, reason + "milliseconds (13 digits), or offsets as JSON")
 
 
 def range_options(ranges: Collection[Range]) -> dict[str, str]:

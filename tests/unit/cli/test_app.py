@@ -66,6 +66,8 @@ def test_help_of_every_pipeline_lists_common_options(
         ("export T -n a:1", "--path"),
         ("export T -n a:1 --path p --from soon", "--from 'soon'"),
         ("export T -n a:1 --path p --to soon", "--to 'soon'"),
+        ("replay T -n a:1 --to-topic U --from 1767225600", "--from '1767225600': expected"),
+        ("replay T -n a:1 --to-topic U --from 20260131", "--from '20260131': expected"),
         ("export T -n a:1 --path p --mode x", "--mode 'x'"),
         ("export T -n a:1 --path p --from @nowhere", "@nowhere"),
         ("export T -n a:1 --path p --source-option x", "--source-option"),

@@ -136,8 +136,8 @@ def test_fail_on_data_loss_applies_to_the_original_topics(allowed: bool) -> None
         connection=Connection(name_server="a:1"), group="billing", fail_on_data_loss=not allowed
     )
 
-    options = settings.origin_options(["orders", "bills"], 1000_000)
+    options = settings.origin_options(["orders", "bills"], 10**12)
 
     assert options["subscribe"] == "orders,bills"
-    assert options["startingTimestamp"] == "400000"
+    assert options["startingTimestamp"] == "999999400000"
     assert read_options(options, streaming=False).fail_on_data_loss is not allowed

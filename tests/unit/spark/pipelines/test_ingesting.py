@@ -30,6 +30,8 @@ from rocketmq_aio.spark.pipelines.target import Target
 from tests.fakes.cluster import FakeCluster
 from tests.unit.spark.driving import GROUP, START, TOPIC, driving, put, put_at, queue
 
+SECOND = "1970-01-01T00:00:02Z"  # when the second message is stored
+
 # --- the start of both queries ------------------------------------------------------------------
 
 
@@ -55,7 +57,7 @@ def test_a_start_in_offsets_is_not_looked_up() -> None:
     assert ingesting._start_offsets(settings_of("127.0.0.1:1", offsets)) == offsets
 
 
-@pytest.mark.parametrize(("start", "offset"), [("latest", 3), ("earliest", 1), ("2000", 2)])
+@pytest.mark.parametrize(("start", "offset"), [("latest", 3), ("earliest", 1), (SECOND, 2)])
 async def test_a_start_is_resolved_once(start: str, offset: int) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put_at(cluster.broker, 500, 1000, 2000)
@@ -69,7 +71,7 @@ async def test_a_start_is_resolved_once(start: str, offset: int) -> None:
 
 
 @pytest.mark.parametrize("returns_before_the_first_batch", [False, True])
-@pytest.mark.parametrize(("start", "at"), [("latest", 2), ("group", 1), ("2000", 1), ("-1", 2)])
+@pytest.mark.parametrize(("start", "at"), [("latest", 2), ("group", 1), (SECOND, 1), ("-1", 2)])
 async def test_a_broker_away_at_the_first_run_is_read_from_the_start_of_that_run(
     start: str, at: int, returns_before_the_first_batch: bool
 ) -> None:
