@@ -35,7 +35,6 @@ from rocketmq_aio.model.properties import DELAY, KEYS, TAGS
 from rocketmq_aio.model.values import MessageQueue, SendResult
 
 SCOPE: Final = "rocketmq_aio"
-NOTE: Final = "opentelemetry"  # key in the notes of a context
 HANDLE: Final = "handle"  # mode of messages passed to a handler
 SENDS: Final = {"send_nowait": "send", "send_oneway": "send", "send_batch": "send"}
 # Bucket boundaries recommended by the conventions for durations in seconds.
@@ -65,6 +64,7 @@ class OpenTelemetryHook:
         meter_provider: MeterProvider | None = None,
         propagator: TextMapPropagator | None = None,
     ) -> None:
+        self._note = f"opentelemetry-{id(self)}"  # in a context; a client may have two hooks
         _check("tracer_provider", tracer_provider, "get_tracer")
         _check("meter_provider", meter_provider, "get_meter")
         _check("propagator", propagator, "inject")
@@ -97,17 +97,17 @@ class OpenTelemetryHook:
         if len(context.messages) == 1:
             kind = SpanKind.CLIENT if links else SpanKind.PRODUCER
             attributes |= _of_message(context.message, context.mode)
-            context.notes[NOTE] = span = self._start(attributes, kind, links)
+            context.notes[self._note] = span = self._start(attributes, kind, links)
             if not links:
                 self._inject(context, 0, span)
         else:
             attributes["messaging.batch.message_count"] = len(context.messages)
             links += self._create_each(context, carried)
-            context.notes[NOTE] = self._start(attributes, SpanKind.CLIENT, links)
+            context.notes[self._note] = self._start(attributes, SpanKind.CLIENT, links)
 
     def after_send(self, context: SendContext) -> None:
         """End the span and record metrics."""
-        span: Span | None = context.notes.pop(NOTE, None)
+        span: Span | None = context.notes.pop(self._note, None)
         try:
             measured = _of_send(context)
             if context.error is not None:
@@ -166,14 +166,14 @@ class OpenTelemetryHook:
         attributes = _of_handling(context)
         if context.mode != HANDLE:
             span = self._start(attributes, SpanKind.CLIENT, _links(carried))
-            context.notes[NOTE] = span, None, None
+            context.notes[self._note] = span, None, None
             return
         # A worker runs in the context of the consumer's start: a handler whose message has no
         # context must start a new trace.
         parent = (carried[0] if len(context.messages) == 1 else None) or Context()
         span = self._start(attributes, SpanKind.CONSUMER, _links(carried), parent)
         token = current.attach(set_span_in_context(span, parent))
-        context.notes[NOTE] = span, token, _task()
+        context.notes[self._note] = span, token, _task()
 
     def after(self, context: ConsumeContext) -> None:
         """End the span and record metrics."""
@@ -186,8 +186,8 @@ class OpenTelemetryHook:
             if context.mode == HANDLE:
                 self._handling.record(context.seconds or 0.0, measured)
         finally:  # a meter may raise
-            if NOTE in context.notes:
-                span, token, task = context.notes.pop(NOTE)
+            if self._note in context.notes:
+                span, token, task = context.notes.pop(self._note)
                 # A context attached in another task ends with that task.
                 if token is not None and task is _task():
                     current.detach(token)

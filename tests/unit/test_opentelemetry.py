@@ -334,6 +334,21 @@ async def test_a_span_that_ends_in_another_task_logs_nothing(
     assert caplog.records == []
 
 
+def test_two_hooks_of_one_client_end_their_own_spans(watched: Watched) -> None:
+    other = Watched()
+    sent, handled = _sending(Message("orders", b"hello")), _handling({})
+    watched.hook.before_send(sent)
+    other.hook.before_send(sent)
+    watched.hook.before(handled)
+    other.hook.before(handled)
+    for hook in other.hook, watched.hook:
+        hook.after(handled)
+        hook.after_send(sent)
+
+    assert [each.name for each in watched.spans()] == ["process orders", "send orders"]
+    assert [each.name for each in other.spans()] == ["process orders", "send orders"]
+
+
 def test_context_of_continues_the_trace_of_a_message(watched: Watched) -> None:
     found = watched.hook.context_of(_received(PARENT, 0))
     assert trace.get_current_span(found).get_span_context().span_id == PARENT_SPAN
