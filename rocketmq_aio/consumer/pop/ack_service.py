@@ -130,9 +130,7 @@ class AckService:
         """
         async with _Reserved([message]):
             requested_at = boottime()
-            _check_held(message)
-            if reason := _invalid_reason(message, requested_at):
-                raise ReceiptError(message.message_id, reason)
+            _check_held(message, requested_at)
             message.invalid_reason = LOST_RESPONSE  # until the response arrives, also if cancelled
             try:
                 response = await self._client.change(message, seconds, suspend=suspend)
@@ -190,10 +188,11 @@ class AckService:
     ) -> None:
         """Send *message* to the dead-letter queue, and only then acknowledge it.
 
+        :raises ReceiptError: as `change`; the redelivered message would be another dead letter
         :raises AckError: it is in the dead-letter queue, and will be redelivered all the same
         """
         async with _Reserved([message]):
-            _check_held(message)
+            _check_held(message, boottime())
             await self._client.send_to_dlq(message)
         lost = await self.confirm([message])
         message.ack_state = AckState.DEAD
@@ -298,9 +297,11 @@ def _ended(messages: Iterable[PoppedMessage]) -> Iterator[tuple[PoppedMessage, R
             yield message, ReceiptError(message.message_id, f"it was {message.ack_state.value}")
 
 
-def _check_held(message: PoppedMessage) -> None:
+def _check_held(message: PoppedMessage, now: float) -> None:
     if message.ack_state is not AckState.HELD:
         raise ReceiptError(message.message_id, f"it was {message.ack_state.value}")
+    if reason := _invalid_reason(message, now):
+        raise ReceiptError(message.message_id, reason)
 
 
 class _Reserved:

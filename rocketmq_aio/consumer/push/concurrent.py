@@ -18,7 +18,7 @@ from rocketmq_aio.consumer.push.consume_service import (
 )
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, UndecodableError
-from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.errors import ReceiptError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
 
@@ -120,6 +120,9 @@ class ConcurrentService(ConsumeService):
             return
         try:
             await self._send_back.send_back(message, level)
+        except ReceiptError as lost:  # popped: the broker redelivers it in any case
+            logger.info("pop_not_returned", queue=str(message.queue), reason=str(lost))
+            return
         except RocketMQError as failure:
             logger.warning("send_back_failed", queue=str(message.queue), reason=str(failure))
             self._tasks.spawn(self._retry_locally, assigned, message, name="local-retry")

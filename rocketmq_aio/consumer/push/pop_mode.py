@@ -14,11 +14,11 @@ from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, LEVEL_SECONDS, 
 from rocketmq_aio.consumer.pop.ack_service import BackgroundAcks
 from rocketmq_aio.consumer.pop.intake import PopIntake
 from rocketmq_aio.consumer.pop.loop import PopLoop
-from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
+from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.consumer.pop.pop_client import PopRequest
 from rocketmq_aio.consumer.push.consume_service import max_reconsume_times
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlight
-from rocketmq_aio.errors import AckError, ReceiptError
+from rocketmq_aio.errors import AckError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
@@ -220,9 +220,8 @@ class PushPops:
                 await self._intake.service.retry(message, LEVEL_SECONDS[level - 1])
             else:
                 await self._intake.service.retry(message)
-        except (ReceiptError, AckError) as error:  # the broker redelivers it in any case
+        except AckError as error:  # it is in the dead-letter queue, and redelivered all the same
             logger.info("pop_not_returned", queue=str(message.queue), reason=str(error))
-            message.ack_state = AckState.RETURNED
 
     def _next_request(self, assigned: PoppedQueue) -> PopRequest | None:
         config = self._config

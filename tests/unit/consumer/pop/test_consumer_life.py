@@ -18,6 +18,7 @@ from rocketmq_aio.errors import (
     NotRunningError,
     NotSupportedError,
     PermissionDeniedError,
+    ReceiptError,
     RouteNotFoundError,
 )
 from rocketmq_aio.instance.client_instance import MQClientInstance
@@ -525,6 +526,27 @@ async def test_a_message_that_arrives_expired_is_not_made_a_dead_letter(
         await asyncio.wait([waiting])
 
     assert f"%DLQ%{GROUP}" not in cluster.broker.topics
+
+
+async def test_a_message_that_expired_before_its_last_retry_is_one_dead_letter(
+    cluster: FakeCluster,
+) -> None:
+    """The broker redelivers it in any case, and its retries are used up then, too."""
+    put(cluster, "1")
+    async with popping(cluster, max_reconsume_times=0) as consumer:
+        events = consumer.events()
+        [message] = await consumer.receive()
+        message.expires_at = 0.0
+        with pytest.raises(ReceiptError, match="invisible time was over"):
+            await consumer.retry(message)
+        cluster.clock.advance(60)
+        waiting = asyncio.ensure_future(consumer.receive())
+        event = await anext(events)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    assert isinstance(event, MessageDeadLettered)
+    assert [each.body for each in cluster.broker.messages(f"%DLQ%{GROUP}")] == [b"1"]
 
 
 async def test_a_message_that_cannot_be_sent_to_the_dlq_is_not_acknowledged(

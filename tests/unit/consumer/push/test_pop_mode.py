@@ -166,6 +166,27 @@ async def test_dead_letter_of_a_failing_handler_is_reported_once(cluster: FakeCl
     assert [each.body for each in cluster.broker.messages(DEAD)] == [b"1"]
 
 
+async def test_a_message_that_expired_before_its_handler_failed_is_no_dead_letter(
+    cluster: FakeCluster,
+) -> None:
+    """The broker redelivers it, so each delivery would make another one."""
+
+    def fail(message: MessageExt) -> None:
+        if isinstance(message, PoppedMessage) and message.body == b"expired":
+            message.expires_at = 0.0
+        raise ZeroDivisionError
+
+    events = Events()
+    put(cluster, "expired", "dead")
+    async with push_popping(
+        cluster, Notes(fail), max_reconsume_times=0, arguments={"on_event": events}
+    ):
+        await events.have(MessageDeadLettered)
+
+    assert len(events.of(MessageDeadLettered)) == 1
+    assert [each.body for each in cluster.broker.messages(DEAD)] == [b"dead"]
+
+
 async def test_popping_continues_when_cached_messages_have_expired(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
