@@ -85,6 +85,9 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         self._tasks.spawn(self._watch.keep_watching, check, name="queue-watch")
 
     async def _prepare_all(self) -> None:
+        for topic in self._watch.topics():  # a change is one from now on
+            await self.know_route(topic)
+            self._watch.check(topic)
         manual = self._manual is not None
         for wanted in list(self._subscriptions.values()):
             await self._prepare(wanted, note=not manual)

@@ -263,6 +263,18 @@ async def test_listeners_look_for_changes_of_their_own_accord(cluster: FakeClust
         await until(lambda: events == [7])
 
 
+async def test_a_listener_given_before_the_start_sees_the_first_change(
+    cluster: FakeCluster,
+) -> None:
+    events: list[int] = []
+    cluster.create_topic("invoices", 1)
+    consumer = consumer_of(cluster, client=config(cluster))
+    await consumer.listen_queues("invoices", lambda _topic, queues: events.append(len(queues)))
+    async with consumer:
+        cluster.create_topic("invoices", 2)
+        await until(lambda: events == [2])
+
+
 async def test_heartbeats_have_subscriptions_and_start_position(cluster: FakeCluster) -> None:
     async with consuming(cluster, "a || b", start_from="latest"):
         body = cluster.broker.requests_of(RequestCode.HEART_BEAT)[-1].body
