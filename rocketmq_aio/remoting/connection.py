@@ -33,7 +33,7 @@ logger = get_logger(__name__)
 RECEIVE_BYTES: Final = 256 * 1024  # one reused buffer: asyncio would allocate one per read
 WRITE_HIGH_BYTES: Final = 1024 * 1024  # unsent bytes above this make new requests wait
 SWEEP_SECONDS: Final = 0.1  # the delay of timeouts
-SILENCE_SECONDS: Final = 10.0  # timeouts and no byte received: the peer is gone
+SILENCE_SECONDS: Final = 10.0  # since the first unanswered request, without a byte: it is gone
 STUCK_FRAME_SECONDS: Final = 4.0  # timeouts and the same incomplete frame
 ADMIT_AT_ONCE: Final = 64  # requests admitted between two writes: bounds the bytes copied at once
 EARLY_PARTS: Final = 24  # two per frame; fewer do not justify a write
@@ -127,6 +127,8 @@ class Connection(asyncio.BufferedProtocol):
         self._must_wait = False  # callers are in line, or the peer does not read
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._last_received = self._loop.time()
+        self._silent_after = 0.0  # last byte before the last timeout
+        self._silent_since = 0.0  # start of the first request after it that timed out
         self._stuck_at: int | None = None  # position of the incomplete frame at the last sweep
         self._stuck_since = 0.0
 
@@ -448,15 +450,17 @@ class Connection(asyncio.BufferedProtocol):
         self._sweep_timer = None
         now = self._loop.time()
         expired = [opaque for opaque, entry in self._pending.items() if entry[1] <= now]
+        started = now
         for opaque in expired:
-            reply, _, code, timeout = self._pending.pop(opaque)
+            reply, deadline, code, timeout = self._pending.pop(opaque)
+            started = min(started, deadline - timeout)
             if not reply.done():
                 reply.set_exception(RequestTimeoutError(self.address, code, timeout))
         self._note_progress(now)
         self._decoder.trim(idle=not self._pending)
         if expired and self._on_timeout is not None:
             self._on_timeout(self.address)
-        if expired and (reason := self._reason_to_abort(now, expired[-1])) is not None:
+        if expired and (reason := self._reason_to_abort(now, started, expired[-1])) is not None:
             self.abort(reason)
         if self._pending:
             self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
@@ -470,9 +474,17 @@ class Connection(asyncio.BufferedProtocol):
         elif self._stuck_at != self._decoder.position:
             self._stuck_at, self._stuck_since = self._decoder.position, now
 
-    def _reason_to_abort(self, now: float, timed_out: int) -> str | None:
-        """Return why the open connection is unusable; *timed_out* is an opaque."""
-        silent = now - self._last_received
+    def _reason_to_abort(self, now: float, started: float, timed_out: int) -> str | None:
+        """Return why the open connection is unusable.
+
+        :param started: start of the first request that has timed out now
+        :param timed_out: an opaque
+        """
+        if self._silent_after != self._last_received:
+            # Before it was asked, the peer may have had nothing to send.
+            self._silent_after = self._last_received
+            self._silent_since = max(started, self._last_received)
+        silent = now - self._silent_since
         if silent > SILENCE_SECONDS:
             return f"silent for {silent:.0f} s"
         stuck = now - self._stuck_since

@@ -482,6 +482,33 @@ async def test_a_peer_silent_after_timeouts_is_aborted(monkeypatch: pytest.Monke
         assert "silent" in str(wire.connection.loss)
 
 
+async def test_a_slow_response_after_an_idle_time_does_not_abort_the_connection() -> None:
+    async with Wire() as wire:
+        patient = wire.ask(timeout=60.0)  # as a long poll
+        wire.connection._last_received -= 2 * connection_module.SILENCE_SECONDS
+        error = await outcome(wire.request(timeout=0.02))
+        await settle()
+
+        assert isinstance(error, RequestTimeoutError)
+        assert wire.connection.usable
+        assert not patient.done()
+        patient.cancel()
+
+
+async def test_timeouts_one_after_another_without_a_byte_abort_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 0.3)
+    async with Wire() as wire:
+        errors = []
+        while wire.connection.usable:  # each alone is shorter
+            errors.append(await outcome(wire.request(timeout=0.02)))
+            await settle()
+
+        assert len(errors) > 1
+        assert "silent" in str(wire.connection.loss)
+
+
 async def test_a_timeout_does_not_abort_a_connection_that_receives() -> None:
     async with Wire() as wire:
         slow = wire.ask(timeout=0.02)
