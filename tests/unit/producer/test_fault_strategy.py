@@ -31,7 +31,7 @@ NOW = 1000.0
 
 
 @pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults_module, "FIRST_PROBE_SECONDS", 0.001)
     monkeypatch.setattr(faults_module, "PROBE_SECONDS", 0.001)
 

@@ -123,23 +123,6 @@ async def test_the_queue_id_of_the_response_is_used(env: ProducerEnv) -> None:
     assert (result.queue, result.queue_offset) == (env.queue(3), 9)
 
 
-@pytest.mark.parametrize(
-    ("code", "status"),
-    [
-        (10, SendStatus.FLUSH_DISK_TIMEOUT),
-        (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
-        (11, SendStatus.SLAVE_NOT_AVAILABLE),
-    ],
-)
-async def test_a_weaker_status_is_a_result(code: int, status: SendStatus, env: ProducerEnv) -> None:
-    answer = {"msgId": "0A", "queueId": "0", "queueOffset": "9"}
-    env.broker.faults.handle(SEND, Response(code, ext=answer))
-    result = await env.producer.send(ORDER)
-
-    assert (result.status, result.ok, result.queue_offset) == (status, False, 9)
-    assert len(env.sends()) == 1
-
-
 # --- the choice of the queue ---------------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 import pytest
 
@@ -13,8 +12,7 @@ from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import NotConnectedError, RouteNotFoundError, SendError
 from rocketmq_aio.instance import routes as routes_module
 from rocketmq_aio.model.message import Message
-from rocketmq_aio.producer import retry as retry_module, topic_publish_info as table_module
-from rocketmq_aio.remoting.backoff import Backoff
+from rocketmq_aio.producer import topic_publish_info as table_module
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.producer.producer_env import (
     ORDER,
@@ -26,14 +24,10 @@ from tests.unit.producer.producer_env import (
 )
 from tests.unit.remoting.until import succeeds, until, until_done
 
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
 BUSY = Response(2, remark="system busy")
 ONCE = ProducerConfig(retries=0, send_timeout_seconds=PATIENCE_SECONDS)
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that is tried once more gets 2 ms instead of 200."""
-    monkeypatch.setattr(retry_module, "Backoff", partial(Backoff, first=0.001))
 
 
 def without_refreshes(monkeypatch: pytest.MonkeyPatch) -> None:

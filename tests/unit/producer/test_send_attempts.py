@@ -45,18 +45,14 @@ from tests.unit.producer.producer_env import (
 )
 from tests.unit.remoting.until import until
 
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
 BUSY = Response(2, remark="system busy")
 DOWN = Response(14, remark="service not available")
 ILLEGAL = Response(13, remark="the message is illegal")
 WEAKER = Response(10, ext={"msgId": "0A", "queueId": "0", "queueOffset": "9"})
 ONCE = ProducerConfig(retries=0, send_timeout_seconds=PATIENCE_SECONDS)
 BETTER = ProducerConfig(retry_other_broker=True, send_timeout_seconds=PATIENCE_SECONDS)
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that is tried once more gets 2 ms instead of 200."""
-    monkeypatch.setattr(retry_module, "Backoff", partial(Backoff, first=0.001))
 
 
 def causes(error: SendError) -> list[type[BaseException]]:
@@ -110,19 +106,11 @@ async def test_copies_of_a_hanging_broker_have_the_same_id(two_brokers: Producer
         each.release()
 
 
-async def test_retryable_errors_go_to_another_broker(two_brokers: ProducerEnv) -> None:
-    two_brokers.cluster.faults.handle(SEND, BUSY, times=None, broker="broker-a")
-    results = [await two_brokers.producer.send(ORDER) for _ in range(10)]
-
-    assert {each.queue.broker_name for each in results} == {"broker-b"}
-
-
 # --- the same broker -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [1, 2, 14, 17, 215, 16])
-async def test_a_retryable_error_is_retried(code: int, env: ProducerEnv) -> None:
-    env.broker.faults.refuse(SEND, code, "not now", times=2)
+async def test_a_retry_goes_to_the_same_broker_if_there_is_no_other(env: ProducerEnv) -> None:
+    env.broker.faults.handle(SEND, DOWN, times=2)
     result = await env.producer.send(ORDER)
 
     assert result.ok
@@ -130,15 +118,13 @@ async def test_a_retryable_error_is_retried(code: int, env: ProducerEnv) -> None
     assert env.ids() == {result.message_id}
 
 
-@pytest.mark.parametrize("code", [13, 3, 26, 28, 31999])
-async def test_a_final_error_is_raised_as_it_is(code: int, env: ProducerEnv) -> None:
-    env.broker.faults.refuse(SEND, code, "never")
+async def test_a_final_error_is_raised_as_it_is(env: ProducerEnv) -> None:
+    env.broker.faults.handle(SEND, ILLEGAL)
     with pytest.raises(BrokerError) as caught:
         await env.producer.send(ORDER)
 
-    assert (caught.value.code, caught.value.remark) == (code, "never")
+    assert (caught.value.code, caught.value.remark) == (ILLEGAL.code, ILLEGAL.remark)
     assert caught.value.address == env.broker.address
-    assert len(env.sends()) == 1
 
 
 @pytest.mark.parametrize(
@@ -288,15 +274,6 @@ async def test_a_busy_broker_is_retried_until_the_deadline(env: ProducerEnv) -> 
     assert len(env.sends()) == 7
 
 
-async def test_without_retries_a_busy_broker_fails_the_send() -> None:
-    async with open_producer(config=ONCE) as env:
-        env.broker.faults.handle(SEND, BUSY, times=None)
-        with pytest.raises(SendError) as caught:
-            await env.producer.send(ORDER)
-
-        assert len(env.sends()) == len(caught.value.attempts) == 1
-
-
 async def test_the_deadline_covers_all_attempts_and_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry_module, "Backoff", Backoff)
     config = ProducerConfig(send_timeout_seconds=0.5)
@@ -388,15 +365,6 @@ async def test_a_send_with_its_own_deadline_keeps_it(env: ProducerEnv) -> None:
 
 
 # --- weaker guarantees ---------------------------------------------------------------------------
-
-
-async def test_retry_other_broker_tries_another_broker_after_a_weaker_status() -> None:
-    async with open_producer(brokers=2, config=BETTER) as env:
-        env.cluster.faults.handle(SEND, WEAKER, times=None, broker="broker-a")
-        results = [await env.producer.send(ORDER) for _ in range(4)]
-
-        assert {each.status for each in results} == {SendStatus.SEND_OK}
-        assert {each.queue.broker_name for each in results} == {"broker-b"}
 
 
 async def test_a_weaker_status_everywhere_is_returned() -> None:
