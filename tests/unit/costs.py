@@ -9,22 +9,21 @@ MIB = 1024 * 1024
 
 def peak_bytes(call: Callable[[], object]) -> int:
     """Return the peak memory of *call* in addition to memory held before."""
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        call()
-        return tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
+    return _held_and_peak_bytes(call)[1]
 
 
 def held_bytes(call: Callable[[], object]) -> int:
     """Return how much more memory is held after *call* than before."""
+    return _held_and_peak_bytes(call)[0]
+
+
+def _held_and_peak_bytes(call: Callable[[], object]) -> tuple[int, int]:
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         call()
-        return tracemalloc.get_traced_memory()[0] - before
+        held, peak = tracemalloc.get_traced_memory()
+        return held - before, peak - before
     finally:
         tracemalloc.stop()
 

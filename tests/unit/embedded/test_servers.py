@@ -33,6 +33,7 @@ from tests.fakes.conformance.membership import heartbeat, members
 from tests.fakes.conformance.popping import pop_header
 from tests.fakes.raw_client import RawClient
 from tests.history import Resources
+from tests.unit.remoting.until import settle
 
 CASE_ENV = CaseEnv("", "", "5.5.0", "orders", "billing")
 MAX_OFFSET = GetMaxOffset(topic="orders", queue_id=0)
@@ -137,8 +138,7 @@ async def test_a_connection_that_is_accepted_while_its_broker_stops_ends(
     broker = cluster.broker
     with socket.create_connection((broker.host, broker.port)) as client:
         client.setblocking(False)
-        for _ in range(turns):  # of the event loop, each a step of accepting
-            await asyncio.sleep(0)
+        await settle(turns=turns)  # of the event loop, each a step of accepting
         async with asyncio.timeout(WAIT_SECONDS):
             await broker.stop()
             with suppress(ConnectionResetError):
@@ -230,8 +230,7 @@ async def test_a_kill_during_a_start_leaves_the_broker_stopped(cluster: Embedded
     for turns in range(100):
         await broker.stop()
         start = asyncio.ensure_future(broker.start())
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await settle(turns=turns)
         broker.kill()
         await start
         if not broker.is_running:

@@ -12,6 +12,7 @@ import pytest
 
 from rocketmq_aio import ConfigError, Message, Producer
 from rocketmq_aio.embedded import EmbeddedBroker, EmbeddedCluster, EmbeddedNameServer
+from tests.unit.remoting.until import settle
 
 
 async def test_a_cluster_starts_within_100_ms() -> None:
@@ -66,8 +67,7 @@ async def test_a_cancelled_start_stops_listening() -> None:
         pass  # it has its port now
     for turns in range(100):
         start = asyncio.ensure_future(broker.start())
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await settle(turns=turns)
         start.cancel()
         await asyncio.wait([start])
 

@@ -24,7 +24,7 @@ from rocketmq_aio.instance.client_instance import MQClientInstance
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.unit.instance.client_env import ConsumerClient, PlainClient, nothing_left
-from tests.unit.remoting.until import until
+from tests.unit.remoting.until import settle, until
 
 STEPS = 500  # turns of the loop, far more than a start or a close takes
 
@@ -38,11 +38,6 @@ def slow_farewells(monkeypatch: pytest.MonkeyPatch) -> None:
     """A close waits for brokers longer than these tests take."""
     monkeypatch.setattr(member_module, "CLOSE_SECONDS", 50.0)
     monkeypatch.setattr(instance_module, "UNREGISTER_SECONDS", 50.0)
-
-
-async def turns(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 # --- states --------------------------------------------------------------------------------------
@@ -97,7 +92,7 @@ async def test_while_it_starts_it_cannot_be_used_or_started_again() -> None:
     async with FakeCluster() as cluster:
         member = PlainClient(config_of(cluster))
         starting = asyncio.create_task(member.start())
-        await turns(1)
+        await settle(turns=1)
         with pytest.raises(NotRunningError, match="still starting"):
             member.work()
         with pytest.raises(NotRunningError, match="still starting"):
@@ -134,31 +129,15 @@ async def test_start_and_close_may_come_from_different_tasks() -> None:
         await asyncio.create_task(member.close())
 
 
-def test_it_belongs_to_one_event_loop() -> None:
-    async def start() -> tuple[FakeCluster, PlainClient]:
-        cluster = await FakeCluster().__aenter__()
-        member = PlainClient(config_of(cluster))
-        await member.start()
-        return cluster, member
-
-    async def use() -> None:
+async def test_it_belongs_to_one_event_loop() -> None:
+    async def use_elsewhere() -> None:
         with pytest.raises(NotRunningError, match="another event loop"):
             member.work()
         with pytest.raises(NotRunningError, match="another event loop"):
             await member.close()
 
-    async def close() -> None:
-        await member.close()
-        await cluster.__aexit__(None, None, None)
-
-    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
-    try:
-        cluster, member = first.run_until_complete(start())
-        second.run_until_complete(use())
-        first.run_until_complete(close())
-    finally:
-        first.close()
-        second.close()
+    async with FakeCluster() as cluster, PlainClient(config_of(cluster)) as member:
+        await asyncio.to_thread(asyncio.run, use_elsewhere())
 
 
 def test_after_the_end_of_its_loop_the_error_names_the_loop() -> None:
@@ -261,7 +240,7 @@ async def test_a_start_cancelled_at_any_step_leaves_nothing() -> None:
         for steps in range(STEPS):
             member = ConsumerClient(config_of(cluster), "billing")
             starting = asyncio.create_task(member.start())
-            await turns(steps)
+            await settle(turns=steps)
             starting.cancel()
             await asyncio.wait([starting])
             await member.close()
@@ -278,7 +257,7 @@ async def test_closing_at_any_step_of_a_start_ends_it_and_leaves_nothing() -> No
         for steps in range(STEPS):
             member = ConsumerClient(config_of(cluster), "billing")
             starting = asyncio.create_task(member.start())
-            await turns(steps)
+            await settle(turns=steps)
             await member.close()
             await asyncio.wait([starting], timeout=15)
 
@@ -298,7 +277,7 @@ async def test_a_member_closed_while_it_starts_is_not_left_in_a_shared_instance(
         for steps in range(STEPS):
             member = PlainClient(client)
             starting = asyncio.create_task(member.start())
-            await turns(steps)
+            await settle(turns=steps)
             await member.close()
             await asyncio.wait([starting], timeout=15)
 
@@ -320,7 +299,7 @@ async def test_a_close_cancelled_at_any_step_still_happens() -> None:
             member = ConsumerClient(config_of(cluster), "billing")
             await member.start()
             closing = asyncio.create_task(member.close())
-            await turns(steps)
+            await settle(turns=steps)
             closing.cancel()
             await asyncio.wait([closing])
             await member.close()

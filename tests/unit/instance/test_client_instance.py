@@ -33,7 +33,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.unit.costs import cpu_seconds
 from tests.unit.instance.client_env import ConsumerClient, PlainClient, nothing_left
 from tests.unit.instance.route_data import broker, route
-from tests.unit.remoting.until import until
+from tests.unit.remoting.until import settle, until
 
 HEART_BEAT = RequestCode.HEART_BEAT
 UNREGISTER = RequestCode.UNREGISTER_CLIENT
@@ -105,26 +105,15 @@ async def test_it_says_why_it_cannot_be_used() -> None:
             await client.start()
 
 
-def test_it_belongs_to_one_event_loop() -> None:
-    async def start() -> MQClientInstance:
-        client = MQClientInstance(ClientConfig(namesrv="127.0.0.1:9876"))
-        await client.start()
-        return client
-
-    async def use() -> None:
+async def test_it_belongs_to_one_event_loop() -> None:
+    async def use_elsewhere() -> None:
         with pytest.raises(NotRunningError, match="another event loop"):
             client.check_running()
         with pytest.raises(NotRunningError, match="another event loop"):
             await client.close()
 
-    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
-    try:
-        client = first.run_until_complete(start())
-        second.run_until_complete(use())
-        first.run_until_complete(client.close())
-    finally:
-        first.close()
-        second.close()
+    async with MQClientInstance(ClientConfig(namesrv="127.0.0.1:9876")) as client:
+        await asyncio.to_thread(asyncio.run, use_elsewhere())
 
 
 async def test_two_instances_on_two_clusters_do_not_meet() -> None:
@@ -157,8 +146,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing() -> None:
         for steps in range(6):
             client = MQClientInstance(config_of(cluster))
             starting = asyncio.create_task(client.start())
-            for _ in range(steps):
-                await asyncio.sleep(0)
+            await settle(turns=steps)
             starting.cancel()
             await asyncio.wait([starting])
             await client.close()

@@ -21,7 +21,7 @@ from rocketmq_aio.instance.routes import RouteTable, TopicRoute, read_route
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
 from tests.unit.instance.route_data import A, B, broker, queues, route, static
-from tests.unit.remoting.until import until
+from tests.unit.remoting.until import settle, until
 
 C = "127.0.0.1:10941"
 BOTH = route(queues(), queues("broker-b"), broker(master=A), broker("broker-b", master=B))
@@ -76,11 +76,6 @@ class Table:
 
     def knows(self, topic: str = "orders", count: int = 2, address: str = A) -> None:
         self.names.known[topic] = route(queues(read=count, write=count), broker(master=address))
-
-
-async def settle(turns: int = 5) -> None:
-    for _ in range(turns):
-        await asyncio.sleep(0)
 
 
 @pytest.fixture

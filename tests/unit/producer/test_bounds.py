@@ -16,13 +16,9 @@ from rocketmq_aio.producer.producer import Producer
 from tests.fakes.cluster import FakeCluster
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.producer.producer_env import ORDER, SEND, ProducerEnv, open_producer
+from tests.unit.remoting.until import settle
 
 STEPS = 500  # turns of the loop, far more than a send takes
-
-
-async def turns(count: int = 10) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 def room_taken(env: ProducerEnv) -> tuple[int, int]:
@@ -38,7 +34,7 @@ async def test_max_in_flight_limits_unanswered_sends() -> None:
         sending = [asyncio.create_task(env.producer.send(ORDER)) for _ in range(10)]
         for done in range(0, 9, 3):
             await held.wait(3)
-            await turns()
+            await settle()
             assert len(held.held) == 3
             assert len(env.sends()) == done + 3
             held.release()
@@ -55,7 +51,7 @@ async def test_max_in_flight_bytes_limits_unanswered_bytes() -> None:
         sending = [asyncio.create_task(env.producer.send(message)) for _ in range(4)]
         for _ in range(2):
             await held.wait(2)
-            await turns()
+            await settle()
             assert len(held.held) == 2
             held.release()
 
@@ -104,7 +100,7 @@ async def test_a_cancelled_waiter_passes_its_place_on() -> None:
         ]
         await held.wait(1)
         sending[1].cancel()
-        await turns()
+        await settle()
         held.release()
         await held.wait(1)
         sending[2].cancel()  # on its way
@@ -139,7 +135,7 @@ async def test_a_send_cancelled_at_any_step_does_not_affect_others(brokers: int)
         for steps in range(STEPS):
             async with Producer("shop", namesrv=cluster.namesrv) as producer:
                 sending = asyncio.create_task(producer.send(ORDER))  # route, connection, answer
-                await turns(steps)
+                await settle(turns=steps)
                 sending.cancel()
                 await asyncio.wait([sending])
 
@@ -156,7 +152,7 @@ async def test_after_many_cancelled_sends_the_next_hundred_succeed(
 ) -> None:
     for steps in range(100):
         sending = [asyncio.create_task(two_brokers.producer.send(ORDER)) for _ in range(5)]
-        await turns(steps % 12)
+        await settle(turns=steps % 12)
         for task in sending:
             task.cancel()
         await asyncio.wait(sending)
@@ -173,7 +169,7 @@ async def test_a_cancelled_retry_ends_the_send(env: ProducerEnv) -> None:
     closed = env.broker.faults.close(SEND, executed=False, times=None)
     sending = asyncio.create_task(env.producer.send(ORDER))
     await env.broker.wait_for(SEND)
-    await turns()
+    await settle()
     sending.cancel()
     await asyncio.wait([sending])
     attempts = len(env.sends())
@@ -192,7 +188,7 @@ async def test_close_waits_for_sends_in_flight(env: ProducerEnv) -> None:
     sending = asyncio.create_task(env.producer.send(ORDER))
     await held.wait(1)
     closing = asyncio.create_task(env.producer.close())
-    await turns()
+    await settle()
     assert not closing.done()
     with pytest.raises(ClosedError):
         await env.producer.send(ORDER)
@@ -246,7 +242,7 @@ async def test_close_at_any_step_of_a_send_ends_both(monkeypatch: pytest.MonkeyP
             producer = Producer("shop", namesrv=cluster.namesrv)
             await producer.start()
             sending = asyncio.create_task(producer.send(ORDER))
-            await turns(steps)
+            await settle(turns=steps)
             ended_before = sending.done()
             await asyncio.wait_for(producer.close(), 15)
             await asyncio.wait([sending], timeout=15)
@@ -266,7 +262,7 @@ async def test_a_hanging_name_server_does_not_block_close(monkeypatch: pytest.Mo
     async with open_producer(client=client) as env:
         env.cluster.faults.drop("route", executed=False, times=None)
         sending = asyncio.create_task(env.producer.send(ORDER, timeout_seconds=0.3))
-        await turns()
+        await settle()
         await asyncio.wait_for(env.producer.close(), 15)
 
         assert sending.done()

@@ -8,11 +8,7 @@ import pytest
 
 from rocketmq_aio.producer.in_flight import InFlightLimiter
 from tests.unit.costs import cpu_seconds
-
-
-async def settle() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
+from tests.unit.remoting.until import settle
 
 
 class Line:

@@ -130,31 +130,14 @@ async def test_send_nowait_in_a_thread_without_a_loop_names_the_producer() -> No
             await asyncio.to_thread(producer.send_nowait, ORDER)
 
 
-def test_a_producer_belongs_to_one_event_loop() -> None:
-    async def start() -> tuple[FakeCluster, Producer]:
-        cluster = await FakeCluster(topics={"orders": 4}).__aenter__()
-        producer = Producer("shop", namesrv=cluster.namesrv)
-        await producer.start()
-        await producer.send(ORDER)
-        return cluster, producer
-
-    async def use() -> None:
-        for send in (producer.send, producer.send_oneway):
+async def test_a_producer_belongs_to_one_event_loop(env: ProducerEnv) -> None:
+    async def use_elsewhere() -> None:
+        for send in (env.producer.send, env.producer.send_oneway):
             with pytest.raises(NotRunningError, match="another event loop"):
                 await send(ORDER)
 
-    async def close() -> None:
-        await producer.close()
-        await cluster.__aexit__(None, None, None)
-
-    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
-    try:
-        cluster, producer = first.run_until_complete(start())
-        second.run_until_complete(use())
-        first.run_until_complete(close())
-    finally:
-        first.close()
-        second.close()
+    await env.producer.send(ORDER)
+    await asyncio.to_thread(asyncio.run, use_elsewhere())
 
 
 async def test_two_producers_share_one_instance_and_its_connections() -> None:

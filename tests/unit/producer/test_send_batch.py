@@ -27,6 +27,7 @@ from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import SendMessage
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.producer.producer_env import ORDER, SEND_BATCH, ProducerEnv, open_producer
+from tests.unit.remoting.until import settle
 
 pytestmark = pytest.mark.usefixtures("each_core")
 
@@ -189,8 +190,7 @@ async def test_requests_to_a_chosen_queue_are_sequential() -> None:
 
     async def answer(command: Command, connection: ServerConnection) -> Outcome:
         before.append(len(answered))
-        for _ in range(STEPS):
-            await asyncio.sleep(0)
+        await settle(turns=STEPS)
         answered.append(command)
         return await resolve(env.broker.process(command, connection))
 

@@ -14,8 +14,8 @@ from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.remoting import connection as connection_module
 from rocketmq_aio.remoting.connection import MAX_OPAQUE, RECEIVE_BYTES, Connection
 from tests.unit.costs import held_bytes
-from tests.unit.remoting.until import until
-from tests.unit.remoting.wire import PEER, Wire, outcome, settle
+from tests.unit.remoting.until import settle, until
+from tests.unit.remoting.wire import PEER, Wire, outcome
 
 BIG = bytes(64 * 1024)
 
@@ -351,61 +351,34 @@ async def test_nothing_is_written_between_a_failed_write_and_the_loss_of_the_con
         assert wire.transport.writes == []
 
 
-async def test_invalid_bytes_close_the_connection_with_the_reason() -> None:
+@pytest.mark.parametrize(
+    ("data", "reason", "kind"),
+    [
+        (b"\xff\xff\xff\xff and so on", "frame length", ConnectionLostError),
+        (b"\x7f\xff\xff\xff", "2147483647", ConnectionLostError),  # before its bytes arrive
+        (b"\x00\x00\x00\x0a\x00\x00\x00\x06[1, 2]", "JSON header", ConnectionLostError),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP", ConnectionLostError),
+        # The beginning of what the gRPC port of a 5.5.0 proxy sends: the request was not read.
+        (
+            b"\x00\x00\x12\x04\x00\x00\x00\x00\x00\x00\x03\x7f\xff\xff\xff\x00\x04",
+            "gRPC port of a proxy",
+            NotConnectedError,
+        ),
+    ],
+    ids=["negative length", "length of 2 GiB", "invalid header", "web server", "gRPC server"],
+)
+async def test_invalid_bytes_close_the_connection_with_the_reason(
+    data: bytes, reason: str, kind: type[ConnectionLostError | NotConnectedError]
+) -> None:
     async with Wire() as wire:
         asked = wire.ask()
         await settle()
-        wire.receive(b"\xff\xff\xff\xff and so on")
+        wire.receive(data)
         error = await outcome(asked)
 
-        assert isinstance(error, ConnectionLostError)
-        assert "frame length" in error.reason
+        assert isinstance(error, kind)
+        assert reason in error.reason
         assert wire.transport.ended == "aborted"
-
-
-async def test_a_header_that_cannot_be_read_ends_the_connection() -> None:
-    async with Wire() as wire:
-        asked = wire.ask()
-        await settle()
-        wire.receive(b"\x00\x00\x00\x0a\x00\x00\x00\x06[1, 2]")
-        error = await outcome(asked)
-
-        assert isinstance(error, ConnectionLostError)
-        assert "JSON header" in error.reason
-
-
-async def test_the_error_of_a_web_server_names_it() -> None:
-    async with Wire() as wire:
-        asked = wire.ask()
-        await settle()
-        wire.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        error = await outcome(asked)
-
-        assert isinstance(error, ConnectionLostError)
-        assert "HTTP" in error.reason
-
-
-async def test_the_error_of_a_grpc_server_names_it_and_means_not_sent() -> None:
-    """The beginning of what the gRPC port of a 5.5.0 proxy sends."""
-    async with Wire() as wire:
-        asked = wire.ask()
-        await settle()
-        wire.receive(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00\x00\x03\x7f\xff\xff\xff\x00\x04")
-        error = await outcome(asked)
-
-        assert isinstance(error, NotConnectedError)
-        assert "gRPC port of a proxy" in error.reason
-
-
-async def test_a_length_of_two_gib_is_rejected_before_its_bytes_arrive() -> None:
-    async with Wire() as wire:
-        asked = wire.ask()
-        await settle()
-        wire.receive(b"\x7f\xff\xff\xff")
-        error = await outcome(asked)
-
-        assert isinstance(error, ConnectionLostError)
-        assert "2147483647" in error.reason
 
 
 async def test_a_retired_connection_takes_the_answers_that_are_due_and_ends() -> None:

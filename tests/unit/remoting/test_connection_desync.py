@@ -10,7 +10,8 @@ from rocketmq_aio.errors import ConnectionLostError, RequestTimeoutError
 from rocketmq_aio.protocol.codes import RESPONSE_FLAG
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.remoting import connection as connection_module
-from tests.unit.remoting.wire import Wire, outcome, settle
+from tests.unit.remoting.until import settle
+from tests.unit.remoting.wire import Wire, outcome
 
 SHORT = 0.02
 BODY = bytes(64 * 1024)

@@ -8,7 +8,8 @@ import time
 from rocketmq_aio.errors import ConnectionLostError, NotConnectedError
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.remoting.connection import ADMIT_AT_ONCE, WRITE_HIGH_BYTES
-from tests.unit.remoting.wire import Wire, outcome, settle
+from tests.unit.remoting.until import settle
+from tests.unit.remoting.wire import Wire, outcome
 
 BIG = bytes(64 * 1024)
 

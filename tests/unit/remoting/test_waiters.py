@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rocketmq_aio.remoting.waiters import WaiterQueue
-from tests.unit.remoting.wire import settle
+from tests.unit.remoting.until import settle
 
 
 class Line:

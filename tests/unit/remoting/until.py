@@ -1,4 +1,4 @@
-"""Polling for a condition, with a deadline."""
+"""Waiting for other tasks: until a condition holds, or for turns of the event loop."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from rocketmq_aio.errors import RocketMQError
 from tests.fakes.stopwatch import Stopwatch
 
 LOOK_SECONDS: Final = 0.002
+
+
+async def settle(turns: int = 10) -> None:
+    """Let every task that can go on do so, for *turns* turns of the event loop."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
 
 
 async def until(

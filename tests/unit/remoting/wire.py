@@ -11,6 +11,7 @@ from rocketmq_aio.protocol.codes import RESPONSE_FLAG
 from rocketmq_aio.protocol.command import Command, decode_command, encode_command
 from rocketmq_aio.protocol.frame import FrameDecoder
 from rocketmq_aio.remoting.connection import Connection, OnLate
+from tests.unit.remoting.until import settle
 
 PEER: Final = "127.0.0.1:10911"
 CODE: Final = 30
@@ -151,12 +152,6 @@ class Wire:
 
 def frame_bytes(command: Command) -> int:
     return len(encode_command(command, command.ext_fields()))
-
-
-async def settle(turns: int = 10) -> None:
-    """Let every task that can go on do so."""
-    for _ in range(turns):
-        await asyncio.sleep(0)
 
 
 async def outcome(what: Coroutine[Any, Any, Command] | asyncio.Task[Command]) -> object:

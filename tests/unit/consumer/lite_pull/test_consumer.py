@@ -146,14 +146,7 @@ async def test_after_the_close_nothing_can_be_prepared(cluster: FakeCluster) -> 
     assert consumer.assignment() == []
 
 
-def test_it_belongs_to_one_event_loop() -> None:
-    async def start() -> tuple[FakeCluster, LitePullConsumer]:
-        cluster = await FakeCluster(topics={TOPIC: 1}).__aenter__()
-        consumer = consumer_of(cluster)
-        await consumer.start()
-        await consumer.subscribe(TOPIC)
-        return cluster, consumer
-
+async def test_it_belongs_to_one_event_loop(cluster: FakeCluster) -> None:
     async def use_elsewhere() -> None:
         for name in uses():
             with pytest.raises(NotRunningError, match="another event loop"):
@@ -161,18 +154,8 @@ def test_it_belongs_to_one_event_loop() -> None:
         with pytest.raises(NotRunningError, match="another event loop"):
             await consumer.subscribe("invoices")
 
-    async def close() -> None:
-        await consumer.close()
-        await cluster.__aexit__(None, None, None)
-
-    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
-    try:
-        cluster, consumer = first.run_until_complete(start())
-        second.run_until_complete(use_elsewhere())
-        first.run_until_complete(close())
-    finally:
-        first.close()
-        second.close()
+    async with consuming(cluster) as consumer:
+        await asyncio.to_thread(asyncio.run, use_elsewhere())
 
 
 async def test_it_may_be_started_and_closed_in_different_tasks(cluster: FakeCluster) -> None:

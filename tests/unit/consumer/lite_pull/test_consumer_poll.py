@@ -25,7 +25,7 @@ from tests.unit.consumer.lite_pull_env import (
     queue,
 )
 from tests.unit.instance.client_env import nothing_left
-from tests.unit.remoting.until import until
+from tests.unit.remoting.until import settle, until
 
 
 async def cached(consumer: LitePullConsumer, count: int) -> None:
@@ -128,8 +128,7 @@ async def test_a_poll_cancelled_at_any_step_loses_nothing(
             await asyncio.sleep(0)
             if awaited == "messages":
                 put(cluster, str(steps))
-            for _ in range(steps):
-                await asyncio.sleep(0)
+            await settle(turns=steps)
             polling.cancel()
             await asyncio.wait([polling])
             if not polling.cancelled():
@@ -243,8 +242,7 @@ async def test_iteration_cancelled_at_any_step_loses_nothing(cluster: FakeCluste
             reading = asyncio.create_task(consumer.__anext__())
             await asyncio.sleep(0)
             put(cluster, str(steps))
-            for _ in range(steps):
-                await asyncio.sleep(0)
+            await settle(turns=steps)
             reading.cancel()
             await asyncio.wait([reading])
             if not reading.cancelled():

@@ -36,7 +36,7 @@ from tests.unit.consumer.lite_pull_env import (
     queue,
 )
 from tests.unit.consumer.puller_env import moved
-from tests.unit.remoting.until import until
+from tests.unit.remoting.until import settle, until
 
 
 def config(cluster: FakeCluster) -> ClientConfig:
@@ -248,8 +248,7 @@ async def test_a_listener_that_takes_long_is_called_for_one_change_after_another
         cluster.create_topic(TOPIC, 6)
         watch = consumer._engine._watch
         await until(lambda: len(watch._known[TOPIC]) == 6)
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await settle(turns=10)
         assert called == [5]
         first_may_end.set()
         await until(lambda: ended == [5, 6])

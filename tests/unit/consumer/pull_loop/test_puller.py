@@ -15,7 +15,7 @@ from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.unit.consumer.parts import offsets
 from tests.unit.consumer.puller_env import ADDRESS, PullerEnv, bodies, found
-from tests.unit.remoting.until import until
+from tests.unit.remoting.until import settle, until
 
 DOWN = NotConnectedError(ADDRESS, "connection refused")
 
@@ -257,8 +257,7 @@ async def test_a_seek_at_any_step_of_pulling_wins(make_env: Callable[..., Puller
         env = make_env(pull_batch_size=2)
         env.put(*map(str, range(10)))
         assigned = env.begin()
-        for _ in range(steps):
-            await asyncio.sleep(0)
+        await settle(turns=steps)
         assigned.move(8)
         assigned.move(7)
 

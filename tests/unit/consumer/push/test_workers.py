@@ -23,7 +23,7 @@ from rocketmq_aio.consumer.push.consume_service import TURN
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, SuspendQueue
 from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.worker_env import Broken, FakeSendBack, Gate, WorkerEnv, forever
-from tests.unit.remoting.until import until
+from tests.unit.remoting.until import settle, until
 
 pytestmark = pytest.mark.usefixtures("each_core")
 
@@ -413,8 +413,7 @@ async def test_messages_before_one_that_waits_are_committable(worker_env: MakeWo
 
 async def test_a_handler_may_wait_several_times(worker_env: MakeWorkerEnv) -> None:
     async def handle(message: MessageExt) -> None:
-        for _ in range(message.queue_offset):
-            await asyncio.sleep(0)
+        await settle(turns=message.queue_offset)
         await asyncio.wait_for(asyncio.sleep(0), 60)
 
     async with worker_env(handle, concurrency=1) as env:

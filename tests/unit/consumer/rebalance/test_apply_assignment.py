@@ -21,6 +21,7 @@ from rocketmq_aio.consumer.rebalance.apply_assignment import Assignments
 from rocketmq_aio.model.values import MessageQueue
 from tests.unit.consumer.parts import pull, queue
 from tests.unit.consumer.stores import AppStore, StoreError
+from tests.unit.remoting.until import settle
 
 
 class AssignmentEnv:
@@ -278,8 +279,7 @@ async def test_a_release_cancelled_at_any_step_ends_whole(env: AssignmentEnv) ->
         await env.hold(0, 1)
         env.table[queue(0)].take(4)
         leaving = asyncio.create_task(env.hold(1, drain_seconds=0.001))
-        for _ in range(steps):
-            await asyncio.sleep(0)
+        await settle(turns=steps)
         leaving.cancel()
         await asyncio.wait([leaving])
         assert env.held() in ([1], [0, 1])

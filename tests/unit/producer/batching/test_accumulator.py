@@ -44,7 +44,7 @@ from tests.unit.producer.producer_env import (
     open_producer,
     reached,
 )
-from tests.unit.remoting.until import until
+from tests.unit.remoting.until import settle, until
 
 LONG = 25.0  # a linger that no test waits for
 WAIT = 15  # less than that
@@ -91,11 +91,6 @@ async def departures(monkeypatch: pytest.MonkeyPatch) -> dict[float, Callable[[]
 
 def messages(count: int, first: int = 0) -> list[Message]:
     return [Message("orders", b"%d" % number) for number in range(first, first + count)]
-
-
-async def turns(count: int = 5) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 def begun(sends: Iterable[Awaitable[SendResult]]) -> list[asyncio.Future[SendResult]]:
@@ -188,9 +183,9 @@ async def test_a_batch_is_sent_after_linger_seconds(
     async with open_producer(config=waiting()) as env:
         await env.producer.publish_queues("orders")
         sends = send_all(env, messages(3))
-        await turns()
+        await settle()
         sends += send_all(env, messages(3))
-        await turns()
+        await settle()
         departures[LONG]()
         await asyncio.gather(*sends)
 
@@ -278,7 +273,7 @@ async def test_other_timeouts_keep_the_order_of_a_queue() -> None:
         sends = send_all(env, messages(2), queue=env.queue(1))
         sends += send_all(env, messages(2, first=2), queue=env.queue(1), timeout_seconds=30)
         sends += send_all(env, messages(2, first=4), queue=env.queue(1))
-        await turns()
+        await settle()
         await env.producer.flush()
         results = await asyncio.gather(*sends)
 
@@ -325,7 +320,7 @@ async def test_batches_to_one_queue_are_sequential() -> None:
         held = env.broker.faults.hold(SEND_BATCH)
         sends = send_all(env, messages(30), queue=env.queue(1))
         await held.wait(1)
-        await turns()
+        await settle()
         assert requests(env) == [SEND_BATCH]
         held.release()
         results = await asyncio.gather(*sends)
@@ -430,7 +425,7 @@ async def test_messages_behind_a_batch_in_flight_share_the_next_one(turn_env: Pr
     await held.wait(1)
     for number in range(1, 9):
         sends += send_all(turn_env, messages(1, first=number), sharding_key="42")
-        await turns()
+        await settle()
     held.release()
     results = await asyncio.gather(*sends)
 
@@ -480,7 +475,7 @@ async def test_closing_the_client_fails_batches_in_line(turn_env: ProducerEnv) -
     sends = send_all(turn_env, messages(1), sharding_key="42")
     await held.wait(1)
     sends += send_all(turn_env, messages(2, first=1), sharding_key="42")
-    await turns()
+    await settle()
     await turn_env.producer.client.close()
     await asyncio.wait(sends, timeout=WAIT)
 
@@ -551,9 +546,9 @@ async def test_a_rejected_message_does_not_fail_the_rest_of_its_batch() -> None:
 async def test_a_cancelled_message_is_removed_from_a_pending_batch() -> None:
     async with open_producer(config=waiting()) as env:
         sends = send_all(env, messages(5))
-        await turns()
+        await settle()
         sends[2].cancel()
-        await turns()
+        await settle()
         await env.producer.flush()
 
         assert [each.cancelled() for each in sends] == [False, False, True, False, False]
@@ -564,10 +559,10 @@ async def test_a_cancelled_message_is_removed_from_a_pending_batch() -> None:
 async def test_a_batch_with_only_cancelled_messages_is_not_sent() -> None:
     async with open_producer(config=waiting()) as env:
         sends = send_all(env, messages(3))
-        await turns()
+        await settle()
         for each in sends:
             each.cancel()
-        await turns()
+        await settle()
         await env.producer.flush()
         await until(lambda: room_taken(env) == (0, 0))
 
@@ -682,13 +677,13 @@ async def test_flush_returns_when_all_messages_have_results() -> None:
     async with open_producer(config=waiting()) as env:
         held = env.broker.faults.hold(SEND_BATCH)
         sends = send_all(env, messages(5))
-        await turns()
+        await settle()
         flushing = asyncio.create_task(env.producer.flush())
         await held.wait(1)
         assert not flushing.done()
         held.release()
         await flushing
-        await turns()
+        await settle()
 
         assert all(each.result().ok for each in sends)
         await env.producer.flush()  # nothing waits
@@ -697,7 +692,7 @@ async def test_flush_returns_when_all_messages_have_results() -> None:
 async def test_close_sends_pending_batches() -> None:
     async with open_producer(config=waiting()) as env:
         sends = send_all(env, messages(5))
-        await turns()
+        await settle()
         await env.producer.close()
 
         assert all(each.result().ok for each in sends)
@@ -708,7 +703,7 @@ async def test_close_sends_pending_batches() -> None:
 async def test_closing_a_shared_client_fails_pending_batches() -> None:
     async with open_producer(config=waiting()) as env:
         sends = [*send_all(env, messages(2)), *send_all(env, messages(2), queue=env.queue())]
-        await turns(50)
+        await settle(turns=50)
         await env.producer.client.close()
         env.producer._batched_sends.accumulator.close_all()
         await asyncio.wait(sends, timeout=15)
@@ -739,7 +734,7 @@ async def test_closing_the_client_ends_batches_in_flight_as_unknown(
         sends = [*send_all(env, messages(2)), *send_all(env, messages(4), queue=env.queue())]
         await until(lambda: requests(env).count(SEND_BATCH) == 2)
         later = send_all(env, messages(2), queue=env.queue())  # behind the one under way
-        await turns()
+        await settle()
         await env.producer.client.close()
         await asyncio.wait([*sends, *later], timeout=15)
 

@@ -31,6 +31,7 @@ from rocketmq_aio.spark.read.retrying_puller import ReadError
 from rocketmq_aio.spark.runtime import Runtime
 from tests.fakes.broker import FakeBroker
 from tests.fakes.static_topics import share_out
+from tests.unit.remoting.until import settle
 from tests.unit.spark.reading import (
     PLACES,
     TOPIC,
@@ -126,8 +127,7 @@ def test_responses_out_of_order_are_reordered(here: Reading) -> None:
     order = itertools.count()
 
     async def late(command: Command, connection: ServerConnection) -> Outcome:
-        for _ in range(50 if next(order) % 2 == 0 else 0):
-            await asyncio.sleep(0)
+        await settle(turns=50 if next(order) % 2 == 0 else 0)
         return await resolve(here.broker.process(command, connection))
 
     here.on(late, times=None)
@@ -598,8 +598,7 @@ def test_closing_a_reader_cancels_its_pulls(here: Reading) -> None:
 
     async def ended() -> bool:
         # Cancelled with the reader: the loop has nothing to do but that.
-        for _ in range(100):
-            await asyncio.sleep(0)
+        await settle(turns=100)
         return not runtime.instance.remoting._connections[here.broker.address].in_flight
 
     assert runtime.call(ended)
