@@ -104,7 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         self.loss: str | None = None
         self._is_closed = False  # with its client
         self.stray_replies = 0  # late, duplicate or unknown
-        self.received_any = False
+        self.received_any = False  # a whole frame
         self._executes_nothing = False  # the peer speaks another protocol
         self._on_request = on_request
         self._on_lost = on_lost
@@ -280,16 +280,18 @@ class Connection(asyncio.BufferedProtocol):
         if self.loss is not None:  # read while it closes
             return
         data = self._buffer[:nbytes]
-        if not self.received_any:
-            if bytes(data[3:9]) == HTTP2_SETTINGS:
-                self._executes_nothing = True
-                self.abort(GRPC)  # nothing received so far: the next attempts wait longer
-                return
-            self.received_any = True
+        decoder = self._decoder
+        is_first = not decoder.position and not decoder.has_unfinished
+        if is_first and bytes(data[3:9]) == HTTP2_SETTINGS:
+            self._executes_nothing = True
+            self.abort(GRPC)
+            return
         try:
-            self._decoder.feed(data)
+            decoder.feed(data)
         except CodecError as fault:
             self.abort(_protocol_error(fault, bytes(self._buffer[: min(nbytes, 4)])))
+        else:
+            self.received_any = decoder.position > 0
         if self._reads_repeatedly and nbytes == len(self._buffer) and self.loss is None:
             # Else large responses fill memory before the loop runs the caller of the first.
             cast(asyncio.Transport, self._transport).pause_reading()

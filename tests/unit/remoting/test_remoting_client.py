@@ -11,7 +11,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig, HeaderEncoding
 from rocketmq_aio.embedded.connection import ServerConnection
-from rocketmq_aio.embedded.responses import Outcome, Response
+from rocketmq_aio.embedded.responses import Outcome, Raw, Response
 from rocketmq_aio.errors import (
     ClosedError,
     ConnectionLostError,
@@ -25,6 +25,7 @@ from rocketmq_aio.remoting import dial, remoting_client as client_module
 from rocketmq_aio.remoting.backoff import LONGEST_SECONDS, Backoff
 from rocketmq_aio.remoting.connection import Connection, Frame
 from tests.fakes.broker import FakeBroker
+from tests.fakes.misbehaviour import HTTP_PAGE, NO_JSON
 from tests.unit.remoting.clients import ASK, CODE, open_client
 from tests.unit.remoting.until import succeeds, until, until_done
 
@@ -97,6 +98,21 @@ async def test_a_dead_address_is_not_tried_again_before_its_backoff_ends() -> No
             errors.append(caught.value.reason)
 
         assert all("next attempt in" in each for each in errors[1:])
+
+
+@pytest.mark.usefixtures("long_pauses")
+@pytest.mark.parametrize(
+    "response", [HTTP_PAGE, NO_JSON, Raw(b"\x00\x00\x00", close=True)], ids=["page", "text", "part"]
+)
+async def test_a_peer_that_never_sends_a_frame_is_not_tried_again_at_once(response: Raw) -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.faults.handle(CODE, response, times=None)
+        with pytest.raises(ConnectionLostError):
+            await opened.ask(broker.address)
+        with pytest.raises(NotConnectedError, match="next attempt in"):
+            await opened.ask(broker.address)
+
+        assert len(broker.connects) == 1
 
 
 async def test_lost_and_refused_connections_are_reported_as_unreachable() -> None:
