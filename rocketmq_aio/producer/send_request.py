@@ -22,6 +22,9 @@ from rocketmq_aio.remoting.response_errors import broker_error
 # the default names).  A namespace of version 1 adds up to 77.
 PROPERTIES_SPARE = 160
 MAX_OWN_PROPERTIES = MAX_PROPERTIES - PROPERTIES_SPARE
+# At the delivery time brokers add times, rolls, topic and queue, up to 265 bytes.  They accept a
+# message that has less room, and lose it then.
+MAX_TIMED_PROPERTIES = MAX_OWN_PROPERTIES - 270
 STATUSES = {
     int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
     int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
@@ -185,9 +188,12 @@ def encode_with_id(message: Message, message_id: str, extra: str = "") -> bytes:
     except UnicodeEncodeError:  # of the message they are checked before
         reason = "sharding_key: it may not hold half a surrogate pair"
         raise InvalidMessageError(message.topic, reason) from None
-    if len(encoded) > MAX_OWN_PROPERTIES:
-        reason = (
-            f"keys, tags and properties take {len(encoded)} bytes, at most {MAX_OWN_PROPERTIES} fit"
-        )
-        raise InvalidMessageError(message.topic, reason)
+    most = MAX_TIMED_PROPERTIES if message.timed else MAX_OWN_PROPERTIES
+    if len(encoded) > most:
+        raise too_many_properties(message.topic, len(encoded), most)
     return encoded
+
+
+def too_many_properties(topic: str, size: int, most: int) -> InvalidMessageError:
+    reason = f"keys, tags and properties take {size} bytes, at most {most} fit"
+    return InvalidMessageError(topic, reason)

@@ -14,6 +14,7 @@ from rocketmq_aio import LitePullConfig, LitePullConsumer
 from rocketmq_aio.errors import BrokerError, NotSupportedError, PermissionDeniedError
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.producer.send_request import MAX_TIMED_PROPERTIES, PLACEHOLDER_ID, encode_with_id
 from rocketmq_aio.testing import Cluster, probe
 
 UPDATE_BROKER_CONFIG = 25
@@ -90,6 +91,22 @@ async def test_a_delivery_time_over_the_maximum_raises_broker_error(
 
     assert caught.value.code == (13 if is_5(rocketmq_cluster) else 3)
     assert caught.value.remark
+
+
+async def test_timed_messages_with_the_longest_properties_are_delivered(
+    rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
+) -> None:
+    if not is_5(rocketmq_cluster):
+        return  # timed messages are rejected
+    properties = {"p": "v"}
+    empty = Message(rocketmq_topic, b"x", properties=properties, delay_seconds=1)
+    properties["p"] *= 1 + MAX_TIMED_PROPERTIES - len(encode_with_id(empty, PLACEHOLDER_ID))
+    message = Message(rocketmq_topic, b"x", properties=properties, delay_seconds=1)
+    async with Producer(rocketmq_group, namesrv=rocketmq_cluster.namesrv) as producer:
+        await producer.send(message)
+    (came,) = await consumed(rocketmq_cluster, rocketmq_group, rocketmq_topic, 1)
+
+    assert came.property("p") == properties["p"]
 
 
 @pytest.mark.usefixtures("recalls")

@@ -11,7 +11,12 @@ from rocketmq_aio.errors import InvalidMessageError
 from rocketmq_aio.model.names import RETRY_PREFIX, send_fault
 from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.queue_selection import checked_key, routing_to
-from rocketmq_aio.producer.send_request import SendRequest, too_large
+from rocketmq_aio.producer.send_request import (
+    MAX_TIMED_PROPERTIES,
+    SendRequest,
+    too_large,
+    too_many_properties,
+)
 from rocketmq_aio.producer.sender import Sender
 from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
 
@@ -92,5 +97,7 @@ def _check(encoded: Encoded, max_bytes: int) -> None:
             raise InvalidMessageError(topic, reason)
     if (size := len(encoded.body)) > max_bytes:
         raise too_large(topic, "the batch" if batch else "the body", size, max_bytes)
+    if encoded.timed and (size := len(encoded.properties)) > MAX_TIMED_PROPERTIES:
+        raise too_many_properties(topic, size, MAX_TIMED_PROPERTIES)
     if batch and topic.startswith(RETRY_PREFIX):
         raise InvalidMessageError(topic, "a retry topic takes no batches")

@@ -12,6 +12,7 @@ from rocketmq_aio.instance.routes import read_route
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.properties import MAX_PROPERTIES, parse_properties
 from rocketmq_aio.producer.send_request import (
+    MAX_TIMED_PROPERTIES,
     PROPERTIES_SPARE,
     SendRequest,
     check_sizes,
@@ -135,6 +136,16 @@ def test_properties_too_long_for_the_record_are_rejected() -> None:
 
     with pytest.raises(InvalidMessageError, match="properties"):
         made(Message("orders", b"x", properties={name: fits + "v"}))
+
+
+def test_timed_messages_leave_room_for_the_properties_of_their_delivery() -> None:
+    room = MAX_TIMED_PROPERTIES - len(made(Message("orders", b"x", delay_seconds=1)).properties)
+    fits = "v" * (room - len("p") - 2)
+    made(Message("orders", b"x", properties={"p": fits}, delay_seconds=1))
+    made(Message("orders", b"x", properties={"p": fits + "v"}, delay_level=1))
+
+    with pytest.raises(InvalidMessageError, match=f"at most {MAX_TIMED_PROPERTIES} fit"):
+        made(Message("orders", b"x", properties={"p": fits + "v"}, delay_seconds=1))
 
 
 def test_sizes_are_checked_in_bytes() -> None:

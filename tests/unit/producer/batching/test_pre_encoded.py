@@ -15,6 +15,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.batching.pre_encoded import Encoded
+from rocketmq_aio.producer.send_request import MAX_TIMED_PROPERTIES
 from rocketmq_aio.protocol.record import encode_batch_entry
 from tests.unit.producer.producer_env import SEND_BATCH, ProducerEnv, open_producer
 
@@ -106,6 +107,14 @@ async def test_an_invalid_encoded_send_is_rejected_before_any_request() -> None:
             await env.producer.queues_of_keys("no topic", ["a"])
 
         assert env.sends() == []
+
+
+async def test_an_encoded_delivery_time_leaves_room_for_its_delivery(env: ProducerEnv) -> None:
+    most = bytes(MAX_TIMED_PROPERTIES)
+    await env.producer.send_encoded(single(properties=most, timed=True))
+    await env.producer.send_encoded(single(properties=most + b"v"))
+    with pytest.raises(InvalidMessageError, match=f"at most {MAX_TIMED_PROPERTIES} fit"):
+        await env.producer.send_encoded(single(properties=most + b"v", timed=True))
 
 
 async def test_an_encoded_batch_to_a_retry_topic_is_rejected(env: ProducerEnv) -> None:
