@@ -11,7 +11,13 @@ from typing import Any, Generic
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.config.validation import checked_seconds, checked_several, is_queue
-from rocketmq_aio.errors import ClosedError, ConfigError, InvalidMessageError, RouteNotFoundError
+from rocketmq_aio.errors import (
+    ClosedError,
+    ConfigError,
+    InvalidMessageError,
+    NotRunningError,
+    RouteNotFoundError,
+)
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.instance.hook_runner import AnySendHook
@@ -435,6 +441,11 @@ class Producer(ClientBase, Generic[V]):
         """Use the new queues from the next send on."""
         self._sender.table.drop(topic)
         self._sender.faults.forget(self._instance.send_addresses())
+
+    def on_failed(self, cause: BaseException) -> None:
+        super().on_failed(cause)
+        error = NotRunningError(f"{self!r} failed: {cause!r}")
+        self._batched_sends.accumulator.fail_all(error)
 
     async def _open(self) -> None:
         self._ids.renew()

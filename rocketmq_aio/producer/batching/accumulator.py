@@ -216,6 +216,18 @@ class BatchAccumulator:
         for batch in list(self._open.values()):
             self._close(batch)
 
+    def fail_all(self, error: RocketMQError) -> None:
+        """End all batches with *error*; for a failed client, whose tasks have ended.
+
+        Tasks that were cancelled before their first step have not done it.
+        """
+        if self._loop is None or self._loop.is_closed():
+            return
+        self._open.clear()
+        self._lines.clear()
+        for batch in list(self._unfinished):
+            self._finish(batch, error)
+
     async def flush(self) -> None:
         """Send all open batches; return when all messages added before have their results."""
         self.close_all()

@@ -21,6 +21,7 @@ from rocketmq_aio.errors import (
     ClosedError,
     ConfigError,
     InvalidMessageError,
+    NotRunningError,
     RocketMQError,
     RouteNotFoundError,
     SendError,
@@ -710,6 +711,24 @@ async def test_closing_a_shared_client_fails_pending_batches() -> None:
 
         assert [type(each.exception()) for each in sends] == [ClosedError] * 4
         assert room_taken(env) == (0, 0)
+
+
+@pytest.mark.parametrize("number", [None, 0])
+async def test_batches_whose_tasks_never_began_fail_with_the_client(number: int | None) -> None:
+    async with open_producer(config=TURN) as env:
+        await connected(env)
+        queue = None if number is None else env.queue(number)
+        sends = [env.producer.send_nowait(each, queue=queue) for each in messages(2)]
+        await asyncio.sleep(0)  # the batch has a task now
+        sends += [env.producer.send_nowait(ORDER, queue=queue)]
+        for task in asyncio.all_tasks():  # as programs do that end with all of their tasks
+            if task.get_name().startswith("rocketmq:"):
+                task.cancel()
+        await asyncio.wait(sends, timeout=WAIT)
+
+        assert [type(each.exception()) for each in sends] == [NotRunningError] * 3
+        assert room_taken(env) == (0, 0)
+        assert requests(env) == [SEND]  # of `connected`
 
 
 async def test_a_batch_that_still_has_no_route_is_not_sent_when_the_client_ends() -> None:
