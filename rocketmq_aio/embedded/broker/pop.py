@@ -204,7 +204,7 @@ class PopProcessor:
         if not found:
             return None
         offsets = [stored.offset for stored in found]
-        tries = order.deliver(header.attempt_id, offsets, end)
+        tries = order.deliver(header.attempt_id, offsets, now, end)
         state.commit(*key, offsets[0])
         self._wake_at(end, queue.topic)
         return Popped(queue, begin, found, tries)
@@ -293,7 +293,7 @@ class PopProcessor:
         end = now + header.invisible_time
         if receipt.is_ordered:
             if (order := self._orders.get((delivery.group, delivery.queue))) is not None:
-                order.hide(delivery.offset, end)
+                order.hide(delivery.offset, delivery.pop_time, end)
             popped_at, invisible = receipt.pop_time, end - receipt.pop_time
             self._wake_at(end, delivery.queue.topic)
         else:
@@ -312,7 +312,7 @@ class PopProcessor:
             queue = delivery.queue
             key = delivery.group, queue.topic, queue.queue_id
             order = self._orders.get((delivery.group, queue))
-            following = None if order is None else order.ack(delivery.offset)
+            following = None if order is None else order.ack(delivery.offset, delivery.pop_time)
             if following is not None and key not in self._state.reset_offsets:
                 self._state.commit(*key, following)
             self._state.store.arrivals.wake(queue.topic)

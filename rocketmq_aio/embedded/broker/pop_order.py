@@ -11,6 +11,7 @@ class PopOrder:
     """One queue of a group: blocked while messages are invisible."""
 
     attempt_id: str | None = None
+    popped_at: int = 0  # in ms; receipts of another time have no effect
     ends: dict[int, int] = field(default_factory=dict)  # of invisibility, in ms, by offset
     tries: dict[int, int] = field(default_factory=dict)
     last: int = -1
@@ -21,22 +22,25 @@ class PopOrder:
             return False
         return any(now < end for end in self.ends.values())
 
-    def deliver(self, attempt_id: str | None, offsets: Sequence[int], end: int) -> dict[int, int]:
+    def deliver(
+        self, attempt_id: str | None, offsets: Sequence[int], now: int, end: int
+    ) -> dict[int, int]:
         """Record a pop of *offsets*; return how often each was popped before."""
         if attempt_id is None or attempt_id != self.attempt_id:
             self.tries = {offset: self.tries.get(offset, -1) + 1 for offset in offsets}
         self.attempt_id = attempt_id
+        self.popped_at = now
         self.ends = dict.fromkeys(offsets, end)
         self.last = offsets[-1]
         return self.tries
 
-    def ack(self, offset: int) -> int | None:
+    def ack(self, offset: int, popped_at: int) -> int | None:
         """Return the first unacknowledged offset; None: *offset* was not popped, or is acked."""
-        if self.ends.pop(offset, None) is None:
+        if popped_at != self.popped_at or self.ends.pop(offset, None) is None:
             return None
         return min(self.ends, default=self.last + 1)
 
-    def hide(self, offset: int, end: int) -> None:
+    def hide(self, offset: int, popped_at: int, end: int) -> None:
         """Set the end of invisibility of a message of the last pop."""
-        if offset in self.ends:
+        if popped_at == self.popped_at and offset in self.ends:
             self.ends[offset] = end

@@ -509,6 +509,24 @@ async def an_orderly_redelivery_is_counted(env: CaseEnv) -> None:
     assert (bodies(again), counts) == ([b"1"], [1])
 
 
+async def an_ordered_ack_of_an_earlier_pop_has_no_effect(env: CaseEnv) -> None:
+    if await is_unknown(env):
+        return
+    async with env.client() as client:
+        await store(client, env, b"1")
+        [(_, first)], _ = await until_in_order(client, env, "one")
+        await change(client, env, first, SOON_MILLIS)
+        [(_, second)], _ = await until_in_order(client, env, "two")
+        await change(client, env, first, 1)
+        assert (await client.ask(ack_header(env, first))).code == 0
+        assert await in_order(client, env, "three") == ([], [])
+        before = await offset(client, query(env))
+        assert (await client.ask(ack_header(env, second))).code == 0
+        after = await offset(client, query(env))
+
+    assert (before, after) == (0, 1)
+
+
 async def _ack_all(client: RawClient, env: CaseEnv, found: Sequence[tuple[bytes, Receipt]]) -> None:
     for _, receipt in found:
         assert (await client.ask(ack_header(env, receipt))).code == 0
@@ -540,4 +558,5 @@ CASES: tuple[Case, ...] = (
     a_binary_header_cuts_the_code,
     an_ordered_queue_waits_for_its_messages,
     an_orderly_redelivery_is_counted,
+    an_ordered_ack_of_an_earlier_pop_has_no_effect,
 )
