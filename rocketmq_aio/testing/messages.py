@@ -17,7 +17,7 @@ from rocketmq_aio.protocol.record import IPV4_HEAD
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
 BROKER_NAME: Final = "broker-a"
-MESSAGE_ID: Final = "7F000001000018B4AAC20000000000{:02X}"
+MESSAGE_ID: Final = "7F000001000018B4AAC20000{:08X}"
 
 
 @checked_arguments
@@ -42,7 +42,7 @@ def received_message(
     checked_count("reconsume_times", reconsume_times, least=0, most=MAX_INT)
     properties = sent.encoded_properties
     if UNIQ_KEY not in sent.properties:
-        properties += f"{UNIQ_KEY}\x01{message_id or MESSAGE_ID.format(queue_offset % 256)}\x02"
+        properties += f"{UNIQ_KEY}\x01{message_id or MESSAGE_ID.format(queue_offset % 2**32)}\x02"
     encoded = properties.encode()
     now = time.time_ns() // 1_000_000
     stored = NewMessage(

@@ -48,6 +48,12 @@ def test_a_message_id_is_given_or_made(message_id: str | None) -> None:
     assert made == (message_id or "7F000001000018B4AAC2000000000000")
 
 
+def test_messages_of_one_queue_have_different_ids() -> None:
+    ids = {received_message(SENT, queue_offset=each).message_id for each in (0, 1, 256, 65_536)}
+
+    assert len(ids) == 4
+
+
 def test_its_head_is_the_begin_of_a_record() -> None:
     message: MessageExt = received_message(SENT, queue_id=2, queue_offset=9, reconsume_times=3)
     topic = message.topic.encode()
