@@ -33,6 +33,9 @@ SUSPECT_SECONDS: Final = 30.0  # after the last failure; then the regular refres
 # a name server, with which brokers register every 30 s.  The time counts from the first response
 # without the broker, so the members of a group drop it together.
 MISSING_SECONDS: Final = 60.0
+# How long the return of a broker that was dropped is looked for each second: until members know of
+# it, they compute different assignments.
+AWAITED_SECONDS: Final = 1_800.0
 FORMER_SECONDS: Final = 30.0  # for the last commits to a broker that no route names any more
 
 
@@ -273,6 +276,8 @@ class RouteTable:
         self._misses: dict[str, int] = {}
         # Since when the last routes of a topic lack brokers of the cached one, by their names.
         self._missing: dict[str, dict[str, float]] = {}
+        # Brokers that were dropped from routes: until when, and from which topics.
+        self._awaited: dict[str, tuple[float, set[str]]] = {}
         self._pinned: Counter[str] = Counter()  # number of `pin` blocks by topic
         self._unused: set[str] = set()  # at the last refresh; dropped if unused at the next
         self._invalid: set[str] = set()
@@ -351,7 +356,11 @@ class RouteTable:
             self._fetched_at[topic] = asyncio.get_running_loop().time()
         data = await self._name_servers.route(topic)
         self._misses.pop(topic, None)
-        return read_route(topic, data)
+        route = read_route(topic, data)
+        for name in self._awaited.keys() & route.brokers.keys():
+            del self._awaited[name]
+            self._invalid.update(self._routes)
+        return route
 
     def _store(self, topic: str, route: TopicRoute) -> TopicRoute:
         known = self._routes.get(topic)
@@ -376,6 +385,9 @@ class RouteTable:
         lacks = known.brokers.keys() - route.brokers.keys()
         missing = {name: before.get(name, now) for name in lacks}
         kept = {name: since for name, since in missing.items() if now - since < MISSING_SECONDS}
+        for name in missing.keys() - kept.keys():
+            _, topics = self._awaited.get(name, (now, set()))
+            self._awaited[name] = now + AWAITED_SECONDS, topics | {route.topic}
         if not kept:
             return route
         self._missing[route.topic] = kept
@@ -541,9 +553,17 @@ class RouteTable:
             # A regular refresh does not try again: those stay for the next round.
             invalid, self._invalid = self._invalid, self._invalid & missing
             invalid.update(*(each.topics for each in self._suspects.values()))
+            invalid.update(self._topics_of_awaited(wanted, loop.time()))
             await self.refresh(missing)
             await self.refresh((invalid & wanted) - missing, regular=False)
             self._drop_cleared_suspects(loop.time())
+
+    def _topics_of_awaited(self, wanted: set[str], now: float) -> set[str]:
+        """Return a topic for each broker whose return is awaited: its route will name it."""
+        for name, (until, topics) in list(self._awaited.items()):
+            if until <= now or topics.isdisjoint(wanted):
+                del self._awaited[name]
+        return {min(topics & wanted) for _, topics in self._awaited.values()}
 
     def _drop_cleared_suspects(self, now: float) -> None:
         for address, suspect in list(self._suspects.items()):

@@ -470,6 +470,51 @@ async def test_a_broker_that_is_missing_for_long_is_dropped_by_any_refresh(
     assert table.routes._missing == {}
 
 
+async def lose_broker(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have broker-b dropped from the routes of two topics."""
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(routes_module, "MISSING_SECONDS", 0.0)
+    table.wanted = {"orders", "payments", "later"}  # "later" is missing: a clock of the rounds
+    for data in BOTH, LACKING:
+        table.names.known = {"orders": data, "payments": data}
+        await table.routes.refresh(["orders", "payments"])
+
+
+async def test_the_return_of_a_dropped_broker_is_noticed_by_one_topic_for_all(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lose_broker(table, monkeypatch)
+    table.names.asked.clear()
+    async with Keeping(table, 3600):
+        await until(lambda: table.names.asked.count("later") == 5)
+        assert table.names.asked.count("payments") == 0
+        assert table.names.asked.count("orders") in (4, 5)
+
+        table.names.known = {"orders": BOTH, "payments": BOTH}
+        await until(lambda: table.routes.known("payments") == read_route("payments", BOTH))
+        fetched = table.names.asked.count("later")
+        await until(lambda: table.names.asked.count("later") == fetched + 5)
+
+    assert table.routes.known("orders") == read_route("orders", BOTH)
+    assert table.names.asked.count("payments") == 1
+
+
+@pytest.mark.parametrize("cause", ["time", "topics"])
+async def test_a_broker_is_not_looked_for_without_end(
+    table: Table, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    if cause == "time":
+        monkeypatch.setattr(routes_module, "AWAITED_SECONDS", 0.0)
+    await lose_broker(table, monkeypatch)
+    if cause == "topics":  # neither is used any more
+        table.wanted = {"later"}
+    table.names.asked.clear()
+    async with Keeping(table, 3600):
+        await until(lambda: table.names.asked.count("later") == 5)
+
+    assert set(table.names.asked) == {"later"}
+
+
 async def test_a_broker_that_comes_back_may_be_missing_for_the_whole_time_again(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
