@@ -68,6 +68,10 @@ class ProducerEnv:
             if each.command.code in (SEND, SEND_BATCH)
         ]
 
+    def room_taken(self) -> tuple[int, int]:
+        """The messages and bytes in flight."""
+        return self.producer._in_flight.count, self.producer._in_flight.bytes
+
     def ids(self) -> set[str]:
         """The message ids of all sends that reached a broker."""
         return {

@@ -21,10 +21,6 @@ from tests.unit.remoting.until import settle
 STEPS = 500  # turns of the loop, far more than a send takes
 
 
-def room_taken(env: ProducerEnv) -> tuple[int, int]:
-    return env.producer._in_flight.count, env.producer._in_flight.bytes
-
-
 # --- bounds --------------------------------------------------------------------------------------
 
 
@@ -108,7 +104,7 @@ async def test_a_cancelled_waiter_passes_its_place_on() -> None:
         await asyncio.wait(sending)
 
         assert [each.cancelled() for each in sending] == [False, True, True, False]
-        assert room_taken(env) == (0, 0)
+        assert env.room_taken() == (0, 0)
 
 
 async def test_every_outcome_of_a_send_releases_its_place() -> None:
@@ -122,7 +118,7 @@ async def test_every_outcome_of_a_send_releases_its_place() -> None:
         with pytest.raises(ValueError, match="max_message_bytes"):
             await env.producer.send(Message("orders", bytes(1001)))
 
-        assert room_taken(env) == (0, 0)
+        assert env.room_taken() == (0, 0)
 
 
 # --- cancellation --------------------------------------------------------------------------------
@@ -160,7 +156,7 @@ async def test_after_many_cancelled_sends_the_next_hundred_succeed(
 
     assert all(each.ok for each in results)
     assert [len(broker.connects) for broker in two_brokers.brokers] == [1, 1]
-    assert room_taken(two_brokers) == (0, 0)
+    assert two_brokers.room_taken() == (0, 0)
     connections = two_brokers.producer.client.remoting._connections.values()
     assert {each.in_flight for each in connections} == {0}
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.embedded.responses import Close, Outcome, Response
 from rocketmq_aio.errors import (
     BrokerError,
     ClosedError,
@@ -29,7 +30,7 @@ from rocketmq_aio.producer.queue_selectors import (
     SelectByRandom,
     select_by_hash,
 )
-from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.unit.producer.producer_env import (
     ORDER,
     SEND,
@@ -207,31 +208,24 @@ async def test_keys_keep_their_order_with_reordered_responses(two_brokers: Produ
     assert all(numbers == [0, 1, 2, 3, 4] for numbers in seen.values())
 
 
-async def test_a_failed_send_does_not_block_its_key() -> None:
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [(Response(ResponseCode.MESSAGE_ILLEGAL), BrokerError), (Close(), SendUnknownError)],
+    ids=["failed", "unknown"],
+)
+async def test_the_end_of_a_send_lets_the_next_of_its_key_go(
+    outcome: Outcome, error: type[Exception]
+) -> None:
     async with open_producer(config=ProducerConfig(retries=0)) as env:
         await connected(env)
-        env.broker.faults.refuse(SEND, 13, "illegal")
+        env.broker.faults.handle(SEND, outcome)
         outcomes = await asyncio.gather(
             env.producer.send(keyed("a", b"1")),
             env.producer.send(keyed("a", b"2")),
             return_exceptions=True,
         )
 
-        assert isinstance(outcomes[0], BrokerError)
-        assert env.bodies()[1:] == [b"2"]
-
-
-async def test_a_key_waits_for_an_unknown_outcome() -> None:
-    async with open_producer(config=ProducerConfig(retries=0)) as env:
-        await connected(env)
-        env.broker.faults.close(SEND, executed=False)
-        outcomes = await asyncio.gather(
-            env.producer.send(keyed("a", b"1")),
-            env.producer.send(keyed("a", b"2")),
-            return_exceptions=True,
-        )
-
-        assert isinstance(outcomes[0], SendUnknownError)
+        assert isinstance(outcomes[0], error)
         assert env.bodies()[1:] == [b"2"]
 
 

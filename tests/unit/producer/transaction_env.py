@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -50,6 +51,22 @@ class CheckRecorder:
         if isinstance(result, BaseException):
             raise result
         return cast(TransactionState, result)  # or any other object
+
+
+class HeldCheck:
+    """A check that commits when it is released; *asked* has its messages."""
+
+    def __init__(self) -> None:
+        self.asked: list[MessageExt] = []
+        self._released = asyncio.Event()
+
+    async def __call__(self, message: MessageExt) -> TransactionState:
+        self.asked.append(message)
+        await self._released.wait()
+        return TransactionState.COMMIT
+
+    def release(self) -> None:
+        self._released.set()
 
 
 @dataclass

@@ -106,10 +106,6 @@ def send_all(
     return begun(env.producer.send(each, **how) for each in what)
 
 
-def room_taken(env: ProducerEnv) -> tuple[int, int]:
-    return env.producer._in_flight.count, env.producer._in_flight.bytes
-
-
 def requests(env: ProducerEnv) -> list[int]:
     """The codes of the sends that reached a broker."""
     return [
@@ -135,7 +131,7 @@ async def test_concurrent_sends_share_a_batch_and_get_their_own_results(
         assert stored[result.offset_message_id].offset == result.queue_offset
         assert stored[result.offset_message_id].properties["UNIQ_KEY"] == result.message_id
     assert len({each.message_id for each in results}) == 50
-    assert room_taken(turn_env) == (0, 0)
+    assert turn_env.room_taken() == (0, 0)
 
 
 async def test_a_batch_has_the_bodies_that_messages_had_when_they_were_sent(
@@ -169,7 +165,7 @@ async def test_a_message_that_waits_keeps_its_body_and_its_bytes_in_flight() -> 
         await asyncio.gather(*sends)
 
         assert sorted(env.bodies()) == [b"first", b"second"]
-        assert room_taken(env) == (0, 0)
+        assert env.room_taken() == (0, 0)
 
 
 async def test_without_auto_batch_each_message_is_sent_alone(env: ProducerEnv) -> None:
@@ -265,7 +261,7 @@ async def test_a_body_above_max_message_bytes_is_rejected() -> None:
             with pytest.raises(InvalidMessageError, match="max_message_bytes"):
                 await env.producer.send(Message("orders", bytes(1001)), queue=queue)
 
-        assert room_taken(env) == (0, 0)
+        assert env.room_taken() == (0, 0)
 
 
 async def test_other_timeouts_keep_the_order_of_a_queue() -> None:
@@ -449,7 +445,7 @@ async def test_waiting_behind_other_batches_ends_at_the_deadline(turn_env: Produ
     assert [each.ok for each in await asyncio.gather(*first, *last)] == [True, True]
 
     assert turn_env.bodies()[-2:] == [b"0", b"3"]
-    assert room_taken(turn_env) == (0, 0)
+    assert turn_env.room_taken() == (0, 0)
 
 
 async def test_a_message_behind_an_expired_batch_ends_at_its_own_deadline(
@@ -467,7 +463,7 @@ async def test_a_message_behind_an_expired_batch_ends_at_its_own_deadline(
     held.release()
     await asyncio.gather(*first)
 
-    assert room_taken(turn_env) == (0, 0)
+    assert turn_env.room_taken() == (0, 0)
 
 
 async def test_closing_the_client_fails_batches_in_line(turn_env: ProducerEnv) -> None:
@@ -482,7 +478,7 @@ async def test_closing_the_client_fails_batches_in_line(turn_env: ProducerEnv) -
 
     kinds = [type(each.exception()) for each in sends]
     assert kinds[1:] == [ClosedError, ClosedError]
-    assert room_taken(turn_env) == (0, 0)
+    assert turn_env.room_taken() == (0, 0)
     held.release()
 
 
@@ -497,7 +493,7 @@ async def test_each_caller_gets_its_own_error(turn_env: ProducerEnv) -> None:
 
     assert all(type(each) is SendUnknownError for each in errors)
     assert len({getattr(each, "message_id", "") for each in errors}) == 3
-    assert room_taken(turn_env) == (0, 0)
+    assert turn_env.room_taken() == (0, 0)
 
 
 async def test_an_unknown_queue_fails_every_caller(turn_env: ProducerEnv) -> None:
@@ -518,7 +514,7 @@ async def test_an_invalid_message_is_rejected_before_it_joins_a_batch() -> None:
         with pytest.raises(InvalidMessageError):
             env.producer.send_nowait(Message("orders", b"x", properties={"p": "v" * 32_700}))
 
-        assert room_taken(env) == (0, 0)
+        assert env.room_taken() == (0, 0)
 
 
 async def test_a_rejected_message_does_not_fail_the_rest_of_its_batch() -> None:
@@ -554,7 +550,7 @@ async def test_a_cancelled_message_is_removed_from_a_pending_batch() -> None:
 
         assert [each.cancelled() for each in sends] == [False, False, True, False, False]
         assert env.bodies() == [b"0", b"1", b"3", b"4"]
-        assert room_taken(env) == (0, 0)
+        assert env.room_taken() == (0, 0)
 
 
 async def test_a_batch_with_only_cancelled_messages_is_not_sent() -> None:
@@ -565,7 +561,7 @@ async def test_a_batch_with_only_cancelled_messages_is_not_sent() -> None:
             each.cancel()
         await settle()
         await env.producer.flush()
-        await until(lambda: room_taken(env) == (0, 0))
+        await until(lambda: env.room_taken() == (0, 0))
 
         assert requests(env) == []
 
@@ -666,7 +662,7 @@ async def test_a_queue_of_another_topic_is_rejected(turn_env: ProducerEnv) -> No
     with pytest.raises(ConfigError):
         await turn_env.producer.send(Message("payments", b"x"), queue=turn_env.queue())
 
-    assert room_taken(turn_env) == (0, 0)
+    assert turn_env.room_taken() == (0, 0)
 
 
 async def test_send_nowait_rejects_a_sharding_key(env: ProducerEnv) -> None:
@@ -710,7 +706,7 @@ async def test_closing_a_shared_client_fails_pending_batches() -> None:
         await asyncio.wait(sends, timeout=15)
 
         assert [type(each.exception()) for each in sends] == [ClosedError] * 4
-        assert room_taken(env) == (0, 0)
+        assert env.room_taken() == (0, 0)
 
 
 @pytest.mark.parametrize("number", [None, 0])
@@ -740,7 +736,7 @@ async def test_a_batch_that_still_has_no_route_is_not_sent_when_the_client_ends(
         await asyncio.wait(sends, timeout=15)
 
         assert [type(each.exception()) for each in sends] == [ClosedError] * 2
-        assert room_taken(env) == (0, 0)
+        assert env.room_taken() == (0, 0)
 
 
 async def test_closing_the_client_ends_batches_in_flight_as_unknown(
@@ -759,7 +755,7 @@ async def test_closing_the_client_ends_batches_in_flight_as_unknown(
 
         assert [type(each.exception()) for each in sends] == [SendUnknownError] * 6
         assert all(isinstance(each.exception(), ClosedError | SendError) for each in later)
-        assert room_taken(env) == (0, 0)
+        assert env.room_taken() == (0, 0)
 
 
 async def test_batches_cost_no_task_per_message(turn_env: ProducerEnv) -> None:

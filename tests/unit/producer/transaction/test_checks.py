@@ -42,6 +42,7 @@ from tests.unit.producer.transaction_env import (
     END,
     ROLLBACK,
     UNKNOWN,
+    HeldCheck,
     TransactionEnv,
     make_halves,
     open_transactions,
@@ -717,36 +718,24 @@ async def test_a_reply_that_a_broker_does_not_confirm_delays_no_other_check(
 
 
 async def test_a_repeated_check_gets_the_state_of_the_running_one() -> None:
-    gate = asyncio.Event()
-    asked: list[MessageExt] = []
-
-    async def check(message: MessageExt) -> TransactionState:
-        asked.append(message)
-        await gate.wait()
-        return TransactionState.COMMIT
-
+    check = HeldCheck()
     async with open_transactions(check=check) as env:
         await leave_open(env)
         await env.broker.check_transactions()
-        await until(lambda: asked)
+        await until(lambda: check.asked)
         await env.broker.check_transactions()
         # Whatever else the client does with that broker comes after the second check.
         await env.producer.send(ORDER)
-        gate.set()
+        check.release()
         await env.broker.wait_for(END, 1)
         await until(lambda: not env.open)
 
-        assert (len(asked), env.flags(), len(env.visible)) == (1, [COMMIT], 2)
+        assert (len(check.asked), env.flags(), len(env.visible)) == (1, [COMMIT], 2)
 
 
 async def test_the_checks_of_thousands_of_transactions_are_not_dropped() -> None:
     """A broker checks all of a dead producer at once, and discards each after its 15th check."""
-    count, gate = 3000, asyncio.Event()
-
-    async def check(message: MessageExt) -> TransactionState:
-        await gate.wait()
-        return TransactionState.COMMIT
-
+    count, check = 3000, HeldCheck()
     async with open_transactions(check=check) as env:
         checks, requests = env.producer._checks, env.producer.client.remoting.server
         await leave_open(env, count)
@@ -754,44 +743,22 @@ async def test_the_checks_of_thousands_of_transactions_are_not_dropped() -> None
         await until(lambda: checks.dropped + requests.dropped + len(checks._latest) == count)
 
         assert (checks.dropped, requests.dropped) == (0, 0)
-        gate.set()
+        check.release()
 
 
-async def test_checks_beyond_the_limit_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_checks, "MAX_WAITING", 2)
-    gate = asyncio.Event()
-
-    async def check(message: MessageExt) -> TransactionState:
-        await gate.wait()
-        return TransactionState.COMMIT
-
-    async with open_transactions(check=check, check_concurrency=1) as env:
-        await leave_open(env, 3)
-        await env.broker.check_transactions()
-        await env.producer.send(ORDER)
-        gate.set()
-        await env.broker.wait_for(END, 2)
-
-        assert await env.run_check(3) == [COMMIT] * 3
-        assert env.open == []
-
-
-async def test_checks_beyond_the_limit_of_bytes_are_dropped(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("limit", "value"), [("MAX_WAITING", 2), ("MAX_HELD_BYTES", 2 * len(ORDER.body))]
+)
+async def test_checks_beyond_the_limit_are_dropped(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(transaction_checks, "MAX_HELD_BYTES", 2 * len(ORDER.body))
-    gate = asyncio.Event()
-
-    async def check(message: MessageExt) -> TransactionState:
-        await gate.wait()
-        return TransactionState.COMMIT
-
+    monkeypatch.setattr(transaction_checks, limit, value)
+    check = HeldCheck()
     async with open_transactions(check=check, check_concurrency=1) as env:
         await leave_open(env, 3)
         await env.broker.check_transactions()
-        await env.producer.send(ORDER)
         await until(lambda: env.producer._checks.dropped == 1)
-        gate.set()
+        check.release()
         await env.broker.wait_for(END, 2)
 
         assert await env.run_check(3) == [COMMIT] * 3  # there is room again
@@ -799,14 +766,7 @@ async def test_checks_beyond_the_limit_of_bytes_are_dropped(
 
 
 async def test_close_drops_waiting_checks() -> None:
-    gate = asyncio.Event()
-    asked: list[MessageExt] = []
-
-    async def check(message: MessageExt) -> TransactionState:
-        asked.append(message)
-        await gate.wait()
-        return TransactionState.COMMIT
-
+    check = HeldCheck()
     async with (
         FakeCluster(topics={"orders": 4}) as cluster,
         MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client,
@@ -817,14 +777,14 @@ async def test_close_drops_waiting_checks() -> None:
                 async with producer.transaction(ORDER) as tx:
                     tx.unknown()
             await cluster.broker.check_transactions()
-            await until(lambda: asked)
+            await until(lambda: check.asked)
             await producer.send(ORDER)
-        gate.set()
+        check.release()
         await cluster.broker.wait_for(END, 1)
         async with Producer("till", client=client) as other:
             await other.send(ORDER)
 
-        assert (len(asked), len(cluster.broker.requests_of(END))) == (1, 1)
+        assert (len(check.asked), len(cluster.broker.requests_of(END))) == (1, 1)
 
 
 async def test_a_group_without_a_transaction_producer_ignores_checks(env: TransactionEnv) -> None:
