@@ -723,7 +723,7 @@ async def test_batches_whose_tasks_never_began_fail_with_the_client(number: int 
         await asyncio.wait(sends, timeout=WAIT)
 
         assert [type(each.exception()) for each in sends] == [NotRunningError] * 3
-        assert room_taken(env) == (0, 0)
+        assert env.room_taken() == (0, 0)
         assert requests(env) == [SEND]  # of `connected`
 
 
