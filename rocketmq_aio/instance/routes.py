@@ -546,16 +546,16 @@ class RouteTable:
             self._drop_unused(wanted)
             self._drop_former(loop.time())
             # The template topic does not appear later.
-            missing = wanted - set(self._routes) - {TEMPLATE_TOPIC}
+            missing, log = wanted - set(self._routes) - {TEMPLATE_TOPIC}, logger.info
             if loop.time() - refreshed_at >= interval_seconds:
                 refreshed_at = loop.time()
-                missing = wanted
+                missing, log = wanted, logger.warning
             # A regular refresh does not try again: those stay for the next round.
             invalid, self._invalid = self._invalid, self._invalid & missing
             invalid.update(*(each.topics for each in self._suspects.values()))
             invalid.update(self._topics_of_awaited(wanted, loop.time()))
-            await self.refresh(missing)
-            await self.refresh((invalid & wanted) - missing, regular=False)
+            await self.refresh(missing, log=log)
+            await self.refresh((invalid & wanted) - missing, regular=False, log=logger.info)
             self._drop_cleared_suspects(loop.time())
 
     def _topics_of_awaited(self, wanted: set[str], now: float) -> set[str]:
@@ -587,7 +587,13 @@ class RouteTable:
             for route in routes
         )
 
-    async def refresh(self, topics: Iterable[str], *, regular: bool = True) -> None:
+    async def refresh(
+        self,
+        topics: Iterable[str],
+        *,
+        regular: bool = True,
+        log: Callable[..., None] = logger.warning,
+    ) -> None:
         """Fetch the routes of *topics*; failures are logged.
 
         :param regular: False for invalidated routes: counts no "no such topic" responses
@@ -603,7 +609,6 @@ class RouteTable:
             except RocketMQError as error:
                 if not regular:
                     self.invalidate(topic)
-                log = logger.warning if regular else logger.info  # each second
                 log("route_refresh_failed", topic=topic, reason=str(error))
 
         await gather_limited(refresh_one, topics, REFRESH_AT_ONCE)

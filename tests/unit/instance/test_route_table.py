@@ -289,6 +289,23 @@ class Keeping:
         assert self._running.cancelled(), self._running.exception()
 
 
+@pytest.mark.parametrize(("interval", "warns"), [(0.001, True), (60.0, False)])
+async def test_a_missing_route_that_cannot_be_fetched_is_a_warning_once_per_interval(
+    table: Table,
+    interval: float,
+    warns: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.001)
+    table.names.failure = NameServerUnavailableError({})
+    with caplog.at_level(logging.WARNING, "rocketmq_aio"):
+        async with Keeping(table, interval):
+            await until(lambda: len(table.names.asked) > 5)
+
+    assert ("route_refresh_failed" in caplog.text) is warns
+
+
 async def test_routes_in_use_are_refreshed_every_interval(table: Table) -> None:
     await table.routes.get("orders")
     async with Keeping(table, 0.01):
