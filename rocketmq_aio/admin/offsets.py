@@ -12,7 +12,7 @@ from rocketmq_aio.admin.groups import ONLINE_OR_NOT, GroupAdmin
 from rocketmq_aio.admin.offset_search import OffsetSearch
 from rocketmq_aio.admin.results import OffsetReset
 from rocketmq_aio.admin.server_results import QueueTimeSpan
-from rocketmq_aio.admin.servers import Servers, before_change, failure, not_supported
+from rocketmq_aio.admin.servers import Servers, before_change, begin_change, failure, not_supported
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.errors import BrokerError, ConfigError
 from rocketmq_aio.model.names import RETRY_PREFIX, check_group, check_topic
@@ -265,6 +265,7 @@ class OffsetAdmin:
 
     async def _commit(self, move: _Move, *, verified: bool = True) -> dict[MessageQueue, int]:
         """Commit for a group; *verified*: it has no members, which may commit, too."""
+        begin_change()
         broker = self._servers.instance.broker
 
         async def commit(queue: MessageQueue) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -61,8 +62,22 @@ BY_PROXY: Final = "a proxy supports no administration but `topic_route`"
 FOUND_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 TOPIC_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
 
+# Prefixes of codes of requests that change nothing: a rehearsal sends only these.
+READING: Final = (
+    *("GET_", "QUERY_", "VIEW_", "SEARCH_", "PULL_"),
+    *("AUTH_GET_", "AUTH_LIST_", "CONTROLLER_GET_"),
+)
+READS: Final = frozenset(code for code in RequestCode if code.name.startswith(READING))
+ACCESS_CONTROL: Final = range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1)
+NOT_CONFIGURED: Final = re.compile("An system error occurred|MetadataProvider is not configured")
+NO_PROVIDERS: Final = (  # the remark of brokers does not always say it
+    "broker.conf may lack the authenticationMetadataProvider or authorizationMetadataProvider "
+    "that access control 2.0 needs"
+)
+
 # Why servers did not respond, by address; None outside of `asking_once`.
 _silent: ContextVar[dict[str, RocketMQError] | None] = ContextVar("silent", default=None)
+_is_rehearsal: ContextVar[bool] = ContextVar("is_rehearsal", default=False)
 
 Brokers = Iterable[str] | None
 Masters = Mapping[str, str | None]  # address by broker name; None: no master now
@@ -83,6 +98,27 @@ def asking_once() -> Iterator[None]:
         yield
     finally:
         _silent.reset(token)
+
+
+class _ChangeBeginsError(Exception):
+    """A call has passed all checks and would send its first change; not an error of it."""
+
+
+async def rehearse(call: Awaitable[object]) -> None:
+    """Run *call* up to its first change, which is not sent; raise the errors until then."""
+    token = _is_rehearsal.set(True)
+    try:
+        await call
+    except* _ChangeBeginsError:
+        pass
+    finally:
+        _is_rehearsal.reset(token)
+
+
+def begin_change() -> None:
+    """End the call here if it is rehearsed: what follows changes something."""
+    if _is_rehearsal.get():
+        raise _ChangeBeginsError
 
 
 class Held(NamedTuple, Generic[T]):
@@ -128,15 +164,15 @@ class Servers:
         """
         self.check_running()
         parse_address(address)  # without a port: else taken for a broker without a master
+        if header.code not in READS:
+            begin_change()
         usual = self.instance.config.request_timeout_seconds
         seconds = max(usual, SLOW_SECONDS) if header.code in SLOW else usual
-        since, kind = first_release(header.code), server_kind(header.code)
         silent = _silent.get()
         if silent is not None and address in silent:
             raise copy(silent[address])
         try:
-            if since is not None and kind == "broker" and address not in self._answering:
-                await self._check_answering(address)
+            await self._check_answering(address, header.code)
             return await self._explained(
                 self.instance.remoting.request_checked(
                     address, header, body, accept=accept, timeout=seconds, version=version
@@ -146,15 +182,16 @@ class Servers:
             if silent is not None:
                 silent[address] = error
             raise
-        except NotSupportedError as error:
-            if since is None:
+        except BrokerError as error:
+            if (remark := _remark_of(error, header.code)) is None:
                 raise
-            said = (error.remark or "").strip()
-            remark = f"this needs a {kind} of {since} or newer ({said})"
-            raise NotSupportedError(error.code, remark, error.address) from error
+            raise type(error)(error.code, remark, error.address) from error
 
-    async def _check_answering(self, address: str) -> None:
+    async def _check_answering(self, address: str, code: int) -> None:
         """Raise NotSupportedError if a broker leaves requests that it does not know unanswered."""
+        is_known = first_release(code) is None or server_kind(code) != "broker"
+        if is_known or address in self._answering:
+            return
         response = await self.instance.remoting.request(address, GetBrokerRuntime())
         if response.version < V4_9_1:
             raise not_supported(address, "it is older than 4.9.1")
@@ -488,6 +525,16 @@ async def before_change(call: Awaitable[T]) -> T:
         raise AdminError(
             error.action, error.done, error.failed, of=error.of, unchanged=True
         ) from error
+
+
+def _remark_of(error: BrokerError, code: int) -> str | None:
+    """Return a remark that says what the server of request *code* lacks, None if unknown."""
+    said, since = (error.remark or "").strip(), first_release(code)
+    if isinstance(error, NotSupportedError) and since is not None:
+        return f"this needs a {server_kind(code)} of {since} or newer ({said})"
+    if code in ACCESS_CONTROL and NOT_CONFIGURED.search(said):
+        return f"{NO_PROVIDERS} ({said})"
+    return None
 
 
 def not_supported(address: str, reason: str) -> NotSupportedError:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, get_type_hints
 import click
 
 from rocketmq_aio.admin.client import AdminClient
-from rocketmq_aio.admin.servers import before_change
+from rocketmq_aio.admin.servers import before_change, rehearse
 from rocketmq_aio.cli.arguments import Group, command, option, options
 from rocketmq_aio.cli.confirm import ChangeArguments, changing
 from rocketmq_aio.cli.connection import ReadArguments
@@ -375,6 +375,8 @@ async def _is_confirmed(call: _Call, admin: AdminClient, part: object) -> bool:
     with suppress(NotRunningError):
         await _bound(getattr(getattr(ADMIN, NOUNS[call.noun][0]), call.method), call.given)
     await call.check_names(admin)
+    if call.arguments.dry_run or not call.arguments.yes:
+        await rehearse(_bound(getattr(part, call.method), call.given))
     if call.verb.preview and not call.arguments.yes:
         subject = next(iter(call.given.values()))
         found = plain(await before_change(getattr(part, call.verb.preview)(subject)))

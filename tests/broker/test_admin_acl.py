@@ -262,6 +262,21 @@ async def test_accounts_of_4_9_are_managed_and_take_effect(
             await acl.put_account("short", "short")
 
 
+async def test_the_error_of_a_broker_without_access_control_2_0_names_its_settings(
+    admin: AdminClient, rocketmq_version: str
+) -> None:
+    if rocketmq_version.startswith("4."):
+        return
+    for call in (
+        admin.acl.list_users(),
+        admin.acl.create_user("app", "12345678"),
+        admin.acl.policies("User:app"),
+        admin.acl.list_policies(),
+    ):
+        with pytest.raises(BrokerError, match="authenticationMetadataProvider or author"):
+            await call
+
+
 @pytest.mark.needs_real_broker("an embedded broker without accounts does not have aclEnable")
 async def test_accounts_need_access_control_1_0(admin: AdminClient) -> None:
     """4.9.7 brokers do not respond, or respond with an exception of Java."""

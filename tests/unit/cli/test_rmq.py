@@ -145,10 +145,7 @@ def test_a_change_needs_a_confirmation(rmq: Rmq) -> None:
             "topic delete orders --cluster DefaultCluster",
             "delete topic orders with its messages: cluster DefaultCluster",
         ),
-        (
-            "controller clean a:1 c b --broker-ids 2",
-            "forget replicas of broker b: address a:1; cluster c; broker ids 2",
-        ),
+        ("broker remove a:1 c b 2", "remove: container a:1; cluster c; broker b; broker id 2"),
         ("acl delete-policy User:app", "delete the policies of User:app"),
     ],
 )
@@ -156,6 +153,36 @@ def test_a_confirmation_has_every_option_of_the_change(rmq: Rmq, command: str, a
     said = rmq(*command.split(), "--dry-run", stderr=True)
 
     assert said == f"dry run: would {action}\n"
+
+
+@pytest.mark.parametrize("way", ["--dry-run", "--yes"])
+def test_a_dry_run_ends_with_the_error_of_the_call(rmq: Rmq, way: str) -> None:
+    rmq("static-topic", "create", "fixed", "2")
+    rmq("group", "create", "billing", "--brokers", "broker-a")
+
+    static = rmq("topic", "update", "fixed", "--queues", "8", way, code=2, stderr=True)
+    change = ("group", "update", "billing", "--no-enabled", "--brokers", "broker-b")
+    absent = rmq(*change, way, code=3, stderr=True)
+
+    assert "fixed is a static topic" in static
+    assert "group billing is not on ['broker-b']" in absent
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+def test_a_dry_run_of_a_reset_commits_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path, version: str
+) -> None:
+    with EmbeddedCluster(topics={"orders": 1}, version=version) as cluster:
+        monkeypatch.setenv("ROCKETMQ_NAMESRV", cluster.namesrv)
+        assert run(["group", "create", "billing"]) == 0
+        (tmp_path / "file").write_text("one")
+        assert run(["produce", "orders", str(tmp_path / "file")]) == 0
+        capfd.readouterr()
+
+        assert run(["offset", "reset", "billing", "orders", "latest", "--dry-run"]) == 0
+        assert run(["group", "progress", "billing", "orders", "-o", "json"]) == 0
+
+        assert json.loads(capfd.readouterr().out)["lag"] == 1
 
 
 def test_a_confirmation_says_that_the_password_is_changed_and_does_not_show_it(

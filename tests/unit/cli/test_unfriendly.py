@@ -126,6 +126,7 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_sent(
         ("broker remove localhost:99999 c b 0 --yes", "the port must be a number"),
         ("broker update-config deleteWhen=04 deleteWhen=05 --yes", "deleteWhen is given twice"),
         ("broker update-config deletWhen=04 --yes", "did you mean deleteWhen? (the command config"),
+        ("broker update-config deletWhen=04 --dry-run", "did you mean deleteWhen? (the command"),
         ("broker config --brokers=", "expected a list of non-empty strings\n"),
         ("broker config --namesrv=", "--namesrv '': is empty"),
         ("broker config --access-key=", "--access-key '': is empty"),
