@@ -10,6 +10,7 @@ import msgspec
 from rocketmq_aio.admin.results import GroupConfig
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.names import check_group
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import SubscriptionGroupBody
 
@@ -45,7 +46,19 @@ WIRE_NAMES: Final = {
     "attributes": "attributes",
 }
 COUNTS: Final = frozenset({"retry_queues", "max_retries", "consume_timeout_minutes"})
-SINCE_5: Final = frozenset({"orderly", "consume_timeout_minutes", "attributes"})
+OTHERS: Final[dict[str, object]] = {  # defaults of `GroupConfig.others`
+    "brokerId": 0,
+    "whichBrokerWhenConsumeSlowly": 1,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "subscriptionDataSet": None,
+}
+SINCE_5: Final = frozenset(
+    {
+        *("orderly", "consume_timeout_minutes", "attributes"),
+        *("groupRetryPolicy", "groupSysFlag", "subscriptionDataSet"),
+    }
+)
 
 
 def check_settings(settings: GroupSettings) -> None:
@@ -55,6 +68,13 @@ def check_settings(settings: GroupSettings) -> None:
             raise ConfigError(name, value, "a group has no such setting")
         if name in COUNTS:
             checked_count(name, value, least=0, most=MAX_INT)
+
+
+def check_config(config: GroupConfig) -> None:
+    """Raise ConfigError if the name of the group or of one of its others is invalid."""
+    check_group(config.group)
+    if unknown := sorted(config.others.keys() - OTHERS.keys()):
+        raise ConfigError("others", unknown[0], f"expected some of {sorted(OTHERS)}")
 
 
 def changed_body(body: Mapping[str, Any], settings: GroupSettings) -> dict[str, Any]:
@@ -70,7 +90,7 @@ def changed_body(body: Mapping[str, Any], settings: GroupSettings) -> dict[str, 
 def new_body(group: str, settings: GroupSettings) -> dict[str, Any]:
     """Return the JSON body of a new group, with the fields that all releases support."""
     body = msgspec.to_builtins(SubscriptionGroupBody(group_name=group))
-    newer = {WIRE_NAMES[name] for name in SINCE_5}
+    newer = {wire for name, wire in WIRE_NAMES.items() if name in SINCE_5}
     known = {name: value for name, value in body.items() if name not in newer}
     return changed_body(known, settings)
 
@@ -80,7 +100,8 @@ def config_of(broker_name: str, group: str, body: Mapping[str, Any]) -> GroupCon
     read = msgspec.to_builtins(read_body(msgspec.json.encode(body), SubscriptionGroupBody))
     settings = {name: read[wire] for name, wire in WIRE_NAMES.items()}
     settings["attributes"] = settings["attributes"] or {}
-    return GroupConfig(group=group, broker_name=broker_name, **settings)
+    others = {n: body[n] for n, default in OTHERS.items() if body.get(n) not in (None, default)}
+    return GroupConfig(group=group, broker_name=broker_name, others=others, **settings)
 
 
 def differs(config: GroupConfig, settings: GroupSettings) -> bool:
@@ -98,3 +119,8 @@ def settings_of(config: GroupConfig, *, old: bool) -> GroupSettings:
     settings = {name: getattr(config, name) for name in WIRE_NAMES}
     kept = {n: v for n, v in settings.items() if not old or n not in SINCE_5 or v != defaults[n]}
     return cast("GroupSettings", kept)
+
+
+def other_settings(config: GroupConfig, held: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that give the JSON body *held* the others of *config*."""
+    return {n: config.others.get(n, OTHERS[n]) for n in OTHERS if n in config.others or n in held}

@@ -13,10 +13,12 @@ from rocketmq_aio.admin.group_settings import (
     SINCE_5,
     GroupSettings,
     changed_body,
+    check_config,
     check_settings,
     config_of,
     differs,
     new_body,
+    other_settings,
     settings_of,
 )
 from rocketmq_aio.admin.results import (
@@ -324,7 +326,7 @@ class GroupAdmin:
         """
         chosen: dict[str, builtins.list[GroupConfig]] = {}
         for each in configs:
-            check_group(each.group)
+            check_config(each)
             chosen.setdefault(each.broker_name, []).append(each)
 
         async def put(name: str, address: str) -> None:
@@ -355,12 +357,13 @@ class GroupAdmin:
         bodies = {}
         for each in configs:
             settings = settings_of(each, old=command.version < V5_0_0)
-            _check_release(address, command.version, settings)
+            _check_release(address, command.version, {*settings, *each.others})
             outer = self._servers.outer(each.group)
             raw = table.get(outer)
             held = new_body(outer, {}) if raw is None else read_body(bytes(raw), dict)
+            others = other_settings(each, held)
             if raw is None or config_of(broker_name, each.group, held) != each:
-                bodies[each.group] = {**changed_body(held, settings), "groupName": outer}
+                bodies[each.group] = {**changed_body(held, settings), **others, "groupName": outer}
         return bodies
 
     async def set_mode(
@@ -479,8 +482,8 @@ def _is_internal(group: str) -> bool:
     return group in INTERNAL_NAMES or group.startswith(INTERNAL)
 
 
-def _check_release(address: str, version: int, settings: GroupSettings) -> None:
-    if version < V5_0_0 and (newer := sorted(SINCE_5 & settings.keys())):
+def _check_release(address: str, version: int, names: Iterable[str]) -> None:
+    if version < V5_0_0 and (newer := sorted(SINCE_5.intersection(names))):
         raise not_supported(address, f"{', '.join(newer)}: groups have this from 5.0 on")
 
 

@@ -8,7 +8,10 @@ from typing import Any, Self, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from rocketmq_aio.admin.group_settings import config_of as group_config
+from rocketmq_aio.admin.group_settings import (
+    check_config as check_group_config,
+    config_of as group_config,
+)
 from rocketmq_aio.admin.groups import GroupAdmin
 from rocketmq_aio.admin.results import GroupConfig, Result, TopicConfig
 from rocketmq_aio.admin.servers import Masters, Servers, failure
@@ -18,7 +21,7 @@ from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.config.arguments import checked_arguments
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import AdminError, ConfigError, RocketMQError, RouteNotFoundError
-from rocketmq_aio.model.names import check_group, check_topic
+from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.protocol.bodies import MAX_QUEUES
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import (
@@ -219,7 +222,7 @@ def _moved(metadata: Metadata, brokers: Mapping[str, str]) -> Metadata:
     for config in topics:
         check_config(config)
     for group in groups:
-        check_group(group.group)
+        check_group_config(group)
     _check_unique("topic", topics)
     _check_unique("group", groups)
     order = {

@@ -115,6 +115,8 @@ class GroupConfig(Result, frozen=True):
     :ivar retry_queues: queues of the retry topic; 0 drops messages that are sent back
     :ivar max_retries: retries before a message goes to the dead-letter topic
     :ivar consume_timeout_minutes: 5.x brokers; 15 if not reported
+    :ivar others: further settings that are no defaults, by the names that brokers use, such as
+        ``groupRetryPolicy``; `update` keeps them
     """
 
     group: str
@@ -128,6 +130,7 @@ class GroupConfig(Result, frozen=True):
     consume_timeout_minutes: int
     notify_members: bool
     attributes: dict[str, str] = {}
+    others: dict[str, Any] = {}
 
 
 class ClientConnection(Result, frozen=True):

@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import msgspec
 import pytest
 
 from rocketmq_aio import (
@@ -83,9 +84,21 @@ async def test_order_configuration_and_allocation_equal_those_of_mqadmin(
 
 @pytest.mark.mqadmin("exportMetadata")
 async def test_metadata_is_exported_and_restored(
-    admin: AdminClient, topic: str, group: str, rocketmq_cluster: Cluster
+    admin: AdminClient,
+    topic: str,
+    group: str,
+    rocketmq_cluster: Cluster,
+    official_tool: OfficialTool,
 ) -> None:
     await admin.groups.create(group, max_retries=7)
+    others: dict[str, object] = {"brokerId": 2, "whichBrokerWhenConsumeSlowly": 3}
+    await official_tool(f"updateSubGroup -c DefaultCluster -g {group} -r 7 -i 2 -w 3")
+    if is_5(rocketmq_cluster):
+        numbers = {"initial": 5, "max": 60, "multiplier": 3}
+        policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": numbers}
+        text = json.dumps(policy, separators=(",", ":"))
+        await official_tool(f"updateSubGroup -c DefaultCluster -g {group} -r 7 -i 2 -w 3 -p {text}")
+        others["groupRetryPolicy"] = policy
     # 5.5.0 stores nothing of a list that contains a topic as it is.
     await admin.topics.create(f"{topic}-unchanged", queues=1)
     if is_5(rocketmq_cluster):  # an attribute that cannot be changed
@@ -109,12 +122,17 @@ async def test_metadata_is_exported_and_restored(
     assert [each.group for each in difference.groups] == [group]
     assert await admin.topics.config(topic) == config
     assert [each.max_retries for each in await admin.groups.config(group)] == [7]
+    [restored] = await admin.groups.config(group)
+    assert {name: restored.others[name] for name in others} == others
     assert not {"TBW102", "TOOLS_CONSUMER"} & {
         *(each.topic for each in saved.topics),
         *(each.group for each in saved.groups),
     }
     with pytest.raises(ConfigError):
         Metadata.from_dict({"topics": 1})
+    wrong = msgspec.structs.replace(restored, others={"retryPolicy": 1})
+    with pytest.raises(ConfigError, match="groupRetryPolicy"):
+        await admin.metadata.restore(Metadata(topics=(), groups=(wrong,)))
 
 
 @pytest.mark.mqadmin("setConsumeMode")
