@@ -69,8 +69,8 @@ class ConsumeContext:
 class ConsumeHook(Protocol):
     """Called around every run of a handler, or for the messages that a poll returns.
 
-    Hooks run in order, on the event loop: keep them short.  A hook that raises is logged, once per
-    kind of failure, and ignored.
+    Hooks run in order, `after` in reverse order, on the event loop: keep them short.  A hook that
+    raises is logged, once per kind of failure, and ignored.
     """
 
     def before(self, context: ConsumeContext) -> None:
@@ -151,8 +151,8 @@ class SendContext(msgspec.Struct, kw_only=True, eq=False):
 class SendHook(Protocol):
     """Called around every send call, once whatever the number of attempts.
 
-    Hooks run in order, on the event loop: keep them short.  A hook that raises is logged, once per
-    kind of failure, and ignored.
+    Hooks run in order, `after_send` in reverse order, on the event loop: keep them short.  A hook
+    that raises is logged, once per kind of failure, and ignored.
     """
 
     def before_send(self, context: SendContext) -> None:

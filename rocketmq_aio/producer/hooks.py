@@ -57,7 +57,7 @@ class SendHooks:
         self._checks = [h.check_forbidden for h in given if isinstance(h, CheckForbiddenHook)]
         send = [h for h in given if isinstance(h, SendHook)]
         self._before = bound_methods(send, "before_send")
-        self._after = bound_methods(send, "after_send")
+        self._after = bound_methods(reversed(send), "after_send")
         ends = [h for h in given if isinstance(h, EndTransactionHook)]
         self._ends = bound_methods(ends, "end_transaction")
         self.has_end_transaction = bool(ends)

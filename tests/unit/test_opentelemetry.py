@@ -341,10 +341,11 @@ def test_two_hooks_of_one_client_end_their_own_spans(watched: Watched) -> None:
     other.hook.before_send(sent)
     watched.hook.before(handled)
     other.hook.before(handled)
-    for hook in other.hook, watched.hook:
+    for hook in other.hook, watched.hook:  # as clients call them
         hook.after(handled)
         hook.after_send(sent)
 
+    assert not trace.get_current_span().get_span_context().is_valid
     assert [each.name for each in watched.spans()] == ["process orders", "send orders"]
     assert [each.name for each in other.spans()] == ["process orders", "send orders"]
 

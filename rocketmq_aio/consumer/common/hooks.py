@@ -47,7 +47,7 @@ class ConsumeHooks:
 
     def __init__(self, hooks: Sequence[ConsumeHook] = ()) -> None:
         self._before = bound_methods(hooks, "before")
-        self._after = bound_methods(hooks, "after")
+        self._after = bound_methods(reversed(hooks), "after")
         self._runner = HookRunner()
 
     def __bool__(self) -> bool:

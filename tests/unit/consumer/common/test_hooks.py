@@ -84,15 +84,15 @@ def run(hooks: ConsumeHooks, status: str = "success") -> None:
     hooks.after(about)
 
 
-def test_hooks_run_in_order_with_one_context_for_both_calls() -> None:
+def test_hooks_surround_each_other_with_one_context_for_both_calls() -> None:
     log: list[str] = []
     run(ConsumeHooks([Recorder("a", log), Recorder("b", log)]))
 
     assert log == [
         "a before orders",
         "b before orders",
-        "a after success started",
         "b after success started",
+        "a after success started",
     ]
 
 

@@ -90,7 +90,7 @@ async def watched(handler: object, notes: list[str]) -> AsyncIterator[tuple[Hand
         yield made, hooks[-1]
 
 
-async def test_hooks_run_in_order_and_a_failing_one_is_ignored() -> None:
+async def test_hooks_surround_the_handler_and_a_failing_one_is_ignored() -> None:
     notes: list[str] = []
 
     async def handle(_: MessageExt) -> None:
@@ -100,7 +100,7 @@ async def test_hooks_run_in_order_and_a_failing_one_is_ignored() -> None:
         await handler.call([message(3)])
 
     before = [f"before {name} None" for name in "abc"]
-    assert notes == [*before, "handler", *(f"after {name} ok" for name in "abc")]
+    assert notes == [*before, "handler", *(f"after {name} ok" for name in "cba")]
     assert hook.last is not None
     assert (hook.last.group, hook.last.topic, hook.last.queue) == ("billing", "orders", queue())
     assert offsets(hook.last.messages) == [3]
