@@ -6,7 +6,6 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from typing import ClassVar, Self
 
@@ -181,7 +180,7 @@ async def test_every_call_raises_after_a_background_task_failed(
         client = MQClientInstance(config_of(cluster, route_refresh_interval_seconds=0.01))
         async with client, PlainClient(client) as member:
 
-            async def fail(_topics: Iterable[str]) -> None:
+            async def fail(*_: object, **_options: object) -> None:
                 raise LookupError("a bug")
 
             with caplog.at_level(logging.ERROR, "rocketmq_aio"):
