@@ -143,7 +143,8 @@ class SendAttempts:
                     break  # the same broker would store it again with the same weakness
                 publish = await self._wait_for_target(state, publish, deadline)
             started = monotonic()
-            if (left := deadline - started) <= 0:  # the event loop stalled during the pause
+            left = deadline - started
+            if self._closed or left <= 0:  # meanwhile: the event loop may have stalled
                 break
             outcome = await self._attempt(request, publish, left, attempts_left)
             if isinstance(outcome, SendResult) and (outcome.ok or not self._retries_weaker):

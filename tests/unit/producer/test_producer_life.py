@@ -14,11 +14,14 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     BatchError,
+    BusyError,
     ClosedError,
     NotConnectedError,
     NotRunningError,
+    SendError,
     SendUnknownError,
 )
 from rocketmq_aio.instance.client_base import State
@@ -28,6 +31,7 @@ from rocketmq_aio.model.properties import parse_properties
 from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.batching.explicit_batch import MAX_CONCURRENT
 from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.producer.retry import RetryState
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.cluster import FakeCluster
 from tests.unit.instance.client_env import nothing_left
@@ -268,6 +272,22 @@ async def test_a_close_that_runs_out_of_time_releases_the_producer() -> None:
             assert not compressing()
             async with Producer("shop", client=client):  # the group is free
                 pass
+
+
+async def test_a_send_whose_pause_outlasts_close_is_not_tried_again(
+    env: ProducerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def close_during_pause(_: RetryState) -> float:
+        env.producer._attempts.close()  # as a `close` that runs out of time
+        return 0.0
+
+    monkeypatch.setattr(RetryState, "pause", close_during_pause)
+    env.broker.faults.handle(SEND, Response(2, remark="system busy"), times=1)
+    with pytest.raises(SendError) as caught:
+        await env.producer.send(ORDER)
+
+    assert [type(each.cause) for each in caught.value.attempts] == [BusyError]
+    assert len(env.sends()) == 1
 
 
 def compressing() -> list[threading.Thread]:
