@@ -10,7 +10,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 import anyio
@@ -172,7 +171,12 @@ class AckService:
         brokers: defaultdict[str, list[PoppedMessage]] = defaultdict(list)
         for message in messages:
             brokers[message.receipt.broker_name].append(message)
-        change = partial(self.change, seconds=GIVE_BACK_SECONDS, suspend=True)
+
+        async def change(message: PoppedMessage) -> None:
+            # In order a queue waits for all its messages, but brokers wake a waiting pop when the
+            # first one is visible: those behind must be visible by then.
+            seconds = 0.0 if message.receipt.is_ordered else GIVE_BACK_SECONDS
+            await self.change(message, seconds, suspend=True)
 
         async def give_back_to(broker: str) -> None:
             failed = (await gather_limited(change, brokers[broker], GIVEN_BACK_AT_ONCE)).failures

@@ -403,6 +403,20 @@ async def test_an_orderly_retry_gives_back_the_messages_behind(cluster: FakeClus
     assert [tries for _, tries in seen[:2]] == [0, 1]
 
 
+async def test_messages_behind_an_orderly_retry_are_invisible_no_longer_than_it(
+    cluster: FakeCluster,
+) -> None:
+    """Brokers wake a waiting pop when the first message of the queue is visible, and only then."""
+    put(cluster, *numbers(3))
+    async with popping(cluster, orderly=True, batch_size=3) as consumer:
+        async for message in consumer:
+            await consumer.retry(message, 0.05)
+            break
+        times = [each.ext_fields()["invisibleTime"] for each in cluster.broker.requests_of(CHANGE)]
+
+    assert times == ["50", "1", "1"]
+
+
 async def test_expired_message_comes_before_those_behind_it_in_order(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
     async with popping(cluster, orderly=True) as consumer:
