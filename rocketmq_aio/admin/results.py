@@ -40,6 +40,7 @@ class TopicConfig(Result, frozen=True):
     :ivar perm: ``R``, ``W`` or ``RW``, with ``X`` for a template of topics that sends create
     :ivar order: the name servers have an order configuration; not reported by 4.9 brokers
     :ivar attributes: of 5.x brokers, such as ``message.type``
+    :ivar sys_flag: bits of `mqadmin updateTopic`: 1 of a unit, 2 with subscriptions of units
     """
 
     topic: str
@@ -49,6 +50,7 @@ class TopicConfig(Result, frozen=True):
     perm: str = "RW"
     order: bool = False
     attributes: dict[str, str] = {}
+    sys_flag: int = 0
 
 
 class QueueCount(Result, frozen=True):

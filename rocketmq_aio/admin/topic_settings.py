@@ -101,12 +101,11 @@ def config_of(broker_name: str, topic: str, body: TopicConfigBody) -> TopicConfi
         perm=perm_text(body.perm),
         order=body.order,
         attributes=body.attributes or {},
+        sys_flag=body.topic_sys_flag,
     )
 
 
-def to_request(
-    config: TopicConfig, attributes: Mapping[str, str | None], sys_flag: int
-) -> CreateTopic:
+def to_request(config: TopicConfig, attributes: Mapping[str, str | None]) -> CreateTopic:
     """Return the request that creates or changes a topic, with changes of *attributes*."""
     signed = [f"-{n}" if text is None else f"+{n}={text}" for n, text in attributes.items()]
     return CreateTopic(
@@ -116,7 +115,7 @@ def to_request(
         write_queue_nums=config.write_queues,
         perm=perm_bits(config.perm),
         topic_filter_type="SINGLE_TAG",
-        topic_sys_flag=sys_flag,
+        topic_sys_flag=config.sys_flag,
         order=config.order,
         attributes=",".join(signed) or None,
     )

@@ -296,7 +296,7 @@ class TopicAdmin:
                 await self._servers.request(address, PUT_TOPICS, body)
             except NotSupportedError:  # older than 5.3
                 for each in configs:
-                    await self._servers.request(address, to_request(each, each.attributes, 0))
+                    await self._servers.request(address, to_request(each, each.attributes))
 
         if chosen:
             masters = await self._servers.masters(brokers=chosen)
@@ -385,6 +385,7 @@ class TopicAdmin:
             read_queue_nums=config.read_queues,
             write_queue_nums=config.write_queues,
             perm=perm_bits(config.perm),
+            topic_sys_flag=config.sys_flag,
             order=config.order,
             attributes={f"+{name}": text for name, text in config.attributes.items()},
         )
@@ -408,8 +409,7 @@ class TopicAdmin:
     async def _put(self, held: HeldTopic, config: TopicConfig, wanted: TopicSettings) -> None:
         attributes: Mapping[str, str | None] = wanted.get("attributes", {})
         _check_release(held.address, held.version, attributes)
-        sys_flag = held.body.topic_sys_flag if held.body is not None else 0
-        await self._servers.request(held.address, to_request(config, attributes, sys_flag))
+        await self._servers.request(held.address, to_request(config, attributes))
 
     async def _put_order(
         self,

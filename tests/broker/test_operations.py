@@ -103,6 +103,7 @@ async def test_metadata_is_exported_and_restored(
     await admin.topics.create(f"{topic}-unchanged", queues=1)
     if is_5(rocketmq_cluster):  # an attribute that cannot be changed
         await admin.topics.create(f"{topic}-b", queues=1, attributes={"queue.type": "BatchCQ"})
+    await official_tool(f"updateTopic -c DefaultCluster -t {topic} -r 4 -w 4 -u true")
     exported = await admin.metadata.export(cluster="DefaultCluster")
     saved = Metadata.from_dict(json.loads(json.dumps(exported.to_dict())))
     config = await admin.topics.config(topic)
@@ -121,6 +122,7 @@ async def test_metadata_is_exported_and_restored(
     assert [each.topic for each in difference.topics] == [topic]
     assert [each.group for each in difference.groups] == [group]
     assert await admin.topics.config(topic) == config
+    assert [each.sys_flag for each in config] == [1]
     assert [each.max_retries for each in await admin.groups.config(group)] == [7]
     [restored] = await admin.groups.config(group)
     assert {name: restored.others[name] for name in others} == others

@@ -94,10 +94,11 @@ def test_only_attributes_that_were_named_are_sent() -> None:
         read_queues=1,
         write_queues=1,
         attributes={"a": "1", "b": "2"},
+        sys_flag=2,
     )
     named = {"b": None, "c": "3"}
 
-    request = to_request(changed(there, {"attributes": named}), named, sys_flag=2)
+    request = to_request(changed(there, {"attributes": named}), named)
 
     assert changed(there, {"attributes": named}).attributes == {"a": "1", "c": "3"}
     assert (request.attributes, request.topic_sys_flag) == ("-b,+c=3", 2)
