@@ -225,6 +225,9 @@ class BrokerAdmin:
     ) -> None:
         """Change settings of running brokers, in memory and in their configuration files.
 
+        Some settings need a restart.  ``flushDiskType=SYNC_FLUSH`` is one of them: until then the
+        broker stores each message that is sent, and responds with an error (4.9.7, 5.5.0).
+
         :raises ConfigError: a broker does not have one of the settings, or a value contains a line
             break; nothing was changed
         :raises BrokerError: a setting cannot be changed while the broker runs

@@ -204,7 +204,7 @@ VERBS: Final = {
     ),
     "broker config": Verb(examples="rmq broker config --brokers broker-a --match 'flush*'"),
     "broker update-config": Verb(
-        examples="rmq broker update-config flushDiskType=SYNC_FLUSH --brokers broker-a"
+        examples="rmq broker update-config fileReservedTime=48 --brokers broker-a"
     ),
     "namesrv wipe-write-permission": Verb("take the write permission from broker {broker}"),
     "controller clean": Verb("forget replicas of broker {broker}"),
