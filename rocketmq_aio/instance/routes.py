@@ -29,6 +29,8 @@ MISSES_BEFORE_GONE: Final = 2  # "no such topic" responses before a cached route
 TEMPLATE_TOPIC: Final = "TBW102"  # every broker that creates topics has it
 REFRESH_AT_ONCE: Final = 8  # concurrent requests
 SUSPECT_SECONDS: Final = 30.0  # after the last failure; then the regular refresh is enough
+# After the first of several failures.  Name servers drop a silent broker after two minutes.
+LONGEST_SUSPECT_SECONDS: Final = 180.0
 # How long a broker stays in a route after name servers have dropped it.  It may be restarting, or
 # a name server, with which brokers register every 30 s.  The time counts from the first response
 # without the broker, so the members of a group drop it together.
@@ -236,11 +238,13 @@ def _count(counts: Counter[str], address: str, change: int) -> None:
 class _Suspect:
     """An address that failed: its broker may have another master soon.
 
-    :ivar failed_at: time of the last failure, by the event loop's clock
+    :ivar since: time of the first failure in a row, by the event loop's clock
+    :ivar failed_at: time of the last one
     :ivar topics: those whose routes named it
     :ivar was_master: whether it was a master when it failed
     """
 
+    since: float
     failed_at: float
     topics: set[str]
     was_master: bool
@@ -525,15 +529,15 @@ class RouteTable:
     def suspect(self, address: str) -> None:
         """Fetch the routes that name *address* every second: a request or connection failed.
 
-        That ends when its brokers have other masters, when it sends anything, or
-        `SUSPECT_SECONDS` after the last failure.
+        That ends when its brokers have other masters, when it sends anything, `SUSPECT_SECONDS`
+        after the last failure, or `LONGEST_SUSPECT_SECONDS` after the first.
         """
         topics = {topic for topic, route in self._routes.items() if address in route.addresses}
         known = self._suspects.get(address)
         if topics or known is not None:
-            was_master = address in self._masters
-            known = self._suspects.setdefault(address, _Suspect(0.0, topics, was_master))
-            known.failed_at = asyncio.get_running_loop().time()
+            now, was_master = asyncio.get_running_loop().time(), address in self._masters
+            known = self._suspects.setdefault(address, _Suspect(now, now, topics, was_master))
+            known.failed_at = now
             known.topics |= topics
 
     async def run(self, interval_seconds: float) -> None:
@@ -552,7 +556,9 @@ class RouteTable:
                 missing, log = wanted, logger.warning
             # A regular refresh does not try again: those stay for the next round.
             invalid, self._invalid = self._invalid, self._invalid & missing
-            invalid.update(*(each.topics for each in self._suspects.values()))
+            recently = loop.time() - LONGEST_SUSPECT_SECONDS
+            suspects = [each for each in self._suspects.values() if each.since > recently]
+            invalid.update(*(each.topics for each in suspects))
             invalid.update(self._topics_of_awaited(wanted, loop.time()))
             await self.refresh(missing, log=log)
             await self.refresh((invalid & wanted) - missing, regular=False, log=logger.info)

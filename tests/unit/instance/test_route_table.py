@@ -306,6 +306,24 @@ async def test_a_missing_route_that_cannot_be_fetched_is_a_warning_once_per_inte
     assert ("route_refresh_failed" in caplog.text) is warns
 
 
+async def test_an_address_that_fails_for_minutes_has_its_routes_refreshed_by_the_interval(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a replica that this client cannot reach, while name servers can."""
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.001)
+    await table.routes.get("orders")
+    table.wanted.add("missing")
+    table.routes.suspect(A)
+    async with Keeping(table, 60.0):
+        await until(lambda: table.names.asked.count("orders") > 2)
+        table.routes._suspects[A].since -= routes_module.LONGEST_SUSPECT_SECONDS
+        table.routes.suspect(A)
+        table.names.asked.clear()
+        await until(lambda: table.names.asked.count("missing") > 5)
+
+    assert table.names.asked.count("orders") <= 1  # was under way
+
+
 async def test_routes_in_use_are_refreshed_every_interval(table: Table) -> None:
     await table.routes.get("orders")
     async with Keeping(table, 0.01):
