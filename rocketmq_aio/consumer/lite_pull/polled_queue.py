@@ -129,7 +129,7 @@ class PolledQueue(QueueState):
     def put(self, messages: list[MessageExt]) -> None:
         held = self.process_queue
         size = held.size_bytes
-        self._cache.count += held.put(messages)
+        self._cache.count += len(held.put(messages))
         self._cache.size_bytes += held.size_bytes - size
 
     def take(self, limit: int) -> list[MessageExt]:

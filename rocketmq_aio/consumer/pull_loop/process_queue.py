@@ -31,10 +31,10 @@ class ProcessQueue:
         self.count = 0
         self.size_bytes = 0
 
-    def put(self, messages: list[MessageExt]) -> int:
+    def put(self, messages: list[MessageExt]) -> list[MessageExt]:
         """Append *messages*, except those at or below the largest offset so far.
 
-        Returns how many were appended.  A repeated offset comes from a repeated pull, or from a
+        Returns those that were appended.  A repeated offset comes from a repeated pull, or from a
         broker that went back; `clear` accepts it again.
         """
         measured = _measure(messages, self._largest)
@@ -45,9 +45,9 @@ class ProcessQueue:
         self._largest = largest
         self.count += len(messages)
         self.size_bytes += size
-        return len(messages)
+        return messages
 
-    def _put_new(self, messages: list[MessageExt]) -> int:
+    def _put_new(self, messages: list[MessageExt]) -> list[MessageExt]:
         new: list[MessageExt] = []
         largest = self._largest
         for message in messages:
@@ -100,11 +100,6 @@ class ProcessQueue:
     def not_done(self) -> list[MessageExt]:
         """Return the messages that are not done."""
         return [message for message in self._messages if not message.done]
-
-    def last(self, number: int) -> list[MessageExt]:
-        """Return the last *number* messages that were put."""
-        messages = self._messages
-        return [messages[at] for at in range(len(messages) - number, len(messages))]
 
     def cut(self, removable: Callable[[MessageExt], bool]) -> int | None:
         """Remove messages that are not done from the end while they are *removable*.

@@ -206,9 +206,7 @@ class DispatchQueue(QueueState):
         self.interrupt()
 
     def put(self, messages: list[MessageExt]) -> None:
-        new = self.process_queue.put(messages)
-        if new < len(messages):
-            messages = self.process_queue.last(new)
+        messages = self.process_queue.put(messages)
         if self.in_flight.running:
             messages = self.in_flight.withhold(self, messages)
         self.waiting.extend(messages)
