@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
-from weakref import WeakValueDictionary
 
 import anyio
 import msgspec
@@ -39,18 +38,11 @@ class InFlight:
     them, so that a later assignment does not deliver them a second time.  Messages of the current
     assignment are not registered: delivering costs nothing.
 
-    :param withholds: whether the messages in *running* are withheld; an orderly service withholds
-        the whole queue, by *busy*
-    :param on_ready: called with an assignment when a withheld message may be delivered
+    :param on_ready: called with an assignment when a withheld message may be delivered; None: no
+        message is withheld, since an orderly service withholds the whole queue, by *busy*
     """
 
-    def __init__(
-        self,
-        *,
-        withholds: bool = True,
-        on_ready: Callable[[DispatchQueue], None] = lambda assigned: None,
-    ) -> None:
-        self._withholds = withholds
+    def __init__(self, on_ready: Callable[[DispatchQueue], None] | None = None) -> None:
         self._on_ready = on_ready
         self._idle: anyio.Event | None = None
         self.running: dict[int, _Running] = {}  # by id() of a message
@@ -76,7 +68,7 @@ class InFlight:
 
     def withhold(self, assigned: DispatchQueue, messages: list[MessageExt]) -> list[MessageExt]:
         """Return those of *messages* that may be delivered now; withhold the others."""
-        if not self._withholds:
+        if self._on_ready is None:
             return messages
         known = {
             (each.message.queue_offset, each.message.message_id): each
@@ -99,13 +91,13 @@ class InFlight:
         ended = self.running.pop(id(message), None)
         if ended is None:
             return
-        assigned, copy = ended.assigned, ended.copy
-        if assigned is not None and copy is not None:
+        assigned, copy, on_ready = ended.assigned, ended.copy, self._on_ready
+        if assigned is not None and copy is not None and on_ready is not None:
             if done and ended.counts:
                 assigned.mark_done(copy)
             else:
                 assigned.put_back([copy])
-                self._on_ready(assigned)
+                on_ready(assigned)
         if not self.running and self._idle is not None:
             self._idle.set()
 
@@ -114,20 +106,6 @@ class InFlight:
         while self.running:
             self._idle = anyio.Event()
             await self._idle.wait()
-
-
-class InFlightTable:
-    """The `InFlight` of each queue, kept while an assignment or a handler refers to it."""
-
-    def __init__(self, *, withholds: bool, on_ready: Callable[[DispatchQueue], None]) -> None:
-        self._withholds = withholds
-        self._on_ready = on_ready
-        self._queues: WeakValueDictionary[MessageQueue, InFlight] = WeakValueDictionary()
-
-    def of(self, queue: MessageQueue) -> InFlight:
-        """Return the object that overlapping assignments of *queue* share."""
-        new = InFlight(withholds=self._withholds, on_ready=self._on_ready)
-        return self._queues.setdefault(queue, new)
 
 
 class DispatchQueue(QueueState):

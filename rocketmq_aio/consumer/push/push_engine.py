@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from functools import partial
 from time import monotonic
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -27,7 +28,7 @@ from rocketmq_aio.consumer.push.consume_service import (
     max_reconsume_times,
     reason_of,
 )
-from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlightTable, RetryQueue
+from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlight, RetryQueue
 from rocketmq_aio.consumer.push.handlers import BatchContext, Handler, RetryLater, SuspendQueue
 from rocketmq_aio.consumer.push.locks import DeferredUnlocks, QueueLocks
 from rocketmq_aio.consumer.push.lost_locks import LostLocks
@@ -112,7 +113,8 @@ class PushEngine(GroupEngine[DispatchQueue]):
         else:
             self._service = ConcurrentService(context, send_back)
         self.workers = Workers(context, self._service, handler)
-        self._in_flight = InFlightTable(withholds=not orderly, on_ready=self._service.add)
+        # Each is kept while an assignment or a handler refers to it.
+        self._in_flight: WeakValueDictionary[MessageQueue, InFlight] = WeakValueDictionary()
         self._puller = Puller(
             context,
             self,
@@ -130,7 +132,8 @@ class PushEngine(GroupEngine[DispatchQueue]):
 
     def make_queue(self, queue: MessageQueue) -> DispatchQueue:
         assigned: DispatchQueue
-        in_flight = self._in_flight.of(queue)
+        new = InFlight(None if self.orderly else self._service.add)
+        in_flight = self._in_flight.setdefault(queue, new)
         if self._pops is not None and queue in self.rebalancer.popped.get(queue.topic, ()):
             assigned = self._pops.make(queue, in_flight)
         elif queue.topic.startswith(RETRY_PREFIX):

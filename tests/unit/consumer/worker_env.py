@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
@@ -13,7 +14,7 @@ from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.common.redelivery import SendBack
 from rocketmq_aio.consumer.push.concurrent import ConcurrentService
 from rocketmq_aio.consumer.push.consume_service import ConsumeService
-from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlightTable
+from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlight
 from rocketmq_aio.consumer.push.handlers import Handler, RetryLater, SuspendQueue
 from rocketmq_aio.consumer.push.orderly import OrderlyService
 from rocketmq_aio.consumer.push.workers import Workers
@@ -83,7 +84,8 @@ class WorkerEnv:
             )
         else:
             self.service = ConcurrentService(self.context, sends_back)
-        self.in_flight = InFlightTable(withholds=not orderly, on_ready=self.service.add)
+        self.orderly = orderly
+        self.in_flight: WeakValueDictionary[MessageQueue, InFlight] = WeakValueDictionary()
         self.workers = Workers(self.context, self.service, self.handler)
 
     async def __aenter__(self) -> WorkerEnv:
@@ -101,7 +103,8 @@ class WorkerEnv:
         """Return the assignment of a queue, which begins at 0; the same one until it is revoked."""
         if queue_id not in self.queues:
             name = queue(queue_id)
-            self.queues[queue_id] = DispatchQueue(name, self.in_flight.of(name))
+            new = InFlight(None if self.orderly else self.service.add)
+            self.queues[queue_id] = DispatchQueue(name, self.in_flight.setdefault(name, new))
             self.queues[queue_id].begin(0)
         return self.queues[queue_id]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from weakref import ref
 
 import pytest
 
-from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlightTable
+from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlight
 from rocketmq_aio.consumer.push.handlers import BatchContext, UndecodableError
 from rocketmq_aio.errors import PayloadError
 from rocketmq_aio.model.message import MessageExt
@@ -22,10 +23,10 @@ class Queue:
 
     def __init__(self) -> None:
         self.ready: list[DispatchQueue] = []
-        self.table = InFlightTable(withholds=True, on_ready=self.ready.append)
+        self.in_flight = InFlight(self.ready.append)
 
     def assign(self, *pulled: int, begin: int = 0) -> DispatchQueue:
-        assigned = DispatchQueue(queue(), self.table.of(queue()))
+        assigned = DispatchQueue(queue(), self.in_flight)
         assigned.begin(begin)
         if pulled:
             assigned.put(messages(*pulled))
@@ -191,7 +192,7 @@ async def test_idle_waits_for_all_handlers_of_earlier_assignments(of: Queue) -> 
     second = of.assign(0, 1)
     in_second = second.take(1)
     revoke(second)
-    idle = asyncio.create_task(of.table.of(queue()).wait_until_idle())
+    idle = asyncio.create_task(of.in_flight.wait_until_idle())
     await asyncio.sleep(0)
     second.complete(in_second)
     await asyncio.sleep(0)
@@ -208,7 +209,7 @@ async def test_idle_is_noticed_by_a_wait_that_begins_after_it(of: Queue) -> None
     revoke(before)
     before.complete(taken)
 
-    await asyncio.wait_for(of.table.of(queue()).wait_until_idle(), 15)
+    await asyncio.wait_for(of.in_flight.wait_until_idle(), 15)
 
 
 def test_a_queue_without_assignment_and_handlers_is_forgotten(of: Queue) -> None:
@@ -216,10 +217,11 @@ def test_a_queue_without_assignment_and_handlers_is_forgotten(of: Queue) -> None
     taken = before.take(1)
     revoke(before)
     before.complete(taken)
-    del before
+    in_flight = ref(of.in_flight)
+    del before, of.in_flight
     gc.collect()
 
-    assert not of.table._queues
+    assert in_flight() is None
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["succeeds", "fails"])
