@@ -51,23 +51,18 @@ class Commits(Generic[Q]):
         self._on_event = on_event
         self._updating = KeyedLock[MessageQueue]()
         if self._remote is not None:
-            self._remote.may_send = self._may_send
+            self._remote.may_send = self._may_commit
 
     @property
     def may_be_lost(self) -> bool:
         """Whether progress is committed automatically to brokers, which can lose it."""
         return self._automatic and self._remote is not None
 
-    def _may_commit(self, assigned: QueueState) -> bool:
+    def _may_commit(self, queue: MessageQueue) -> bool:
         if self._holds_lock is not None:
-            return self._holds_lock(assigned.queue)
-        return self._fence is None or self._fence.may_commit(assigned)
-
-    def _may_send(self, queue: MessageQueue) -> bool:
-        if (assigned := self._table.get(queue)) is not None:
-            return self._may_commit(assigned)
-        # Revoked, and its last commit is under way.
-        return self._holds_lock is None or self._holds_lock(queue)
+            return self._holds_lock(queue)
+        assigned = self._table.get(queue)  # None: revoked, and its last commit is under way
+        return self._fence is None or assigned is None or self._fence.may_commit(assigned)
 
     def invalidate(self, assigned: QueueState) -> None:
         """Commit again: the broker was unreachable, and may have lost the last commits."""
@@ -158,9 +153,7 @@ class Commits(Generic[Q]):
         # the queue may have been moved, or released to another member.
         async with self._updating.hold(assigned.queue):
             offset = assigned.committable
-            if offset == UNKNOWN or assigned.released:
-                return UNKNOWN
-            if not self._may_commit(assigned):
+            if offset == UNKNOWN or assigned.released or not self._may_commit(assigned.queue):
                 return UNKNOWN
             await self._store.update(assigned.queue, offset)
             return offset
