@@ -120,11 +120,12 @@ class PolledQueue(QueueState):
     def refetch(self) -> None:
         processed, explicit, delivered = self._processed, self._explicit, self.delivered
         self.filtered_from = UNKNOWN
-        least, last_message = self.min_commit_offset, self.last_message
+        least, last_message, before = self.min_commit_offset, self.last_message, self.before_hold
         if delivered != UNKNOWN:
             self.move(delivered)
             self._processed, self._explicit = processed, explicit
-            self.min_commit_offset, self.last_message = least, last_message
+            self.min_commit_offset = least
+            self.last_message, self.before_hold = last_message, before
 
     def put(self, messages: list[MessageExt]) -> None:
         held = self.process_queue

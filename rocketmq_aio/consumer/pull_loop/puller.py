@@ -26,7 +26,7 @@ from rocketmq_aio.consumer.pull_loop.pull_request import (
     read_response,
     select_messages,
 )
-from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, LastMessage, QueueState, Start
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState, Start
 from rocketmq_aio.errors import (
     NO_RESPONSE,
     AuthError,
@@ -209,7 +209,7 @@ class Puller(Generic[Q]):
             await self._follow_master(assigned, master)
             replicas = routes.replicas_of(assigned.queue)
         if assigned.before_hold is not None:
-            await self._check_hold(assigned, assigned.before_hold)
+            await self._check_hold(assigned)
         subscription = self._context.subscriptions.get(assigned.queue.topic)
         if subscription is None or assigned.failure is not None:
             await anyio.sleep(LEAST_EMPTY_SECONDS)
@@ -224,8 +224,8 @@ class Puller(Generic[Q]):
             self._note_reset(assigned.queue, command)
             return
         held = loop.time() - started >= HELD_SECONDS
-        if held and assigned.last_message is not None:
-            assigned.before_hold = generation, assigned.last_message
+        if held:
+            assigned.before_hold = assigned.last_message
         if command.code == ResponseCode.SUCCESS:
             await self._found(assigned, subscription, command, address, offset)
         elif command.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
@@ -288,26 +288,29 @@ class Puller(Generic[Q]):
         is_behind = differs_at < assigned.next_offset
         if is_behind and not await self._follow_log(assigned, master, differs_at):
             return False
-        assigned.last_message = None  # the log has another one at its offset
+        assigned.forget_log()  # it has another one at its offset
         return True
 
-    async def _check_hold(self, assigned: Q, before: tuple[int, LastMessage]) -> None:
+    async def _check_hold(self, assigned: Q) -> None:
         """Move the position if the topic was created again during a pull that was held.
 
         Its log may be as long as the former one by now: no response shows that.
         """
-        queue, (generation, message) = assigned.queue, before
+        queue, generation = assigned.queue, assigned.generation
         master = self._instance.routes.named_master(queue)
-        last = None if is_logical(queue) else stored_by(queue, message)
-        is_current = assigned.generation == generation and master == assigned.master
-        if last is not None and master is not None and is_current:
+        last = None if is_logical(queue) else stored_by(queue, assigned.before_hold)
+        if last is not None and master is not None and master == assigned.master:
             differs_at = None
             if not await self._log_check.is_same(queue, last):
                 differs_at = await self._log_check.first_difference(queue, master, last)
             if assigned.generation != generation:
                 return
-            if differs_at is not None and differs_at <= last.offset:
-                await self._follow_log(assigned, master, differs_at)
+            if (
+                differs_at is not None
+                and differs_at <= last.offset
+                and not await self._follow_log(assigned, master, differs_at)
+            ):
+                return
         assigned.before_hold = None
 
     async def _note_last(self, assigned: Q, master: str) -> None:
@@ -450,9 +453,10 @@ class Puller(Generic[Q]):
         """
         if address == assigned.master:
             least, most = assigned.bounds
-            if response.min_offset < least or response.max_offset < most:
-                # No log does that: the topic was deleted and created again between two pulls.
-                await self._check_log(assigned, address)
+            is_shorter = response.min_offset < least or response.max_offset < most
+            # No log does that: the topic was deleted and created again between two pulls.
+            if is_shorter and not await self._check_log(assigned, address):
+                return  # the next response is checked again
             assigned.bounds = response.min_offset, response.max_offset
         elif self._may_be_new_master(assigned, address):
             differs_at = await self._first_difference(assigned, address)
@@ -555,7 +559,7 @@ class Puller(Generic[Q]):
         dropped = 0
         is_back = reset or corrected < requested
         if is_back:
-            assigned.last_message = None  # the log may have another one at its offset
+            assigned.forget_log()  # it may have another one at its offset
             dropped = assigned.restart(corrected) if reset else assigned.step_back(corrected)
         else:  # messages were deleted before they were pulled; the cached ones are valid
             assigned.advance(corrected)

@@ -70,9 +70,9 @@ class QueueState:
     # Of the log at the master, by its last response with messages.
     bounds: tuple[int, int] = (0, 0)
     last_message: LastMessage | None = None
-    # The generation and the last message before a pull that the broker held: meanwhile the topic
-    # may have been deleted and created again.
-    before_hold: tuple[int, LastMessage] | None = None
+    # The last message before a pull that the broker held: meanwhile the topic may have been deleted
+    # and created again.
+    before_hold: LastMessage | None = None
     # The current expression excluded all messages from there on; `UNKNOWN`: maybe another did.
     filtered_from: int = UNKNOWN
     # A replica ended before the position: what it has there later is of another log.
@@ -169,7 +169,7 @@ class QueueState:
 
     def move(self, offset: int) -> None:
         """Go on at *offset*: clear the cache, cancel the running pull."""
-        self.last_message = None  # messages that are skipped now are not missed later
+        self.forget_log()  # messages that are skipped now are not missed later
         self.restart(offset)
         self.interrupt()
 
@@ -177,6 +177,10 @@ class QueueState:
         """Have the log compared with *last_message* before the next pull."""
         if self.master is not None:
             self.master = ""
+
+    def forget_log(self) -> None:
+        """Compare no log with what was pulled before."""
+        self.last_message = self.before_hold = None
 
     def trust(self) -> None:
         """Allow a commit below those of other members: the position was set explicitly."""

@@ -500,6 +500,28 @@ async def test_a_topic_created_again_before_any_message_was_read_is_read_from_it
 
 
 @pytest.mark.usefixtures("always_held")
+async def test_a_new_expression_does_not_prevent_the_check_after_a_held_pull(
+    env: PullerEnv,
+) -> None:
+    env.put("a", "b", "c")
+    assigned = env.begin()
+    await env.polled(3)
+    await env.pulled(2)
+    create_again(env)
+    new = ["0", "1", "2", "3", "4"]
+    env.put(*new)
+    assigned.paused = True
+    env.broker.clock.advance(60)  # the hold ends
+    await until(lambda: assigned.wake is not None, "the response")
+    assigned.refetch()
+    assigned.paused = False
+    assigned.wake_puller()
+
+    assert bodies(await env.polled(5)) == new
+    assert [type(event) for event in env.events] == [OffsetCorrected]
+
+
+@pytest.mark.usefixtures("always_held")
 async def test_pulls_that_a_slave_held_are_not_followed_by_a_query(env: PullerEnv) -> None:
     """While no route names a master, nothing can be compared."""
     env.wire.addresses = {1: REPLICA}
@@ -734,6 +756,36 @@ async def test_log_of_a_new_master_is_compared_again_when_the_position_changed_m
     await until(lambda: env.corrected, "a correction")
 
     assert compared == [REPLICA, REPLICA]
+
+
+async def test_a_log_that_became_shorter_is_compared_again_when_the_position_changed_meanwhile(
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[str] = []
+
+    async def first_difference(_: object, address: str, __: object) -> int:
+        compared.append(address)
+        if len(compared) == 1:
+            assigned.refetch()  # as a change of the subscription does
+        return 0
+
+    async def shorter(command: Command, connection: ServerConnection) -> Outcome:
+        response = await env.broker.execute(command, connection)
+        assert isinstance(response, Response)
+        return replace(response, ext={**response.ext, "maxOffset": "0"})
+
+    env.put("a")
+    assigned = env.begin()
+    await env.polled(1)
+    await env.pulled(2)
+    monkeypatch.setattr(env.puller._log_check, "first_difference", first_difference)
+    env.respond(shorter, times=None)
+    env.put("b")
+    await env.pulled(3)
+    env.put("c")
+    await until(lambda: env.corrected, "a correction")
+
+    assert compared == [ADDRESS, ADDRESS]
 
 
 async def test_log_of_a_new_master_is_compared_again_when_its_correction_was_superseded(
