@@ -29,7 +29,12 @@ from rocketmq_aio.consumer.push.consume_service import (
     reason_of,
 )
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlight, RetryQueue
-from rocketmq_aio.consumer.push.handlers import BatchContext, Handler, RetryLater, SuspendQueue
+from rocketmq_aio.consumer.push.handlers import (
+    BatchContext,
+    Handler,
+    RetryRequest,
+    is_retry_request,
+)
 from rocketmq_aio.consumer.push.locks import DeferredUnlocks, QueueLocks
 from rocketmq_aio.consumer.push.lost_locks import LostLocks
 from rocketmq_aio.consumer.push.orderly import OrderlyService
@@ -336,13 +341,13 @@ class PushEngine(GroupEngine[DispatchQueue]):
         """Call the handler; return the outcome and the reason."""
         try:
             result = await call_isolated(self._call, [message])
-            if isinstance(result, RetryLater | SuspendQueue):
-                return DirectOutcome.LATER, str(result)
-            if isinstance(result, BatchContext) and result.error is not None:
-                return DirectOutcome.RAISED, reason_of(result.error)
-            if isinstance(result, BatchContext) and not result.done(1):
+            if is_retry_request(result):
+                raise result
+            if type(result) is BatchContext and result.error is not None:
+                raise result.error
+            if type(result) is BatchContext and not result.done(1):
                 return DirectOutcome.LATER, None
-        except (RetryLater, SuspendQueue) as later:
+        except RetryRequest as later:
             return DirectOutcome.LATER, str(later)
         except Exception as error:  # noqa: BLE001 - the application's code
             return DirectOutcome.RAISED, reason_of(error)

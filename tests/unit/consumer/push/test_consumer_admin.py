@@ -104,6 +104,22 @@ async def test_direct_consumption_accepts_returned_answers(cluster: FakeCluster)
     assert result.consume_result == "CR_LATER"
 
 
+async def test_direct_consumption_reads_no_attribute_of_other_results(cluster: FakeCluster) -> None:
+    class Lazy:
+        def __getattribute__(self, name: str) -> object:
+            raise LookupError(name)
+
+    async def handle(_: MessageExt) -> Lazy:
+        return Lazy()
+
+    async with pushing(cluster, handle) as consumer:
+        consumer.suspend()
+        put(cluster, "a")
+        result = await tried(cluster, only(cluster))
+
+    assert result.consume_result == "CR_SUCCESS"
+
+
 @pytest.mark.parametrize(
     ("ack_index", "outcome"),
     [(None, "CR_SUCCESS"), (0, "CR_SUCCESS"), (-1, "CR_LATER"), ("x", "CR_THROW_EXCEPTION")],
