@@ -218,28 +218,24 @@ class OrderlyService(ConsumeService):
         pause: float,
     ) -> None:
         """Store dead letters, then resume the queue; those not stored are retried."""
+        assert self._send_back is not None
         try:
             for message, reason in dead:
                 if message.done or assigned.released:
                     continue  # a reset dropped it, or the next owner of the queue gets it
-                if await self._store_dead_letter(message, reason):
-                    assigned.mark_done(message)
-                else:
+                try:
+                    await self._send_back.dead_letter(message, reason)
+                except RocketMQError as failure:
+                    queue = str(message.queue)
+                    logger.warning("dead_letter_failed", queue=queue, reason=str(failure))
                     pause = DEAD_LETTER_PAUSE_SECONDS
+                else:
+                    self._publish(dead_lettered(message, reason))
+                    assigned.mark_done(message)
         finally:
             self._end_batch(assigned, messages, failed, pause)
             if not assigned.in_flight.suspended:
                 self._free(assigned.in_flight)
-
-    async def _store_dead_letter(self, message: MessageExt, reason: str) -> bool:
-        assert self._send_back is not None
-        try:
-            await self._send_back.dead_letter(message, reason)
-        except RocketMQError as failure:
-            logger.warning("dead_letter_failed", queue=str(message.queue), reason=str(failure))
-            return False
-        self._publish(dead_lettered(message, reason))
-        return True
 
     def _finish_undecodable(
         self, assigned: DispatchQueue, messages: list[MessageExt], error: UndecodableError
