@@ -200,10 +200,9 @@ class PushPops:
     async def release(self, released: Iterable[PoppedQueue]) -> None:
         """Wait for acknowledgements and give back messages that no handler started."""
         leaving = list(released)
-        await self._intake.finish([each for assigned in leaving for each in assigned.unwanted])
         for assigned in leaving:
-            if self._queues.get(assigned.queue) is assigned:
-                del self._queues[assigned.queue]
+            del self._queues[assigned.queue]
+        await self._intake.finish([each for assigned in leaving for each in assigned.unwanted])
 
     def info(self) -> dict[MessageQueue, PopProcessQueueInfo]:
         return {

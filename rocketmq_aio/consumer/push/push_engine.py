@@ -215,15 +215,11 @@ class PushEngine(GroupEngine[DispatchQueue]):
             await self._follow_modes()
         applied = await super()._apply(shares)
         if self._unlocks is not None:
-            await self._unlocks.release_unwanted(partial(self._may_have, shares))
+            read = self._subscriptions
+            await self._unlocks.release_unwanted(  # a share that is unknown now may have the queue
+                lambda queue: queue.topic in read and queue in shares.get(queue.topic, (queue,))
+            )
         return applied
-
-    def _may_have(
-        self, shares: Mapping[str, Collection[MessageQueue]], queue: MessageQueue
-    ) -> bool:
-        """Whether this member is to have *queue*, or that is unknown now."""
-        topic = queue.topic
-        return topic in self._subscriptions and queue in shares.get(topic, (queue,))
 
     def _is_switched(
         self, assigned: DispatchQueue, shares: Mapping[str, Collection[MessageQueue]]
