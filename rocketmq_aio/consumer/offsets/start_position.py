@@ -12,6 +12,7 @@ from typing import Any, Final
 import anyio
 
 from rocketmq_aio.config.consumer import ConsumerConfig, OffsetStore
+from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.consumer.pull_loop.queue_state import LastMessage, Start
 from rocketmq_aio.errors import (
@@ -48,7 +49,7 @@ class _Gone:
 
     latest_ms: Mapping[str, int]  # the newest store time that was pulled before, by broker name
     since_ms: int = field(default_factory=lambda: time_ns() // 1_000_000)  # when that was noticed
-    # When it was known again, in monotonic seconds, by broker name: brokers can create it one after
+    # When it was known again, by `boottime` and by broker name: brokers can create it one after
     # another.
     back_at: dict[str, float] = field(default_factory=dict)
     assigned: set[MessageQueue] = field(default_factory=set)  # queues that this member had since
@@ -134,7 +135,7 @@ class StartPositions:
         gone, route = self._gone.get(topic), self._routes.known(topic)
         if gone is not None and route is not None:
             for queue in route.subscribe_queues:
-                gone.back_at.setdefault(queue.broker_name, monotonic())
+                gone.back_at.setdefault(queue.broker_name, boottime())
 
     def note_assigned(self, queue: MessageQueue) -> None:
         """Note an assignment, before `find` is called."""
@@ -143,7 +144,7 @@ class StartPositions:
         gone = self._gone.get(queue.topic)
         if gone is None or queue in gone.assigned:
             return
-        since = monotonic() - FIRST_ASSIGNMENT_SECONDS
+        since = boottime() - FIRST_ASSIGNMENT_SECONDS
         if gone.back_at.get(queue.broker_name, since) > since:
             gone.assigned.add(queue)
             self._doubted[queue] = gone

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from math import inf
-from time import monotonic
 from typing import Final, NamedTuple
 
 import anyio
 
+from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.pull_loop.process_queue import ProcessQueue
 from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
 from rocketmq_aio.errors import RocketMQError
@@ -59,7 +59,7 @@ class QueueState:
     # Whether a committed offset up to there may be this member's own: a broker that is killed
     # before it has written the commit of the lower position to disk returns the former one.
     furthest_may_return: bool = False
-    written_at: float = inf  # by `monotonic`
+    written_at: float = inf  # by `boottime`
     generation: int = 0  # counts moves: the response to an older pull is ignored
     failure: RocketMQError | None = None  # raised by the next poll
     broker_id: int = MASTER_ID  # the replica that the broker suggested
@@ -190,7 +190,7 @@ class QueueState:
         """Note that other members may have the queue, and may have committed more."""
         self.doubts += 1
         if self.min_commit_offset not in (TRUSTED, UNVERIFIED):
-            self.furthest_may_return &= monotonic() < self.written_at
+            self.furthest_may_return &= boottime() < self.written_at
             self.min_commit_offset = UNVERIFIED
 
     def note_committed(self) -> None:
@@ -198,7 +198,7 @@ class QueueState:
         if self.min_commit_offset == TRUSTED:
             self.min_commit_offset = UNKNOWN
         if self.written_at == inf:
-            self.written_at = monotonic() + WRITTEN_SECONDS
+            self.written_at = boottime() + WRITTEN_SECONDS
 
     def drop(self) -> None:
         """Stop pulling and delivering: the queue is revoked."""

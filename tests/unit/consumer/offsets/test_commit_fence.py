@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from rocketmq_aio.consumer.common import clock
 from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.offsets.commit_fence import DOUBT_SECONDS, STALL_SECONDS, CommitFence
 from rocketmq_aio.consumer.offsets.remote_store import SENDS_PER_BROKER, RemoteOffsetStore
-from rocketmq_aio.consumer.pull_loop import queue_state
-from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, UNVERIFIED, WRITTEN_SECONDS
 from rocketmq_aio.errors import CommitError
 from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.cluster import FakeCluster
@@ -338,11 +338,11 @@ async def test_an_earlier_position_that_a_broker_has_written_is_not_committed_be
     env: FenceEnv, set_back: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(queue_state, "monotonic", lambda: now)
+    monkeypatch.setattr(clock, "_read", lambda: now)  # goes on while the machine is suspended
     assert await env.commit_progress() == HERE
     getattr(env.assigned, set_back)(1)
     assert await env.commit_progress() == 1
-    now += queue_state.WRITTEN_SECONDS
+    now += WRITTEN_SECONDS
     env.assigned.doubt()
     env.store.kept[env.queue] = HERE  # by another member
 

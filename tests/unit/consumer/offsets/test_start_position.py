@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from rocketmq_aio.config.consumer import LitePullConfig
+from rocketmq_aio.consumer.common import clock
 from rocketmq_aio.consumer.offsets import start_position as start_position_module
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
 from rocketmq_aio.consumer.pull_loop.queue_state import Start
@@ -263,7 +264,7 @@ async def test_brokers_may_create_a_topic_again_one_after_another(
     assert await positions.find(queue(0, "broker-b")) == Start(10, is_new=True)
 
 
-@pytest.mark.parametrize("later", ["again", "after others"])
+@pytest.mark.parametrize("later", ["again", "after others", "after a suspension"])
 async def test_an_offset_committed_since_its_topic_was_created_again_counts(
     ends: Ends, store: Store, monkeypatch: pytest.MonkeyPatch, later: str
 ) -> None:
@@ -274,6 +275,8 @@ async def test_an_offset_committed_since_its_topic_was_created_again_counts(
     positions.note_back("orders")
     if later == "again":
         positions.note_assigned(queue(0))
+    elif later == "after a suspension":
+        monkeypatch.setattr(clock, "_read", lambda read=clock._read: read() + 3600)
     else:
         monkeypatch.setattr(start_position_module, "FIRST_ASSIGNMENT_SECONDS", 0.0)
     positions.note_assigned(queue(0))
