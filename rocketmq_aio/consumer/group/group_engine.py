@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import anyio
 
@@ -32,11 +32,9 @@ from rocketmq_aio.errors import (
     ConfigError,
     NotConnectedError,
     RequestTimeoutError,
-    RocketMQError,
     RouteNotFoundError,
 )
 from rocketmq_aio.instance.heartbeats import check_accepted
-from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
@@ -44,8 +42,6 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.gather import gather_limited
-
-logger = get_logger(__name__)
 
 DEFAULT_INSTANCE: Final = "DEFAULT"  # in the path of the offset file, which has to be found again
 QUERIES_AT_ONCE: Final = 16
@@ -334,20 +330,6 @@ class GroupEngine(Generic[Q]):
     def _may_wait_for_caller(self) -> bool:
         """Whether a change of the assignment may wait for the current task."""
         return self._assignments.is_changing_here()
-
-    async def _change(self, change: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Call *change*; only schedule it if it may wait for the caller."""
-        if not self._may_wait_for_caller():
-            await change()
-            return
-
-        async def later() -> None:
-            try:
-                await change()
-            except RocketMQError as error:
-                logger.warning("subscription_change_failed", group=self.group, reason=str(error))
-
-        self._tasks.spawn(later, name="change")
 
     def _forget(self, topic: str) -> tuple[MessageQueue, ...]:
         self._subscriptions.pop(topic, None)

@@ -19,11 +19,14 @@ from rocketmq_aio.consumer.pull_loop.flow_control import Cache, CacheFlowControl
 from rocketmq_aio.consumer.pull_loop.puller import Puller
 from rocketmq_aio.consumer.rebalance.apply_assignment import DRAIN_SECONDS, Assignments
 from rocketmq_aio.consumer.rebalance.topic_queue_listener import TopicQueueListeners
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.errors import ConfigError, RocketMQError
+from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo
 from rocketmq_aio.protocol.subscription import ALL, Subscription
+
+logger = get_logger(__name__)
 
 Selector: TypeAlias = str | MessageSelector
 
@@ -139,7 +142,16 @@ class LitePullEngine(GroupEngine[PolledQueue]):
             await self._assignments.change(None, assign)
             await self.instance.heartbeats.send_all(self.group)
 
-        await self._change(change)
+        async def later() -> None:
+            try:
+                await change()
+            except RocketMQError as error:
+                logger.warning("subscription_change_failed", group=self.group, reason=str(error))
+
+        if self._may_wait_for_caller():
+            self._tasks.spawn(later, name="change")
+        else:
+            await change()
 
     def _check_mode(self, setting: str, value: object, *, manual: bool) -> None:
         if self._subscriptions and manual != (self._manual is not None):
