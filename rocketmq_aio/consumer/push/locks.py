@@ -23,6 +23,7 @@ from rocketmq_aio.protocol.requests.groups import LockBatchMQ, UnlockBatchMQ
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.backoff import LONGEST_SECONDS
 from rocketmq_aio.remoting.gather import gather_limited
+from rocketmq_aio.remoting.keyed_lock import KeyedLock
 from rocketmq_aio.remoting.remoting_client import LATE_SECONDS
 
 logger = get_logger(__name__)
@@ -94,7 +95,7 @@ class QueueLocks:
         self._leases: dict[MessageQueue, Lease] = {}
         self._paused: set[MessageQueue] = set()  # since their leases expired; not held
         # Brokers process requests in any order: a renewal must not overtake an unlock.
-        self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
+        self._turns = KeyedLock[str]()  # by broker
         self._renewing: set[str] = set()
         # Queues whose unlock failed, and until when their brokers may keep the locks.
         self._not_unlocked: dict[MessageQueue, float] = {}
@@ -210,7 +211,7 @@ class QueueLocks:
     async def _repeat(self, broker: str, is_due: bool) -> None:
         """Repeat the unlocks that *broker* has not confirmed; renew its locks if that *is_due*."""
         try:
-            async with self._turns[broker]:
+            async with self._turns.hold(broker):
                 self._drop_ended()
                 if is_due and (leased := self._renewable(broker)):
                     await self._request_locks(broker, leased)
@@ -249,7 +250,7 @@ class QueueLocks:
         return [queue for queue in queues if self._broker_of(queue) == broker]
 
     async def _lock(self, broker: str, queues: list[MessageQueue]) -> None:
-        async with self._turns[broker]:
+        async with self._turns.hold(broker):
             self._drop_ended()
             if not self._may_request(broker):
                 queues = [queue for queue in queues if queue in self._leases]
@@ -290,7 +291,7 @@ class QueueLocks:
                 self._end_taken(queue)
 
     async def _unlock(self, broker: str, queues: list[MessageQueue]) -> None:
-        async with self._turns[broker]:
+        async with self._turns.hold(broker):
             self._forget(queues)  # granted meanwhile
             await self._request_unlocks(broker, queues)
 
