@@ -11,7 +11,7 @@ from rocketmq_aio.config.consumer import PopConfig, PushConfig, StartFrom
 from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, LEVEL_SECONDS, SendBack
-from rocketmq_aio.consumer.pop.ack_service import BackgroundAcks
+from rocketmq_aio.consumer.pop.ack_service import AckService, BackgroundAcks
 from rocketmq_aio.consumer.pop.intake import PopIntake
 from rocketmq_aio.consumer.pop.loop import PopLoop
 from rocketmq_aio.consumer.pop.message import PoppedMessage
@@ -115,16 +115,23 @@ class PopSendBack(SendBack):
     """Sends failed messages back: popped ones by receipt, pulled ones as `SendBack` does."""
 
     def __init__(
-        self, pops: PushPops, instance: MQClientInstance, group: str, *, max_reconsume_times: int
+        self, acks: AckService, instance: MQClientInstance, group: str, *, max_reconsume_times: int
     ) -> None:
         super().__init__(instance, group, max_reconsume_times=max_reconsume_times)
-        self._pops = pops
+        self._acks = acks
 
     async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
-        if isinstance(message, PoppedMessage):
-            await self._pops.retry(message, delay_level)
-        else:
+        if not isinstance(message, PoppedMessage):
             await super().send_back(message, delay_level)
+            return
+        level = min(delay_level, len(LEVEL_SECONDS))
+        try:
+            if delay_level == DEAD_LETTER:
+                await self._acks.send_to_dlq(message)
+            else:
+                await self._acks.retry(message, LEVEL_SECONDS[level - 1] if level else None)
+        except AckError as error:  # it is in the dead-letter queue, and redelivered all the same
+            logger.info("pop_not_returned", queue=str(message.queue), reason=str(error))
 
 
 class PushPops:
@@ -158,6 +165,7 @@ class PushPops:
         self._intake = PopIntake(
             context, settings, in_use=self._in_use, on_confirmed=self._on_confirmed
         )
+        self.acks = self._intake.service
         self._queues: dict[MessageQueue, PoppedQueue] = {}
 
     def start(self) -> None:
@@ -209,18 +217,6 @@ class PushPops:
             queue: PopProcessQueueInfo(wait_ack_count=each.unacknowledged, droped=each.dropped)
             for queue, each in self._queues.items()
         }
-
-    async def retry(self, message: PoppedMessage, delay_level: int) -> None:
-        try:
-            if delay_level == DEAD_LETTER:
-                await self._intake.service.send_to_dlq(message)
-            elif delay_level:
-                level = min(delay_level, len(LEVEL_SECONDS))
-                await self._intake.service.retry(message, LEVEL_SECONDS[level - 1])
-            else:
-                await self._intake.service.retry(message)
-        except AckError as error:  # it is in the dead-letter queue, and redelivered all the same
-            logger.info("pop_not_returned", queue=str(message.queue), reason=str(error))
 
     def _next_request(self, assigned: PoppedQueue) -> PopRequest | None:
         config = self._config

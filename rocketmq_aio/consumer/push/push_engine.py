@@ -109,7 +109,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
                 in_flight=lambda: self.workers.messages_in_flight(),
                 on_messages=lambda assigned: self._service.add(assigned),
             )
-            send_back = PopSendBack(self._pops, instance, group, max_reconsume_times=limit)
+            send_back = PopSendBack(self._pops.acks, instance, group, max_reconsume_times=limit)
         elif not self.is_broadcasting:
             send_back = SendBack(instance, group, max_reconsume_times=limit)
         self._service: ConsumeService
