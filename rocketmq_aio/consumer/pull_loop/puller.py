@@ -193,9 +193,7 @@ class Puller(Generic[Q]):
 
     def _note_unknown_start(self, assigned: Q, error: RocketMQError) -> None:
         if assigned.start_error is None:
-            reason = with_notes(error)
-            logger.warning("start_unknown", queue=str(assigned.queue), reason=reason)
-            self._context.publish(PullFailed(queue=assigned.queue, reason=reason))
+            self._note_failure(assigned, error, "start_unknown")
         assigned.start_error = error
         if isinstance(error, DENIED):  # waiting does not help: wake the callers
             assigned.fail_start(error)
@@ -606,9 +604,10 @@ class Puller(Generic[Q]):
             assigned.forget_master()  # the topic may be created again, with another log
         await anyio.sleep(pause)
 
-    def _note_failure(self, assigned: Q, error: RocketMQError) -> None:
-        logger.warning("pull_failed", queue=str(assigned.queue), reason=str(error))
-        self._context.publish(PullFailed(queue=assigned.queue, reason=str(error)))
+    def _note_failure(self, assigned: Q, error: RocketMQError, name: str = "pull_failed") -> None:
+        reason = with_notes(error)
+        logger.warning(name, queue=str(assigned.queue), reason=reason)
+        self._context.publish(PullFailed(queue=assigned.queue, reason=reason))
 
     async def _send_heartbeat(self) -> None:
         """Send heartbeats: a restarted broker does not know the group."""
