@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.consumer.common.events import QueuesAssigned, QueuesRevoked
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.errors import ConfigError, SubscriptionError
@@ -188,6 +189,31 @@ async def test_a_plain_handler_can_unsubscribe_without_waiting_for_itself(
         await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 1, "the commit")
 
         assert queue() not in consumer.assignment()
+
+
+async def test_queues_assigned_just_after_a_handler_unsubscribed_are_revoked(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admitting, admitted, events = asyncio.Event(), asyncio.Event(), Events()
+    consumer = push_consumer(cluster, Notes(), arguments={"on_event": events})
+
+    async def admit(queues: tuple[MessageQueue, ...]) -> tuple[MessageQueue, ...]:
+        admitting.set()
+        await admitted.wait()
+        return queues
+
+    engine = consumer._engine
+    monkeypatch.setattr(engine, "admit", admit)
+    await consumer.subscribe(TOPIC)
+    async with consumer:
+        await admitting.wait()
+        engine._tasks.spawn(consumer.unsubscribe, TOPIC, name="handler")
+        await until(lambda: TOPIC not in engine._subscriptions, "the call")
+        admitted.set()
+        [assigned] = await events.have(QueuesAssigned)
+        [revoked] = await events.have(QueuesRevoked)
+
+    assert assigned.queues == revoked.queues
 
 
 async def test_new_expression_applies_to_messages_not_in_flight(cluster: FakeCluster) -> None:
