@@ -58,6 +58,8 @@ Q_contra = TypeVar("Q_contra", bound=QueueState, contravariant=True)
 
 # A pull that takes longer was held at the end of the queue.
 HELD_SECONDS: Final = 1.0
+# After this time without a pull, since the queue was paused or full, its log may be another one.
+UNCHECKED_SECONDS: Final = 5.0
 LEAST_EMPTY_SECONDS: Final = 0.1  # a response without progress sooner than this is slowed down
 BUSY_SECONDS: Final = 0.02
 LONGEST_BUSY_SECONDS: Final = 0.5
@@ -206,14 +208,16 @@ class Puller(Generic[Q]):
         if master is not None and not self._is_followed(assigned, master):
             await self._follow_master(assigned, master)
             replicas = routes.replicas_of(assigned.queue)
+        loop = asyncio.get_running_loop()
+        if assigned.before_hold is None and loop.time() - assigned.last_pull >= UNCHECKED_SECONDS:
+            assigned.before_hold = assigned.last_message
         if assigned.before_hold is not None:
             await self._check_hold(assigned)
+        assigned.last_pull = started = loop.time()
         subscription = self._context.subscriptions.get(assigned.queue.topic)
         if subscription is None or assigned.failure is not None:
             await anyio.sleep(LEAST_EMPTY_SECONDS)
             return
-        loop = asyncio.get_running_loop()
-        assigned.last_pull = started = loop.time()
         generation, offset = assigned.generation, assigned.next_offset
         address = replicas.get(assigned.broker_id) or self._other_replica(assigned)
         request = self._request(assigned, subscription, address)
@@ -290,7 +294,7 @@ class Puller(Generic[Q]):
         return True
 
     async def _check_hold(self, assigned: Q) -> None:
-        """Move the position if the topic was created again during a pull that was held.
+        """Move the position if the topic was created again during a held pull, or a pause.
 
         Its log may be as long as the former one by now: no response shows that.
         """

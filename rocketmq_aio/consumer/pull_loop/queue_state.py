@@ -70,8 +70,8 @@ class QueueState:
     # Of the log at the master, by its last response with messages.
     bounds: tuple[int, int] = (0, 0)
     last_message: LastMessage | None = None
-    # The last message before a pull that the broker held: meanwhile the topic may have been deleted
-    # and created again.
+    # The last message before a pull that the broker held, or a pause: meanwhile the topic may have
+    # been deleted and created again.
     before_hold: LastMessage | None = None
     # The current expression excluded all messages from there on; `UNKNOWN`: maybe another did.
     filtered_from: int = UNKNOWN

@@ -521,6 +521,27 @@ async def test_a_new_expression_does_not_prevent_the_check_after_a_held_pull(
     assert [type(event) for event in env.events] == [OffsetCorrected]
 
 
+async def test_a_topic_created_again_while_a_queue_is_paused_is_read_from_its_beginning(
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(puller_module, "UNCHECKED_SECONDS", 0.0)
+    env.put("a", "b", "c")
+    assigned = env.begin()
+    await env.polled(3)
+    await env.pulled(2)
+    assigned.paused = True
+    env.broker.clock.advance(60)  # the hold ends
+    await until(lambda: assigned.wake is not None, "the response")
+    create_again(env)
+    new = ["0", "1", "2", "3", "4"]
+    env.put(*new)
+    assigned.paused = False
+    assigned.wake_puller()
+
+    assert bodies(await env.polled(5)) == new
+    assert [type(event) for event in env.events] == [OffsetCorrected]
+
+
 @pytest.mark.usefixtures("always_held")
 async def test_pulls_that_a_slave_held_are_not_followed_by_a_query(env: PullerEnv) -> None:
     """While no route names a master, nothing can be compared."""
