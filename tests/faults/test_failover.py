@@ -41,8 +41,8 @@ from tests.unit.consumer.lite_pull_env import (
     consuming,
     polled,
     put,
-    queue,
 )
+from tests.unit.consumer.parts import queue
 from tests.unit.remoting.until import until
 
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)

@@ -29,8 +29,8 @@ from tests.unit.consumer.lite_pull_env import (
     numbers,
     polled,
     put,
-    queue,
 )
+from tests.unit.consumer.parts import queue
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 

@@ -29,7 +29,8 @@ from tests.fakes.proxy import FaultProxy
 from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.faults.pushing import RETRIES, SOON, Behaviour, Group, group_of
 from tests.history import Outcome
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put
+from tests.unit.consumer.parts import queue
 from tests.unit.remoting.until import until
 
 PULL = RequestCode.PULL_MESSAGE

@@ -19,7 +19,8 @@ from tests.faults.cancelling import STEPS, cancelled_after, close_at_every_step_
 from tests.faults.pushing import Group, group_of, in_both_ways
 from tests.history import check
 from tests.history.recording import stored_log
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
+from tests.unit.consumer.parts import queue
 from tests.unit.consumer.pushing import push_consumer
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until

@@ -21,7 +21,8 @@ from tests.faults.proxied import proxied_config
 from tests.faults.pushing import SOON, Group, group_of, in_both_ways
 from tests.faults.test_push import once
 from tests.history import Fault, Outcome
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put
+from tests.unit.consumer.parts import queue
 from tests.unit.remoting.until import until
 
 QUEUES = 8

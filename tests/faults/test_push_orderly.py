@@ -29,7 +29,8 @@ from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.faults.pushing import Group, QuickLocks, group_of, let_time_pass
 from tests.faults.test_push import REFUSALS, once
 from tests.history import Outcome
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put
+from tests.unit.consumer.parts import queue
 from tests.unit.remoting.until import until
 
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ

@@ -22,7 +22,8 @@ from tests.fakes.proxy import FaultProxy
 from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.faults.pushing import SOON, Group, QuickLocks, group_of, let_time_pass
 from tests.history.recording import request_times
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put
+from tests.unit.consumer.parts import queue
 from tests.unit.remoting.until import until
 
 PULL, LOCK = RequestCode.PULL_MESSAGE, RequestCode.LOCK_BATCH_MQ

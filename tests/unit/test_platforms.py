@@ -17,7 +17,7 @@ from rocketmq_aio.testing.errors import UnavailableError
 from rocketmq_aio.testing.jars import fetch_jars
 from rocketmq_aio.testing.jvm import JVMBackend
 from tests.unit import windows
-from tests.unit.consumer.offset_files import queue
+from tests.unit.consumer.parts import queue
 from tests.unit.remoting.wire import Wire
 
 # Third-party modules are imported before the platform changes.

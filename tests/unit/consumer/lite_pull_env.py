@@ -11,17 +11,12 @@ from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.properties import TAGS, encode_properties
-from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.cluster import FakeCluster
 from tests.unit.remoting.until import until
 
 GROUP: Final = "billing"
 TOPIC: Final = "orders"
 QUEUES: Final = 4
-
-
-def queue(queue_id: int = 0, broker: str = "broker-a", topic: str = TOPIC) -> MessageQueue:
-    return MessageQueue(topic, broker, queue_id)
 
 
 def consumer_of(

@@ -9,6 +9,7 @@ from typing import Final
 
 from rocketmq_aio.consumer.offsets.local_file import Disk, LocalFileOffsetStore
 from rocketmq_aio.model.values import MessageQueue
+from tests.unit.consumer.parts import commit
 
 CLIENT: Final = "10.0.0.1@DEFAULT"
 
@@ -23,10 +24,6 @@ JAVA_550: Final = (
     b'\t\t\t"topic":"orders"\n\t\t}:1007,\n\t\t{\n\t\t\t"brokerName":"broker-b",\n'
     b'\t\t\t"queueId":2,\n\t\t\t"topic":"orders"\n\t\t}:2007\n\t}\n}'
 )
-
-
-def queue(queue_id: int, broker: str = "broker-a") -> MessageQueue:
-    return MessageQueue("orders", broker, queue_id)
 
 
 @asynccontextmanager
@@ -45,12 +42,6 @@ async def opened(
 async def save(folder: Path, offsets: dict[MessageQueue, int]) -> None:
     async with opened(folder) as store:
         await commit(store, offsets)
-
-
-async def commit(store: LocalFileOffsetStore, offsets: dict[MessageQueue, int]) -> None:
-    for each, offset in offsets.items():
-        await store.update(each, offset)
-    await store.persist(list(offsets))
 
 
 def file_in(folder: Path, name: str = "offsets.json") -> Path:

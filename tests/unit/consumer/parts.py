@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rocketmq_aio.config.consumer import OffsetStore
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
+from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache
 from rocketmq_aio.consumer.pull_loop.queue_state import QueueState
+from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 
@@ -26,6 +30,25 @@ def messages(*offsets: int, of: MessageQueue | None = None) -> list[MessageExt]:
 
 def offsets(taken: Iterable[MessageExt]) -> list[int]:
     return [each.queue_offset for each in taken]
+
+
+async def commit(store: OffsetStore, offsets: dict[MessageQueue, int]) -> None:
+    for each, offset in offsets.items():
+        await store.update(each, offset)
+    await store.persist(list(offsets))
+
+
+class BugError(Exception):
+    """An exception that no code of the package knows."""
+
+
+def break_down(consumer: PushConsumer | LitePullConsumer | PopConsumer) -> None:
+    """Let a background task of the consumer fail."""
+
+    async def fail() -> None:
+        raise BugError("a bug")
+
+    consumer._engine._tasks.spawn(fail, name="bug")
 
 
 def assigned_queue(

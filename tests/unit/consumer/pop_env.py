@@ -14,7 +14,8 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.receipt import Receipt
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC
+from tests.unit.consumer.parts import queue
 
 RETRY_TOPIC: Final = f"%RETRY%{GROUP}_{TOPIC}"
 

@@ -21,7 +21,8 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.lite_pull_env import TOPIC, consuming, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import TOPIC, consuming, numbers, put
+from tests.unit.consumer.parts import queue
 from tests.unit.consumer.pop_env import popped, popping
 from tests.unit.consumer.pushing import Notes, pushing
 

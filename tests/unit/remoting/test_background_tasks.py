@@ -12,6 +12,11 @@ from typing import Any
 import pytest
 
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks, call_isolated
+from tests.unit.remoting.foreign_cancellation import (
+    await_cancelled_task,
+    cancel_own_task_and_wait,
+    raise_generator_exit,
+)
 from tests.unit.remoting.until import until
 
 
@@ -159,25 +164,8 @@ async def raise_cancelled() -> None:
     raise asyncio.CancelledError
 
 
-async def raise_generator_exit() -> None:
-    raise GeneratorExit
-
-
-async def await_cancelled_task() -> None:
-    inner = asyncio.create_task(forever())
-    inner.cancel()
-    await inner
-
-
-async def cancel_itself() -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    task.cancel()
-    await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize(
-    "leak", [raise_cancelled, raise_generator_exit, await_cancelled_task, cancel_itself]
+    "leak", [raise_cancelled, raise_generator_exit, await_cancelled_task, cancel_own_task_and_wait]
 )
 async def test_host_fails_when_a_task_ends_with_a_foreign_exception(
     leak: Callable[[], Coroutine[Any, Any, None]], caplog: pytest.LogCaptureFixture
@@ -255,7 +243,7 @@ async def test_an_isolated_call_that_cancels_its_task_does_not_cancel_the_caller
     task = asyncio.current_task()
     assert task is not None
     with pytest.raises(RuntimeError):
-        await call_isolated(cancel_itself)
+        await call_isolated(cancel_own_task_and_wait)
 
     assert task.cancelling() == 0
     await asyncio.sleep(0)  # no cancellation is left to be delivered

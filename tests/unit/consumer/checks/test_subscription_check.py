@@ -40,7 +40,8 @@ from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.requests.groups import ConnectionBody, ConsumerConnections
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, consumer_of, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, consumer_of
+from tests.unit.consumer.parts import queue
 from tests.unit.consumer.pop_env import popper_of
 from tests.unit.remoting.until import until
 

@@ -25,8 +25,8 @@ from rocketmq_aio.protocol.fastjson import to_standard
 from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
 from rocketmq_aio.protocol.subscription import subscription
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, consuming, numbers, polled, put, queue
-from tests.unit.consumer.parts import assigned_queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, consuming, numbers, polled, put
+from tests.unit.consumer.parts import assigned_queue, queue
 
 NAME_SERVERS = SimpleNamespace(addresses=("127.0.0.1:9876", "127.0.0.2:9876"))
 

@@ -16,15 +16,8 @@ from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageSelector
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.lite_pull_env import (
-    GROUP,
-    TOPIC,
-    bodies,
-    consumer_of,
-    consuming,
-    put,
-    queue,
-)
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, bodies, consumer_of, consuming, put
+from tests.unit.consumer.parts import queue
 from tests.unit.instance.client_env import nothing_left
 
 

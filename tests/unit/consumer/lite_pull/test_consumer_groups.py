@@ -26,8 +26,8 @@ from tests.unit.consumer.lite_pull_env import (
     numbers,
     polled,
     put,
-    queue,
 )
+from tests.unit.consumer.parts import queue
 from tests.unit.consumer.stores import AppStore, StoreError
 from tests.unit.remoting.until import until
 

@@ -33,8 +33,8 @@ from tests.unit.consumer.lite_pull_env import (
     numbers,
     polled,
     put,
-    queue,
 )
+from tests.unit.consumer.parts import queue
 from tests.unit.consumer.puller_env import moved
 from tests.unit.remoting.until import settle, until
 

@@ -28,7 +28,7 @@ from tests.unit.consumer.lite_pull_env import (
     put,
 )
 from tests.unit.consumer.offset_brokers import Brokers
-from tests.unit.consumer.parts import assigned_queue, queue
+from tests.unit.consumer.parts import assigned_queue, break_down, queue
 from tests.unit.consumer.pushing import Notes, pushing
 from tests.unit.consumer.stores import AppStore, StoreError
 from tests.unit.remoting.until import until
@@ -446,14 +446,11 @@ async def test_the_timer_of_stalls_ends_with_the_consumer(
 async def test_close_of_a_failed_consumer_does_not_set_back_what_others_committed(
     cluster: FakeCluster, others: int
 ) -> None:
-    async def fail() -> None:
-        raise ZeroDivisionError("a bug")
-
     put(cluster, *numbers(3))
     async with consuming(cluster, commit_interval_seconds=3600.0) as failed:
         await polled(failed, 3)
         await failed.poll(0)  # marks them as processed
-        failed._engine._tasks.spawn(fail, name="bug")
+        break_down(failed)
         await until(lambda: GROUP not in cluster.broker.members.groups, "the group to be left")
         if others:
             put(cluster, *numbers(others))

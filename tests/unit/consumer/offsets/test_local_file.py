@@ -26,14 +26,13 @@ from tests.unit.consumer.offset_files import (
     CLIENT,
     JAVA_497,
     JAVA_550,
-    commit,
     file_in,
     names_in,
     opened,
     put_file,
-    queue,
     save,
 )
+from tests.unit.consumer.parts import commit, queue
 
 tables = st.dictionaries(
     st.builds(MessageQueue, st.text(), st.text(), st.integers(0, 2**31 - 1)),

@@ -22,7 +22,8 @@ from rocketmq_aio.consumer.offsets.local_file import (
 from rocketmq_aio.errors import CommitError, ConfigError
 from rocketmq_aio.model.values import MessageQueue
 from tests.unit.consumer.failing_disks import FullDisk, MemoryDisk, PowerLostError
-from tests.unit.consumer.offset_files import CLIENT, commit, file_in, opened, put_file, queue, save
+from tests.unit.consumer.offset_files import CLIENT, file_in, opened, put_file, save
+from tests.unit.consumer.parts import commit, queue
 
 CHILD_SECONDS: Final = 30
 

@@ -16,7 +16,8 @@ from rocketmq_aio.consumer.offsets.local_file import (
     path_component,
 )
 from rocketmq_aio.errors import ConfigError
-from tests.unit.consumer.offset_files import CLIENT, commit, file_in, opened, put_file, queue, save
+from tests.unit.consumer.offset_files import CLIENT, file_in, opened, put_file, save
+from tests.unit.consumer.parts import commit, queue
 
 
 async def test_the_file_is_where_the_java_client_has_it(tmp_path: Path) -> None:

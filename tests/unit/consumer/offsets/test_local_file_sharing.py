@@ -24,7 +24,8 @@ from rocketmq_aio.consumer.offsets.local_file import (
 )
 from rocketmq_aio.errors import CommitError, ConfigError
 from tests.unit.consumer.failing_disks import HangingDisk
-from tests.unit.consumer.offset_files import CLIENT, commit, file_in, opened, queue
+from tests.unit.consumer.offset_files import CLIENT, file_in, opened
+from tests.unit.consumer.parts import commit, queue
 
 
 def lowest_free_descriptor() -> int:

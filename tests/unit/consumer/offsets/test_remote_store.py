@@ -11,7 +11,6 @@ from anyio import create_task_group, fail_after, wait_all_tasks_blocked
 from anyio.abc import TaskGroup
 from hypothesis import given, settings, strategies as st
 
-from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.consumer.offsets import remote_store as remote_store_module
 from rocketmq_aio.consumer.offsets.remote_store import (
     MAX_OFFSET,
@@ -29,13 +28,10 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.remoting_client import LATE_SECONDS
 from tests.unit.consumer.offset_brokers import Brokers
+from tests.unit.consumer.parts import commit, queue
 
 TIMEOUT = RequestTimeoutError("127.0.0.1:10911", 15, 3.0)
 REFUSED = NotConnectedError("127.0.0.1:10911", "connection refused")
-
-
-def queue(queue_id: int, broker: str = "broker-a") -> MessageQueue:
-    return MessageQueue("orders", broker, queue_id)
 
 
 @pytest.fixture
@@ -46,12 +42,6 @@ def brokers() -> Brokers:
 @pytest.fixture
 def store(brokers: Brokers) -> RemoteOffsetStore:
     return RemoteOffsetStore(brokers, "billing")
-
-
-async def commit(store: OffsetStore, offsets: dict[MessageQueue, int]) -> None:
-    for each, offset in offsets.items():
-        await store.update(each, offset)
-    await store.persist(list(offsets))
 
 
 @asynccontextmanager

@@ -28,6 +28,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.static_topics import share_out
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
+from tests.unit.consumer.parts import break_down
 from tests.unit.consumer.pop_env import RETRY_TOPIC, bodies, invisible, popper_of, popping
 from tests.unit.remoting.short_timeout import shorten_next_timeout
 from tests.unit.remoting.until import until
@@ -50,13 +51,10 @@ async def test_before_the_start_and_after_the_end_nothing_is_received(cluster: F
 
 
 async def test_failed_consumer_leaves_its_group_and_pops_nothing_more(cluster: FakeCluster) -> None:
-    async def fail() -> None:
-        raise LookupError("a bug")
-
     async with popping(cluster) as consumer:
         waiting = asyncio.ensure_future(consumer.receive(wait_seconds=60))
         await cluster.broker.wait_for(POP, 2)
-        consumer._engine._tasks.spawn(fail, name="bug")
+        break_down(consumer)
         with pytest.raises(NotRunningError, match="a bug"):
             await waiting
         await until(lambda: GROUP not in cluster.broker.members.groups, "the group to be left")

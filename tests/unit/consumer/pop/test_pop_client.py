@@ -20,7 +20,8 @@ from rocketmq_aio.protocol.receipt import parse_receipt
 from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.pop import PopMessage, PopMessageResponse
 from rocketmq_aio.protocol.subscription import subscription
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC
+from tests.unit.consumer.parts import queue
 from tests.unit.consumer.pop_env import popped
 from tests.unit.stored import Stored
 

@@ -35,8 +35,8 @@ from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.pull import PullMessage
 from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.lite_pull_env import TOPIC, bodies, numbers, put, queue
-from tests.unit.consumer.parts import message
+from tests.unit.consumer.lite_pull_env import TOPIC, bodies, numbers, put
+from tests.unit.consumer.parts import message, queue
 from tests.unit.consumer.puller_env import found, moved
 from tests.unit.remoting.until import until
 from tests.unit.stored import Stored

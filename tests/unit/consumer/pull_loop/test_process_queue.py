@@ -12,23 +12,9 @@ from hypothesis.stateful import (
 
 from rocketmq_aio.consumer.pull_loop.process_queue import ProcessQueue
 from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.model.values import MessageQueue
+from tests.unit.consumer.parts import message, messages, offsets
 
 pytestmark = pytest.mark.usefixtures("each_core")
-
-QUEUE = MessageQueue("orders", "broker-a", 0)
-
-
-def message(offset: int, size: int = 1) -> MessageExt:
-    return MessageExt("orders", b"x" * size, QUEUE, offset, b"", b"")
-
-
-def messages(*offsets: int) -> list[MessageExt]:
-    return [message(offset) for offset in offsets]
-
-
-def offsets(taken: list[MessageExt]) -> list[int]:
-    return [each.queue_offset for each in taken]
 
 
 def queue_of(*offsets: int) -> ProcessQueue:
@@ -49,7 +35,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(pulled=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=8))
     def put(self, pulled: list[tuple[int, int]]) -> None:
-        batch = [message(offset, size) for offset, size in pulled]
+        batch = [message(offset, size=size) for offset, size in pulled]
         new = []
         for each in batch:
             if self.largest is None or each.queue_offset > self.largest:

@@ -15,7 +15,8 @@ from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put
+from tests.unit.consumer.parts import queue
 from tests.unit.consumer.pushing import DEAD, RETRIES, Events, Notes, push_consumer, pushing
 from tests.unit.remoting.until import until
 
@@ -60,10 +61,14 @@ async def test_no_handler_is_called_while_suspended(cluster: FakeCluster) -> Non
     assert sorted(handled.bodies()) == ["0", "1", "2", "later"]
 
 
-async def test_running_handlers_finish_while_suspended(cluster: FakeCluster) -> None:
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+async def test_a_running_handler_finishes_while_suspended(
+    cluster: FakeCluster, orderly: bool
+) -> None:
     put(cluster, *numbers(3))
     gate = Gate()
-    async with pushing(cluster, gate, concurrency=1, **SOON) as consumer:
+    kind = {"orderly": orderly}
+    async with pushing(cluster, gate, arguments=kind, concurrency=1, **SOON) as consumer:
         await until(lambda: gate.inside == 1, "a handler")
         consumer.suspend()
         gate.go.set()
@@ -88,20 +93,6 @@ async def test_queue_assigned_while_suspended_is_suspended(cluster: FakeCluster)
 
         consumer.resume()
         await handled.have(1)
-
-
-async def test_orderly_consumer_is_suspended_between_two_messages(cluster: FakeCluster) -> None:
-    put(cluster, *numbers(3))
-    gate = Gate()
-    async with pushing(cluster, gate, arguments={"orderly": True}, **SOON) as consumer:
-        await until(lambda: gate.inside == 1, "a handler")
-        consumer.suspend()
-        gate.go.set()
-        await committed(cluster, {0: 1})
-        assert gate.done == 1
-
-        consumer.resume()
-        await committed(cluster, {0: 3})
 
 
 async def test_concurrency_can_be_changed_under_load(cluster: FakeCluster) -> None:

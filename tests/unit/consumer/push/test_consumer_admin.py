@@ -19,7 +19,8 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.from_broker import ConsumeMessageDirectly
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put
+from tests.unit.consumer.parts import queue
 from tests.unit.consumer.pushing import RETRIES, Notes, pushing
 from tests.unit.consumer.worker_env import Gate
 from tests.unit.remoting.until import until

@@ -22,7 +22,8 @@ from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.producer.producer import Producer
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put
+from tests.unit.consumer.parts import BugError, break_down, queue
 from tests.unit.consumer.pushing import Notes, push_consumer, pushing
 from tests.unit.consumer.worker_env import Gate, forever
 from tests.unit.instance.client_env import nothing_left
@@ -39,19 +40,6 @@ async def running(consumer: PushConsumer) -> AsyncIterator[asyncio.Task[None]]:
     yield task
     await asyncio.wait([task], timeout=15)
     assert task.done()
-
-
-class Bugs(Exception):  # noqa: N818 - what a bug in this package raises
-    """Not known to anybody."""
-
-
-def break_down(consumer: PushConsumer) -> None:
-    """Let a background task of the consumer fail."""
-
-    async def fail() -> None:
-        raise Bugs("a bug")
-
-    consumer._engine._tasks.spawn(fail, name="bug")
 
 
 async def test_run_starts_consumes_and_returns_when_it_is_closed_elsewhere(
@@ -277,7 +265,7 @@ async def test_run_raises_the_failure_of_a_background_task(cluster: FakeCluster)
 
     with pytest.raises(NotRunningError) as caught:
         task.result()
-    assert isinstance(caught.value.__cause__, Bugs)
+    assert isinstance(caught.value.__cause__, BugError)
 
 
 async def test_run_raises_when_a_shared_client_is_closed(cluster: FakeCluster) -> None:

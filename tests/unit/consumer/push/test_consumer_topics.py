@@ -19,7 +19,8 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put
+from tests.unit.consumer.parts import queue
 from tests.unit.consumer.pushing import (
     RETRIES,
     Events,

@@ -26,7 +26,8 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
+from tests.unit.consumer.parts import break_down, queue
 from tests.unit.consumer.pop_env import RETRY_TOPIC, hold_acks, invisible, popped
 from tests.unit.consumer.pushing import DEAD, Events, Notes, last_heartbeat, pushing, topics_of
 from tests.unit.consumer.worker_env import Gate, WorkerEnv
@@ -249,14 +250,11 @@ async def test_expired_messages_are_not_put_back_for_a_local_retry() -> None:
 
 
 async def test_failed_consumer_pops_nothing_more(cluster: FakeCluster) -> None:
-    async def fail() -> None:
-        raise LookupError("a bug")
-
     async with push_popping(cluster, Notes()) as consumer:
         await cluster.broker.wait_for(POP, 1)
         table = consumer._engine.table
         loops = [each.loop for each in table.values() if isinstance(each, PoppedQueue)]
-        consumer._engine._tasks.spawn(fail, name="bug")
+        break_down(consumer)
         await consumer._engine.stopped.wait()
 
         assert loops

@@ -23,6 +23,12 @@ from rocketmq_aio.consumer.push.consume_service import TURN
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, SuspendQueue
 from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.worker_env import Broken, FakeSendBack, Gate, WorkerEnv, forever
+from tests.unit.remoting.foreign_cancellation import (
+    await_cancelled_task,
+    cancel_own_task,
+    cancel_own_task_and_wait,
+    raise_generator_exit,
+)
 from tests.unit.remoting.until import settle, until
 
 pytestmark = pytest.mark.usefixtures("each_core")
@@ -306,23 +312,6 @@ async def test_closing_cancels_handlers_and_settles_nothing(worker_env: MakeWork
     assert env.send_back.sent == []
 
 
-async def test_no_worker_calls_handlers_while_suspended(worker_env: MakeWorkerEnv) -> None:
-    seen: list[int] = []
-
-    async def handle(message: MessageExt) -> None:
-        seen.append(message.queue_offset)
-
-    async with worker_env(handle) as env:
-        env.service.suspended = True
-        env.pull(0, 1)
-        await asyncio.sleep(0)
-        assert seen == []
-
-        env.service.suspended = False
-        env.service.idle.wake_all()
-        await env.until_committable(2)
-
-
 async def test_surplus_workers_leave_no_message_unhandled(worker_env: MakeWorkerEnv) -> None:
     running, go = 0, asyncio.Event()
 
@@ -576,29 +565,8 @@ async def test_handler_that_ignores_cancellation_is_awaited(worker_env: MakeWork
     assert env.send_back.sent == [(0, 0)]
 
 
-async def cancel_own_task() -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    task.cancel()
-
-
-async def raise_generator_exit() -> None:
-    raise GeneratorExit
-
-
-async def cancel_own_task_and_wait() -> None:
-    await cancel_own_task()
-    await asyncio.sleep(0)
-
-
-async def await_cancelled_task() -> None:
-    inner = asyncio.create_task(forever())
-    inner.cancel()
-    await inner
-
-
 async def cancel_own_task_and_raise() -> None:
-    await cancel_own_task()
+    cancel_own_task()
     raise LookupError("bad")
 
 

@@ -14,7 +14,6 @@ from rocketmq_aio import (
     ClientConfig,
     CodecError,
     ConfigError,
-    MessageQueue,
     MQClientInstance,
     NotSupportedError,
 )
@@ -29,6 +28,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.requests.groups import MessageRequestMode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.static_topics import share_out
+from tests.unit.consumer.parts import queue
 
 PULL, POP = MessageRequestMode.PULL, MessageRequestMode.POP
 
@@ -47,10 +47,6 @@ async def assigning(
             group = broker.members.groups["billing"] = Group()
             group.members = {-1: client.client_id, -2: f"{client.client_id}-2"}
         yield cluster, client
-
-
-def queue(number: int) -> MessageQueue:
-    return MessageQueue("orders", "broker-a", number)
 
 
 async def test_broker_assigns_queues_to_pull() -> None:
