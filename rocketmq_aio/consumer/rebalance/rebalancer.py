@@ -201,6 +201,8 @@ class Rebalancer:
                 with suppress(RouteNotFoundError):
                     asked[topic] = self._instance.broker.any_broker(topic)
         listed, failures = await gather_limited(self._members_of, asked.values(), TOPICS_AT_ONCE)
+        if sizes := [len(set(known)) for known in listed.values() if known]:
+            self._group_size = max(sizes)
         members: dict[str, list[str] | RocketMQError] = {**listed, **failures}
         self._members = {topic: members[address] for topic, address in asked.items()}
         self._asked = asked
@@ -219,7 +221,6 @@ class Rebalancer:
             members = await broker.consumer_ids_at(self._group, address)
         if self._may_lack_members(address, frozenset(members)):
             return []
-        self._group_size = len(set(members))
         return members
 
     def _may_lack_members(self, address: str, members: frozenset[str]) -> bool:

@@ -137,6 +137,19 @@ async def test_members_share_the_queues(instance: Instance, group: GroupEnv) -> 
     assert group.rebalancer.has_other_members
 
 
+async def test_members_that_one_of_several_brokers_lists_count(
+    instance: Instance, group: GroupEnv
+) -> None:
+    """The others do not know a member yet that has just joined."""
+    group.topics = ["orders", "invoices"]
+    instance.queues = dict.fromkeys(group.topics, 8)
+    instance.brokers = {"invoices": "broker-b"}
+    instance.responses = [["me", "zoe"], ["me"]]
+    await group.rebalancer.round()
+
+    assert group.rebalancer.has_other_members
+
+
 async def test_each_broker_is_asked_for_the_members_once_in_a_round(
     instance: Instance, group: GroupEnv
 ) -> None:
