@@ -10,9 +10,9 @@ import msgspec
 from rocketmq_aio.errors import CodecError, InvalidMessageError
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import RETRY_PREFIX
-from rocketmq_aio.model.properties import LIGHT, MAX_PROPERTIES, PRIORITY
+from rocketmq_aio.model.properties import LIGHT, PRIORITY
 from rocketmq_aio.model.values import SendResult, TransactionState
-from rocketmq_aio.producer.send_request import PROPERTIES_SPARE, SendRequest, not_a_message
+from rocketmq_aio.producer.send_request import MAX_OWN_PROPERTIES, SendRequest, not_a_message
 from rocketmq_aio.protocol.codes import TRANSACTION_PREPARED
 
 # The broker adds more to a half message than to others: its topic, its queue, counters.
@@ -121,7 +121,7 @@ def make_half(request: SendRequest, properties: bytes) -> None:
     """
     request.properties += properties
     request.sys_flag |= TRANSACTION_PREPARED
-    size, max_size = len(request.properties), MAX_PROPERTIES - PROPERTIES_SPARE - HALF_SPARE
+    size, max_size = len(request.properties), MAX_OWN_PROPERTIES - HALF_SPARE
     if size > max_size:
         reason = f"its properties take {size} bytes, of a half message {max_size} fit"
         raise InvalidMessageError(request.topic, reason)

@@ -17,14 +17,13 @@ from rocketmq_aio.model.properties import (
     LIGHT,
     LMQ_NAMES,
     MAX_PRIORITY,
-    MAX_PROPERTIES,
     PRIORITY,
     RESERVED,
     SHARDING_KEY,
     TAGS,
     TIMER_DELIVER_MS,
 )
-from rocketmq_aio.producer.send_request import PROPERTIES_SPARE
+from rocketmq_aio.producer.send_request import MAX_OWN_PROPERTIES, MAX_TIMED_PROPERTIES
 from rocketmq_aio.spark.arrow import Column, pc
 from rocketmq_aio.spark.arrow.batch_entries import (
     NOTHING,
@@ -35,7 +34,6 @@ from rocketmq_aio.spark.arrow.batch_entries import (
 )
 from rocketmq_aio.spark.arrow.row_schema import BY_LOWER
 
-MOST_PROPERTIES: Final = MAX_PROPERTIES - PROPERTIES_SPARE
 MAX_SLICE_BYTES: Final = 16 * 1024 * 1024  # of a record batch encoded at once
 NAME_END, PAIR_END = b"\x01", b"\x02"
 RESERVED_NAMES: Final = pa.array(sorted(RESERVED), pa.string())
@@ -152,9 +150,17 @@ class _RowEncoder:
         properties = join(*pieces) if len(pieces) > 1 else ids
         lengths = pc.binary_length(properties)
         self._reject(
-            pc.greater(lengths, MOST_PROPERTIES),
-            lambda at: f"its properties take {lengths[at].as_py()} bytes, {MOST_PROPERTIES} fit",
+            pc.greater(lengths, MAX_OWN_PROPERTIES),
+            lambda at: f"its properties take {lengths[at].as_py()} bytes, {MAX_OWN_PROPERTIES} fit",
         )
+        if (timed := self._is_set("deliverTimestamp")) is not None:
+            self._reject(
+                pc.and_(timed, pc.greater(lengths, MAX_TIMED_PROPERTIES)),
+                lambda at: (
+                    f"its properties take {lengths[at].as_py()} bytes, "
+                    f"with a deliverTimestamp {MAX_TIMED_PROPERTIES} fit"
+                ),
+            )
         return properties
 
     def tags(self, *, check: bool) -> Column | None:

@@ -14,8 +14,8 @@ from rocketmq_aio.errors import ConfigError, RocketMQError, RouteNotFoundError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.properties import KEYS, LMQ_NAMES, PRIORITY, RESERVED, SHARDING_KEY, TAGS
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.producer.send_request import MAX_OWN_PROPERTIES
 from rocketmq_aio.spark.arrow.batch_entries import ID_BYTES
-from rocketmq_aio.spark.arrow.row_encoder import MOST_PROPERTIES
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.options.source_options import Connection, write_options
 from rocketmq_aio.spark.pipelines.selection import FORMAT, connection_options, merge_options
@@ -84,7 +84,7 @@ def properties_fit() -> Column:
     for name, text in system.items():
         length = F.octet_length(text) + len(name) + PROPERTY_SEPARATORS
         size = size + F.coalesce(length, F.lit(0))
-    return size <= MOST_PROPERTIES
+    return size <= MAX_OWN_PROPERTIES
 
 
 def split_keys() -> Column:

@@ -338,6 +338,13 @@ def test_a_large_record_batch_is_encoded_in_slices() -> None:
             "row 11 .* light message queue holds no slash",
         ),
         ({"properties": pa.array([[], [("a", "x" * 33_000)]], TEXT_MAP)}, "properties take 33"),
+        (
+            {
+                "properties": pa.array([[("a", "x" * 32_400)]] * 2, TEXT_MAP),
+                "deliverTimestamp": pa.array([None, 5]),
+            },
+            "row 11 .* with a deliverTimestamp 32337 fit",
+        ),
         ({"flag": pa.array([0, 2**31])}, "flag=2147483648"),
         ({"delayLevel": pa.array([0, 2**31])}, "delayLevel=2147483648: expected 0 to 2147483647"),
         ({"delayLevel": pa.array([0, -1])}, "delayLevel=-1"),
