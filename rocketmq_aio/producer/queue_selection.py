@@ -23,7 +23,8 @@ from rocketmq_aio.producer.topic_publish_info import (
 )
 from rocketmq_aio.protocol.subscription import java_hash
 
-OrderKey = tuple[str, str | None]  # topic and sharding key; such sends run one after another
+# Topic and sharding key; such sends run one after another.  In batches those without a key, too.
+OrderKey = tuple[str, str | None]
 
 KEYS_CACHED: Final = 8192  # routings of keys; hashing a key is a loop over its characters
 

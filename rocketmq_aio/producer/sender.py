@@ -169,7 +169,7 @@ class Sender:
 
         :raises SendError: they had not before *deadline*
         """
-        reason = "a send before it with the same sharding key has not ended"
+        reason = "a send before it with the same sharding key, or queue choice, has not ended"
         await _within(deadline, self.order.wait_and_acquire(key), key[0], reason)
         try:
             self.check_running()

@@ -87,21 +87,25 @@ class BatchedSends:
     async def _wait_and_add(
         self, message: Message, routing: Routing, seconds: float, deadline: float, *, alone: bool
     ) -> SendResult:
-        """Add *message* behind those of its key that wait for a route or for room."""
+        """Add *message* behind those of its key that wait for a route or for room.
+
+        Those whose callers choose the queue have one key per topic.
+        """
         message = copy(message)  # the caller may use it again while this waits
         sender, topic, size, queue = self._sender, message.topic, len(message.body), None
         order_key = topic, routing.key
-        if routing.key is not None and not sender.order.try_acquire(order_key):
+        in_order = routing is not ANY_QUEUE
+        if in_order and not sender.order.try_acquire(order_key):
             await sender.wait_for_order(order_key, deadline)
         try:
-            if routing is not ANY_QUEUE:
+            if in_order:
                 _, target = await sender.find_target(topic, routing.select_target, deadline)
                 queue = target.queue
             if not self._in_flight.try_acquire(size):
                 await sender.wait_for_room(size, deadline, topic)
             sent = self.accumulator.add(message, queue, seconds, deadline, alone=alone)
         finally:
-            if routing.key is not None:
+            if in_order:
                 sender.order.release(order_key)
         return await sent
 

@@ -387,6 +387,23 @@ async def test_keyed_sends_keep_their_order_while_the_route_is_fetched(
     assert turn_env.bodies() == [b"%d" % number for number in range(20)]
 
 
+@pytest.mark.parametrize("chosen", ["queue", "selector"])
+async def test_sends_to_a_chosen_queue_keep_their_order_while_the_route_comes(chosen: str) -> None:
+    async with open_producer(config=TURN) as env:
+        queue = env.queue(1)
+        how = {"queue": queue} if chosen == "queue" else {"selector": lambda *_: queue}
+        held = env.cluster.name_server.faults.hold(ROUTE)
+        sends = send_all(env, messages(3), **how)
+        await held.wait(1)
+        held.release()
+        while not all(each.done() for each in sends[:3]):  # in each turn, so also in that one
+            sends += send_all(env, messages(1, first=len(sends)), **how)
+            await asyncio.sleep(0)
+        await asyncio.gather(*sends)
+
+        assert [int(each) for each in env.bodies()] == [*range(len(sends))]
+
+
 async def test_a_key_whose_queue_is_writable_again_is_sent_after_another_route_request() -> None:
     async with open_producer(brokers=2, config=TURN) as env:
         keys = [f"k{number}" for number in range(20)]
