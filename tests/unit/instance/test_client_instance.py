@@ -32,7 +32,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.unit.costs import cpu_seconds
 from tests.unit.instance.client_env import ConsumerClient, PlainClient, nothing_left
 from tests.unit.instance.route_data import broker, route
-from tests.unit.remoting.until import settle, until
+from tests.unit.remoting.until import until
 
 HEART_BEAT = RequestCode.HEART_BEAT
 UNREGISTER = RequestCode.UNREGISTER_CLIENT
@@ -78,14 +78,6 @@ async def test_closing_before_the_start_and_twice_and_at_once_is_fine() -> None:
 
         with pytest.raises(NotRunningError):
             await never.start()
-
-
-async def test_start_and_close_may_come_from_different_tasks() -> None:
-    async with nothing_left(), FakeCluster(topics={"orders": 2}) as cluster:
-        client = MQClientInstance(config_of(cluster))
-        await asyncio.create_task(client.start())
-        await asyncio.create_task(client.routes.get("orders"))
-        await asyncio.create_task(client.close())
 
 
 async def test_it_says_why_it_cannot_be_used() -> None:
@@ -138,17 +130,6 @@ async def test_a_start_that_fails_leaves_nothing() -> None:
         with pytest.raises(ClosedError):
             client.check_running()
         await client.close()
-
-
-async def test_a_start_that_is_cancelled_leaves_nothing() -> None:
-    async with nothing_left(), FakeCluster() as cluster:
-        for steps in range(6):
-            client = MQClientInstance(config_of(cluster))
-            starting = asyncio.create_task(client.start())
-            await settle(turns=steps)
-            starting.cancel()
-            await asyncio.wait([starting])
-            await client.close()
 
 
 async def test_closing_while_it_starts_ends_the_start() -> None:
