@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from time import monotonic
 from typing import Final
@@ -43,6 +44,8 @@ RETRYABLE_CODES: Final = frozenset(
     }
 )
 INVALID_PARAMETER: Final = 29
+# How the remark of a `SYSTEM_ERROR` begins if the code of a broker raised: the name of a class.
+EXCEPTION: Final = re.compile(r"[\w.$]+\.[\w$]+(Exception|Error)\b")
 UNKNOWN_QUEUE: Final = "request queueId["  # how the remark about a queue begins
 # Rejections of the request itself: another attempt ends the same way.
 FINAL_KINDS: Final = (SubscriptionError, OffsetIllegalError)
@@ -101,8 +104,13 @@ def is_unknown_queue(outcome: RocketMQError | SendResult) -> bool:
 def may_have_stored(error: BaseException) -> bool:
     """Whether the message may be stored although the attempt failed.
 
-    A response that cannot be decoded counts: only responses of success are decoded that far.
+    A response that cannot be decoded counts: only responses of success are decoded that far.  So
+    does an exception of the broker, which may come after the message was stored (seen with 4.9.7
+    and 5.5.0 after ``flushDiskType`` of a running broker was changed).
     """
+    if isinstance(error, BrokerError) and error.code == ResponseCode.SYSTEM_ERROR:
+        is_raised = EXCEPTION.match(error.remark or "") is not None
+        return is_raised and not is_about_account(error)
     return isinstance(error, ConnectionLostError | RequestTimeoutError | CodecError)
 
 

@@ -31,6 +31,7 @@ LATE = RequestTimeoutError(A, 310, 3.0)
 BUSY = BusyError(2, "busy", A)
 ILLEGAL = BrokerError(13, "the message is illegal", A)
 DENIED = AuthError(16, "check signature failed.", A)
+RAISED = BrokerError(1, "java.lang.ClassCastException: class A cannot be cast to class B, x()", A)
 UNSENT = UnsentClosedError(A, "the client was closed")
 UNANSWERED = UnansweredClosedError(A, 310, "the client was closed")
 UNREADABLE = CodecError("msgId", 0, "missing")
@@ -77,6 +78,9 @@ def test_errors_that_may_pass_are_retried(error: RocketMQError, retried: bool) -
     [
         ((REFUSED,), SendError),
         ((REFUSED, BUSY), SendError),
+        ((BrokerError(1, "store error", A),), SendError),
+        ((RAISED,), SendUnknownError),
+        ((RAISED, REFUSED), SendUnknownError),
         ((LOST,), SendUnknownError),
         ((UNANSWERED,), SendUnknownError),
         ((LOST, UNSENT), SendUnknownError),
