@@ -46,6 +46,7 @@ RETRYABLE_CODES: Final = frozenset(
 INVALID_PARAMETER: Final = 29
 # How the remark of a `SYSTEM_ERROR` begins if the code of a broker raised: the name of a class.
 EXCEPTION: Final = re.compile(r"[\w.$]+\.[\w$]+(Exception|Error)\b")
+TOO_LARGE: Final = "size exceeded"  # in the remark of a 5.5.0 broker, before it stores anything
 UNKNOWN_QUEUE: Final = "request queueId["  # how the remark about a queue begins
 # Rejections of the request itself: another attempt ends the same way.
 FINAL_KINDS: Final = (SubscriptionError, OffsetIllegalError)
@@ -109,8 +110,9 @@ def may_have_stored(error: BaseException) -> bool:
     and 5.5.0 after ``flushDiskType`` of a running broker was changed).
     """
     if isinstance(error, BrokerError) and error.code == ResponseCode.SYSTEM_ERROR:
-        is_raised = EXCEPTION.match(error.remark or "") is not None
-        return is_raised and not is_about_account(error)
+        remark = error.remark or ""
+        is_raised = EXCEPTION.match(remark) is not None
+        return is_raised and TOO_LARGE not in remark and not is_about_account(error)
     return isinstance(error, ConnectionLostError | RequestTimeoutError | CodecError)
 
 

@@ -32,7 +32,7 @@ from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import LITE_TOPIC, LMQ_NAMES, PRIORITY, WAIT
 from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.batching.explicit_batch import ENTRY_BYTES, Batch, packed, results_of
-from rocketmq_aio.producer.retry import never_sent
+from rocketmq_aio.producer.retry import TOO_LARGE, never_sent
 from rocketmq_aio.producer.send_request import (
     MAX_OWN_PROPERTIES,
     SendRequest,
@@ -46,7 +46,6 @@ from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.record import encode_batch_entry
 
-TOO_LARGE: Final = "size exceeded"  # remark of a 5.5.0 broker about batches (code 1)
 LEAST_SECONDS: Final = 0.01  # with less time than this left no request is sent
 SPREAD_SECONDS: Final = 0.1  # most between the deadlines within a batch, whose own is the earliest
 

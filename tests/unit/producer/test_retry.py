@@ -79,6 +79,7 @@ def test_errors_that_may_pass_are_retried(error: RocketMQError, retried: bool) -
         ((REFUSED,), SendError),
         ((REFUSED, BUSY), SendError),
         ((BrokerError(1, "store error", A),), SendError),
+        ((BrokerError(1, "java.lang.RuntimeException: message size exceeded, x()", A),), SendError),
         ((RAISED,), SendUnknownError),
         ((RAISED, REFUSED), SendUnknownError),
         ((LOST,), SendUnknownError),
