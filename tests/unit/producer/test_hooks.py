@@ -509,7 +509,7 @@ async def test_hooks_run_for_requests_and_replies() -> None:
     hook = Recorder()
     async with shop(hook) as (_, producer):
         with pytest.raises(TimeoutError):
-            await producer.request(ORDER, timeout_seconds=0.3)
+            await producer.request(ORDER, timeout_seconds=1.0)
 
     assert hook.begun == ["request"]
     assert hook.last.result is not None

@@ -109,12 +109,12 @@ async def test_a_proxy_is_refused_before_a_reply_is_sent() -> None:
 
 async def test_a_request_has_reply_properties_and_ttl(env: ProducerEnv) -> None:
     await reached(env)
-    with pytest.raises(ReplyTimeoutError):
-        await env.producer.request(ORDER, 0.2)
+    asking = asyncio.create_task(env.producer.request(ORDER, 30))
     (request,) = await asked(env)
+    asking.cancel()
 
     assert request.property("REPLY_TO_CLIENT") == env.producer.client.client_id
-    assert 0 < int(request.property("TTL") or "") <= 200
+    assert 0 < int(request.property("TTL") or "") <= 30_000
     assert len(request.property("CORRELATION_ID") or "") == 32
 
 
