@@ -361,8 +361,9 @@ class RouteTable:
         data = await self._name_servers.route(topic)
         self._misses.pop(topic, None)
         route = read_route(topic, data)
-        for name in self._awaited.keys() & route.brokers.keys():
-            del self._awaited[name]
+        if returned := self._awaited.keys() & route.brokers.keys():
+            for name in returned:
+                del self._awaited[name]
             self._invalid.update(self._routes)
         return route
 

@@ -121,8 +121,7 @@ class StartPositions:
         :param latest_ms: the newest store time that was pulled, by broker name
         """
         self._gone[topic] = _Gone(latest_ms)
-        for queue in [each for each in self._kept if each.topic == topic]:
-            del self._kept[queue]
+        _discard_topic(self._kept, topic)
         if topic in self._first_seen:
             self._first_seen[topic] = frozenset()
 
@@ -175,8 +174,7 @@ class StartPositions:
         tables: tuple[dict[MessageQueue, Any], ...]
         tables = self._doubted, self._ends, self._lacking, self._kept
         for table in tables:
-            for queue in [each for each in table if each.topic == topic]:
-                del table[queue]
+            _discard_topic(table, topic)
 
     async def find(self, queue: MessageQueue) -> Start:
         """Return the committed offset, the kept one if that is later, or a new one.
@@ -286,3 +284,8 @@ class StartPositions:
         if not known:
             offsets.complete()
         return known
+
+
+def _discard_topic(table: dict[MessageQueue, Any], topic: str) -> None:
+    for queue in [each for each in table if each.topic == topic]:
+        del table[queue]

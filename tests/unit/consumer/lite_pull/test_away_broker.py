@@ -44,6 +44,13 @@ class Trial:
     async def committed(self, offset: int) -> None:
         await until(lambda: self.broker.committed(GROUP, TOPIC, 0) == offset)
 
+    async def process_until_outage(self) -> None:
+        """Process three messages, and commit them, before the broker goes away."""
+        self.put(*numbers(3))
+        assert await self.process(3) == numbers(3)
+        await self.committed(3)
+        await self.stop_broker()
+
     async def stop_broker(self) -> None:
         await self.broker.stop()
         self.cluster.name_server.unregister(self.broker)
@@ -76,10 +83,7 @@ async def test_messages_whose_commit_the_broker_lost_are_not_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with trial(monkeypatch) as it:
-        it.put(*numbers(3))
-        assert await it.process(3) == numbers(3)
-        await it.committed(3)
-        await it.stop_broker()
+        await it.process_until_outage()
         it.broker.commit(GROUP, TOPIC, 0, 1)  # killed before it wrote the last ones to disk
         it.put("new")
         await it.start_broker()
@@ -92,9 +96,7 @@ async def test_a_commit_of_another_member_that_is_later_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with trial(monkeypatch) as it:
-        it.put(*numbers(3))
-        await it.process(3)
-        await it.stop_broker()
+        await it.process_until_outage()
         it.put("theirs", "new")
         it.broker.commit(GROUP, TOPIC, 0, 4)
         await it.start_broker()
@@ -106,9 +108,7 @@ async def test_messages_that_replaced_lost_ones_are_delivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with trial(monkeypatch) as it:
-        it.put(*numbers(3))
-        await it.process(3)
-        await it.stop_broker()
+        await it.process_until_outage()
         del it.broker.topics[TOPIC].queues[0].messages[1:]
         it.broker.commit(GROUP, TOPIC, 0, 1)
         it.put("a", "b", "c")
@@ -122,10 +122,7 @@ async def test_a_reset_before_the_queue_is_assigned_again_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with trial(monkeypatch) as it:
-        it.put(*numbers(3))
-        await it.process(3)
-        await it.committed(3)
-        await it.stop_broker()
+        await it.process_until_outage()
         it.broker.commit(GROUP, TOPIC, 0, 1)
         reset = ResetOffset(topic=TOPIC, group=GROUP, timestamp=-1, is_force=True)
         key = {"topic": TOPIC, "brokerName": it.broker.name, "queueId": 0}
@@ -140,10 +137,7 @@ async def test_a_reset_that_the_broker_keeps_for_the_next_pull_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with trial(monkeypatch) as it:
-        it.put(*numbers(3))
-        await it.process(3)
-        await it.committed(3)
-        await it.stop_broker()
+        await it.process_until_outage()
         it.broker.state.reset_offsets[GROUP, TOPIC, 0] = 1
         await it.start_broker()
 
@@ -154,9 +148,7 @@ async def test_an_earlier_position_that_was_sought_counts_after_a_second_outage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with trial(monkeypatch, pull_batch_size=1) as it:
-        it.put(*numbers(3))
-        await it.process(3)
-        await it.stop_broker()
+        await it.process_until_outage()
         await it.start_broker()
         (queue,) = (q for q in it.consumer.assignment() if q.broker_name == it.broker.name)
         await it.consumer.ready(15)
