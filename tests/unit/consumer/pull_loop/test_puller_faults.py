@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rocketmq_aio.consumer.common.events import MessageUnreadable, OffsetCorrected, PullFailed
 from rocketmq_aio.consumer.pull_loop import flow_control, puller as puller_module
 from rocketmq_aio.consumer.pull_loop.log_check import StoredAt
-from rocketmq_aio.consumer.pull_loop.queue_state import Start
+from rocketmq_aio.consumer.pull_loop.queue_state import QueueState, Start
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Close, Outcome, Response
 from rocketmq_aio.errors import (
@@ -757,9 +757,10 @@ async def test_the_master_is_queried_if_a_replica_cannot_be_reached(env: PullerE
     assert assigned.broker_id == 0
 
 
-async def test_log_of_a_new_master_is_compared_again_when_the_position_changed_meanwhile(
-    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def refetch_in_first_comparison(
+    env: PullerEnv, assigned: QueueState, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Have all logs differ; return the addresses of those that are compared."""
     compared: list[str] = []
 
     async def first_difference(_: object, address: str, __: object) -> int:
@@ -768,10 +769,17 @@ async def test_log_of_a_new_master_is_compared_again_when_the_position_changed_m
             assigned.refetch()  # as a change of the subscription does
         return 0
 
+    monkeypatch.setattr(env.puller._log_check, "first_difference", first_difference)
+    return compared
+
+
+async def test_log_of_a_new_master_is_compared_again_when_the_position_changed_meanwhile(
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
     env.put("a")
     assigned = env.begin()
     await env.polled(1)
-    monkeypatch.setattr(env.puller._log_check, "first_difference", first_difference)
+    compared = refetch_in_first_comparison(env, assigned, monkeypatch)
     env.instance.addresses[MASTER_ID] = REPLICA
     assigned.interrupt()
     await until(lambda: env.corrected, "a correction")
@@ -782,14 +790,6 @@ async def test_log_of_a_new_master_is_compared_again_when_the_position_changed_m
 async def test_a_log_that_became_shorter_is_compared_again_when_the_position_changed_meanwhile(
     env: PullerEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compared: list[str] = []
-
-    async def first_difference(_: object, address: str, __: object) -> int:
-        compared.append(address)
-        if len(compared) == 1:
-            assigned.refetch()  # as a change of the subscription does
-        return 0
-
     async def shorter(command: Command, connection: ServerConnection) -> Outcome:
         response = await env.broker.execute(command, connection)
         assert isinstance(response, Response)
@@ -799,7 +799,7 @@ async def test_a_log_that_became_shorter_is_compared_again_when_the_position_cha
     assigned = env.begin()
     await env.polled(1)
     await env.pulled(2)
-    monkeypatch.setattr(env.puller._log_check, "first_difference", first_difference)
+    compared = refetch_in_first_comparison(env, assigned, monkeypatch)
     env.respond(shorter, times=None)
     env.put("b")
     await env.pulled(3)
