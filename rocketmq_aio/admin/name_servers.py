@@ -107,11 +107,9 @@ class NameServerAdmin:
     async def _change_permission(
         self, action: str, header: RequestHeader, broker: str
     ) -> dict[str, int]:
+        known = [each.broker_name for each in (await self._servers.cluster_info()).brokers]
+        if broker not in known:
+            raise ConfigError("broker", broker, f"the name server knows {known}")
         responses = await self._servers.request_each(action, self._servers.name_servers, header)
         tables = {name: read_header(each, _ChangedTopics) for name, each in responses.items()}
-        counts = {n: each.wipe_topic_count or each.add_topic_count for n, each in tables.items()}
-        if not any(counts.values()):
-            known = [each.broker_name for each in (await self._servers.cluster_info()).brokers]
-            if broker not in known:
-                raise ConfigError("broker", broker, f"the name server knows {known}")
-        return counts
+        return {n: each.wipe_topic_count or each.add_topic_count for n, each in tables.items()}

@@ -6,7 +6,13 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from rocketmq_aio.errors import ConfigError, RocketMQError, RouteNotFoundError
+from rocketmq_aio.errors import (
+    BrokerError,
+    ConfigError,
+    NotSupportedError,
+    RocketMQError,
+    RouteNotFoundError,
+)
 from rocketmq_aio.model.names import send_fault
 
 if TYPE_CHECKING:
@@ -49,6 +55,8 @@ async def check_known(admin: AdminClient, kind: str, setting: str, name: str) ->
 
     Returns if that cannot be determined: a server does not respond, or the account may not list
     names.  A deleted group whose offsets were kept is known.
+
+    :raises BrokerError: the brokers have no users and policies
     """
     try:
         known = await _known(admin, kind)
@@ -56,7 +64,9 @@ async def check_known(admin: AdminClient, kind: str, setting: str, name: str) ->
             return
         if kind == "group" and (await admin.groups.progress(name)).queues:
             return
-    except RocketMQError:
+    except RocketMQError as error:
+        if kind in ("user", "subject") and type(error) in (BrokerError, NotSupportedError):
+            raise
         return
     raise no_such(kind, setting, name, known)
 

@@ -33,6 +33,7 @@ from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.testing import Account
 from tests.unit.remoting.until import until
 
 Rmq = Callable[..., str]
@@ -146,7 +147,10 @@ def test_a_change_needs_a_confirmation(rmq: Rmq) -> None:
             "delete topic orders with its messages: cluster DefaultCluster",
         ),
         ("broker remove a:1 c b 2", "remove: container a:1; cluster c; broker b; broker id 2"),
-        ("acl delete-policy User:app", "delete the policies of User:app"),
+        (
+            "namesrv wipe-write-permission broker-a",
+            "take the write permission from broker broker-a",
+        ),
     ],
 )
 def test_a_confirmation_has_every_option_of_the_change(rmq: Rmq, command: str, action: str) -> None:
@@ -163,7 +167,11 @@ def test_a_dry_run_ends_with_the_error_of_the_call(rmq: Rmq, way: str) -> None:
     static = rmq("topic", "update", "fixed", "--queues", "8", way, code=2, stderr=True)
     change = ("group", "update", "billing", "--no-enabled", "--brokers", "broker-b")
     absent = rmq(*change, way, code=3, stderr=True)
+    broker = rmq("namesrv", "wipe-write-permission", "NOPE", way, code=2, stderr=True)
+    user = rmq("user", "delete", "app", way, code=3, stderr=True)
 
+    assert broker == "rmq: BROKER 'NOPE': the name server knows ['broker-a', 'broker-b']\n"
+    assert "broker.conf may lack the authenticationMetadataProvider" in user
     assert "fixed is a static topic" in static
     assert "group billing is not on ['broker-b']" in absent
 
@@ -186,12 +194,18 @@ def test_a_dry_run_of_a_reset_commits_nothing(
 
 
 def test_a_confirmation_says_that_the_password_is_changed_and_does_not_show_it(
-    rmq: Rmq, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RMQ_NEW_SECRET", "12345678")
+    monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "app")
+    monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "87654321")
+    account = Account(access_key="app", secret_key="87654321", admin=True)
+    with EmbeddedCluster(accounts=[account]) as cluster:
+        monkeypatch.setenv("ROCKETMQ_NAMESRV", cluster.namesrv)
 
-    said = rmq("user", "update", "app", "--no-enabled", "--dry-run", stderr=True)
+        assert run(["user", "update", "app", "--no-enabled", "--dry-run"]) == 0
 
+    said = capfd.readouterr().err
     assert said == "dry run: would change user app: password ***; enabled False\n"
 
 
