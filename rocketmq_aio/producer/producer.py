@@ -333,6 +333,7 @@ class Producer(ClientBase, Generic[V]):
         take messages; a `MessageTrace` records it.
 
         :param timeout_seconds: for the whole call, default ``send_timeout_seconds``
+        :raises ConfigError: both *queue* and *sharding_key* are given, or one is invalid
         :raises InvalidMessageError: it is too large; nothing was sent
         :raises RocketMQError: as `Producer.send`
         """

@@ -67,6 +67,7 @@ class QueueChoice(msgspec.Struct, frozen=True, gc=False):
 
 
 NO_CHOICE: Final = QueueChoice()
+ONE_CHOICE: Final = "give only one of queue=, selector= and sharding_key="
 
 
 class QueueSelection:
@@ -79,8 +80,7 @@ class QueueSelection:
         queue, selector, key = choice.queue, choice.selector, choice.sharding_key
         if queue is not None or selector is not None:
             if key is not None:
-                reason = "give only one of queue=, selector= and sharding_key="
-                raise ConfigError("sharding_key", key, reason)
+                raise ConfigError("sharding_key", key, ONE_CHOICE)
             check_no_priority(message)
             select = partial(chosen_target, message=message, queue=queue, selector=selector)
             return Routing(select, True)

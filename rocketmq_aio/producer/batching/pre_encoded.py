@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.errors import InvalidMessageError
+from rocketmq_aio.errors import ConfigError, InvalidMessageError
 from rocketmq_aio.model.names import RETRY_PREFIX, send_fault
 from rocketmq_aio.model.values import MessageQueue, SendResult
-from rocketmq_aio.producer.queue_selection import checked_key, routing_to
+from rocketmq_aio.producer.queue_selection import ONE_CHOICE, checked_key, routing_to
 from rocketmq_aio.producer.send_request import (
     MAX_TIMED_PROPERTIES,
     SendRequest,
@@ -59,7 +59,9 @@ async def send_encoded(
     _check(encoded, sender.config.max_message_bytes)
     topic = encoded.topic
     routing = routing_to(queue)
-    if queue is None and key is not None:
+    if key is not None:
+        if queue is not None:
+            raise ConfigError("sharding_key", key, ONE_CHOICE)
         routing = sender.selection.by_key(checked_key(key), True)
 
     async def send(publish: TopicPublishInfo, target: SendTarget) -> SendResult:

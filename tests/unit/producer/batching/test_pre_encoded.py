@@ -103,6 +103,8 @@ async def test_an_invalid_encoded_send_is_rejected_before_any_request() -> None:
             await env.producer.send_encoded(single(body=bytes(11)))
         with pytest.raises(ConfigError, match="sharding_key"):
             await env.producer.send_encoded(single(), sharding_key=" ")
+        with pytest.raises(ConfigError, match="only one of queue="):
+            await env.producer.send_encoded(single(), queue=env.queue(0), sharding_key="a")
         with pytest.raises(ConfigError, match="topic"):
             await env.producer.queues_of_keys("no topic", ["a"])
 
