@@ -127,10 +127,11 @@ class PopConsumer(ClientBase, Generic[V]):
         """Acknowledge one or several messages; doing so again is harmless.
 
         :raises AckError: some will, or may, be redelivered; ``lost`` has their errors
+        :raises ConfigError: another group received one; nothing was sent
         """
         self._check_running()
         several = messages if isinstance(messages, Iterable) else [messages]
-        await self._engine.ack([_checked_message(each) for each in several])
+        await self._engine.ack([_checked_message(each, self._group) for each in several])
 
     async def change_invisible(
         self, message: PoppedMessage, seconds: float, *, suspend: bool = False
@@ -145,7 +146,8 @@ class PopConsumer(ClientBase, Generic[V]):
         """
         self._check_running()
         seconds = checked_seconds("seconds", seconds, most=LONGEST_SECONDS)
-        await self._engine.change_invisible(_checked_message(message), seconds, suspend=suspend)
+        message = _checked_message(message, self._group)
+        await self._engine.change_invisible(message, seconds, suspend=suspend)
 
     async def retry(
         self, message: PoppedMessage, delay_seconds: float | None = None, *, suspend: bool = False
@@ -162,7 +164,8 @@ class PopConsumer(ClientBase, Generic[V]):
         self._check_running()
         if delay_seconds is not None:
             checked_seconds("delay_seconds", delay_seconds, most=LONGEST_SECONDS)
-        await self._engine.retry(_checked_message(message), delay_seconds, suspend=suspend)
+        message = _checked_message(message, self._group)
+        await self._engine.retry(message, delay_seconds, suspend=suspend)
 
     def events(self) -> AsyncIterator[ConsumerEvent]:
         """Return a stream of events from now on: failures, dead letters."""
@@ -218,7 +221,10 @@ def _checked(value: float | None, name: str, default: float, least: float) -> fl
     return checked_seconds(name, value, least=least, most=LONGEST_SECONDS)
 
 
-def _checked_message(message: object) -> PoppedMessage:
+def _checked_message(message: object, group: str) -> PoppedMessage:
     if not isinstance(message, PoppedMessage):
         raise ConfigError("message", message, "expected a message that receive() returned")
+    if message.group != group:  # brokers confirm such requests, and do nothing
+        reason = f"the group {message.group} received it, not {group}"
+        raise ConfigError("message", message.message_id, reason)
     return message

@@ -32,10 +32,11 @@ class AckState(Enum):
 class PoppedMessage(MessageExt[V_co], kw_only=True, gc=False, eq=False):
     """A message that is invisible to the rest of the group until `deadline`.
 
-    *receipt* identifies this delivery; changing the invisible time replaces it.  *expires_at* and
-    *received_at* are in seconds of `boottime`.
+    *group* received it.  *receipt* identifies this delivery; changing the invisible time replaces
+    it.  *expires_at* and *received_at* are in seconds of `boottime`.
     """
 
+    group: str
     receipt: Receipt
     expires_at: float
     invisible_seconds: float
@@ -65,7 +66,12 @@ class PoppedMessage(MessageExt[V_co], kw_only=True, gc=False, eq=False):
 
 
 def read_popped(
-    decoded: Decoded, response: PopMessageResponse, source: MessageQueue, now: float, age: float
+    decoded: Decoded,
+    response: PopMessageResponse,
+    group: str,
+    source: MessageQueue,
+    now: float,
+    age: float,
 ) -> tuple[list[PoppedMessage], Exception | None]:
     """Return the messages of a pop, and the decoding error behind them.
 
@@ -92,6 +98,7 @@ def read_popped(
             each.queue_offset,
             each.head,
             each.raw_properties,
+            group=group,
             receipt=receipt,
             expires_at=now - age + invisible - MILLISECOND,
             invisible_seconds=invisible,

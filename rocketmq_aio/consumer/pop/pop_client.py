@@ -161,7 +161,7 @@ class PopClient:
             age = clock.note_response(response.pop_time, requested_at, now)
             body = self._with_receipts(command.body, response, source, address)
             decoded = await self._decoder.decode(body, source)
-            return Popped(*read_popped(decoded, response, source, now, age))
+            return Popped(*read_popped(decoded, response, self._group, source, now, age))
         if command.code not in NOTHING:
             raise self._pop_error(command, address)
         _note_time(command, clock, requested_at, now, header.poll_time / 1000)

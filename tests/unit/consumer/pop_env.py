@@ -81,6 +81,7 @@ def popped(
         offset,
         b"",
         b"",
+        group=GROUP,
         receipt=receipt,
         expires_at=expires_at,
         invisible_seconds=60.0,

@@ -275,6 +275,20 @@ async def test_message_without_time_to_retry_does_not_stop_the_retries_of_its_ba
     assert invisible(cluster) == 1
 
 
+async def test_a_message_of_another_group_is_rejected_before_any_request(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, "a", "b")
+    client = ClientConfig(namesrv=cluster.namesrv)
+    async with popping(cluster) as consumer, PopConsumer("other", client=client) as other:
+        taken = await received(consumer, 2)
+        for call in (other.ack(taken), other.change_invisible(taken[0], 1), other.retry(taken[0])):
+            with pytest.raises(ConfigError, match=f"the group {GROUP} received it, not other"):
+                await call
+
+        assert invisible(cluster) == 2
+
+
 async def test_refused_ack_does_not_stop_the_acks_behind_it(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
     cluster.faults.refuse(BATCH, 3)

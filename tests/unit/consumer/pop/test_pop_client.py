@@ -88,7 +88,7 @@ def test_the_only_queue_of_a_light_topic_is_number_0_whatever_queue_stores_a_mes
         start_offset_info="0 0 5",
         msg_offset_info="0 0 5",
     )
-    ([message], fault) = read_popped(decoded, response, light, 0.0, 0.0)
+    ([message], fault) = read_popped(decoded, response, "billing", light, 0.0, 0.0)
 
     assert fault is None
     assert (message.queue, message.queue_offset) == (MessageQueue("%LMQ%jobs", "broker-a", 0), 5)
