@@ -13,6 +13,7 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.timestamps import EPOCH, MILLISECOND
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import queue_key
+from rocketmq_aio.protocol.codes import release_name
 from rocketmq_aio.protocol.requests.admin import ConsumeStats
 
 LAST_MILLIS: Final = 253_402_300_799_999  # the end of the year 9999
@@ -136,13 +137,21 @@ class GroupConfig(Result, frozen=True):
 
 
 class ClientConnection(Result, frozen=True):
-    """A connected client; ``address`` is its remote address."""
+    """A connected client; ``address`` is its remote address.
+
+    :ivar version: the number of its release
+    """
 
     client_id: str
     address: str
     language: str
     version: int
     brokers: tuple[str, ...]
+
+    @property
+    def release(self) -> str:
+        """The release whose protocol it speaks, such as ``V5_5_0``."""
+        return release_name(self.version)
 
 
 class SubscriptionInfo(Result, frozen=True):

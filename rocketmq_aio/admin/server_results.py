@@ -16,6 +16,7 @@ from rocketmq_aio.admin.results import Result
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import MessageQueueBody
+from rocketmq_aio.protocol.codes import release_name
 
 SETTING_NAME: Final = re.compile(r"[\w.%|$@-]+", re.ASCII)  # also of groups
 # Servers read settings as Java properties, where a backslash at the end continues a line.
@@ -142,6 +143,11 @@ class ProducerInfo(ServerResult, frozen=True):
     language: str | None = None
     version: int = 0
     last_update_timestamp: int = 0
+
+    @property
+    def release(self) -> str:
+        """The release whose protocol it speaks, such as ``V5_5_0``."""
+        return release_name(self.version)
 
 
 class ConsumeQueueEntry(ServerResult, frozen=True):

@@ -169,6 +169,7 @@ LANGUAGE_CODE: Final = 3  # of this client, in the headers of frames
 LANGUAGE: Final = "PYTHON"
 # Ordinal of V5_5_0; above 475, so that a broker that shuts down gracefully sends GO_AWAY.
 CLIENT_VERSION: Final = 513
+V4_0_0_SNAPSHOT: Final = 212  # each release has two ordinals, that of its snapshot first
 V4_9_1: Final = 395  # responds to requests that it does not know
 V5_0_0: Final = 413
 V5_1_3: Final = 439  # supports batch acks
@@ -206,3 +207,11 @@ PERM_WRITE: Final = 2
 PERM_READ: Final = 4
 
 MASTER_ID: Final = 0
+
+
+def release_name(version: int) -> str:
+    """Return the release of an ordinal, such as ``V5_5_0``; "" for one outside of 4.0 to 5.9."""
+    steps, is_final = divmod(version - V4_0_0_SNAPSHOT, 2)
+    if not 0 <= steps < 200:
+        return ""
+    return f"V{4 + steps // 100}_{steps // 10 % 10}_{steps % 10}{'' if is_final else '_SNAPSHOT'}"

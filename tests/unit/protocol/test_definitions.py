@@ -210,6 +210,16 @@ def test_the_client_version_is_that_of_a_release() -> None:
     assert CODES["versions"]["V5_0_0"] == codes.V5_0_0
 
 
+def test_releases_have_names_from_their_numbers() -> None:
+    since_4 = {n: v for n, v in CODES["versions"].items() if codes.V4_0_0_SNAPSHOT <= v < 612}
+
+    assert {name: codes.release_name(number) for name, number in since_4.items()} == {
+        name: name for name in since_4
+    }
+    assert [codes.release_name(number) for number in (-1, 211, 612)] == [""] * 3
+    assert codes.release_name(212) == "V4_0_0_SNAPSHOT"
+
+
 def test_property_names_match_the_protocol_tables() -> None:
     constants = {
         value
