@@ -20,7 +20,7 @@ from rocketmq_aio.cli.completion import complete_brokers, complete_groups, compl
 from rocketmq_aio.cli.stop_flag import interruptible
 from rocketmq_aio.config.arguments import checked_argument
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.model.timestamps import LEAST_MILLIS
+from rocketmq_aio.model.timestamps import is_millis
 from rocketmq_aio.model.values import MessageQueue
 
 SIMPLE: Final = (str, int, float, bool)
@@ -327,7 +327,7 @@ def parse_time(text: str | None) -> datetime | None:
     if when is None or when.tzinfo is None:
         reason = "expected a time with zone such as 2026-03-01T00:00:00Z, or milliseconds"
         raise ConfigError("time", text, reason)
-    if text.isdecimal() and 0 < int(text) < LEAST_MILLIS:
+    if text.isdecimal() and not is_millis(int(text)):
         reason = "expected a time with zone, or milliseconds since 1970, which have 13 digits"
         raise ConfigError("time", text, reason)
     return when

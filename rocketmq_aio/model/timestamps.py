@@ -7,7 +7,12 @@ from typing import Final
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND: Final = timedelta(milliseconds=1)
-LEAST_MILLIS: Final = 10**11  # in 1973; given numbers below are seconds, or a date as 20260301
+LEAST_MILLIS: Final = 10**11  # in 1973
+
+
+def is_millis(number: int) -> bool:
+    """Return False for seconds, or a date as 20260301, in place of milliseconds since 1970."""
+    return number == 0 or number >= LEAST_MILLIS
 
 
 def millis_of(when: datetime) -> int:

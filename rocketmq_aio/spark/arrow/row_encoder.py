@@ -23,6 +23,7 @@ from rocketmq_aio.model.properties import (
     TAGS,
     TIMER_DELIVER_MS,
 )
+from rocketmq_aio.model.timestamps import LEAST_MILLIS
 from rocketmq_aio.producer.send_request import MAX_OWN_PROPERTIES, MAX_TIMED_PROPERTIES
 from rocketmq_aio.spark.arrow import Column, pc
 from rocketmq_aio.spark.arrow.batch_entries import (
@@ -271,6 +272,10 @@ class _RowEncoder:
         if pa.types.is_timestamp(times.type):
             micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
             times = pc.divide(micros, pa.scalar(1000, pa.int64()))
+        else:
+            seconds = pc.and_(pc.greater(times, 0), pc.less(times, LEAST_MILLIS))
+            reason = "expected milliseconds since 1970 (13 digits), or a timestamp"
+            self._reject(seconds, lambda at: f"deliverTimestamp={times[at].as_py()}: {reason}")
         return pc.max_element_wise(times, 0, skip_nulls=False).cast(pa.string())
 
     def _priorities(self) -> Column | None:

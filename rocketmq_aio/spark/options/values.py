@@ -13,7 +13,7 @@ from rocketmq_aio.config.validation import bool_from
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.address import check_namesrv, is_url, parse_addresses
 from rocketmq_aio.model.names import check_group, check_namespace, check_topic
-from rocketmq_aio.model.timestamps import millis_of
+from rocketmq_aio.model.timestamps import is_millis, millis_of
 from rocketmq_aio.model.values import ExpressionType, MessageSelector
 from rocketmq_aio.protocol.subscription import subscription
 from rocketmq_aio.spark.offsets import EARLIEST, Offsets, Queue, StreamOffset, flattened, items_of
@@ -21,6 +21,7 @@ from rocketmq_aio.spark.offsets import EARLIEST, Offsets, Queue, StreamOffset, f
 UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")
 MAX_COUNT: Final = 2**31 - 1
+MILLIS_FORM: Final = "expected milliseconds since 1970 (13 digits)"
 ASSIGN_FORM: Final = 'expected {"topic":{"broker-a":[0,1]}}'
 
 
@@ -167,21 +168,25 @@ def start(*words: str) -> Callable[[str, str], str | Offsets | StreamOffset]:
 def instant(option: str, value: str) -> int:
     """Return a number, or an ISO 8601 time with zone, as milliseconds since 1970."""
     plain = value.strip()
-    if plain.isascii() and plain.isdigit() and len(plain) <= 15:
+    if plain.isascii() and plain.isdigit() and len(plain) <= 15 and is_millis(int(plain)):
         return int(plain)
     try:
         when = datetime.fromisoformat(plain)
     except ValueError:
         when = datetime.min
     if when.tzinfo is None:
-        reason = "expected milliseconds since 1970, or a time with zone as 2026-01-31T08:00:00Z"
+        reason = f"{MILLIS_FORM}, or a time with zone as 2026-01-31T08:00:00Z"
         raise ConfigError(option, value, reason)
     return millis_of(when)
 
 
 def instants(option: str, value: str) -> Offsets:
     """Return milliseconds since 1970 by queue."""
-    return flattened(option, _json(option, value, 'expected {"topic":{"broker-a":{"0":ms}}}'))
+    found = flattened(option, _json(option, value, 'expected {"topic":{"broker-a":{"0":ms}}}'))
+    for millis in found.values():
+        if not is_millis(millis):
+            raise ConfigError(option, millis, MILLIS_FORM)
+    return found
 
 
 def _json(option: str, value: str, form: str) -> dict[str, Any]:

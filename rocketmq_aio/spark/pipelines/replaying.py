@@ -137,7 +137,7 @@ def _is_open(end: str, queues: Set[Queue], now: float) -> bool:
     """Return whether *end* moves with time in any of *queues*."""
     ending = position_options("ending", end)
     if "endingTimestamp" in ending:
-        return int(ending["endingTimestamp"]) > now * 1000
+        return values.instant("end", ending["endingTimestamp"]) > now * 1000
     offsets = values.offsets("latest")("end", ending["endingOffsets"])
     if isinstance(offsets, str) or not queues:
         return True

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from rocketmq_aio.config.arguments import check_fields
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.model.timestamps import LEAST_MILLIS
 from rocketmq_aio.spark.arrow.columns import SCHEMA
 from rocketmq_aio.spark.offsets import Range, nested
 from rocketmq_aio.spark.options import values as values
@@ -120,9 +119,8 @@ def position_options(kind: str, text: str) -> dict[str, str]:
     if plain.lower() in words or plain.startswith("{"):
         return {f"{kind}Offsets": plain}
     with suppress(ConfigError):
-        millis = values.instant(option, plain)
-        if not (plain.isdigit() and 0 < millis < LEAST_MILLIS):
-            return {option: str(millis)}
+        values.instant(option, plain)
+        return {option: plain}
     reason = f"expected {', '.join(words)}, a time with zone as 2026-01-31T08:00:00Z, "
     raise ConfigError(option, text, reason + "milliseconds (13 digits), or offsets as JSON")
 

@@ -341,7 +341,7 @@ def test_a_large_record_batch_is_encoded_in_slices() -> None:
         (
             {
                 "properties": pa.array([[("a", "x" * 32_400)]] * 2, TEXT_MAP),
-                "deliverTimestamp": pa.array([None, 5]),
+                "deliverTimestamp": pa.array([None, 10**12]),
             },
             "row 11 .* with a deliverTimestamp 32337 fit",
         ),
@@ -352,6 +352,10 @@ def test_a_large_record_batch_is_encoded_in_slices() -> None:
             {"delayLevel": pa.array([1, 1]), "deliverTimestamp": pa.array([None, 5])},
             "row 11 .* a delayLevel and a deliverTimestamp",
         ),
+        (
+            {"deliverTimestamp": pa.array([0, 1769842800])},
+            "row 11 .* deliverTimestamp=1769842800: expected milliseconds since 1970",
+        ),
         ({"priority": pa.array([0, -1])}, "row 11 .* priority=-1: expected 0 to 2147483647"),
         ({"priority": pa.array([0, 2**31])}, "row 11 .* priority=2147483648"),
         (
@@ -359,7 +363,7 @@ def test_a_large_record_batch_is_encoded_in_slices() -> None:
             "row 11 .* a priority and a delayLevel: set one of them",
         ),
         (
-            {"priority": pa.array([1, 0]), "deliverTimestamp": pa.array([None, 5])},
+            {"priority": pa.array([1, 0]), "deliverTimestamp": pa.array([None, 10**12])},
             "row 11 .* a priority and a deliverTimestamp",
         ),
         (

@@ -120,6 +120,12 @@ def test_an_unknown_option_names_the_closest_match(given: dict[str, str], hint: 
         ({"startingOffsets": f'{{"T":{{"a":{{"{2**31}":0}}}}}}'}, "id is a whole number from 0 to"),
         ({"startingOffsets": f'{{"T":{{"a":{{"{10**4000}":0}}}}}}'}, "id is a whole number"),
         ({"startingTimestamp": "2026-01-31T08:00:00"}, "time with zone"),
+        ({"startingTimestamp": "1769842800"}, "1769842800': expected milliseconds since"),
+        ({"startingTimestamp": "20260131"}, "milliseconds since 1970 (13 digits), or a time with"),
+        (
+            {"startingOffsetsByTimestamp": '{"T":{"a":{"0":1769842800}}}'},
+            "startingOffsetsByTimestamp=1769842800: expected milliseconds since 1970 (13 digits)",
+        ),
         ({"startingOffsetsByTimestampStrategy": "fail"}, "latest or error"),
         ({"subscribe": ","}, "separated by commas"),
         ({"subscribe": "a b"}, "only letters"),
@@ -166,7 +172,7 @@ def test_a_filter_is_taken_as_its_type_says(given: dict[str, str]) -> None:
     [
         ({"startingOffsets": "latest"}, "would be empty"),
         ({"endingOffsets": '{"T":{"a":{"0":-2}}}'}, "{'T': {'a': {'0': -2}}}: -2 is no end"),
-        ({"startingTimestamp": "9", "endingTimestamp": "5"}, "before startingTimestamp"),
+        ({"startingTimestamp": f"{10**12}", "endingTimestamp": "0"}, "before startingTimestamp"),
         (
             {
                 "startingOffsets": '{"T":{"a":{"0":5,"1":9}}}',
@@ -176,10 +182,11 @@ def test_a_filter_is_taken_as_its_type_says(given: dict[str, str]) -> None:
         ),
         (
             {
-                "startingOffsetsByTimestamp": '{"T":{"a":{"0":9}}}',
-                "endingOffsetsByTimestamp": '{"T":{"a":{"0":8}}}',
+                "startingOffsetsByTimestamp": '{"T":{"a":{"0":1769842800001}}}',
+                "endingOffsetsByTimestamp": '{"T":{"a":{"0":1769842800000}}}',
             },
-            "startingOffsetsByTimestamp=9: above endingOffsetsByTimestamp (8) of T/a/0",
+            "startingOffsetsByTimestamp=1769842800001: above endingOffsetsByTimestamp "
+            "(1769842800000) of T/a/0",
         ),
         ({"commitOffsets": "true"}, "an option of a streaming read only"),
     ],
@@ -204,10 +211,10 @@ def test_ends_that_a_timestamp_overrides_are_not_compared() -> None:
     given = {
         "startingOffsets": '{"T":{"a":{"0":5}}}',
         "endingOffsets": '{"T":{"a":{"0":3}}}',
-        "endingTimestamp": "9",
+        "endingTimestamp": "1769842800000",
     }
 
-    assert read_options({**BASIC, **given}, streaming=False).ending_timestamp == 9
+    assert read_options({**BASIC, **given}, streaming=False).ending_timestamp == 1769842800000
 
 
 def test_a_batch_can_start_queues_at_the_latest_offset() -> None:

@@ -34,6 +34,7 @@ from rocketmq_aio.spark.pipelines.selection import (
 
 CONNECTION = Connection(name_server="a:1", access_key="ak", secret_key="sk", tls=True)
 MILLIS = "1767225600000"
+TIME = "2026-01-01T00:00:00Z"
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
 
@@ -75,7 +76,7 @@ def test_a_connection_round_trips_through_options() -> None:
     ("start", "end", "options"),
     [
         ("earliest", "latest", {"startingOffsets": "earliest", "endingOffsets": "latest"}),
-        ("2026-01-01T00:00:00Z", MILLIS, {"startingTimestamp": MILLIS, "endingTimestamp": MILLIS}),
+        (TIME, MILLIS, {"startingTimestamp": TIME, "endingTimestamp": MILLIS}),
         ("group", "latest", {"startingOffsets": "group", "endingOffsets": "latest"}),
     ],
 )

@@ -25,6 +25,8 @@ from tests.unit.remoting.until import until
 from tests.unit.spark.driving import GROUP, START, TOPIC, driving, put, put_at, queue
 from tests.unit.spark.reading import script_brokers
 
+TWO_SECONDS = "1970-01-01T00:00:02Z"
+
 
 def through_json(offset: StreamOffset) -> StreamOffset:
     return StreamOffset.from_json(json.loads(json.dumps(offset.to_json())))
@@ -78,7 +80,7 @@ async def test_a_broker_unavailable_at_the_start_ends_the_query() -> None:
 async def test_a_start_by_time_is_exact(version: str) -> None:
     async with FakeCluster(topics={TOPIC: 1}, version=version) as cluster:
         put_at(cluster.broker, 1000, 2000, 2000, 2000, 3000)
-        async with driving(cluster, startingTimestamp="2000") as driver:
+        async with driving(cluster, startingTimestamp=TWO_SECONDS) as driver:
             end = await driver.end_after(START)
 
             assert driver.ranges(START, end) == {queue(0): (1, 5)}
@@ -126,9 +128,9 @@ async def test_an_assigned_queue_without_a_route_is_logged_until_it_exists(
 async def test_a_queue_with_a_start_by_time_and_without_a_route_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    wanted = json.dumps({TOPIC: {"broker-a": {"0": 1500}, "broker-b": {"0": 1500}}})
+    wanted = json.dumps({TOPIC: {"broker-a": {"0": 10**12}, "broker-b": {"0": 10**12}}})
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
-        put_at(cluster.broker, 1000, 2000)
+        put_at(cluster.broker, 1000, 10**12)
         async with driving(cluster, startingOffsetsByTimestamp=wanted) as driver:
             with caplog.at_level(logging.WARNING):
                 first = await driver.end_after(START)
@@ -189,10 +191,10 @@ async def test_a_start_by_time_applies_to_queues_that_are_found_later() -> None:
         away = cluster.brokers[1]
         put_at(away, 1000, 2000, 3000)
         cluster.name_server.unregister(away)
-        async with driving(cluster, startingTimestamp="2000") as driver:
+        async with driving(cluster, startingTimestamp=TWO_SECONDS) as driver:
             first = through_json(await driver.end_after(START))
         cluster.name_server.register(away)
-        async with driving(cluster, startingTimestamp="9000") as driver:  # ignored after the start
+        async with driving(cluster, startingOffsets="earliest") as driver:  # ignored
             second = through_json(await driver.end_after(first))
 
             assert driver.ranges(first, second) == {queue(0, "broker-b"): (1, 3)}
@@ -259,10 +261,10 @@ async def test_committed_offsets_that_were_deleted_meanwhile_are_a_loss() -> Non
 
 
 async def test_a_start_by_time_of_a_queue_applies_when_it_is_found_later() -> None:
-    wanted = json.dumps({TOPIC: {"broker-b": {"0": 2000}}})
+    wanted = json.dumps({TOPIC: {"broker-b": {"0": 10**12}}})
     async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
         away = cluster.brokers[1]
-        put_at(away, 1000, 2000, 3000)
+        put_at(away, 1000, 10**12, 10**12 + 1)
         cluster.name_server.unregister(away)
         async with driving(cluster, startingOffsetsByTimestamp=wanted) as driver:
             first = through_json(await driver.end_after(START))
@@ -278,7 +280,7 @@ async def test_a_start_by_time_of_a_queue_applies_when_it_is_found_later() -> No
     ("options", "query", "at"),
     [
         ({"startingOffsets": "group"}, RequestCode.QUERY_CONSUMER_OFFSET, 0),
-        ({"startingTimestamp": "2000"}, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, 1),
+        ({"startingTimestamp": TWO_SECONDS}, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, 1),
     ],
     ids=["group", "time"],
 )

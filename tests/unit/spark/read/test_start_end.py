@@ -17,6 +17,8 @@ from tests.fakes.cluster import FakeCluster
 from tests.unit.spark.driving import GROUP, TOPIC, driving, put, put_at, queue
 from tests.unit.spark.reading import script_brokers
 
+SECOND = "1970-01-01T00:00:%02dZ"
+
 
 async def planned(cluster: FakeCluster, **given: str) -> dict[Queue, tuple[int, int]]:
     async with driving(cluster, streaming=False, **given) as driver:
@@ -67,16 +69,16 @@ async def test_an_end_that_recovers_is_no_loss(fails: str) -> None:
 
 @pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
 @pytest.mark.parametrize(
-    ("start", "end", "expected"),
-    [(2000, 3000, (2, 5)), (0, 2000, (0, 2)), (3001, 9000, (6, 6)), (1500, 1500, (2, 2))],
+    ("start", "end", "expected"), [(2, 3, (2, 5)), (0, 2, (0, 2)), (4, 9, (6, 6)), (2, 2, (2, 2))]
 )
 async def test_a_time_range_includes_its_start_and_excludes_its_end(
     version: str, start: int, end: int, expected: tuple[int, int]
 ) -> None:
     async with FakeCluster(topics={TOPIC: 1}, version=version) as cluster:
         put_at(cluster.broker, 1000, 1000, 2000, 2000, 2000, 3000)
+        times = {"startingTimestamp": SECOND % start, "endingTimestamp": SECOND % end}
 
-        found = await planned(cluster, startingTimestamp=str(start), endingTimestamp=str(end))
+        found = await planned(cluster, **times)
 
         assert found == {queue(0): expected}
 
@@ -84,26 +86,27 @@ async def test_a_time_range_includes_its_start_and_excludes_its_end(
 async def test_timestamps_by_queue_take_precedence_over_offsets() -> None:
     async with FakeCluster(topics={TOPIC: 2}) as cluster:
         for number in (0, 1):
-            put_at(cluster.broker, 1000, 2000, 3000, number=number)
+            put_at(cluster.broker, 1000, 10**12, 10**12 + 1, number=number)
 
         found = await planned(
             cluster,
-            startingOffsetsByTimestamp=at(2000),
+            startingOffsetsByTimestamp=at(10**12),
             startingOffsets=at(1, 1),
-            endingOffsetsByTimestamp=at(3000, 1),
+            endingOffsetsByTimestamp=at(10**12 + 1, 1),
         )
 
         assert found == {queue(0): (1, 3), queue(1): (1, 2)}
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("startingTimestamp", "2000"), ("startingOffsetsByTimestamp", at(2000))]
+    ("option", "value"),
+    [("startingTimestamp", str(10**12)), ("startingOffsetsByTimestamp", at(10**12))],
 )
 async def test_a_timestamp_after_the_last_message_can_be_an_error(option: str, value: str) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put_at(cluster.broker, 1000)
 
-        says = rf"^{option}=2000: no message so late in orders/broker-a/0"
+        says = rf"^{option}={10**12}: no message so late in orders/broker-a/0"
         with pytest.raises(ConfigError, match=says):
             await planned(cluster, **{option: value}, startingOffsetsByTimestampStrategy="error")
 
@@ -165,9 +168,9 @@ async def test_a_topic_without_queues_is_not_skipped() -> None:
     ("option", "text"),
     [
         ("assign", '{"orders":{"broker-a":[0,7]}}'),
-        ("startingOffsetsByTimestamp", at(1, 7)),
+        ("startingOffsetsByTimestamp", at(0, 7)),
         ("endingOffsets", at(1, 7)),
-        ("endingOffsetsByTimestamp", at(1, 7)),
+        ("endingOffsetsByTimestamp", at(0, 7)),
     ],
 )
 async def test_an_explicit_queue_without_a_route_is_an_error_or_logged(
