@@ -194,9 +194,15 @@ def check_targets(spark: SparkSession, settings: IngestSettings) -> None:
 
     A folder of files has a log of the batches written to it.  Batches of a new checkpoint have
     the same ids, so that Spark would skip them.
+
+    Also if only one of two queries would continue: bad rows between both would be in no target.
     """
     if _is_new(spark, settings, GOOD_NAME):
         _check_target(spark, settings)
+    elif (_read_start(spark, settings) is None) != (settings.body is None):
+        began = "with" if settings.body is None else "without"
+        reason = f"began {began} a schema of bodies: continue so, or give a new one and new targets"
+        raise ConfigError("checkpoint", settings.checkpoint, reason)
     folder = settings.bad_rows
     if folder is not None and _is_new(spark, settings, BAD_NAME):
         _check_folder(spark, settings, "bad_rows", folder, folder)
@@ -275,12 +281,16 @@ def _stored_start(spark: SparkSession, settings: IngestSettings) -> str:
     If a run is killed when only one query has its checkpoint, the next run starts the other
     query: a start such as ``latest`` would have moved by then.
     """
-    place = below(settings.checkpoint, START_NAME)
-    kept = read_text(spark, place)
+    kept = _read_start(spark, settings)
     if kept is None:
         kept = _start_offsets(settings)
-        write_text(spark, place, kept)
+        write_text(spark, below(settings.checkpoint, START_NAME), kept)
     return kept
+
+
+def _read_start(spark: SparkSession, settings: IngestSettings) -> str | None:
+    """Return the start that a run with a schema of bodies stored."""
+    return read_text(spark, below(settings.checkpoint, START_NAME))
 
 
 def _read_stream(spark: SparkSession, settings: IngestSettings) -> DataFrame:

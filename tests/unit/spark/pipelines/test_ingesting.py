@@ -161,7 +161,8 @@ class Folders:
         return self.owners[path] == {owner}
 
     def plan_batch(self, *names: str) -> None:
-        """Mark the queries *names* as having planned a batch."""
+        """Mark the queries *names* of a run with a schema as having planned a batch."""
+        self.texts["/checkpoint/start"] = "{}"
         self.planned |= {f"/checkpoint/{name}/offsets" for name in names}
 
 
@@ -193,6 +194,24 @@ def test_a_query_with_a_planned_batch_continues_in_its_folder(folders: Folders) 
         ingesting.check_targets(NO_SPARK, SETTINGS)
 
     assert refused.value.setting == "bad_rows"
+
+
+@pytest.mark.parametrize("began", ["with", "without"])
+def test_a_checkpoint_continues_with_or_without_a_schema_as_it_began(
+    folders: Folders, began: str
+) -> None:
+    """The query of bad rows would start elsewhere than the query of good rows continues."""
+    plain = replace(SETTINGS, body=None, bad_rows=None)
+    folders.plan_batch("messages")
+    if began == "without":
+        folders.texts.clear()
+    same, other = (SETTINGS, plain) if began == "with" else (plain, SETTINGS)
+    ingesting.check_targets(NO_SPARK, same)
+
+    with pytest.raises(ConfigError, match=f"began {began} a schema of bodies") as refused:
+        ingesting.check_targets(NO_SPARK, other)
+
+    assert (refused.value.setting, refused.value.value) == ("checkpoint", "/checkpoint/")
 
 
 @pytest.mark.parametrize(("path", "setting"), [("/data", "target"), ("/bad", "bad_rows")])
