@@ -279,13 +279,14 @@ def _check_topics(read: ReadOptions) -> None:
 
 def _check_positions(read: ReadOptions, *, streaming: bool) -> None:
     start, end = read.starting_offsets, read.ending_offsets
-    if not streaming and start == "latest":
+    begin, until = read.starting_timestamp, read.ending_timestamp
+    by_time = begin is not None or read.starting_offsets_by_timestamp
+    if not streaming and start == "latest" and not by_time:
         reason = "a batch read would be empty: use earliest, group, offsets or a timestamp"
         raise ConfigError("startingOffsets", start, reason)
     if isinstance(end, dict) and any(number < LATEST for number in end.values()):
         reason = "-2 is no end: use -1 (latest) or an offset"
         raise ConfigError("endingOffsets", nested(end), reason)
-    begin, until = read.starting_timestamp, read.ending_timestamp
     if begin is not None and until is not None and begin > until:
         raise ConfigError("endingTimestamp", until, f"before startingTimestamp ({begin})")
     if begin is None and until is None:

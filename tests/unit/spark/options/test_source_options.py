@@ -217,6 +217,21 @@ def test_ends_that_a_timestamp_overrides_are_not_compared() -> None:
     assert read_options({**BASIC, **given}, streaming=False).ending_timestamp == 1769842800000
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        {"startingTimestamp": "2026-01-31T08:00:00Z"},
+        {"startingOffsetsByTimestamp": '{"T":{"a":{"0":1769842800000}}}'},
+    ],
+)
+def test_a_batch_with_a_start_by_time_may_have_latest_as_its_other_start(
+    start: dict[str, str],
+) -> None:
+    read = read_options({**BASIC, **start, "startingOffsets": "latest"}, streaming=False)
+
+    assert read.starting_offsets == "latest"
+
+
 def test_a_batch_can_start_queues_at_the_latest_offset() -> None:
     read = read_options({**BASIC, "startingOffsets": '{"T":{"a":{"0":-1}}}'}, streaming=False)
 
