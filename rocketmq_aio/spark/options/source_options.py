@@ -280,8 +280,8 @@ def _check_topics(read: ReadOptions) -> None:
 def _check_positions(read: ReadOptions, *, streaming: bool) -> None:
     start, end = read.starting_offsets, read.ending_offsets
     begin, until = read.starting_timestamp, read.ending_timestamp
-    by_time = begin is not None or read.starting_offsets_by_timestamp
-    if not streaming and start == "latest" and not by_time:
+    has_time = begin is not None or read.starting_offsets_by_timestamp
+    if not streaming and start == "latest" and not has_time:
         reason = "a batch read would be empty: use earliest, group, offsets or a timestamp"
         raise ConfigError("startingOffsets", start, reason)
     if isinstance(end, dict) and any(number < LATEST for number in end.values()):
