@@ -284,20 +284,18 @@ class PushGroup:
             checked[commit.queue] = max(checked[commit.queue], commit.offset)
         return early
 
-    def commits_back(self) -> list[Commit]:
-        """Return commits below an earlier commit of another member."""
-        commits = sorted(
-            ((c, m) for m in self.members for c in m.commits), key=lambda pair: pair[0].at
-        )
-        highest: dict[int, tuple[int, PushMember]] = {}
-        found = []
-        for commit, member in commits:
-            offset, owner = highest.get(commit.queue, (-1, member))
-            if commit.offset < offset and owner is not member:
-                found.append(commit)
-            if commit.offset >= offset:
-                highest[commit.queue] = (commit.offset, member)
-        return found
+    def commits_back(self, member: PushMember, since: float) -> list[Commit]:
+        """Return commits of *member* after *since* below what others had committed by then."""
+        committed: dict[int, int] = {}
+        for other in self.members:
+            for commit in other.commits:
+                if other is not member and commit.at < since:
+                    committed[commit.queue] = max(commit.offset, committed.get(commit.queue, 0))
+        return [
+            commit
+            for commit in member.commits
+            if commit.at > since and commit.offset < committed.get(commit.queue, 0)
+        ]
 
 
 class Feeding:

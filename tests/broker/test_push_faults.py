@@ -153,7 +153,7 @@ async def test_stalled_member_delivers_and_commits_nothing_outdated(
     assert len(stale(stalled, resumed, detected)) <= CONCURRENCY
     assert stale(stalled, detected) == []
     assert members.early_commits() == []
-    assert members.commits_back() == []
+    assert members.commits_back(stalled, resumed) == []
     if orderly:
         in_flight = [
             each for each in stalled.deliveries if each.started < resumed <= (each.ended or 0.0)
