@@ -100,7 +100,8 @@ class ClientConfig:
     :param request_timeout_seconds: of every request without a deadline of its own
     :param connect_timeout_seconds: of connecting, with TLS
     :param heartbeat_interval_seconds: brokers remove a client after two minutes without a heartbeat
-    :param route_refresh_interval_seconds: the longest until new queues and brokers are noticed
+    :param route_refresh_interval_seconds: the longest until new queues and brokers are noticed, by
+        all clients with the same value at the same time of the wall clock
     :param namesrv_refresh_interval_seconds: how often the list of an address server is fetched
     :param header_encoding: encoding of request headers; both are decoded
     :param heartbeat_v2: send short heartbeats to brokers that support them (5.1.3 and later)

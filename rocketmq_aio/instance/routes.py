@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
+from zlib import crc32
 
 import anyio
 
@@ -39,6 +41,16 @@ MISSING_SECONDS: Final = 60.0
 # it, they compute different assignments.
 AWAITED_SECONDS: Final = 1_800.0
 FORMER_SECONDS: Final = 30.0  # for the last commits to a broker that no route names any more
+
+
+def is_refresh_due(topic: str, since: float, until: float, interval_seconds: float) -> bool:
+    """Whether the regular refresh of *topic* lies between two times of the wall clock.
+
+    All clients refresh a topic at the same time: members that learn of its new queues one after
+    another compute different assignments meanwhile.  The topics are spread over the interval.
+    """
+    shift = crc32(topic.encode())
+    return (since + shift) // interval_seconds != (until + shift) // interval_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -544,25 +556,27 @@ class RouteTable:
     async def run(self, interval_seconds: float) -> None:
         """Refresh until cancelled: known routes every interval, missing ones more often."""
         loop = asyncio.get_running_loop()
-        refreshed_at = loop.time()
+        since = time.time()
         while True:
             await anyio.sleep(min(interval_seconds, MISSING_RETRY_SECONDS))
             wanted = {*self._topics_in_use(), *self._pinned}
             self._drop_unused(wanted)
             self._drop_former(loop.time())
             # The template topic does not appear later.
-            missing, log = wanted - set(self._routes) - {TEMPLATE_TOPIC}, logger.info
-            if loop.time() - refreshed_at >= interval_seconds:
-                refreshed_at = loop.time()
-                missing, log = wanted, logger.warning
-            # A regular refresh does not try again: those stay for the next round.
-            invalid, self._invalid = self._invalid, self._invalid & missing
+            missing = wanted - set(self._routes) - {TEMPLATE_TOPIC}
+            until = time.time()
+            due = {t for t in wanted if is_refresh_due(t, since, until, interval_seconds)}
+            since = until
+            # Those that are fetched now stay invalid for the next round, should that fail.
+            fetched = missing | due
+            invalid, self._invalid = self._invalid, self._invalid & fetched
             recently = loop.time() - LONGEST_SUSPECT_SECONDS
             suspects = [each for each in self._suspects.values() if each.since > recently]
             invalid.update(*(each.topics for each in suspects))
             invalid.update(self._topics_of_awaited(wanted, loop.time()))
-            await self.refresh(missing, log=log)
-            await self.refresh((invalid & wanted) - missing, regular=False, log=logger.info)
+            await self.refresh(due)
+            await self.refresh(missing - due, log=logger.info)
+            await self.refresh((invalid & wanted) - fetched, regular=False, log=logger.info)
             self._drop_cleared_suspects(loop.time())
 
     def _topics_of_awaited(self, wanted: set[str], now: float) -> set[str]:

@@ -314,7 +314,7 @@ async def test_reading_recovers_from_every_error_code(cluster: FakeCluster, code
 
 
 async def test_a_denied_topic_emits_an_event_and_is_read_when_allowed(cluster: FakeCluster) -> None:
-    client = ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=60)
+    client = ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=9e8)
     async with consuming(cluster, client=client) as consumer:
         events = consumer.events()
         cluster.broker.topics[TOPIC].perm = 2

@@ -263,7 +263,7 @@ async def test_on_route_changed_is_called_for_members() -> None:
 async def test_changed_routes_are_offered_to_the_consumers_that_use_the_topic() -> None:
     async with (
         FakeCluster(topics={"orders": 2, "refunds": 2}) as cluster,
-        MQClientInstance(config_of(cluster, route_refresh_interval_seconds=3600)) as client,
+        MQClientInstance(config_of(cluster, route_refresh_interval_seconds=9e8)) as client,
         ConsumerClient(client, "billing") as billing,
         ConsumerClient(client, "archive") as archive,
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import pairwise
 
 import anyio
 import pytest
@@ -17,7 +18,7 @@ from rocketmq_aio.errors import (
     RouteNotFoundError,
 )
 from rocketmq_aio.instance import routes as routes_module
-from rocketmq_aio.instance.routes import RouteTable, TopicRoute, read_route
+from rocketmq_aio.instance.routes import RouteTable, TopicRoute, is_refresh_due, read_route
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
 from tests.unit.instance.route_data import A, B, broker, queues, route, static
@@ -26,6 +27,7 @@ from tests.unit.remoting.until import settle, until
 C = "127.0.0.1:10941"
 BOTH = route(queues(), queues("broker-b"), broker(master=A), broker("broker-b", master=B))
 LACKING = route(queues(), broker(master=A))  # broker-b
+NEVER = 1e9  # seconds between regular refreshes
 
 
 class Names:
@@ -289,7 +291,7 @@ class Keeping:
         assert self._running.cancelled(), self._running.exception()
 
 
-@pytest.mark.parametrize(("interval", "warns"), [(0.001, True), (60.0, False)])
+@pytest.mark.parametrize(("interval", "warns"), [(0.001, True), (NEVER, False)])
 async def test_a_missing_route_that_cannot_be_fetched_is_a_warning_once_per_interval(
     table: Table,
     interval: float,
@@ -314,7 +316,7 @@ async def test_an_address_that_fails_for_minutes_has_its_routes_refreshed_by_the
     await table.routes.get("orders")
     table.wanted.add("missing")
     table.routes.suspect(A)
-    async with Keeping(table, 60.0):
+    async with Keeping(table, NEVER):
         await until(lambda: table.names.asked.count("orders") > 2)
         table.routes._suspects[A].since -= routes_module.LONGEST_SUSPECT_SECONDS
         table.routes.suspect(A)
@@ -322,6 +324,25 @@ async def test_an_address_that_fails_for_minutes_has_its_routes_refreshed_by_the
         await until(lambda: table.names.asked.count("missing") > 5)
 
     assert table.names.asked.count("orders") <= 1  # was under way
+
+
+def rounds_that_refresh(topic: str, started_at: float, interval: float) -> list[float]:
+    """Return which of a client's rounds, a second apart for five minutes, refresh *topic*."""
+    rounds = pairwise(started_at + second for second in range(300))
+    return [until for since, until in rounds if is_refresh_due(topic, since, until, interval)]
+
+
+@pytest.mark.parametrize("interval", [10.0, 30.0, 45.5])
+def test_clients_refresh_a_topic_at_the_same_time_whenever_they_started(interval: float) -> None:
+    """Members that learn of new queues one after another would compute different assignments."""
+    phases = set()
+    for number in range(50):
+        one, other = (rounds_that_refresh(f"t-{number}", at, interval) for at in (1e9, 1e9 - 7.3))
+
+        assert all(after - before <= interval + 1.0 for before, after in pairwise(one))
+        assert all(min(abs(at - each) for each in other) <= 1.0 for at in one[:-1])
+        phases.add(one[0])
+    assert len(phases) > 5  # name servers do not get all requests at once
 
 
 async def test_routes_in_use_are_refreshed_every_interval(table: Table) -> None:
@@ -343,7 +364,7 @@ async def test_an_invalidated_route_is_fetched_once_and_soon(
     for topic in ("orders", "orders", "of nobody"):
         table.routes.invalidate(topic)
     table.wanted = {"orders", "later"}
-    async with Keeping(table, 3600):
+    async with Keeping(table, NEVER):
         await until(lambda: table.names.asked.count("later") == 3)
 
     assert table.names.asked.count("orders") == 2
@@ -357,7 +378,7 @@ async def test_an_invalidated_route_is_fetched_until_a_name_server_responds(
     await table.routes.get("orders")
     table.routes.invalidate("orders")
     table.names.failure = NameServerUnavailableError({})
-    async with Keeping(table, 3600):
+    async with Keeping(table, NEVER):
         await until(lambda: table.names.asked.count("orders") == 3)
         table.names.failure = None
         table.knows(count=8)
@@ -397,7 +418,7 @@ async def test_routes_that_name_an_unreachable_address_are_fetched_again_once(
     table.knows(address=C)
     for _ in range(3):
         table.routes.suspect(A)
-    async with Keeping(table, 3600):
+    async with Keeping(table, NEVER):
         await until(lambda: table.names.asked.count("later") == 3)
 
     assert table.names.asked.count("orders") == 2
@@ -413,7 +434,7 @@ async def test_a_broker_whose_routes_are_dropped_as_unused_is_not_replaced(
     await table.routes.get("orders")
     table.wanted = {"later"}
     table.routes.suspect(A)
-    async with Keeping(table, 3600):
+    async with Keeping(table, NEVER):
         await until(lambda: table.names.asked.count("later") == 4)
 
     assert table.routes.known("orders") is None
@@ -426,7 +447,7 @@ async def test_routes_of_a_suspect_are_fetched_until_it_responds(
     monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
     await table.routes.get("orders")
     table.wanted = {"orders", "later"}
-    async with Keeping(table, 3600):
+    async with Keeping(table, NEVER):
         table.routes.suspect(A)
         await until(lambda: table.names.asked.count("orders") == 4)
         table.alive.add(A)
@@ -444,7 +465,7 @@ async def test_routes_of_a_suspect_are_fetched_by_the_regular_refresh_in_the_end
     monkeypatch.setattr(routes_module, "SUSPECT_SECONDS", 0.0)
     await table.routes.get("orders")
     table.wanted = {"orders", "later"}
-    async with Keeping(table, 3600):
+    async with Keeping(table, NEVER):
         table.routes.suspect(A)
         await until(lambda: table.names.asked.count("later") == 4)
 
@@ -460,7 +481,7 @@ async def test_a_broker_or_topic_that_is_away_for_a_moment_is_kept_by_routes_in_
     table.wanted = {"orders", "payments"}
     table.knows()  # without broker-b
     del table.names.known["payments"]
-    async with Keeping(table, 3600):
+    async with Keeping(table, NEVER):
         for count in range(2, 2 + 2 * routes_module.MISSES_BEFORE_GONE):
             table.routes.suspect(B)
             await until(lambda: table.names.asked.count("payments") == count)  # noqa: B023 - at once
@@ -478,7 +499,7 @@ async def test_a_broker_that_the_regular_refresh_lacks_is_kept_and_looked_for(
     table.wanted = {"orders", "later"}
     table.knows()  # without broker-b: a name server has restarted, say
     await table.routes.refresh(["orders"])
-    async with Keeping(table, 3600):
+    async with Keeping(table, NEVER):
         await until(lambda: table.names.asked.count("orders") == 5)
         assert table.consumes_as(known)
 
@@ -498,7 +519,7 @@ async def test_a_broker_that_is_missing_for_long_is_dropped_by_any_refresh(
     table.names.known["orders"] = BOTH
     await table.routes.get("orders")
     table.knows()
-    async with Keeping(table, 3600):
+    async with Keeping(table, NEVER):
         table.routes.suspect(B)
         await until(lambda: table.routes.known("orders") == read_route("orders", LACKING))
 
@@ -520,7 +541,7 @@ async def test_the_return_of_a_dropped_broker_is_noticed_by_one_topic_for_all(
 ) -> None:
     await lose_broker(table, monkeypatch)
     table.names.asked.clear()
-    async with Keeping(table, 3600):
+    async with Keeping(table, NEVER):
         await until(lambda: table.names.asked.count("later") == 5)
         assert table.names.asked.count("payments") == 0
         assert table.names.asked.count("orders") in (4, 5)
@@ -544,7 +565,7 @@ async def test_a_broker_is_not_looked_for_without_end(
     if cause == "topics":  # neither is used any more
         table.wanted = {"later"}
     table.names.asked.clear()
-    async with Keeping(table, 3600):
+    async with Keeping(table, NEVER):
         await until(lambda: table.names.asked.count("later") == 5)
 
     assert set(table.names.asked) == {"later"}
@@ -622,7 +643,7 @@ async def test_a_route_without_the_master_of_a_queue_is_fetched_again(
     with pytest.raises(NotConnectedError):
         table.routes.master_of(queue)
     table.knows(address=C)
-    async with Keeping(table, 3600):
+    async with Keeping(table, NEVER):
         await until(lambda: len(table.changed) == 2)
 
     assert table.routes.master_of(queue) == C
@@ -634,7 +655,7 @@ async def test_a_missing_topic_is_looked_for_more_often_than_the_interval(
     monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
     table.wanted = {"orders", "later", "TBW102"}
     await table.routes.get("orders")
-    async with Keeping(table, 60.0):
+    async with Keeping(table, NEVER):
         await until(lambda: table.names.asked.count("later") >= 3)
         table.knows("later")
         await until(lambda: "later" in table.changed)

@@ -76,8 +76,9 @@ async def test_a_read_only_topic_raises_at_once(env: ProducerEnv) -> None:
         await env.producer.send(Message("archive", b"x"))
 
 
-async def test_first_sends_to_a_topic_share_one_route_request(env: ProducerEnv) -> None:
-    await asyncio.gather(*(env.producer.send(ORDER) for _ in range(200)))
+async def test_first_sends_to_a_topic_share_one_route_request() -> None:
+    async with open_producer(client=ClientConfig(route_refresh_interval_seconds=9e8)) as env:
+        await asyncio.gather(*(env.producer.send(ORDER) for _ in range(200)))
     topics = [
         command.ext_fields()["topic"] for command in env.cluster.name_server.requests_of(ROUTE)
     ]
