@@ -255,7 +255,11 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         await self._seek_to(queue, "latest")
 
     async def offset_for_time(self, queue: MessageQueue, when: datetime) -> int:
-        """Return the first offset stored at or after *when*, which needs a time zone."""
+        """Return the first offset stored at or after *when*, which needs a time zone.
+
+        If all messages are older, this is the end of the queue; brokers before 5.0 return the
+        offset of the last message.  In a logical queue that has moved it can be too low (5.5.0).
+        """
         self._check_running()
         if not isinstance(when, datetime) or when.utcoffset() is None:
             raise ConfigError("when", when, "expected a datetime with a time zone")
