@@ -111,6 +111,38 @@ def test_an_export_without_messages_replaces_the_target(
     assert pipelines.read.schema(rows.schema).parquet(path).count() == 0
 
 
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+@pytest.mark.parametrize("partition_by", [("storeDate",), ()])
+def test_an_export_without_messages_is_loaded(
+    pipelines: SparkSession,
+    connection: Connection,
+    topic: str,
+    tmp_path: Path,
+    kind: str,
+    partition_by: tuple[str, ...],
+) -> None:
+    path = str(tmp_path / "out")
+    target = Target(path=path, format=kind, partition_by=partition_by)
+    selection = Selection(topics=(topic,))
+    export(pipelines, ExportSettings(connection=connection, selection=selection, target=target))
+
+    loaded = load(
+        pipelines, LoadSettings(connection=connection, topic=topic, path=path, format=kind)
+    )
+
+    assert (loaded.rows, loaded.sent, loaded.problems) == (0, 0, ())
+
+
+def test_files_below_plain_folders_are_not_taken_for_an_empty_export(
+    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    pipelines.createDataFrame([("a",)], "body string").write.parquet(str(tmp_path / "out" / "may"))
+    settings = LoadSettings(connection=connection, topic=topic, path=str(tmp_path / "out"))
+
+    with pytest.raises(PySparkException, match="UNABLE_TO_INFER_SCHEMA"):
+        load(pipelines, settings)
+
+
 def test_missing_and_repeated_rows_are_problems_of_an_export(
     pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -29,6 +30,7 @@ from rocketmq_aio.model.properties import SHARDING_KEY
 from rocketmq_aio.spark.arrow import row_schema
 from rocketmq_aio.spark.options import values as values
 from rocketmq_aio.spark.options.source_options import Connection
+from rocketmq_aio.spark.pipelines.folders import has_files
 from rocketmq_aio.spark.pipelines.formats import (
     FILE_FORMATS,
     check_choice,
@@ -64,6 +66,7 @@ STRICT: Final = {
     "csv": {**CSV, "mode": "FAILFAST", "columnPruning": "false"},
     "json": {"mode": "FAILFAST"},
 }
+NO_SCHEMA: Final = "UNABLE_TO_INFER_SCHEMA"
 INFERENCE: Final = "spark.sql.sources.partitionColumnTypeInference.enabled"
 SHOWN_CHARACTERS: Final = 40  # of an invalid value, in the error
 WITH_NULLS: Final = {"ignoreNullFields": "false"}
@@ -138,6 +141,8 @@ def load(
     """
     began = time.monotonic()
     files = _read_files(spark, settings)
+    if files is None:
+        return LoadSummary(dry_run=dry_run, topic=settings.topic)
     rows = map_columns(files, settings.columns)
     if settings.body == "base64":
         value = F.try_to_binary(F.col("body").cast("string"), F.lit("base64"))  # unbase64 skips
@@ -183,7 +188,18 @@ def _send(
     return replace(summary, sent=sent, problems=tuple(problems))
 
 
-def _read_files(spark: SparkSession, settings: LoadSettings) -> DataFrame:
+def _read_files(spark: SparkSession, settings: LoadSettings) -> DataFrame | None:
+    """Return the rows; None if there are no files, or only empty ones: an export of no messages."""
+    try:
+        files = _read_rows(spark, settings)
+        return files if files.columns or not files.isEmpty() else None
+    except AnalysisException as error:
+        if error.getCondition() != NO_SCHEMA or has_files(spark, settings.path):
+            raise
+        return None
+
+
+def _read_rows(spark: SparkSession, settings: LoadSettings) -> DataFrame:
     options = with_defaults(STRICT.get(settings.format, {}), settings.read_options)
     reader = spark.read.format(settings.format).options(**options)
     if settings.schema is not None:
