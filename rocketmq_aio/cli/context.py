@@ -90,7 +90,7 @@ def _use(arguments: NameArguments) -> int:
     return 0
 
 
-@command(app, "set", SetArguments, "rmq context set prod -n ns1:9876;ns2:9876 --tls")
+@command(app, "set", SetArguments, "rmq context set prod -n 'ns1:9876;ns2:9876' --tls")
 def _set(arguments: SetArguments) -> int:
     """Create or change a context; options that are not given stay. An empty text removes one."""
     from rocketmq_aio.model.address import check_namesrv

@@ -628,6 +628,13 @@ def test_every_option_and_argument_has_a_help_text() -> None:
     assert not without
 
 
+def test_a_semicolon_in_an_example_does_not_end_the_command() -> None:
+    examples = "\n".join(each.epilog or "" for each in commands().values())
+
+    assert ";" in examples
+    assert ";" not in re.sub(r"'[^'\n]*'", "", examples)
+
+
 def test_destructive_commands_ask_and_have_a_dry_run() -> None:
     asking = {
         name
