@@ -29,6 +29,7 @@ NamespaceVersion: TypeAlias = Literal[1, 2]
 
 MIN_FRAME_BYTES: Final = 64 * 1024
 TEXTS: Final = ("namesrv", "namespace", "instance_name", "unit_name", "header_encoding")
+KEYS: Final = ("ROCKETMQ_ACCESS_KEY", "ROCKETMQ_SECRET_KEY")
 RPC_METHODS: Final = ("before_request", "after_response")
 
 
@@ -183,9 +184,11 @@ class ClientConfig:
             variable = f"ROCKETMQ_{each.name.upper()}"
             if text := env.get(variable):
                 found |= _setting_from(variable, text, each.name, type(each.default))
-        access_key = env.get("ROCKETMQ_ACCESS_KEY", "")
-        secret_key = env.get("ROCKETMQ_SECRET_KEY", "")
-        if access_key or secret_key:  # Credentials rejects one without the other
+        access_key, secret_key = (env.get(name, "") for name in KEYS)
+        if access_key or secret_key:
+            if not (access_key and secret_key):
+                missing = KEYS[1] if access_key else KEYS[0]
+                raise ConfigError(missing, None, f"{' and '.join(KEYS)} are needed together")
             found["credentials"] = Credentials(
                 access_key=access_key,
                 secret_key=secret_key,

@@ -112,8 +112,8 @@ def test_an_empty_variable_counts_as_not_set(name: str) -> None:
         ("ROCKETMQ_HEARTBEAT_V2", "2", "ROCKETMQ_HEARTBEAT_V2"),
         ("ROCKETMQ_NAMESRV", "localhost", "namesrv"),
         ("ROCKETMQ_HEADER_ENCODING", "xml", "header_encoding"),
-        ("ROCKETMQ_ACCESS_KEY", "user", "secret_key"),
-        ("ROCKETMQ_SECRET_KEY", SECRET, "access_key"),
+        ("ROCKETMQ_ACCESS_KEY", "user", "ROCKETMQ_SECRET_KEY"),
+        ("ROCKETMQ_SECRET_KEY", SECRET, "ROCKETMQ_ACCESS_KEY"),
     ],
 )
 def test_an_invalid_variable_is_named(variable: str, text: str, setting: str) -> None:
