@@ -137,7 +137,8 @@ def format_error(error: BaseException) -> str:
 def _describe(error: BaseException) -> str:
     if isinstance(error, ConfigError):
         given = "" if error.value is None else f" {shown(str(error.value))!r}"
-        reason = error.reason.removesuffix(" or None")  # an option that is not given
+        reason = error.reason.partition("\n")[0]  # that of a broker may have several lines
+        reason = reason.removesuffix(" or None")  # an option that is not given
         return f"{OPTIONS.get(error.setting, error.setting)}{given}: {reason}"
     if isinstance(error, click.exceptions.Exit | click.Abort):
         return "stopped"

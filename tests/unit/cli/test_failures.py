@@ -64,6 +64,10 @@ def test_the_options_named_in_errors_exist() -> None:
                 ("something", "something"),
             )
         ],
+        (
+            ConfigError("sql", "a >", "Encountered <EOF>\nWas expecting"),
+            "--sql 'a >': Encountered <EOF>",
+        ),
         (MISSING, "pipelines need pyspark: install rocketmq-aio with its extra [spark]"),
         (RuntimeError(), "RuntimeError"),
         (
