@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_topics
 from rocketmq_aio.cli.confirm import ChangeArguments
-from rocketmq_aio.cli.connection import READER_GROUP, ReadArguments
+from rocketmq_aio.cli.connection import READER_GROUP, ReadArguments, send_settings
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.output import ProgressArguments, counted, progress, show_result
 from rocketmq_aio.config.client import ClientConfig
@@ -58,7 +58,7 @@ async def _figures(arguments: BenchArguments, report: Report) -> dict[str, float
     starts: dict[MessageQueue, int] = {}
     seconds: list[float] = []
     begun = time.monotonic()
-    async with Producer("rmq-bench", client=config) as producer:
+    async with Producer("rmq-bench", client=config, config=send_settings(config)) as producer:
         left = iter(range(arguments.count))
         message = Message(arguments.topic, b"x" * arguments.size)
 

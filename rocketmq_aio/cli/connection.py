@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from rocketmq_aio.admin.client import AdminClient
     from rocketmq_aio.config.client import ClientConfig, Credentials
+    from rocketmq_aio.config.producer import ProducerConfig
     from rocketmq_aio.spark.options.source_options import Connection
 
 _option = partial(option, panel="Connection")
@@ -118,6 +119,13 @@ class ClientArguments(ServerArguments):
         from rocketmq_aio.admin.client import AdminClient
 
         return AdminClient(client=self.config())
+
+
+def send_settings(client: ClientConfig) -> ProducerConfig:
+    """Return the settings of a producer whose sends have the time of a request."""
+    from rocketmq_aio.config.producer import ProducerConfig
+
+    return ProducerConfig(send_timeout_seconds=client.request_timeout_seconds)
 
 
 @options

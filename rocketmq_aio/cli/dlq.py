@@ -14,7 +14,7 @@ from rocketmq_aio.admin.servers import asking_once
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_groups
 from rocketmq_aio.cli.confirm import ChangeArguments
-from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments, ReadArguments
+from rocketmq_aio.cli.connection import READER_GROUP, ClientArguments, ReadArguments, send_settings
 from rocketmq_aio.cli.failures import ExitCode, format_error
 from rocketmq_aio.cli.group_lag import read_all
 from rocketmq_aio.cli.input import InputError
@@ -193,7 +193,7 @@ async def _resend(arguments: ResendArguments) -> int:
         try:
             with progress(wanted=not arguments.quiet) as report:
                 async with (
-                    Producer("rmq-dlq", client=config) as producer,
+                    Producer("rmq-dlq", client=config, config=send_settings(config)) as producer,
                     aclosing(_letters(reader, arguments, queues, report)) as letters,
                 ):
                     async for letter in letters:

@@ -13,7 +13,7 @@ import msgspec
 
 from rocketmq_aio.cli.arguments import Group, argument, command, option, options
 from rocketmq_aio.cli.completion import complete_topics
-from rocketmq_aio.cli.connection import ClientArguments
+from rocketmq_aio.cli.connection import ClientArguments, send_settings
 from rocketmq_aio.cli.input import InputError, Line, check_files, read_lines, read_whole
 from rocketmq_aio.cli.names import check_target
 from rocketmq_aio.cli.output import (
@@ -173,7 +173,9 @@ async def _produce(arguments: ProduceArguments) -> int:
     """
     arguments.check()
     check_files(arguments.files or ())
-    async with Producer(arguments.group, client=arguments.config()) as producer:
+    config = arguments.config()
+    settings = send_settings(config)
+    async with Producer(arguments.group, client=config, config=settings) as producer:
         is_quiet = arguments.quiet or arguments.verbose or not arguments.files
         sending = _Sending(arguments, producer)
         try:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -275,13 +276,32 @@ def test_the_exit_code_is_the_same_when_nobody_reads_the_errors(
 
 
 def test_produce_sends_all_lines_when_nobody_reads_its_output(rmq: Rmq) -> None:
-    with Started("produce", "orders", "--verbose") as process:
+    with Started("produce", "orders", "--verbose", "--timeout", "60") as process:
         process.stdout.close()
         lines = "".join(f"{number}\n" for number in range(1000))
         error = process.communicate(lines.encode(), timeout=60)[1]
 
     assert (process.returncode, error) == (0, b"1000 messages sent to orders\n")
     assert len({*bodies(rmq)}) == 1000  # on a busy machine a retry may store some twice
+
+
+@pytest.mark.parametrize("command", ["produce orders", "bench orders --count 1 --yes"])
+def test_the_timeout_is_also_that_of_sends(
+    rmq: Rmq, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    seconds = []
+
+    class Recorded(Producer):
+        def __init__(self, group: str, **given: Any) -> None:  # noqa: ANN401 - those of Producer
+            seconds.append(given["config"].send_timeout_seconds)
+            super().__init__(group, **given)
+
+    name = command.partition(" ")[0]
+    monkeypatch.setattr(f"rocketmq_aio.cli.{name}.Producer", Recorded)
+    lines = "one\n" if name == "produce" else None
+    rmq(*command.split(), "--timeout", "40", given=lines)
+
+    assert seconds == [40]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
