@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
+from threading import Lock
 from types import NoneType
 from typing import Any, Final, Generic, NoReturn, Protocol, cast, overload, runtime_checkable
 
@@ -23,6 +24,9 @@ else:
 
 V = TypeVar("V", default=Any)  # what a codec makes of bodies
 V_co = TypeVar("V_co", covariant=True, default=Any)
+
+# While msgspec makes the first decoder of a class, another thread that does crashes the process.
+MAKING_DECODER: Final = Lock()
 
 FAULTS: Final = (ValueError, TypeError, OverflowError, RecursionError)  # msgspec's are ValueErrors
 # Before a value or a name of the body; its path, which has only names of the type, may follow.
@@ -104,8 +108,7 @@ class JSONCodec(_Checked[V]):
     @overload
     def __init__(self: JSONCodec[Any], kind: Any) -> None: ...  # noqa: ANN401 - unions are no types
     def __init__(self, kind: Any = Any) -> None:
-        _check_kind(kind)
-        super().__init__(kind, msgspec.json.Encoder().encode, msgspec.json.Decoder(kind).decode)
+        super().__init__(kind, msgspec.json.Encoder().encode, _reader(msgspec.json.Decoder, kind))
 
 
 class MsgpackCodec(_Checked[V]):
@@ -131,8 +134,7 @@ class MsgpackCodec(_Checked[V]):
             read = partial(msgpack.unpackb, timestamp=3, strict_map_key=False)
             super().__init__(kind, _pack, read)
             return
-        _check_kind(kind)
-        decode = msgspec.msgpack.Decoder(kind).decode
+        decode = _reader(msgspec.msgpack.Decoder, kind)
         super().__init__(kind, msgspec.msgpack.Encoder().encode, decode)
 
 
@@ -202,6 +204,13 @@ def _as_bytes(value: object) -> bytes:
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(f"expected bytes, got {type(value).__name__}")
     return bytes(value)
+
+
+def _reader(decoder: Callable[[Any], Any], kind: object) -> Callable[[bytes], Any]:
+    with MAKING_DECODER:
+        _check_kind(kind)
+        read: Callable[[bytes], Any] = decoder(kind).decode
+    return read
 
 
 def _check_kind(kind: object) -> None:

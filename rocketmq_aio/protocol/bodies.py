@@ -10,7 +10,7 @@ import msgspec
 
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.fastjson import READ_ERRORS, read_body
+from rocketmq_aio.protocol.fastjson import READ_ERRORS, json_decoder, read_body
 
 MAX_QUEUES: Final = 65_536  # of one topic; more is invalid
 MAX_BROKERS: Final = 4096
@@ -300,7 +300,7 @@ class _ResetOffsetList(Body, frozen=True):
 def read_reset_offsets(body: bytes) -> dict[MessageQueue, int]:
     """Decode the offsets of a reset, in either form; CodecError if the body is invalid."""
     try:
-        listed = msgspec.json.decode(body, type=_ResetOffsetList)
+        listed: _ResetOffsetList = json_decoder(_ResetOffsetList).decode(body)
     except READ_ERRORS:
         table = read_body(body, _ResetOffsetTable).offset_table
         return {queue_key(key): offset for key, offset in table.items()}

@@ -10,11 +10,13 @@ the escapes.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final, TypeVar
 
 import msgspec
 
 from rocketmq_aio.errors import CodecError
+from rocketmq_aio.model.codec import MAKING_DECODER
 
 T = TypeVar("T")
 
@@ -30,14 +32,22 @@ STRING_MARK: Final = re.compile(rb'"|(?:\\.){1,64}', re.DOTALL)  # its end, or e
 READ_ERRORS: Final = (msgspec.MsgspecError, RecursionError, UnicodeError)
 
 
+@cache
+def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """Return the decoder of *kind*, which takes numbers in texts; any thread may call this."""
+    with MAKING_DECODER:
+        return msgspec.json.Decoder(kind, strict=False)
+
+
 def read_body(body: bytes, kind: type[T]) -> T:
     """Return a JSON body, standard or fastjson, as *kind*; CodecError if it is neither."""
+    decoder: msgspec.json.Decoder[T] = json_decoder(kind)  # type: ignore[arg-type]  # has a hash
     try:
-        return msgspec.json.decode(body, type=kind, strict=False)
+        return decoder.decode(body)
     except READ_ERRORS:
         pass
     try:
-        return msgspec.json.decode(to_standard(body), type=kind, strict=False)
+        return decoder.decode(to_standard(body))
     except READ_ERRORS as error:
         raise CodecError(f"{kind.__name__} body", 0, str(error)) from error
 

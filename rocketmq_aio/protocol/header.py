@@ -15,7 +15,7 @@ import msgspec.structs
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.fastjson import READ_ERRORS
+from rocketmq_aio.protocol.fastjson import READ_ERRORS, json_decoder
 
 H = TypeVar("H", bound=msgspec.Struct)
 
@@ -96,11 +96,6 @@ def to_ext_fields(header: Header) -> dict[str, str]:
     return fields
 
 
-@cache
-def _json_decoder(kind: type[H]) -> msgspec.json.Decoder[H]:
-    return msgspec.json.Decoder(kind, strict=False)
-
-
 def read_header(command: Command, kind: type[H]) -> H:
     """Return the ext fields of *command* as *kind*.
 
@@ -109,10 +104,10 @@ def read_header(command: Command, kind: type[H]) -> H:
     :raises CodecError: a required field is missing or invalid
     """
     ext = command.ext
+    decoder: msgspec.json.Decoder[H] = json_decoder(kind)  # before `convert`, which makes one
     try:
         if isinstance(ext, msgspec.Raw):
-            read: H = _json_decoder(kind).decode(ext)
-            return read
+            return decoder.decode(ext)
         return msgspec.convert(ext or {}, kind, strict=False)
     except READ_ERRORS:
         return _read_leniently(command, kind)
