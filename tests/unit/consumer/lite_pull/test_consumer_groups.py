@@ -210,8 +210,8 @@ async def test_an_offset_file_is_free_again_after_the_close(
 async def test_a_disk_that_hangs_does_not_keep_a_consumer_from_closing(
     cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apply_assignment, "LAST_COMMIT_SECONDS", 0.01)
-    monkeypatch.setattr(group_engine, "FILE_SECONDS", 0.01)
+    monkeypatch.setattr(apply_assignment, "LAST_COMMIT_SECONDS", 0.5)
+    monkeypatch.setattr(group_engine, "FILE_SECONDS", 0.5)
     disk = HangingDisk()
     put(cluster, *numbers(3))
     async with consuming(
