@@ -163,6 +163,8 @@ class PopClient:
             decoded = await self._decoder.decode(body, source)
             return Popped(*read_popped(decoded, response, self._group, source, now, age))
         if command.code not in NOTHING:
+            if command.code != ResponseCode.POLLING_FULL:
+                clock.forget()  # it may be wrong by a former response, and the reason
             raise self._pop_error(command, address)
         _note_time(command, clock, requested_at, now, header.poll_time / 1000)
         return Popped([], None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
@@ -10,7 +11,7 @@ import pytest
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.pop.message import read_popped
 from rocketmq_aio.consumer.pop.pop_client import PopClient, PopRequest
-from rocketmq_aio.errors import NotConnectedError, RouteNotFoundError
+from rocketmq_aio.errors import BrokerError, NotConnectedError, RouteNotFoundError
 from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
@@ -117,3 +118,37 @@ async def test_a_pop_that_is_too_old_is_followed_by_one_that_does_not_wait() -> 
         await calls.pop(queue(-1), subscription(TOPIC, "*", 0), PopRequest(1, 60.0, 15.0), None)
 
     assert waits == [0, 15_000, 0, 15_000]
+
+
+@pytest.mark.parametrize(
+    ("rejection", "is_kept"),
+    [(ResponseCode.SYSTEM_ERROR, False), (ResponseCode.POLLING_FULL, True)],
+)
+async def test_the_time_of_a_broker_that_rejects_a_pop_is_measured_again(
+    rejection: ResponseCode, is_kept: bool
+) -> None:
+    """It may be the reason; a broker that holds too many requests has accepted it."""
+    times: list[int] = []
+
+    async def reject(_address: str, header: PopMessage, **_how: Any) -> Command:  # noqa: ANN401 - those of `request`
+        times.append(header.born_time)
+        if header.born_time:
+            return Command(rejection, 0)
+        response = PopMessageResponse(
+            pop_time=10**30, invisible_time=0, revive_queue_id=0, rest_num=0
+        )
+        return Command(ResponseCode.PULL_NOT_FOUND, 0, ext=to_ext_fields(response))
+
+    instance = SimpleNamespace(
+        config=ClientConfig(),
+        name_servers=SimpleNamespace(are_proxies=False),
+        routes=SimpleNamespace(master=lambda _name: "10.0.0.1:10911"),
+        remoting=SimpleNamespace(request=reject, decode=None),
+    )
+    calls = PopClient(cast(MQClientInstance, instance), GROUP, start_from="earliest")
+    for _ in range(3):
+        with suppress(BrokerError):
+            await calls.pop(queue(-1), subscription(TOPIC, "*", 0), PopRequest(1, 60.0, 15.0), None)
+
+    assert times[0] == 0
+    assert bool(times[2]) is is_kept
