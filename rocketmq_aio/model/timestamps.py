@@ -8,6 +8,7 @@ from typing import Final
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND: Final = timedelta(milliseconds=1)
 LEAST_MILLIS: Final = 10**11  # in 1973
+MILLIS_FORM: Final = "expected milliseconds since 1970 (13 digits)"
 
 
 def is_millis(number: int) -> bool:

@@ -23,7 +23,7 @@ from rocketmq_aio.model.properties import (
     TAGS,
     TIMER_DELIVER_MS,
 )
-from rocketmq_aio.model.timestamps import LEAST_MILLIS
+from rocketmq_aio.model.timestamps import LEAST_MILLIS, MILLIS_FORM
 from rocketmq_aio.producer.send_request import MAX_OWN_PROPERTIES, MAX_TIMED_PROPERTIES
 from rocketmq_aio.spark.arrow import Column, pc
 from rocketmq_aio.spark.arrow.batch_entries import (
@@ -274,7 +274,7 @@ class _RowEncoder:
             times = pc.divide(micros, pa.scalar(1000, pa.int64()))
         else:
             seconds = pc.and_(pc.greater(times, 0), pc.less(times, LEAST_MILLIS))
-            reason = "expected milliseconds since 1970 (13 digits), or a timestamp"
+            reason = f"{MILLIS_FORM}, or a timestamp"
             self._reject(seconds, lambda at: f"deliverTimestamp={times[at].as_py()}: {reason}")
         return pc.max_element_wise(times, 0, skip_nulls=False).cast(pa.string())
 

@@ -13,7 +13,7 @@ from rocketmq_aio.config.validation import bool_from
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.address import check_namesrv, is_url, parse_addresses
 from rocketmq_aio.model.names import check_group, check_namespace, check_topic
-from rocketmq_aio.model.timestamps import is_millis, millis_of
+from rocketmq_aio.model.timestamps import MILLIS_FORM, is_millis, millis_of
 from rocketmq_aio.model.values import ExpressionType, MessageSelector
 from rocketmq_aio.protocol.subscription import subscription
 from rocketmq_aio.spark.offsets import EARLIEST, Offsets, Queue, StreamOffset, flattened, items_of
@@ -21,7 +21,6 @@ from rocketmq_aio.spark.offsets import EARLIEST, Offsets, Queue, StreamOffset, f
 UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")
 MAX_COUNT: Final = 2**31 - 1
-MILLIS_FORM: Final = "expected milliseconds since 1970 (13 digits)"
 ASSIGN_FORM: Final = 'expected {"topic":{"broker-a":[0,1]}}'
 
 
