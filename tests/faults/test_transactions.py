@@ -157,12 +157,12 @@ async def test_a_lost_check_is_repeated() -> None:
     async with running() as (run, proxy):
         await asyncio.gather(*(run.one(number) for number in range(COUNT)))
         lost = proxy.down.hold(code=CHECK)
-        asked = await run.broker.check_transactions()
-        await lost.wait(asked)
+        halves = {half.properties[UNIQ_KEY] for half in run.broker.transactions.open}
+        await lost.wait(await run.broker.check_transactions())
         proxy.down.off()
         await run.be_asked()
 
-        assert asked >= COUNT // 3  # a send that was slow is repeated
+        assert len(halves) == COUNT // 3  # a repeated send may store one twice
         assert run.violations() == []
 
 
