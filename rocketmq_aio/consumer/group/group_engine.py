@@ -23,7 +23,7 @@ from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
 from rocketmq_aio.consumer.pull_loop.log_check import stored_by
 from rocketmq_aio.consumer.pull_loop.puller import Puller
-from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, QueueState, Start
 from rocketmq_aio.consumer.rebalance.apply_assignment import Assignments
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
 from rocketmq_aio.consumer.rebalance.rebalancer import Rebalancer
@@ -127,8 +127,11 @@ class GroupEngine(Generic[Q]):
         queue, offset, last = assigned.queue, assigned.committable, assigned.last_message
         if is_logical(queue) or not self._is_away(assigned):
             self.starts.forget(queue)
-        elif offset != UNKNOWN and last is not None and self.commits.may_be_lost:
-            self.starts.keep(queue, offset, last)
+        elif offset != UNKNOWN and self.commits.may_be_lost:
+            if assigned.furthest_may_return:
+                self.starts.keep(queue, Start(offset, last_message=last), assigned.furthest)
+            elif last is not None:
+                self.starts.keep(queue, Start(offset, last_message=last))
 
     def _is_away(self, assigned: Q) -> bool:
         """Whether the broker of a queue does not respond."""

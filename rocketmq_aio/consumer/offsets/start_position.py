@@ -14,7 +14,7 @@ import anyio
 from rocketmq_aio.config.consumer import ConsumerConfig, OffsetStore
 from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
-from rocketmq_aio.consumer.pull_loop.queue_state import LastMessage, Start
+from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, Start
 from rocketmq_aio.errors import (
     NotConnectedError,
     NotSupportedError,
@@ -85,8 +85,8 @@ class StartPositions:
         # 4.9.7 keep those of a deleted topic).
         self._doubted: dict[MessageQueue, _Gone] = {}
         self._lacking: dict[MessageQueue, float] = {}  # since when a slave has no offset of them
-        # Of queues that were revoked while their brokers were away.
-        self._kept: dict[MessageQueue, Start] = {}
+        # Of queues that were revoked while their brokers were away, see `keep`.
+        self._kept: dict[MessageQueue, tuple[Start, int]] = {}
 
     async def note_topic(self, topic: str) -> None:
         """Note the queues of the topic before this consumer joins the group.
@@ -148,12 +148,14 @@ class StartPositions:
             gone.assigned.add(queue)
             self._doubted[queue] = gone
 
-    def keep(self, queue: MessageQueue, offset: int, last_message: LastMessage) -> None:
+    def keep(self, queue: MessageQueue, progress: Start, furthest: int = UNKNOWN) -> None:
         """Keep the progress of a queue that is revoked because its broker is away.
 
         The broker may have lost the last commits: what was processed since would be repeated.
+
+        :param furthest: a committed offset up to there does not count: the position was set back
         """
-        self._kept[queue] = Start(offset, last_message=last_message)
+        self._kept[queue] = progress, furthest
 
     def forget(self, queue: MessageQueue) -> None:
         """Forget the progress of *queue*: the offset at its broker is right."""
@@ -177,7 +179,7 @@ class StartPositions:
             _discard_topic(table, topic)
 
     async def find(self, queue: MessageQueue) -> Start:
-        """Return the committed offset, the kept one if that is later, or a new one.
+        """Return the committed offset, the kept one if that is later or was set, or a new one.
 
         :raises RocketMQError: it cannot be determined now
         """
@@ -191,10 +193,12 @@ class StartPositions:
             stored, start = None, "earliest"
             self.forget(queue)
         self._doubted.pop(queue, None)
-        kept = self._kept.get(queue)
-        if kept is not None and (stored is None or stored < kept.offset):
-            logger.info("progress_resumed", queue=str(queue), offset=kept.offset, committed=stored)
-            return kept
+        if queue in self._kept:
+            kept, furthest = self._kept[queue]
+            if stored is None or stored < kept.offset or stored <= furthest:
+                offset = kept.offset
+                logger.info("progress_resumed", queue=str(queue), offset=offset, committed=stored)
+                return kept
         if stored is not None:
             return Start(stored)
         noted = self._ends.get(queue) if start == "latest" else None

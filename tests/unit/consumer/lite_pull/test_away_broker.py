@@ -163,6 +163,45 @@ async def test_an_earlier_position_that_was_sought_counts_after_a_second_outage(
         assert await it.process(2) == numbers(3)[1:]
 
 
+@pytest.mark.parametrize("taken", [0, 1])
+async def test_an_earlier_position_whose_commit_the_broker_lost_counts(
+    monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    async with trial(monkeypatch, pull_batch_size=1) as it:
+        it.put(*numbers(3))
+        await it.process(3)
+        await it.committed(3)
+        (queue,) = (q for q in it.consumer.assignment() if q.broker_name == it.broker.name)
+        await it.consumer.seek(queue, 0)
+        if taken:
+            assert bodies(await polled(it.consumer, taken, max_messages=1)) == numbers(taken)
+        it.consumer.pause([queue])
+        await it.consumer.poll(0)
+        await it.committed(taken)
+        await it.stop_broker()
+        it.broker.commit(GROUP, TOPIC, 0, 3)  # killed before it wrote the earlier one to disk
+        await it.start_broker()
+
+        assert await it.process(3 - taken) == numbers(3)[taken:]
+
+
+async def test_a_later_commit_of_another_member_counts_after_a_seek(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with trial(monkeypatch) as it:
+        it.put(*numbers(3))
+        await it.process(3)
+        (queue,) = (q for q in it.consumer.assignment() if q.broker_name == it.broker.name)
+        it.consumer.pause([queue])
+        await it.consumer.seek(queue, 0)
+        await it.stop_broker()
+        it.put("theirs", "new")
+        it.broker.commit(GROUP, TOPIC, 0, 4)
+        await it.start_broker()
+
+        assert await it.process(1) == ["new"]
+
+
 async def test_processed_messages_are_repeated_if_the_application_did_not_commit_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
