@@ -90,7 +90,7 @@ class Assignments(Generic[Q]):
             admitted = added
             try:
                 if added:
-                    allowed = await self._owner.admit(added)
+                    allowed = frozenset(await self._owner.admit(added))  # there can be 65,536
                     admitted = tuple(each for each in added if each in allowed)
                     await self._assign(admitted)
             finally:  # also when cancelled in a listener

@@ -82,6 +82,15 @@ class AssignmentEnv:
         return sorted(each.queue_id for each in self.table)
 
 
+class Unsearchable(tuple[MessageQueue, ...]):
+    """Queues each search of which would take as long as there are many."""
+
+    __slots__ = ()
+
+    def __contains__(self, queue: object) -> bool:
+        raise AssertionError("searched")
+
+
 def _numbers(queues: tuple[MessageQueue, ...]) -> str:
     return " ".join(str(each.queue_id) for each in queues)
 
@@ -104,6 +113,18 @@ async def test_change_assigns_and_revokes_queues(env: AssignmentEnv) -> None:
         "on_revoked 0",
         "QueuesRevoked 0",
     ]
+
+
+async def test_the_time_of_an_assignment_is_linear_in_its_queues(
+    env: AssignmentEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def admit(queues: tuple[MessageQueue, ...]) -> Collection[MessageQueue]:
+        return Unsearchable(queues)
+
+    monkeypatch.setattr(env, "admit", admit)
+    await env.hold(0, 1)
+
+    assert env.held() == [0, 1]
 
 
 async def test_queues_are_assigned_sorted_by_topic_broker_and_number(env: AssignmentEnv) -> None:
