@@ -231,7 +231,7 @@ class Puller(Generic[Q]):
         if command.code == ResponseCode.SUCCESS:
             await self._found(assigned, subscription, command, address, offset)
         elif command.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
-            self._nothing_found(assigned, command, address, offset)
+            self._nothing_found(assigned, subscription, command, address, offset)
             if held and assigned.last_message is None and address == assigned.master:
                 await self._note_last(assigned, address)
         elif command.code == ResponseCode.PULL_OFFSET_MOVED:
@@ -404,11 +404,18 @@ class Puller(Generic[Q]):
         reset = self._owner.reset_offsets
         self._context.tasks.spawn(reset, queue.topic, {queue: offset}, name=f"reset-{queue}")
 
-    def _nothing_found(self, assigned: Q, command: Command, address: str, offset: int) -> None:
+    def _nothing_found(
+        self, assigned: Q, subscription: Subscription, command: Command, address: str, offset: int
+    ) -> None:
         response = read_response(command)
-        if response.next_begin_offset > offset:
-            assigned.advance(response.next_begin_offset)
-            self._owner.on_pulled(assigned, 0, response.next_begin_offset - offset)
+        next_offset, end = response.next_begin_offset, response.max_offset
+        if _sees_all(assigned, subscription, address):
+            next_offset = assigned.tail_check.read_until((), offset, next_offset, end)
+        if next_offset > offset:
+            assigned.advance(next_offset)
+            self._owner.on_pulled(assigned, 0, next_offset - offset)
+        elif response.next_begin_offset > offset:
+            pass  # it is pulled again
         elif command.code == ResponseCode.PULL_RETRY_IMMEDIATELY and address == assigned.master:
             # A slave that may not be read responds so: it is no longer the master.
             self._instance.routes.invalidate(assigned.queue.topic)
@@ -430,6 +437,12 @@ class Puller(Generic[Q]):
         messages, next_offset, fault = select_messages(
             decoded, response.offset_delta or 0, response.next_begin_offset, offset, subscription
         )
+        if _sees_all(assigned, subscription, address):
+            end = response.max_offset
+            until = assigned.tail_check.read_until(messages, offset, next_offset, end)
+            if until < next_offset:
+                messages = [each for each in messages if each.queue_offset < until]
+                next_offset, fault = until, None
         self._take(assigned, messages, offset, next_offset)
         if fault is not None and next_offset == offset:
             # With messages before it, the next pull starts with it and reports it.
@@ -619,6 +632,12 @@ class Puller(Generic[Q]):
         if now - self._last_heartbeat >= HEARTBEAT_SECONDS:
             self._last_heartbeat = now
             await self._instance.heartbeats.send_all(self._context.group)
+
+
+def _sees_all(assigned: QueueState, subscription: Subscription, address: str) -> bool:
+    """Whether the master at *address* returns every message; a static topic skips offsets."""
+    is_filtered = subscription.is_sql or subscription.tags
+    return not is_filtered and address == assigned.master and not is_logical(assigned.queue)
 
 
 def _was_filtered(assigned: QueueState, offset: int) -> bool:

@@ -12,6 +12,7 @@ import anyio
 from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.pull_loop.process_queue import ProcessQueue
 from rocketmq_aio.consumer.pull_loop.pull_request import PullRequest
+from rocketmq_aio.consumer.pull_loop.tail_check import TailCheck
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
@@ -77,6 +78,7 @@ class QueueState:
     filtered_from: int = UNKNOWN
     # A replica ended before the position: what it has there later is of another log.
     replica_ended: bool = False
+    tail_check: TailCheck = field(default_factory=TailCheck)
     pull_request: PullRequest | None = None
     wake: asyncio.Future[None] | None = None  # what the pull loop waits for
     scope: anyio.CancelScope | None = None  # of the running pull

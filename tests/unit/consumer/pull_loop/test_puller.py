@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from anyio import wait_all_tasks_blocked
+from msgspec.structs import replace
 
 from rocketmq_aio.consumer.pull_loop import puller as puller_module
 from rocketmq_aio.consumer.pull_loop.queue_state import Start
@@ -64,8 +65,9 @@ async def test_the_request_code_depends_on_the_broker_version(
 
 async def test_the_next_pull_goes_to_the_suggested_replica(env: PullerEnv) -> None:
     env.wire.addresses[1] = "127.0.0.1:20911"
-    response = found(1)
-    env.respond(Response(0, {**response.ext, "suggestWhichBrokerId": "1"}))
+    env.put("a")
+    response = found(1, env.broker.messages("orders", 0)[0].record)
+    env.respond(replace(response, ext={**response.ext, "suggestWhichBrokerId": "1"}))
     assigned = env.begin()
     await env.pulled(2)
 
