@@ -9,6 +9,7 @@ from typing import Final
 
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.pull_loop.flow_control import Cache
+from rocketmq_aio.consumer.pull_loop.puller import DENIED
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.remoting.waiters import WaiterQueue
@@ -37,7 +38,7 @@ class ReadyQueues:
         """Note that a queue has messages, or an error for the application."""
         if assigned.failure is not None and assigned not in self._failed:
             self._failed.append(assigned)
-        if assigned.start_error is not None and not assigned.started.is_set():
+        if isinstance(assigned.start_error, DENIED) and not assigned.started.is_set():
             self._not_started = assigned
         if not assigned.is_ready and _has_messages(assigned):
             assigned.is_ready = True

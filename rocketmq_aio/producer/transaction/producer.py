@@ -182,9 +182,9 @@ class TransactionProducer(Producer[V]):
         try:
             with anyio.move_on_after(CLOSE_SECONDS):
                 await self._log.wait_until_idle()
-        finally:
+        finally:  # also when that takes longer than a close may
             self._checks.close()
-        await super()._shut()
+            await super()._shut()
 
 
 def _state_error(execute: Execute, state: object) -> ConfigError | None:

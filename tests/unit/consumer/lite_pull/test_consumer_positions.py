@@ -289,3 +289,19 @@ async def test_a_start_error_of_one_queue_does_not_stop_the_others() -> None:
             assert await consumer.poll(0) == []
             put(cluster, "1", broker=1)
             assert bodies(await polled(consumer, 1)) == ["1"]
+
+
+async def test_resuming_a_queue_does_not_raise_why_its_start_is_unknown(
+    cluster: FakeCluster,
+) -> None:
+    """The broker is only unreachable: the consumer tries again."""
+    unreachable = cluster.faults.close(RequestCode.QUERY_CONSUMER_OFFSET, times=None)
+    put(cluster, "1")
+    async with consumer_of(cluster) as consumer:
+        await consumer.assign([queue(0)])
+        await unreachable.wait()
+        await until(lambda: consumer._engine.table[queue(0)].start_error)
+        consumer.resume([queue(0)])
+        assert await consumer.poll(0) == []
+        unreachable.remove()
+        assert bodies(await polled(consumer, 1)) == ["1"]

@@ -28,6 +28,7 @@ from rocketmq_aio.errors import (
     RouteNotFoundError,
     SendUnknownError,
 )
+from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import SendStatus, TransactionState
 from rocketmq_aio.producer.topic_publish_info import UNUSED_SECONDS, QueueSelector
@@ -42,10 +43,12 @@ from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
+from tests.fakes.cluster import FakeCluster
 from tests.unit.producer.transaction_env import (
     COMMIT,
     END,
     ROLLBACK,
+    CheckRecorder,
     TransactionEnv,
     open_transactions,
 )
@@ -704,3 +707,20 @@ def test_invalid_arguments_are_rejected(wrong: dict[str, object]) -> None:
 async def test_an_invalid_timeout_is_rejected(env: TransactionEnv) -> None:
     with pytest.raises(ConfigError, match="timeout_seconds"):
         env.producer.transaction(ORDER, timeout_seconds=0)
+
+
+async def test_a_close_that_runs_out_of_time_unregisters_the_producer() -> None:
+    """The event loop stalled while the close waited for a transaction."""
+    check = CheckRecorder()
+    async with (
+        FakeCluster(topics={"orders": 4}) as cluster,
+        MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client,
+    ):
+        producer = TransactionProducer("shop", check=check, client=client)
+        await producer.start()
+        producer._close_seconds = 0.05
+        async with producer.transaction(ORDER):
+            await producer.close()
+
+        async with TransactionProducer("shop", check=check, client=client):  # the group is free
+            pass
