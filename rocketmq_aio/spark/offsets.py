@@ -20,14 +20,26 @@ MAX_OFFSET: Final = 2**63 - 1
 MARKER: Final = {"v": VERSION, "at": "start"}  # the start of a stream, before its offsets are known
 
 
+class LogMark(NamedTuple):
+    """A message of a queue and its store time in milliseconds since 1970; identifies the log."""
+
+    offset: int
+    stored: int
+
+
 class Range(NamedTuple):
-    """The offsets of one queue from *start* to *end* (excluded)."""
+    """The offsets of one queue from *start* to *end* (excluded).
+
+    :ivar mark: a message that was stored after these offsets, or the last of them, when the
+        micro-batch was planned; None if unknown
+    """
 
     topic: str
     broker: str
     queue_id: int
     start: int
     end: int
+    mark: LogMark | None = None
 
     @property
     def queue(self) -> Queue:
@@ -97,6 +109,11 @@ class StreamOffset:
     def start_of(self, queue: Queue, before: StreamOffset) -> int | None:
         """Return the start offset of *queue* in the batch from *before* to this position."""
         return self.starts.get(queue, before.end.get(queue))
+
+    def mark_of(self, queue: Queue) -> LogMark | None:
+        """Return the last message of *queue* before this position, if its store time is known."""
+        stored = self.stored.get(queue)
+        return None if stored is None else LogMark(self.end[queue] - 1, stored)
 
 
 def shares(sizes: Iterable[int], limit: int) -> list[int]:

@@ -66,7 +66,8 @@ class QueueCount:
     @classmethod
     def of(cls, each: Range) -> QueueCount:
         """Return the count of a range that has not been read."""
-        return cls(**each._asdict())
+        topic, broker, queue_id = each.queue
+        return cls(topic=topic, broker=broker, queue_id=queue_id, start=each.start, end=each.end)
 
 
 @dataclass(frozen=True, kw_only=True)

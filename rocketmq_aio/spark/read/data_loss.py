@@ -13,6 +13,10 @@ from rocketmq_aio.spark.offsets import Offsets, Queue
 logger = get_logger(__name__)
 
 WAY_OUT: Final = "set failOnDataLoss=false to skip them"
+LOG_REPLACED: Final = (
+    "the log was replaced (topic deleted and created again, or a new master without the last "
+    "messages), messages may be lost"
+)
 
 
 class DataLossError(RocketMQError):
@@ -75,7 +79,7 @@ class OffsetOutOfRange(NamedTuple):
     def reason(self) -> str:
         """The reason in errors and logs."""
         if self.replaced:
-            return "the log was replaced (topic deleted and created again), messages may be lost"
+            return LOG_REPLACED
         return "messages may be lost" if self.was_cut else "messages are lost"
 
 

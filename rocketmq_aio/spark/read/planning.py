@@ -41,7 +41,8 @@ def plan_between(
     """Return the partitions of a micro-batch; a pure function of its two offsets."""
     starts = {queue: end.start_of(queue, start) for queue in end.end}
     known = ((queue, at) for queue, at in starts.items() if at is not None)
-    return plan((Range(*queue, at, end.end[queue]) for queue, at in known), options)
+    ranges = (Range(*queue, at, end.end[queue], end.mark_of(queue)) for queue, at in known)
+    return plan(ranges, options)
 
 
 def _split_to(pieces: list[Range], wanted: int) -> list[Range]:

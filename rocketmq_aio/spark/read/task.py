@@ -8,13 +8,14 @@ from functools import partial
 from rocketmq_aio.consumer.pull.raw_pulls import TopicSettings
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.spark.offsets import Queue, Range
 from rocketmq_aio.spark.options.source_options import ReadOptions
-from rocketmq_aio.spark.read.data_loss import DataLossError, Extent, loss_values, warn
+from rocketmq_aio.spark.read.data_loss import LOG_REPLACED, DataLossError, Extent, loss_values, warn
 from rocketmq_aio.spark.read.fetcher import FetchedMessages, Fetcher, FetchResult, MissingOffsets
-from rocketmq_aio.spark.read.metadata import is_gone
+from rocketmq_aio.spark.read.metadata import Metadata, is_gone
 from rocketmq_aio.spark.read.retrying_puller import ReadError, is_filtered
 from rocketmq_aio.spark.runtime import Runtime
 
@@ -28,6 +29,7 @@ class ReadTask:
         queue_is_gone = partial(is_gone, self._runtime.instance)
         self._fetcher = Fetcher(self._pulls, ranges, options, queue_is_gone)
         self._losses = LossLog(fail=options.fail_on_data_loss)
+        self._options = options
         self._settings: dict[str | MessageQueue, TopicSettings] = {}  # of topics, logical queues
 
     def messages(self) -> Generator[list[MessageExt], None, None]:
@@ -64,6 +66,7 @@ class ReadTask:
                 raise ReadError(cursor.wanted, found.start, reason) from fault
         messages = within(messages, found.start, end)
         self._check_gap(found, end, messages)
+        messages = self._of_planned_log(found, messages)
         tags = cursor.subscription.tags  # brokers compare only hashes
         yield [each for each in messages if each.tags in tags] if tags else messages
         if end < found.end:  # decompression reached its limit: fetch the rest again
@@ -81,6 +84,40 @@ class ReadTask:
         if missing > 0 and not self._is_gap_of_topic(found.cursor.queue):
             reason = "messages are missing"
             self._losses.record(found.cursor.wanted, found.start, found.extent, missing, reason)
+
+    def _of_planned_log(
+        self, found: FetchedMessages, messages: list[MessageExt]
+    ) -> list[MessageExt]:
+        """Return *messages* without those of a log that replaced the planned one.
+
+        The next micro-batch reads them: it resumes after the store time of the mark.
+        """
+        mark = found.cursor.wanted.mark
+        if mark is None or not messages:
+            return messages
+        last = messages[-1]
+        if last.queue_offset == mark.offset:
+            stored: int | None = stored_millis(last)
+        elif stored_millis(last) > mark.stored:  # or the clock of the broker was set back
+            stored = self._stored_at(found.cursor.wanted, mark.offset)
+        else:
+            return messages
+        if stored == mark.stored:
+            return messages
+        kept = [each for each in messages if stored_millis(each) <= mark.stored]
+        first = messages[len(kept)].queue_offset if len(kept) < len(messages) else mark.offset
+        lost = len(messages) - len(kept)
+        self._losses.record(found.cursor.wanted, first, found.extent, lost, LOG_REPLACED)
+        return kept
+
+    def _stored_at(self, wanted: Range, offset: int) -> int | None:
+        """Return the store time of the message at *offset*; None without a readable message."""
+        consumer = self._runtime.pull_consumer()
+        metadata = Metadata(self._runtime.instance, consumer, self._options)
+        found = self._runtime.call(metadata.stored_at, {wanted.queue: offset})
+        for cause in found.unavailable.values():
+            raise ReadError(wanted, offset, f"the log cannot be compared: {cause}") from cause
+        return found.values[wanted.queue]
 
     def _record_missing(self, gone: MissingOffsets) -> None:
         if not gone.was_cut and self._is_gap_of_topic(gone.cursor.queue, gone.resumes_at):
@@ -128,6 +165,11 @@ class LossLog:
         for queue, (wanted, extent, count, reason) in self._by_queue.items():
             warn("data_loss", **loss_values(queue, wanted, count, extent, reason))
         self._by_queue.clear()
+
+
+def stored_millis(message: MessageExt) -> int:
+    """Return the store time in milliseconds since 1970."""
+    return millis_of(message.store_time)
 
 
 def within(messages: list[MessageExt], start: int, end: int) -> list[MessageExt]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.offsets import StreamOffset, flattened
+from rocketmq_aio.spark.offsets import LogMark, StreamOffset, flattened
 from rocketmq_aio.spark.options.source_options import Connection, ReadOptions
 from rocketmq_aio.spark.read.planning import plan_between
 
@@ -28,7 +29,8 @@ def golden(path: Path) -> dict[str, StreamOffset]:
 
 
 def planned(start: StreamOffset, end: StreamOffset) -> list[tuple[object, ...]]:
-    return sorted(tuple(part) for each in plan_between(start, end, OPTIONS) for part in each.ranges)
+    parts = [part for each in plan_between(start, end, OPTIONS) for part in each.ranges]
+    return sorted((*part.queue, part.start, part.end) for part in parts)
 
 
 @given(offsets, offsets, offsets, st.none() | st.integers(0, 2**62))
@@ -41,6 +43,15 @@ def test_offsets_survive_a_json_round_trip(
     offset = StreamOffset(end=end, starts=starts, stored=stored, since=since)
 
     assert StreamOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+def test_each_part_of_a_range_has_the_mark_of_the_batch() -> None:
+    queue = ("orders", "broker-a", 0)
+    end = StreamOffset(end={queue: 9}, starts={queue: 0}, stored={queue: 5000})
+    split = replace(OPTIONS, max_records_per_partition=4)
+    parts = plan_between(StreamOffset(at_start=True), end, split)
+
+    assert [part.mark for each in parts for part in each.ranges] == 3 * [LogMark(8, 5000)]
 
 
 @pytest.mark.parametrize("path", CHECKPOINTS, ids=lambda path: path.stem)

@@ -21,7 +21,7 @@ from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Close, Outcome, Response, resolve
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.offsets import LogMark, Range
 from rocketmq_aio.spark.options.source_options import Connection, ReadOptions
 from rocketmq_aio.spark.read import fetcher as fetcher_module
 from rocketmq_aio.spark.read.batch_reader import read
@@ -32,6 +32,7 @@ from rocketmq_aio.spark.runtime import Runtime
 from tests.fakes.broker import FakeBroker
 from tests.fakes.static_topics import share_out
 from tests.unit.remoting.until import settle
+from tests.unit.spark.driving import put_at
 from tests.unit.spark.reading import (
     PLACES,
     TOPIC,
@@ -428,6 +429,52 @@ def test_a_topic_is_not_skipped_while_its_deletion_is_uncertain(here: Reading) -
     here.cluster.faults.handle(RequestCode.GET_BROKER_CLUSTER_INFO, busy, times=None)
     with pytest.raises(ReadError, match="no progress for pullTimeoutMs=500"):
         here.offsets(0, 10, pull_timeout_ms=500, fail_on_data_loss=False)
+
+
+# --- a log that is replaced while its batch is read ----------------------------------------------
+
+
+def planned(start: int, end: int, stored: int, *, last: int | None = None) -> Range:
+    """A part of a batch whose last message, at *last*, was stored at *stored* (milliseconds)."""
+    mark = LogMark(end - 1 if last is None else last, stored)
+    return within(start, end)._replace(mark=mark)
+
+
+def replace_tail(here: Reading) -> None:
+    """Store five messages, and replace the last two by three others, as a new master has them."""
+    put_at(here.broker, 1000, 2000, 3000, 4000, 5000)
+    del here.broker.topics[TOPIC].queues[0].messages[3:]
+    put_at(here.broker, 6000, 7000, 8000)
+
+
+@pytest.mark.parametrize("part", [planned(0, 5, 5000), planned(0, 4, 5000, last=4)])
+def test_messages_that_replaced_planned_ones_are_left_to_the_next_batch(
+    here: Reading, part: Range, caplog: pytest.LogCaptureFixture
+) -> None:
+    replace_tail(here)
+    with pytest.raises(DataLossError, match=r"the log was replaced.*wanted offset 3"):
+        here.read(part)
+    caplog.set_level(logging.WARNING)
+    rows = here.read(part, fail_on_data_loss=False)
+
+    assert [offset for _, offset, _ in rows] == [0, 1, 2]
+    assert len(losses(caplog)) == 1
+    assert f"skipped={part.end - 3}" in losses(caplog)[0]
+
+
+def test_messages_of_a_broker_whose_clock_was_set_back_are_read(here: Reading) -> None:
+    put_at(here.broker, 1000, 5000, 2000, 3000)
+    parts = planned(0, 2, 3000, last=3), planned(2, 4, 3000)
+
+    assert [offset for _, offset, _ in here.read(*parts)] == [0, 1, 2, 3]
+
+
+def test_a_log_that_cannot_be_compared_fails_the_task(here: Reading) -> None:
+    replace_tail(here)
+    busy = Response(ResponseCode.SYSTEM_BUSY, remark="busy")
+    here.cluster.faults.handle(RequestCode.PULL_MESSAGE, busy, times=None)
+    with pytest.raises(ReadError, match="the log cannot be compared"):
+        here.read(planned(0, 4, 5000, last=4), fail_on_data_loss=False)
 
 
 def test_an_unreadable_message_is_never_skipped(here: Reading) -> None:

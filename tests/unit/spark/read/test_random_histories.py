@@ -12,12 +12,16 @@ from functools import partial
 from itertools import count, product
 
 import pytest
+from anyio import to_thread
 
 from rocketmq_aio.embedded.broker.store import NewMessage, QueueLog, Topic
 from rocketmq_aio.spark.offsets import StreamOffset
+from rocketmq_aio.spark.read.batch_reader import read
+from rocketmq_aio.spark.read.planning import plan_between
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.unit.spark.driving import START, TOPIC, Driver, driving
+from tests.unit.spark.reading import PLACES
 
 SEEDS = 12
 STEPS = 30
@@ -45,6 +49,14 @@ class History:
             *(self.delete_read, self.truncate, self.recreate, self.move, self.resize),
         ]
         self.random.choice(changes)(broker)
+
+    def change_logs(self) -> None:
+        """Store messages, maybe after a truncation, as after a failover."""
+        broker = self.random.choice(self.cluster.brokers)
+        if self.random.random() < 0.3:
+            self.random.choice((self.truncate, self.recreate))(broker)
+        for _ in range(self.random.randint(1, 3)):
+            self.put(broker, most=3)
 
     def put(self, broker: FakeBroker, number: int | None = None, most: int = 6) -> None:
         if number is None:
@@ -108,10 +120,11 @@ class History:
             return False
         end = StreamOffset.from_json(json.loads(json.dumps(end.to_json())))
         between()
-        for (_, broker, number), (first, last) in driver.ranges(self.at, end).items():
-            log = topic_of(self.cluster.brokers["ab".index(broker[-1])]).queues[number]
-            found = map(log.get, range(first, last))
-            self.read.update(each.body for each in found if each is not None)
+        parts = [
+            part for each in plan_between(self.at, end, driver.options) for part in each.ranges
+        ]
+        for batch in await to_thread.run_sync(lambda: [*read(parts, driver.options, PLACES)]):
+            self.read.update(batch.column("body").to_pylist())
         self.at = end
         return True
 
@@ -124,7 +137,7 @@ class History:
             if self.random.random() < 0.2:
                 driver = await self.start(batches)
             if self.random.random() < 0.7:
-                await self.run_batch(driver, lambda: self.put(self.cluster.broker, most=3))
+                await self.run_batch(driver, self.change_logs)
 
     async def start(self, batches: AsyncExitStack) -> Driver:
         await batches.aclose()
