@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+import pyspark
 import pytest
 from pyarrow.parquet import read_table
 from pyspark.sql import SparkSession
@@ -39,6 +41,12 @@ MANY: Final = 50_000
 SPARK_AVRO: Final = "org.apache.spark:spark-avro_2.13:4.2.0"  # fits newer versions of Spark, too
 AVRO: Final = json.dumps(
     {"type": "record", "name": "Order", "fields": [{"name": "id", "type": ["long", "null"]}]}
+)
+# What pyspark 4.2 prints for a worker whose task was cancelled; each frame is its own.
+WORKER_TRACE: Final = re.compile(
+    r"Traceback \(most recent call last\):\n"
+    r'(  File "[^"\n]*/pyspark/\w+\.py", line .*\n(    .*\n)+)+'
+    r"EOFError\n"
 )
 GOOD_AVRO, NULL_AVRO, BAD_AVRO = b"\x00\x02", b"\x02", b"\x09 no such branch"
 
@@ -245,7 +253,7 @@ def test_sigint_to_the_process_group_cancels_an_export_and_shows_its_summary(
     assert running.returncode == 130, errors
     assert (summary["interrupted"], summary["complete"]) == (True, False)
     assert summary["problems"][0] == "stopped while writing: the target is not complete"
-    assert "Traceback" not in errors
+    assert "Traceback" not in without_worker_traces(errors)
     assert not [*target.rglob("*.parquet")]
 
 
@@ -270,7 +278,12 @@ def test_sigterm_to_the_process_group_cancels_a_load_and_shows_its_summary(
     assert (summary["interrupted"], summary["rows"]) == (True, 12 * MANY)
     assert 0 < summary["sent"] <= stored < 12 * MANY
     assert summary["problems"][0].startswith("stopped while sending: ")
-    assert "Traceback" not in errors
+    assert "Traceback" not in without_worker_traces(errors)
+
+
+def without_worker_traces(errors: str) -> str:
+    """Return *errors* without the traces that pyspark 4.2 itself prints; newer ones print none."""
+    return WORKER_TRACE.sub("", errors) if pyspark.__version__.startswith("4.2.") else errors
 
 
 def ended_by(
