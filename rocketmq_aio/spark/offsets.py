@@ -31,7 +31,7 @@ class Range(NamedTuple):
     """The offsets of one queue from *start* to *end* (excluded).
 
     :ivar mark: a message that was stored after these offsets, or the last of them, when the
-        micro-batch was planned; None if unknown
+        read was planned; None if unknown
     """
 
     topic: str

@@ -8,7 +8,7 @@ from typing import TypeVar
 import anyio
 
 from rocketmq_aio.errors import ConfigError, RocketMQError, RouteNotFoundError
-from rocketmq_aio.spark.offsets import EARLIEST, LATEST, Offsets, Queue, Range
+from rocketmq_aio.spark.offsets import EARLIEST, LATEST, LogMark, Offsets, Queue, Range
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import Extent, LossPolicy, find_out_of_range, warn
 from rocketmq_aio.spark.read.metadata import Metadata, QueueResults, TopicQueues
@@ -81,7 +81,10 @@ async def resolve_ranges(metadata: Metadata, options: ReadOptions) -> list[Range
     check_missing(options, extents.keys())
     start |= losses.resume_offsets(outside)
     end |= losses.resume_offsets(beyond)
-    return [Range(*queue, start[queue], end[queue]) for queue in sorted(extents)]
+    last = {queue: end[queue] - 1 for queue in extents if end[queue] > start[queue]}
+    times = complete(await metadata.stored_at(last))
+    marks = {q: LogMark(last[q], time) for q, time in times.items() if time is not None}
+    return [Range(*queue, start[queue], end[queue], marks.get(queue)) for queue in sorted(extents)]
 
 
 async def start_offsets(

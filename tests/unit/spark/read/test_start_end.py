@@ -10,7 +10,7 @@ import pytest
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.protocol.codes import RequestCode
-from rocketmq_aio.spark.offsets import Queue
+from rocketmq_aio.spark.offsets import LogMark, Queue
 from rocketmq_aio.spark.read.data_loss import DataLossError, TopicGoneError
 from rocketmq_aio.spark.read.start_end import BrokerAwayError, resolve_ranges
 from tests.fakes.cluster import FakeCluster
@@ -41,6 +41,15 @@ async def test_everything_is_read_by_default() -> None:
             queue(0, "broker-b"): (0, 0),
             queue(1, "broker-b"): (0, 0),
         }
+
+
+async def test_a_batch_read_is_planned_with_the_store_times_that_identify_its_logs() -> None:
+    async with FakeCluster(topics={TOPIC: 2}) as cluster:
+        put_at(cluster.broker, 1000, 2000, 3000)
+        async with driving(cluster, streaming=False, endingOffsets=at(2)) as driver:
+            found = await resolve_ranges(driver.metadata, driver.options)
+
+        assert [each.mark for each in found] == [LogMark(1, 2000), None]
 
 
 async def test_queues_without_explicit_offsets_are_read_whole() -> None:
