@@ -414,9 +414,11 @@ class Puller(Generic[Q]):
         if next_offset > offset:
             assigned.advance(next_offset)
             self._owner.on_pulled(assigned, 0, next_offset - offset)
-        elif response.next_begin_offset > offset:
-            pass  # it is pulled again
-        elif command.code == ResponseCode.PULL_RETRY_IMMEDIATELY and address == assigned.master:
+        elif (
+            command.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            and next_offset == response.next_begin_offset
+            and address == assigned.master
+        ):
             # A slave that may not be read responds so: it is no longer the master.
             self._instance.routes.invalidate(assigned.queue.topic)
         assigned.broker_id = response.suggest_which_broker_id
