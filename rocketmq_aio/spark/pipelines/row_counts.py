@@ -38,7 +38,8 @@ def count_rows(rows: DataFrame, ranges: Iterable[Range]) -> list[QueueCount]:
 def _select_ranges(rows: DataFrame, ranges: list[Range]) -> DataFrame:
     """Return the coordinates of the rows that are in one of *ranges*."""
     table = rows.sparkSession.createDataFrame(
-        [tuple(each) for each in ranges], f"{PLACE}, startOffset long, endOffset long"
+        [(*each.queue, each.start, each.end) for each in ranges],
+        f"{PLACE}, startOffset long, endOffset long",
     )
     inside = "queueOffset >= startOffset AND queueOffset < endOffset"
     return rows.select(*QUEUE, "queueOffset").join(F.broadcast(table), QUEUE).where(inside)
