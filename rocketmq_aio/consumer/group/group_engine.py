@@ -127,11 +127,11 @@ class GroupEngine(Generic[Q]):
         queue, offset, last = assigned.queue, assigned.committable, assigned.last_message
         if is_logical(queue) or not self._is_away(assigned):
             self.starts.forget(queue)
-        elif offset != UNKNOWN and self.commits.may_be_lost:
-            if assigned.furthest_may_return:
-                self.starts.keep(queue, Start(offset, last_message=last), assigned.furthest)
-            elif last is not None:
-                self.starts.keep(queue, Start(offset, last_message=last))
+            return
+        furthest = assigned.furthest if assigned.furthest_may_return else UNKNOWN
+        has_progress = offset != UNKNOWN and (last is not None or furthest != UNKNOWN)
+        if has_progress and self.commits.may_be_lost:
+            self.starts.keep(queue, Start(offset, last_message=last), furthest)
 
     def _is_away(self, assigned: Q) -> bool:
         """Whether the broker of a queue does not respond."""

@@ -14,7 +14,7 @@ import anyio
 from rocketmq_aio.config.consumer import ConsumerConfig, OffsetStore
 from rocketmq_aio.consumer.common.clock import boottime
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
-from rocketmq_aio.consumer.pull_loop.queue_state import UNKNOWN, Start
+from rocketmq_aio.consumer.pull_loop.queue_state import Start
 from rocketmq_aio.errors import (
     NotConnectedError,
     NotSupportedError,
@@ -148,7 +148,7 @@ class StartPositions:
             gone.assigned.add(queue)
             self._doubted[queue] = gone
 
-    def keep(self, queue: MessageQueue, progress: Start, furthest: int = UNKNOWN) -> None:
+    def keep(self, queue: MessageQueue, progress: Start, furthest: int) -> None:
         """Keep the progress of a queue that is revoked because its broker is away.
 
         The broker may have lost the last commits: what was processed since would be repeated.
