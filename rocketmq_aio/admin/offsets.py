@@ -30,8 +30,6 @@ T = TypeVar("T")
 Target = datetime | Literal["earliest", "latest"] | Mapping[MessageQueue, int]
 
 QUEUES_AT_ONCE: Final = 64  # concurrent requests
-# The remark of brokers that move only groups with a commit in each queue of the topic.
-NOT_COMMITTED: Final = "THe consumer group <"
 NO_MEMBERS: Final = "NullPointerException"  # in the remark of brokers without members of a group
 BEGINNING: Final = 0  # as a timestamp
 END: Final = -1
@@ -246,21 +244,19 @@ class OffsetAdmin:
         return move.offsets, how
 
     async def _move_members(self, move: _Move) -> dict[MessageQueue, int]:
-        """Reset by time through the connected members."""
+        """Reset by time through the connected members.
+
+        The broker refuses it for a group that has committed nothing, and members that pop have no
+        offsets: their broker reads the committed ones.
+        """
         if move.millis is None:
             reason = "this broker moves a connected group by time only: stop its members first"
             raise not_supported(move.address, reason)
+        await self._commit(move, verified=False)
         header = InvokeResetOffset(
             group=move.group, topic=move.topic, timestamp=move.millis, is_force=True
         )
-        try:
-            command = await self._servers.request(move.address, header)
-        except BrokerError as error:
-            if not (error.remark or "").startswith(NOT_COMMITTED):
-                raise
-            # A group that has just started: its own first commit may be seconds away.
-            await self._commit(move, verified=False)
-            command = await self._servers.request(move.address, header)
+        command = await self._servers.request(move.address, header)
         return read_reset_offsets(command.body)
 
     async def _commit(self, move: _Move, *, verified: bool = True) -> dict[MessageQueue, int]:

@@ -30,6 +30,7 @@ from rocketmq_aio import (
     NotRunningError,
     NotSupportedError,
     PermissionDeniedError,
+    PopConsumer,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -184,7 +185,7 @@ async def test_a_direct_consumption_outlasts_the_request_timeout() -> None:
 async def test_admin_error_has_the_outcome_of_each_server(
     cluster: FakeCluster, impatient: AdminClient
 ) -> None:
-    cluster.faults.handle(RequestCode.DELETE_SUBSCRIPTIONGROUP, Response(), broker="broker-a")
+    cluster.faults.handle(RequestCode.DELETE_SUBSCRIPTIONGROUP, Response())
     cluster.faults.drop(RequestCode.DELETE_SUBSCRIPTIONGROUP, executed=False, broker="broker-b")
 
     with pytest.raises(AdminError, match="1 of 2 servers: broker-b") as caught:
@@ -229,7 +230,7 @@ async def test_an_error_common_to_all_brokers_is_raised_itself(
 
 
 async def test_different_errors_raise_admin_error(cluster: FakeCluster, admin: AdminClient) -> None:
-    cluster.faults.refuse(RequestCode.DELETE_SUBSCRIPTIONGROUP, 16, "not you", broker="broker-a")
+    cluster.faults.refuse(RequestCode.DELETE_SUBSCRIPTIONGROUP, 16, "not you")
     cluster.faults.refuse(RequestCode.DELETE_SUBSCRIPTIONGROUP, 1, "disk", broker="broker-b")
 
     with pytest.raises(AdminError) as caught:
@@ -254,7 +255,7 @@ async def test_a_broker_without_a_master_fails_the_call(
 async def test_name_servers_keep_a_topic_if_a_broker_fails_to_delete_it(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
-    cluster.faults.handle(RequestCode.DELETE_TOPIC_IN_BROKER, Response(), broker="broker-a")
+    cluster.faults.handle(RequestCode.DELETE_TOPIC_IN_BROKER, Response())
     cluster.faults.refuse(RequestCode.DELETE_TOPIC_IN_BROKER, 1, "disk", broker="broker-b")
 
     with pytest.raises(AdminError):
@@ -370,7 +371,7 @@ async def test_the_queues_of_members_are_requested_concurrently(cluster: FakeClu
     members = [{"clientId": f"member-{number}"} for number in range(3)]
     body = msgspec.json.encode({"connectionSet": members})
     connections = Response(body=body)
-    cluster.faults.handle(RequestCode.GET_CONSUMER_CONNECTION_LIST, connections, broker="broker-a")
+    cluster.faults.handle(RequestCode.GET_CONSUMER_CONNECTION_LIST, connections)
     cluster.faults.handle(RequestCode.GET_CONSUMER_CONNECTION_LIST, OFFLINE, broker="broker-b")
     on_all(cluster, RequestCode.GET_CONSUME_STATS, Response(body=b"{}"))
     cluster.faults.drop(
@@ -411,6 +412,8 @@ async def test_irregular_running_info_still_names_the_queues_of_a_member(
 async def test_reset_falls_back_to_time_if_the_broker_does_not_store_it(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
+    for broker in cluster.brokers:
+        broker.create_group(GROUP)
     online(cluster)
     moved(cluster, 7)  # not what a single queue was to be moved to
 
@@ -437,6 +440,24 @@ async def test_connected_members_that_have_not_committed_are_reset() -> None:
         resets = await admin.reset_offsets(GROUP, TOPIC, "earliest")
 
         assert [(each.offset, each.how) for each in resets] == [(0, "members")] * 2
+
+
+async def test_members_that_pop_are_reset_if_the_broker_stores_no_resets() -> None:
+    async with (
+        EmbeddedCluster(topics={TOPIC: 1}) as cluster,
+        Producer("senders", namesrv=cluster.namesrv) as producer,
+        PopConsumer(GROUP, namesrv=cluster.namesrv) as consumer,
+        AdminClient(namesrv=cluster.namesrv) as admin,
+    ):
+        await admin.brokers.update_config({"useServerSideResetOffset": "false"})
+        await consumer.subscribe(TOPIC)
+        await producer.send(Message(TOPIC, b"1"))
+        await consumer.ack(await consumer.receive())
+
+        resets = await admin.reset_offsets(GROUP, TOPIC, "earliest")
+
+        assert [(each.offset, each.how) for each in resets] == [(0, "members")]
+        assert [each.body for each in await consumer.receive()] == [b"1"]
 
 
 async def test_a_broker_without_stored_resets_cannot_reset_a_single_queue(
