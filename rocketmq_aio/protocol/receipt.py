@@ -145,17 +145,26 @@ def receipts(
     return result
 
 
-def with_receipts(
-    body: bytes, response: PopMessageResponse, topic: str, retry_topic: str, broker_name: str
-) -> bytes:
-    """Return *body* with the records of *retry_topic* as newer brokers send them.
+def retry_markers(group: str, topic: str) -> dict[bytes, str]:
+    """Return the markers of the retry topics of *topic*, by their names in records."""
+    return {stored_topic(group, each, topic).encode(): each for each in RETRY_JOINTS}
 
-    They replace the topic by *topic* and add the receipt; 5.0.0 brokers send stored records.
+
+def with_receipts(
+    body: bytes,
+    response: PopMessageResponse,
+    topic: str,
+    markers: Mapping[bytes, str],
+    broker_name: str,
+) -> bytes:
+    """Return *body* with the records of the retry topics in *markers* as brokers usually send them.
+
+    They replace the topic by *topic* and add the receipt.  5.0.0 sends stored records, and so do
+    newer brokers with ``popConsumerKVServiceEnable`` or ``popResponseReturnActualRetryTopic``.
 
     :raises CodecError: the response has no receipts for them
     """
-    stored = retry_topic.encode()
-    if stored not in body:
+    if not any(stored in body for stored in markers):
         return body
     maker = _ReceiptMaker(response, broker_name)
     parts: list[bytes] = []
@@ -167,8 +176,8 @@ def with_receipts(
             parts.append(body[at:])
             break
         at += len(record.data)
-        if record.topic == stored:
-            receipt = maker.make((RETRY_V1, record.queue_id), record.queue_offset)
+        if (marker := markers.get(record.topic)) is not None:
+            receipt = maker.make((marker, record.queue_id), record.queue_offset)
             record = record.changed(topic.encode(), POP_CK + str(receipt).encode())
         parts.append(record.data)
     return b"".join(parts)

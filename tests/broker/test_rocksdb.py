@@ -262,6 +262,31 @@ def lite_message(parent: str, lite_topic: str) -> Encoded:
     return Encoded(topic=parent, body=b"hello", message_id=message_id, properties=properties)
 
 
+async def test_a_popped_message_is_redelivered_until_it_is_a_dead_letter(
+    cluster: Cluster, admin: AdminClient, rocketmq_group: str
+) -> None:
+    if cluster.version.startswith("4."):
+        return  # it pops nothing
+    topic, config = f"{rocketmq_group}-t", PopConfig(start_from="earliest", max_reconsume_times=1)
+    await admin.topics.create(topic, queues=1)
+    async with Producer("popped", namesrv=cluster.namesrv) as producer:
+        await producer.send(Message(topic, b"hello"))
+    async with PopConsumer(rocketmq_group, namesrv=cluster.namesrv, config=config) as consumer:
+        await consumer.subscribe(topic)
+        (first,) = await consumer.receive(wait_seconds=SECONDS)
+        await consumer.retry(first, 1)
+        (second,) = await consumer.receive(wait_seconds=SECONDS)
+        await consumer.retry(second)
+        assert await consumer.receive(wait_seconds=3) == []
+    dead = [each async for each in admin.messages.read(f"%DLQ%{rocketmq_group}")]
+
+    assert [(each.topic, each.reconsume_times) for each in (first, second)] == [
+        (topic, 0),
+        (topic, 1),
+    ]
+    assert [each.body for each in dead] == [b"hello"]
+
+
 # --- light message queues -------------------------------------------------------------------------
 
 

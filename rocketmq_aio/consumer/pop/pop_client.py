@@ -29,13 +29,7 @@ from rocketmq_aio.protocol.codes import V5_0_0, V5_1_3, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.namespaces import namespace_of
-from rocketmq_aio.protocol.receipt import (
-    RETRY_V1,
-    batch_acks,
-    fits_batch,
-    stored_topic,
-    with_receipts,
-)
+from rocketmq_aio.protocol.receipt import batch_acks, fits_batch, retry_markers, with_receipts
 from rocketmq_aio.protocol.requests.pop import (
     AckMessage,
     BatchAckMessage,
@@ -159,7 +153,9 @@ class PopClient:
         if command.code == ResponseCode.SUCCESS:
             response = read_header(command, PopMessageResponse)
             age = clock.note_response(response.pop_time, requested_at, now)
-            body = self._with_receipts(command.body, response, source, address)
+            topic = self._outer(source.topic)
+            markers = retry_markers(self._outer(self._group), topic)
+            body = with_receipts(command.body, response, topic, markers, source.broker_name)
             decoded = await self._decoder.decode(body, source)
             return Popped(*read_popped(decoded, response, self._group, source, now, age))
         if command.code not in NOTHING:
@@ -168,17 +164,6 @@ class PopClient:
             raise self._pop_error(command, address)
         _note_time(command, clock, requested_at, now, header.poll_time / 1000)
         return Popped([], None)
-
-    def _with_receipts(
-        self, body: bytes, response: PopMessageResponse, source: MessageQueue, address: str
-    ) -> bytes:
-        """Return the *body* of a pop as newer brokers send it."""
-        if not self._sends_stored_records(address):
-            return body
-        outer = self._outer
-        topic = outer(source.topic)
-        retry_topic = stored_topic(outer(self._group), RETRY_V1, topic)
-        return with_receipts(body, response, topic, retry_topic, source.broker_name)
 
     def _pop_error(self, command: Command, address: str) -> Exception:
         if command.code == ResponseCode.POLLING_FULL:
@@ -238,7 +223,8 @@ class PopClient:
             await self._send_back.send_back(message, DEAD_LETTER)
             return
         address, topic = self._master(message.receipt.broker_name).address, message.topic
-        if self._sends_stored_records(address):  # it compares the topic with the stored message
+        version = self._instance.heartbeats.broker_versions.get(address, V5_0_0)
+        if version < V5_1_3:  # it compares the topic with the stored message
             topic = message.receipt.stored_topic(self._group, topic)
         header = ConsumerSendMsgBack(
             offset=message.commit_log_offset,
@@ -251,10 +237,6 @@ class PopClient:
             broker_name=message.receipt.broker_name,
         )
         await self._remoting.request_checked(address, header)
-
-    def _sends_stored_records(self, address: str) -> bool:
-        """Whether the broker, as 5.0.0, does not replace the retry topics of popped messages."""
-        return self._instance.heartbeats.broker_versions.get(address, V5_0_0) < V5_1_3
 
     def _takes_batches(self, master: _Master) -> bool:
         version = self._instance.heartbeats.broker_versions.get(master.address, 0)

@@ -22,6 +22,7 @@ from rocketmq_aio.protocol.receipt import (
     parse_receipt,
     read_info,
     receipts,
+    retry_markers,
     with_receipts,
 )
 from rocketmq_aio.protocol.record import decode_messages
@@ -228,13 +229,14 @@ def test_only_near_offsets_fit_a_bit_set(offset: int, *, fits: bool) -> None:
 # --- brokers that send retried messages as they are stored ----------------------------------------
 
 RETRIES: Final = "%RETRY%billing_TopicTest"
+MARKERS: Final = retry_markers("billing", TOPIC)
 
 
 def popped(*records: Stored, starts: str, offsets: str) -> tuple[list[MessageExt], list[Receipt]]:
     """Return the messages of a pop by group ``billing``, and their receipts."""
     response = answer(starts, offsets)
     data = b"".join(record.to_bytes() for record in records)
-    body = with_receipts(data, response, TOPIC, RETRIES, "broker-a")
+    body = with_receipts(data, response, TOPIC, MARKERS, "broker-a")
     messages, fault = decode_messages(body, MessageQueue(TOPIC, "broker-a", 3))
     assert fault is None
     return messages, receipts(messages, response, "broker-a")
@@ -252,28 +254,31 @@ def test_a_stored_retry_gets_its_topic_and_receipt(magic: int, properties: bytes
     assert own.stored_topic("billing", TOPIC) == RETRIES
 
 
-def test_stored_retries_may_come_with_other_messages() -> None:
+def test_stored_retries_of_both_versions_may_come_with_other_messages() -> None:
     records = [Stored(topic=RETRIES.encode(), queue_offset=number) for number in (4, 6)]
     records.insert(1, Stored(topic=TOPIC.encode(), queue_offset=20))
-    _, own = popped(*records, starts="0 3 20;1 3 4", offsets="0 3 20;1 3 4,6")
+    records.append(Stored(topic=b"%RETRY%billing+TopicTest", queue_offset=9))
+    messages, own = popped(*records, starts="0 3 20;1 3 4;2 3 8", offsets="0 3 20;1 3 4,6;2 3 8,9")
 
+    assert {message.topic for message in messages} == {TOPIC}
     assert [(each.marker, each.start_offset, each.offset) for each in own] == [
         ("1", 4, 4),
         ("0", 20, 20),
         ("1", 4, 6),
+        ("2", 8, 9),
     ]
 
 
 def test_a_response_without_retries_is_not_changed() -> None:
     data = Stored(topic=TOPIC.encode()).to_bytes()
 
-    assert with_receipts(data, answer(None, None), TOPIC, RETRIES, "broker-a") is data
+    assert with_receipts(data, answer(None, None), TOPIC, MARKERS, "broker-a") is data
 
 
 @pytest.mark.parametrize("cut", [1, 60, 100])
 def test_a_stored_retry_that_is_cut_is_a_codec_error(cut: int) -> None:
     data = Stored(topic=RETRIES.encode()).to_bytes() * 2
-    body = with_receipts(data[:-cut], answer("1 3 7", "1 3 7,7"), TOPIC, RETRIES, "broker-a")
+    body = with_receipts(data[:-cut], answer("1 3 7", "1 3 7,7"), TOPIC, MARKERS, "broker-a")
     messages, fault = decode_messages(body, MessageQueue(TOPIC, "broker-a", 3))
 
     assert len(messages) == 1
@@ -284,4 +289,4 @@ def test_a_stored_retry_without_room_for_its_receipt_is_a_codec_error() -> None:
     data = Stored(topic=RETRIES.encode(), properties=b"x" * 65_535).to_bytes()
 
     with pytest.raises(CodecError, match="room"):
-        with_receipts(data, answer("1 3 7", "1 3 7"), TOPIC, RETRIES, "broker-a")
+        with_receipts(data, answer("1 3 7", "1 3 7"), TOPIC, MARKERS, "broker-a")

@@ -48,6 +48,41 @@ async def test_only_the_current_master_of_a_broker_is_remembered() -> None:
     assert [len(table) for table in vars(calls).values() if isinstance(table, dict)] == [1]
 
 
+@pytest.mark.parametrize(("marker", "joint"), [("1", "_"), ("2", "+")])
+async def test_a_retry_that_is_sent_as_it_is_stored_has_the_name_of_its_topic(
+    marker: str, joint: str
+) -> None:
+    """As brokers from 5.1.4 do with some settings."""
+    retry_topic = f"%RETRY%{GROUP}{joint}{TOPIC}".encode()
+    stored = Stored(topic=retry_topic, queue_offset=9, reconsume_times=1)
+
+    async def pop(*_: object, **_how: object) -> Command:
+        response = PopMessageResponse(
+            pop_time=1_700_000_000_000,
+            invisible_time=60_000,
+            revive_queue_id=2,
+            rest_num=0,
+            start_offset_info=f"{marker} 3 8",
+            msg_offset_info=f"{marker} 3 9",
+        )
+        return Command(ResponseCode.SUCCESS, 0, ext=to_ext_fields(response), body=stored.to_bytes())
+
+    instance = SimpleNamespace(
+        config=ClientConfig(),
+        routes=SimpleNamespace(master=lambda _name: "10.0.0.1:10911"),
+        remoting=SimpleNamespace(request=pop, decode=decode_messages),
+    )
+    calls = PopClient(cast(MQClientInstance, instance), GROUP, start_from="earliest")
+
+    ([message], fault) = await calls.pop(
+        queue(-1), subscription(TOPIC, "*", 0), PopRequest(1, 60.0, 0.0), None
+    )
+
+    assert fault is None
+    assert (message.topic, message.reconsume_times) == (TOPIC, 1)
+    assert str(message.receipt) == f"8 1700000000000 60000 2 {marker} broker-a 3 9"
+
+
 @pytest.mark.parametrize(("version", "topic"), [(V5_0_0, f"%RETRY%{GROUP}_{TOPIC}"), (475, TOPIC)])
 async def test_brokers_of_5_0_get_the_stored_topic_of_a_dead_letter(
     version: int, topic: str
