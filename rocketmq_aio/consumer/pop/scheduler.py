@@ -17,6 +17,7 @@ from rocketmq_aio.instance.client_instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 
 SWEEP_SECONDS: Final = 0.2  # to wait for one broker before the next is popped from
+EARLY_SECONDS: Final = 0.1  # brokers end a wait 50 ms early, by a clock that is not known exactly
 MOST_AHEAD: Final = 3  # further pops of one loop
 FIRST_SECONDS: Final = 1.0  # per message, before any was processed
 LEAST_SECONDS: Final = 1e-6
@@ -85,10 +86,11 @@ class PopScheduler:
             self._request(chosen, request._replace(wait_seconds=0.0))
             return SWEEP_SECONDS
         left = request.wait_seconds - passed
-        if left > 0:
+        if left > EARLY_SECONDS:  # a shorter one would end at once, and be followed by others
             for loop in idle:
                 requested.setdefault(loop, loop.failure)
                 self._request(loop, request._replace(wait_seconds=left))
+        if left > 0:
             return left
         waiting = any(not self._is_idle(loop) for loop in requested)
         return self._slack_seconds - passed if waiting and not request.wait_seconds else 0.0

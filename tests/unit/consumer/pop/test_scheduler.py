@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import cast
 
+import pytest
+
 from rocketmq_aio.consumer.pop.buffer import PopBuffer
 from rocketmq_aio.consumer.pop.intake import PopIntake
 from rocketmq_aio.consumer.pop.loop import PopLoop
@@ -59,3 +61,16 @@ def test_loops_that_had_messages_are_popped_in_turn() -> None:
         loop.had_messages = True
 
     assert Counter(env.requested() for _ in range(6)) == {f"topic-{n}": 2 for n in range(3)}
+
+
+def test_no_loop_is_popped_when_the_broker_would_not_wait() -> None:
+    env = SchedulerEnv(1)
+    [loop] = env.loops.values()
+    request = PopRequest(32, 60.0, 15.0)
+    seconds = [env.scheduler._next_step(request, {loop: None}, 14.0)]
+    waits = [env.scheduler.next_request(loop)]
+    seconds.append(env.scheduler._next_step(request, {loop: None}, 14.96))
+    waits.append(env.scheduler.next_request(loop))
+
+    assert seconds == pytest.approx([1.0, 0.04])
+    assert waits == [request._replace(wait_seconds=1.0), None]
