@@ -11,10 +11,10 @@ import msgspec
 from rocketmq_aio.admin.groups import ONLINE_OR_NOT, GroupAdmin
 from rocketmq_aio.admin.offset_search import OffsetSearch
 from rocketmq_aio.admin.results import OffsetReset
-from rocketmq_aio.admin.server_results import QueueTimeSpan
+from rocketmq_aio.admin.server_results import QueueTimeSpan, read_properties
 from rocketmq_aio.admin.servers import Servers, before_change, begin_change, failure, not_supported
 from rocketmq_aio.config.arguments import checked_arguments
-from rocketmq_aio.errors import BrokerError, ConfigError
+from rocketmq_aio.errors import AuthError, BrokerError, ConfigError, PermissionDeniedError
 from rocketmq_aio.model.names import RETRY_PREFIX, check_group, check_topic
 from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageQueue
@@ -22,7 +22,11 @@ from rocketmq_aio.protocol.bodies import Body, queue_key, read_reset_offsets
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.requests.admin import InvokeResetOffset
 from rocketmq_aio.protocol.requests.groups import GetConsumerConnectionList
-from rocketmq_aio.protocol.requests.operations import GetConsumeTimeSpan, GetMemberOffsets
+from rocketmq_aio.protocol.requests.operations import (
+    GET_BROKER_CONFIG,
+    GetConsumeTimeSpan,
+    GetMemberOffsets,
+)
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.remoting.gather import gather_limited
 
@@ -30,6 +34,8 @@ T = TypeVar("T")
 Target = datetime | Literal["earliest", "latest"] | Mapping[MessageQueue, int]
 
 QUEUES_AT_ONCE: Final = 64  # concurrent requests
+# The remark of brokers that move only groups with a commit in each queue of the topic.
+NOT_COMMITTED: Final = "THe consumer group <"
 NO_MEMBERS: Final = "NullPointerException"  # in the remark of brokers without members of a group
 BEGINNING: Final = 0  # as a timestamp
 END: Final = -1
@@ -200,8 +206,9 @@ class OffsetAdmin:
         if is_static and online:  # brokers reset only physical queues, which members do not know
             reason = "brokers cannot move a connected group in a static topic: stop its members"
             raise not_supported(move.address, reason)
-        if command.version >= V5_0_0 and not is_static:
-            moved, how = await self._move_at_broker(move)
+        stores = command.version >= V5_0_0 and not is_static
+        if stores and (not online or await self._stores_resets(move.address)):
+            moved, how = await self._move_at_broker(move, online=online)
         elif online:
             moved, how = await self._move_members(move), "members"
         else:
@@ -211,11 +218,24 @@ class OffsetAdmin:
             for queue, offset in moved.items()
         ]
 
-    async def _move_at_broker(self, move: _Move) -> tuple[dict[MessageQueue, int], str]:
+    async def _stores_resets(self, address: str) -> bool:
+        """Whether the broker stores resets; if the account may not know, whether it may.
+
+        Another broker would return the members to their last commits by any request.
+        """
+        try:
+            command = await self._servers.request(address, GET_BROKER_CONFIG)
+        except (AuthError, PermissionDeniedError):
+            return True
+        return read_properties(command.body).get("useServerSideResetOffset") == "true"
+
+    async def _move_at_broker(
+        self, move: _Move, *, online: bool
+    ) -> tuple[dict[MessageQueue, int], str]:
         """Store the offsets in a 5.x broker, one queue at a time.
 
         A broker configured not to store them takes the request for a reset by time, to the end
-        and only backwards.  That changes nothing and returns other offsets.
+        and only backwards.  That returns other offsets, and members to their last commits.
         """
 
         async def store(queue: MessageQueue) -> str:
@@ -227,7 +247,12 @@ class OffsetAdmin:
                 timestamp=END,
                 is_force=False,
             )
-            command = await self._servers.request(move.address, header, accept=ONLINE_OR_NOT)
+            try:
+                command = await self._servers.request(move.address, header, accept=ONLINE_OR_NOT)
+            except BrokerError as error:
+                if not (error.remark or "").startswith(NOT_COMMITTED):
+                    raise
+                return "members" if online else "committed"
             if command.code == ResponseCode.CONSUMER_NOT_ONLINE:
                 return "committed"
             is_stored = read_reset_offsets(command.body) == {queue: move.offsets[queue]}

@@ -442,6 +442,47 @@ async def test_connected_members_that_have_not_committed_are_reset() -> None:
         assert [(each.offset, each.how) for each in resets] == [(0, "members")] * 2
 
 
+@pytest.mark.parametrize(("online", "how"), [(True, "members"), (False, "committed")])
+async def test_a_group_without_commits_is_reset_if_the_broker_stores_no_resets(
+    *, online: bool, how: str
+) -> None:
+    config = LitePullConfig(auto_commit=False, start_from="earliest")
+    async with (
+        EmbeddedCluster(topics={TOPIC: 2}) as cluster,
+        LitePullConsumer(GROUP, namesrv=cluster.namesrv, config=config) as consumer,
+        AdminClient(namesrv=cluster.namesrv) as admin,
+    ):
+        await admin.brokers.update_config({"useServerSideResetOffset": "false"})
+        await consumer.subscribe(TOPIC)
+        await consumer.ready()
+        if not online:
+            await consumer.close()
+
+        resets = await admin.reset_offsets(GROUP, TOPIC, "earliest")
+
+        assert [(each.offset, each.how) for each in resets] == [(0, how)] * 2
+
+
+async def test_members_are_moved_once_if_the_broker_stores_no_resets() -> None:
+    """A request that tries whether it does would return them to their last commits."""
+    async with (
+        EmbeddedCluster(topics={TOPIC: 1}) as cluster,
+        LitePullConsumer(GROUP, namesrv=cluster.namesrv) as consumer,
+        AdminClient(namesrv=cluster.namesrv) as admin,
+    ):
+        await admin.brokers.update_config({"useServerSideResetOffset": "false"})
+        await consumer.subscribe(TOPIC)
+        await consumer.ready()
+        (queue,) = consumer.assignment()
+        asked = cluster.faults.delay(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, 0)
+
+        await admin.reset_offsets(GROUP, TOPIC, "latest")
+        with pytest.raises(NotSupportedError, match="stop its members"):
+            await admin.reset_offsets(GROUP, TOPIC, {queue: 0})
+
+        assert asked.count == 1
+
+
 async def test_members_that_pop_are_reset_if_the_broker_stores_no_resets() -> None:
     async with (
         EmbeddedCluster(topics={TOPIC: 1}) as cluster,
