@@ -38,8 +38,6 @@ async def read_committed(
     Returns what failed; those queues stay in doubt.
     """
     doubted = [each for each in queues if each.min_commit_offset == UNVERIFIED]
-    if not doubted:
-        return {}
     _, failed = await gather_limited(lambda each: _read_committed(store, each), doubted)
     return {assigned.queue: error for assigned, error in failed.items()}
 

@@ -202,6 +202,22 @@ async def test_a_seek_is_committed_below_what_others_committed(env: FenceEnv) ->
     assert await env.commit_progress() == 0
 
 
+async def test_a_seek_while_the_offsets_of_others_are_read_is_committed(
+    env: FenceEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = env.store.read
+
+    async def read_slowly(each: MessageQueue) -> int | None:
+        response = await read(each)
+        env.assigned.move(1)
+        return response
+
+    env.stall(THERE)
+    monkeypatch.setattr(env.store, "read", read_slowly)
+
+    assert await env.commit_progress() == 1
+
+
 async def test_a_changed_filter_keeps_the_minimum_commit_offset(env: FenceEnv) -> None:
     env.stall(THERE)
     await env.commit_progress()

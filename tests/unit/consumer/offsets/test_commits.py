@@ -423,6 +423,7 @@ async def test_a_seek_back_during_a_commit_is_still_committed_if_others_may_have
     table[queue(0)].seek(1)
     store.may_persist.set()
     await committing
+    store.kept[queue(0)] = 9  # by another member
     fence.invalidate()
     await commits.commit_progress([table[queue(0)]])
 
