@@ -240,12 +240,13 @@ async def test_unsubscribe_lets_running_handlers_finish(
 
 @in_both_ways
 async def test_handler_can_unsubscribe_its_own_topic(cluster: FakeCluster, orderly: bool) -> None:
+    kept: list[bool] = []
     async with group_of(cluster, orderly=orderly) as group:
 
         async def behave(message: MessageExt) -> None:
             if message.body == b"b":
                 await asyncio.wait_for(consumer.unsubscribe(TOPIC), 5)
-                assert queue() not in consumer.assignment()
+                kept.append(queue() in consumer.assignment())
 
         put(cluster, "a", "b", "c")
         consumer = await group.join(behave, concurrency=1, close_timeout_seconds=60.0)
@@ -253,6 +254,7 @@ async def test_handler_can_unsubscribe_its_own_topic(cluster: FakeCluster, order
         await until(lambda: queue() not in consumer._engine.table, "the revocation")
 
         assert group.handled() == ["a", "b"]
+        assert kept == [False]
         assert _committed(cluster, 0) == 2
 
 
@@ -342,13 +344,13 @@ async def test_a_message_sought_while_in_flight_is_handled_again_after_its_handl
     cluster: FakeCluster,
 ) -> None:
     reached, go = asyncio.Event(), asyncio.Event()
-    running = 0
+    running = most = 0
 
     async def behave(message: MessageExt) -> None:
-        nonlocal running
+        nonlocal running, most
         if message.body == b"3":
             running += 1
-            assert running == 1, "two handlers of one message"
+            most = max(most, running)
             reached.set()
             await go.wait()
             running -= 1
@@ -369,3 +371,4 @@ async def test_a_message_sought_while_in_flight_is_handled_again_after_its_handl
         go.set()
         await group.drained()
         assert sorted(each for each in group.handled() if each in "23") == ["2", "2", "3", "3"]
+        assert most == 1
