@@ -95,7 +95,8 @@ class AckService:
         for message in messages:
             if message in failed:
                 continue
-            message.ack_state = AckState.ACKED
+            if not message.is_expired(now):  # else later calls raise, too
+                message.ack_state = AckState.ACKED
             if reason := _invalid_reason(message, now):
                 lost[message] = ReceiptError(message.message_id, reason)
 

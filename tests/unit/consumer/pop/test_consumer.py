@@ -260,6 +260,18 @@ async def test_ack_error_has_the_messages(cluster: FakeCluster) -> None:
     assert invisible(cluster) == 0
 
 
+async def test_each_ack_after_the_invisible_time_raises(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    async with popping(cluster) as consumer:
+        [message] = await consumer.receive()
+        message.expires_at = 0.0
+        for _ in range(2):
+            with pytest.raises(AckError, match="invisible time was over"):
+                await consumer.ack(message)
+        with pytest.raises(ReceiptError, match="invisible time was over"):
+            await consumer.retry(message)
+
+
 async def test_message_without_time_to_retry_does_not_stop_the_retries_of_its_batch(
     cluster: FakeCluster,
 ) -> None:
