@@ -214,10 +214,11 @@ def test_invalid_hooks_are_rejected(hook: object) -> None:
 
 def test_hooks_run_once_per_queue_of_a_batch() -> None:
     reported: list[ConsumeContext] = []
+    statuses_before: list[str | None] = []
 
     class Listener:
         def before(self, context: ConsumeContext) -> None:
-            assert context.status is None
+            statuses_before.append(context.status)
 
         def after(self, context: ConsumeContext) -> None:
             reported.append(context)
@@ -232,6 +233,7 @@ def test_hooks_run_once_per_queue_of_a_batch() -> None:
     assert {(each.group, each.mode, each.status) for each in reported} == {
         ("billing", "poll", "ok")
     }
+    assert statuses_before == [None, None]
 
 
 def test_consumers_without_handlers_reject_filter_hooks() -> None:
