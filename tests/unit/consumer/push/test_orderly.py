@@ -81,6 +81,7 @@ async def test_other_queues_continue_while_one_is_suspended() -> None:
         await env.until_committable(4, 1)
 
         assert handle.of(0) == [0]
+        assert env.service.next_queue() is None  # no worker looks at it meanwhile
         assert not env.queue(0).has_in_flight  # a hand-over need not wait for it
 
 
@@ -127,6 +128,7 @@ async def test_no_handler_is_called_without_the_lock() -> None:
         env.pull(0, 1, queue_id=0)
         env.pull(0, 1, queue_id=1)
         await env.until_committable(2, 1)
+        assert env.service.next_queue() is None  # no worker looks at the other one again
 
     assert handle.of(0) == []
 
