@@ -395,6 +395,22 @@ async def test_delay_level_minus_one_of_a_batch_that_raises_sends_all_to_the_dlq
     assert env.send_back.dead == [0, 1]
 
 
+async def test_a_batch_whose_handler_raises_is_retried_as_a_whole() -> None:
+    batches: list[list[int]] = []
+
+    async def handle(messages: list[MessageExt], context: BatchContext) -> None:
+        batches.append(offsets(messages))
+        if len(batches) == 1:
+            context.ack_index = 0
+            raise ValueError("bad")
+
+    async with WorkerEnv(on_batch=handle, orderly=True, consume_batch_size=3) as env:
+        env.pull(0, 1, 2)
+        await env.until_committable(3)
+
+    assert batches == [[0, 1, 2], [0, 1, 2]]
+
+
 async def test_delay_level_minus_one_of_a_batch_sends_the_rest_to_the_dlq() -> None:
     batches: list[list[int]] = []
 
