@@ -411,6 +411,24 @@ async def test_a_batch_whose_handler_raises_is_retried_as_a_whole() -> None:
     assert batches == [[0, 1, 2], [0, 1, 2]]
 
 
+async def test_a_failed_batch_does_not_commit_those_before_it() -> None:
+    committable: list[int] = []
+
+    async def handle(messages: list[MessageExt], context: BatchContext) -> None:
+        committable.append(env.queue().committable)
+        if messages[0].queue_offset == 0:
+            context.auto_commit = False
+        elif len(committable) == 2:
+            context.delay_level = 1
+            raise ValueError("bad")
+
+    async with WorkerEnv(on_batch=handle, orderly=True, consume_batch_size=1) as env:
+        env.pull(0, 1)
+        await env.until_committable(2)
+
+    assert committable == [0, 0, 0]
+
+
 async def test_delay_level_minus_one_of_a_batch_sends_the_rest_to_the_dlq() -> None:
     batches: list[list[int]] = []
 
