@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -268,6 +269,9 @@ class Puller(Generic[Q]):
             if not await self._check_log(assigned, master):
                 return
             self._owner.on_recovered(assigned)
+        if assigned.last_message is None:
+            with suppress(RocketMQError):  # the pull that follows reports failures
+                await self._note_last(assigned, master)
         assigned.master, assigned.connection = master, self._connection_to(master)
         assigned.replica_ended = False
 

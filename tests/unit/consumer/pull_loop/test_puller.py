@@ -30,7 +30,7 @@ async def test_a_pull_request_has_group_queue_offset_and_expression(
     env.put("a")
     env.starts.found = Start(1)
     env.begin()
-    [requests] = await env.pulled(1)
+    [_before, requests] = await env.pulled(2)
 
     assert (requests.consumer_group, requests.topic, requests.queue_id) == ("billing", "orders", 0)
     assert (requests.queue_offset, requests.max_msg_nums) == (1, 32)

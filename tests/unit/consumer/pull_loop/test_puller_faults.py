@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from rocketmq_aio.consumer.common.events import MessageUnreadable, OffsetCorrected, PullFailed
 from rocketmq_aio.consumer.pull_loop import flow_control, puller as puller_module
-from rocketmq_aio.consumer.pull_loop.log_check import StoredAt
+from rocketmq_aio.consumer.pull_loop.log_check import LogCheck, StoredAt
 from rocketmq_aio.consumer.pull_loop.queue_state import QueueState, Start
 from rocketmq_aio.embedded.connection import ServerConnection
 from rocketmq_aio.embedded.responses import Close, Outcome, Response
@@ -540,6 +540,45 @@ async def test_a_topic_created_again_while_a_queue_is_paused_is_read_from_its_be
 
     assert bodies(await env.polled(5)) == new
     assert [type(event) for event in env.events] == [OffsetCorrected]
+
+
+@pytest.mark.usefixtures("always_held")
+@pytest.mark.parametrize("count", [2, 3, 5], ids=["fewer", "as many", "more"])
+async def test_a_topic_created_again_during_the_first_pull_is_read_from_its_beginning(
+    make_env: Callable[..., PullerEnv], count: int
+) -> None:
+    env = make_env()
+    env.put("a", "b", "c")
+    env.starts.found = Start(3)
+    env.begin()
+    await env.pulled(2)  # the message before the position, and the held pull
+    create_again(env)
+    new = [f"new {number}" for number in range(count)]
+    env.put(*new)
+    env.broker.clock.advance(60)
+    taken: list[str] = []
+    while len(set(taken)) < count:
+        taken += bodies(await env.polled(1))
+
+    assert set(taken) == set(new)
+    assert [type(event) for event in env.events] == [OffsetCorrected]
+
+
+@pytest.mark.parametrize(
+    "error", [BrokerError(1, "damaged", ADDRESS), RequestTimeoutError(ADDRESS, 11, 3.0)]
+)
+async def test_pulling_begins_without_the_message_before_the_position(
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch, error: RocketMQError
+) -> None:
+    async def message_at(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(LogCheck, "message_at", message_at)
+    env.put("a", "b")
+    env.starts.found = Start(1)
+    env.begin()
+
+    assert bodies(await env.polled(1)) == ["b"]
 
 
 @pytest.mark.usefixtures("always_held")

@@ -281,10 +281,10 @@ async def test_pulling_waits_until_the_correction_is_stored(
     env.begin()
     await until(lambda: env.events, "an event")
     await wait_all_tasks_blocked()
-    assert len(env.wire.pulls) == 1
+    assert len(env.wire.pulls) == 2  # of the message before the position, and from there
     stored.set()
 
-    await env.pulled(2)
+    await env.pulled(3)
 
 
 async def test_a_seek_while_the_policy_is_looked_up_wins(
