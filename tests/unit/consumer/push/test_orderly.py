@@ -208,11 +208,14 @@ async def test_rollback_redelivers_everything_since_the_last_commit() -> None:
         if messages[-1].queue_offset == 3 and len(batches) > 2:
             context.commit()
 
-    async with WorkerEnv(on_batch=handle, orderly=True, consume_batch_size=2) as env:
+    async with WorkerEnv(
+        on_batch=handle, orderly=True, consume_batch_size=2, max_reconsume_times=0
+    ) as env:
         env.pull(0, 1, 2, 3)
         await env.until_committable(4)
 
     assert batches == [[0, 1], [2, 3], [0, 1], [2, 3]]
+    assert env.send_back.dead == []  # a retry would be a dead letter
 
 
 async def test_failed_part_of_a_batch_is_retried() -> None:
