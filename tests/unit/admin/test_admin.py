@@ -185,7 +185,7 @@ async def test_a_direct_consumption_outlasts_the_request_timeout() -> None:
 async def test_admin_error_has_the_outcome_of_each_server(
     cluster: FakeCluster, impatient: AdminClient
 ) -> None:
-    cluster.faults.handle(RequestCode.DELETE_SUBSCRIPTIONGROUP, Response())
+    cluster.faults.handle(RequestCode.DELETE_SUBSCRIPTIONGROUP, Response(), broker="broker-a")
     cluster.faults.drop(RequestCode.DELETE_SUBSCRIPTIONGROUP, executed=False, broker="broker-b")
 
     with pytest.raises(AdminError, match="1 of 2 servers: broker-b") as caught:
@@ -230,7 +230,7 @@ async def test_an_error_common_to_all_brokers_is_raised_itself(
 
 
 async def test_different_errors_raise_admin_error(cluster: FakeCluster, admin: AdminClient) -> None:
-    cluster.faults.refuse(RequestCode.DELETE_SUBSCRIPTIONGROUP, 16, "not you")
+    cluster.faults.refuse(RequestCode.DELETE_SUBSCRIPTIONGROUP, 16, "not you", broker="broker-a")
     cluster.faults.refuse(RequestCode.DELETE_SUBSCRIPTIONGROUP, 1, "disk", broker="broker-b")
 
     with pytest.raises(AdminError) as caught:
@@ -255,7 +255,7 @@ async def test_a_broker_without_a_master_fails_the_call(
 async def test_name_servers_keep_a_topic_if_a_broker_fails_to_delete_it(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
-    cluster.faults.handle(RequestCode.DELETE_TOPIC_IN_BROKER, Response())
+    cluster.faults.handle(RequestCode.DELETE_TOPIC_IN_BROKER, Response(), broker="broker-a")
     cluster.faults.refuse(RequestCode.DELETE_TOPIC_IN_BROKER, 1, "disk", broker="broker-b")
 
     with pytest.raises(AdminError):
@@ -371,7 +371,7 @@ async def test_the_queues_of_members_are_requested_concurrently(cluster: FakeClu
     members = [{"clientId": f"member-{number}"} for number in range(3)]
     body = msgspec.json.encode({"connectionSet": members})
     connections = Response(body=body)
-    cluster.faults.handle(RequestCode.GET_CONSUMER_CONNECTION_LIST, connections)
+    cluster.faults.handle(RequestCode.GET_CONSUMER_CONNECTION_LIST, connections, broker="broker-a")
     cluster.faults.handle(RequestCode.GET_CONSUMER_CONNECTION_LIST, OFFLINE, broker="broker-b")
     on_all(cluster, RequestCode.GET_CONSUME_STATS, Response(body=b"{}"))
     cluster.faults.drop(
