@@ -80,6 +80,11 @@ def stored_topic(group: str, marker: str, topic: str) -> str:
     return topic if joint is None else f"{RETRY_PREFIX}{group}{joint}{topic}"
 
 
+def retry_topics(group: str, topic: str) -> dict[str, str]:
+    """Return the names of the retry topics of *topic* by marker."""
+    return {marker: stored_topic(group, marker, topic) for marker in RETRY_JOINTS}
+
+
 def parse_receipt(text: str) -> Receipt:
     """Return the receipt in *text*; CodecError if it does not have eight valid parts."""
     parts = text.split(" ")
@@ -145,25 +150,22 @@ def receipts(
     return result
 
 
-def retry_markers(group: str, topic: str) -> dict[bytes, str]:
-    """Return the markers of the retry topics of *topic*, by their names in records."""
-    return {stored_topic(group, each, topic).encode(): each for each in RETRY_JOINTS}
-
-
 def with_receipts(
     body: bytes,
     response: PopMessageResponse,
     topic: str,
-    markers: Mapping[bytes, str],
+    retries: Mapping[str, str],
     broker_name: str,
 ) -> bytes:
-    """Return *body* with the records of the retry topics in *markers* as brokers usually send them.
+    """Return *body* with the records of the topics *retries* as brokers usually send them.
 
     They replace the topic by *topic* and add the receipt.  5.0.0 sends stored records, and so do
     newer brokers with ``popConsumerKVServiceEnable`` or ``popResponseReturnActualRetryTopic``.
 
+    :param retries: from `retry_topics`
     :raises CodecError: the response has no receipts for them
     """
+    markers = {name.encode(): marker for marker, name in retries.items()}
     if not any(stored in body for stored in markers):
         return body
     maker = _ReceiptMaker(response, broker_name)

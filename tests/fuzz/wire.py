@@ -339,7 +339,7 @@ def check_records(data: bytes) -> Signature:
         NAMESPACE.received(stored)
         outcome(lambda: list(store_times(stored, 0)))
     outcome(lambda: list(records(data)))
-    renamed = outcome(with_receipts, data, NO_TABLES, "t", {queue.topic.encode(): "1"}, "broker-a")
+    renamed = outcome(with_receipts, data, NO_TABLES, "t", {"1": queue.topic}, "broker-a")
     if messages and fault is None and isinstance(renamed, bytes):
         again, second = decode_messages(
             renamed, MessageQueue("t", "broker-a", 3), limit=MAX_INFLATED

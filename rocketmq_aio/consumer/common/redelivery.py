@@ -36,7 +36,7 @@ from rocketmq_aio.protocol.codes import (
 from rocketmq_aio.protocol.compression import compress
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.namespaces import Namespace
-from rocketmq_aio.protocol.receipt import RETRY_JOINTS, stored_topic
+from rocketmq_aio.protocol.receipt import retry_topics
 from rocketmq_aio.protocol.requests.send import ConsumerSendMsgBack, SendMessage
 from rocketmq_aio.protocol.static_topics import is_logical
 
@@ -102,7 +102,7 @@ class RetryTopics:
         """Return the names for popped messages of *topic*, which is not a retry topic."""
         namespace = self._namespace
         stored = topic if namespace is None else namespace.outer(topic)
-        return [stored_topic(self._group, marker, stored) for marker in RETRY_JOINTS]
+        return [*retry_topics(self._group, stored).values()]
 
     def restore_topic(self, message: MessageExt) -> None:
         """Set the original topic of a message from a retry topic; its queue stays."""

@@ -29,7 +29,7 @@ from rocketmq_aio.protocol.codes import V5_0_0, V5_1_3, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.namespaces import namespace_of
-from rocketmq_aio.protocol.receipt import batch_acks, fits_batch, retry_markers, with_receipts
+from rocketmq_aio.protocol.receipt import batch_acks, fits_batch, retry_topics, with_receipts
 from rocketmq_aio.protocol.requests.pop import (
     AckMessage,
     BatchAckMessage,
@@ -154,8 +154,8 @@ class PopClient:
             response = read_header(command, PopMessageResponse)
             age = clock.note_response(response.pop_time, requested_at, now)
             topic = self._outer(source.topic)
-            markers = retry_markers(self._outer(self._group), topic)
-            body = with_receipts(command.body, response, topic, markers, source.broker_name)
+            retries = retry_topics(self._outer(self._group), topic)
+            body = with_receipts(command.body, response, topic, retries, source.broker_name)
             decoded = await self._decoder.decode(body, source)
             return Popped(*read_popped(decoded, response, self._group, source, now, age))
         if command.code not in NOTHING:

@@ -24,11 +24,11 @@ from rocketmq_aio.protocol.header import GroupQueueRequest, to_ext_fields
 from rocketmq_aio.protocol.receipt import (
     NORMAL,
     ORDER_REVIVE_QUEUE,
-    RETRY_JOINTS,
     RETRY_V1,
     RETRY_V2,
     Receipt,
     parse_receipt,
+    retry_topics,
     stored_topic,
 )
 from rocketmq_aio.protocol.requests.pop import (
@@ -125,7 +125,7 @@ class PopProcessor:
         """Respond when a message comes or becomes visible, at the latest after *seconds*."""
         clock = self._state.clock
         deadline = clock.monotonic() + seconds
-        topics = (header.topic, *_retry_topics(header).values())
+        topics = (header.topic, *retry_topics(header.consumer_group, header.topic).values())
         while True:
             response = self._pop(header, matches)
             left = deadline - clock.monotonic()
@@ -222,7 +222,7 @@ class PopProcessor:
         store = self._state.store
         queues = [
             PopQueue(name, marker, queue_id)
-            for marker, name in _retry_topics(header).items()
+            for marker, name in retry_topics(header.consumer_group, header.topic).items()
             if name in store.topics
             for queue_id in range(len(store.topics[name].queues))
         ]
@@ -336,8 +336,8 @@ class PopProcessor:
         discard_keys(self._orders, lambda key: key[1].topic == topic)
         discard_keys(self.invisible, lambda delivery: delivery.queue.topic == topic)
         for group in {group for group, name, _ in self._state.committed if name == topic}:
-            for marker in RETRY_JOINTS:
-                self._state.delete_topic(stored_topic(group, marker, topic))
+            for name in retry_topics(group, topic).values():
+                self._state.delete_topic(name)
 
     # --- redelivery -----------------------------------------------------------------------------
 
@@ -395,13 +395,6 @@ def _filter(header: PopMessage) -> Matches | None:
         return compile_filter(header.exp, header.exp_type, is_5=True)
     except FilterError:
         raise ErrorResponse(PARSE_FAILED, ResponseCode.SUBSCRIPTION_PARSE_FAILED) from None
-
-
-def _retry_topics(header: GroupQueueRequest) -> dict[str, str]:
-    """Return the names of the retry topics by marker."""
-    return {
-        marker: stored_topic(header.consumer_group, marker, header.topic) for marker in RETRY_JOINTS
-    }
 
 
 def _counts(popped: Popped) -> str:

@@ -22,7 +22,7 @@ from rocketmq_aio.protocol.receipt import (
     parse_receipt,
     read_info,
     receipts,
-    retry_markers,
+    retry_topics,
     with_receipts,
 )
 from rocketmq_aio.protocol.record import decode_messages
@@ -229,14 +229,14 @@ def test_only_near_offsets_fit_a_bit_set(offset: int, *, fits: bool) -> None:
 # --- brokers that send retried messages as they are stored ----------------------------------------
 
 RETRIES: Final = "%RETRY%billing_TopicTest"
-MARKERS: Final = retry_markers("billing", TOPIC)
+RETRY_TOPICS: Final = retry_topics("billing", TOPIC)
 
 
 def popped(*records: Stored, starts: str, offsets: str) -> tuple[list[MessageExt], list[Receipt]]:
     """Return the messages of a pop by group ``billing``, and their receipts."""
     response = answer(starts, offsets)
     data = b"".join(record.to_bytes() for record in records)
-    body = with_receipts(data, response, TOPIC, MARKERS, "broker-a")
+    body = with_receipts(data, response, TOPIC, RETRY_TOPICS, "broker-a")
     messages, fault = decode_messages(body, MessageQueue(TOPIC, "broker-a", 3))
     assert fault is None
     return messages, receipts(messages, response, "broker-a")
@@ -272,13 +272,13 @@ def test_stored_retries_of_both_versions_may_come_with_other_messages() -> None:
 def test_a_response_without_retries_is_not_changed() -> None:
     data = Stored(topic=TOPIC.encode()).to_bytes()
 
-    assert with_receipts(data, answer(None, None), TOPIC, MARKERS, "broker-a") is data
+    assert with_receipts(data, answer(None, None), TOPIC, RETRY_TOPICS, "broker-a") is data
 
 
 @pytest.mark.parametrize("cut", [1, 60, 100])
 def test_a_stored_retry_that_is_cut_is_a_codec_error(cut: int) -> None:
     data = Stored(topic=RETRIES.encode()).to_bytes() * 2
-    body = with_receipts(data[:-cut], answer("1 3 7", "1 3 7,7"), TOPIC, MARKERS, "broker-a")
+    body = with_receipts(data[:-cut], answer("1 3 7", "1 3 7,7"), TOPIC, RETRY_TOPICS, "broker-a")
     messages, fault = decode_messages(body, MessageQueue(TOPIC, "broker-a", 3))
 
     assert len(messages) == 1
@@ -289,4 +289,4 @@ def test_a_stored_retry_without_room_for_its_receipt_is_a_codec_error() -> None:
     data = Stored(topic=RETRIES.encode(), properties=b"x" * 65_535).to_bytes()
 
     with pytest.raises(CodecError, match="room"):
-        with_receipts(data, answer("1 3 7", "1 3 7"), TOPIC, MARKERS, "broker-a")
+        with_receipts(data, answer("1 3 7", "1 3 7"), TOPIC, RETRY_TOPICS, "broker-a")
