@@ -11,7 +11,6 @@ from rocketmq_aio.admin.server_results import (
     PolicyEntry,
     SubjectPolicies,
     User,
-    read_properties,
 )
 from rocketmq_aio.admin.servers import (
     Masters,
@@ -22,7 +21,7 @@ from rocketmq_aio.admin.servers import (
     not_supported,
 )
 from rocketmq_aio.config.arguments import checked_arguments
-from rocketmq_aio.errors import AuthError, ConfigError, PermissionDeniedError
+from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests import operations
 from rocketmq_aio.remoting.gather import gather_limited
@@ -307,11 +306,7 @@ class AclAdmin:
         masters = await self._servers.masters(**where)
 
         async def check(_: str, address: str) -> None:
-            try:
-                response = await self._servers.request(address, operations.GET_BROKER_CONFIG)
-            except (AuthError, PermissionDeniedError):
-                return  # it is on
-            if read_properties(response.body).get("aclEnable") == "false":
+            if await self._servers.setting(address, "aclEnable") == "false":
                 raise not_supported(address, NO_ACCOUNTS)
 
         await before_change(self._servers.on_each("reading settings", masters, check))

@@ -11,10 +11,10 @@ import msgspec
 from rocketmq_aio.admin.groups import ONLINE_OR_NOT, GroupAdmin
 from rocketmq_aio.admin.offset_search import OffsetSearch
 from rocketmq_aio.admin.results import OffsetReset
-from rocketmq_aio.admin.server_results import QueueTimeSpan, read_properties
+from rocketmq_aio.admin.server_results import QueueTimeSpan
 from rocketmq_aio.admin.servers import Servers, before_change, begin_change, failure, not_supported
 from rocketmq_aio.config.arguments import checked_arguments
-from rocketmq_aio.errors import AuthError, BrokerError, ConfigError, PermissionDeniedError
+from rocketmq_aio.errors import BrokerError, ConfigError
 from rocketmq_aio.model.names import RETRY_PREFIX, check_group, check_topic
 from rocketmq_aio.model.timestamps import millis_of
 from rocketmq_aio.model.values import MessageQueue
@@ -22,11 +22,7 @@ from rocketmq_aio.protocol.bodies import Body, queue_key, read_reset_offsets
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.requests.admin import InvokeResetOffset
 from rocketmq_aio.protocol.requests.groups import GetConsumerConnectionList
-from rocketmq_aio.protocol.requests.operations import (
-    GET_BROKER_CONFIG,
-    GetConsumeTimeSpan,
-    GetMemberOffsets,
-)
+from rocketmq_aio.protocol.requests.operations import GetConsumeTimeSpan, GetMemberOffsets
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.remoting.gather import gather_limited
 
@@ -34,6 +30,7 @@ T = TypeVar("T")
 Target = datetime | Literal["earliest", "latest"] | Mapping[MessageQueue, int]
 
 QUEUES_AT_ONCE: Final = 64  # concurrent requests
+STORES_RESETS: Final = "useServerSideResetOffset"  # a setting of brokers
 # The remark of brokers that move only groups with a commit in each queue of the topic.
 NOT_COMMITTED: Final = "THe consumer group <"
 NO_MEMBERS: Final = "NullPointerException"  # in the remark of brokers without members of a group
@@ -207,7 +204,10 @@ class OffsetAdmin:
             reason = "brokers cannot move a connected group in a static topic: stop its members"
             raise not_supported(move.address, reason)
         stores = command.version >= V5_0_0 and not is_static
-        if stores and (not online or await self._stores_resets(move.address)):
+        if stores and online:
+            # A broker that stores none would return the members to their last commits.
+            stores = await self._servers.setting(move.address, STORES_RESETS) in ("true", None)
+        if stores:
             moved, how = await self._move_at_broker(move, online=online)
         elif online:
             moved, how = await self._move_members(move), "members"
@@ -217,17 +217,6 @@ class OffsetAdmin:
             OffsetReset(queue=queue, before=before.get(queue), offset=offset, how=how)
             for queue, offset in moved.items()
         ]
-
-    async def _stores_resets(self, address: str) -> bool:
-        """Whether the broker stores resets; if the account may not know, whether it may.
-
-        Another broker would return the members to their last commits by any request.
-        """
-        try:
-            command = await self._servers.request(address, GET_BROKER_CONFIG)
-        except (AuthError, PermissionDeniedError):
-            return True
-        return read_properties(command.body).get("useServerSideResetOffset") == "true"
 
     async def _move_at_broker(
         self, move: _Move, *, online: bool

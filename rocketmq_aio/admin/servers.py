@@ -39,7 +39,7 @@ from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.namespaces import name_inside, names_inside
 from rocketmq_aio.protocol.requests.admin import ClusterInfoBody, GetBrokerRuntime, GetClusterInfo
-from rocketmq_aio.protocol.requests.operations import first_release, server_kind
+from rocketmq_aio.protocol.requests.operations import GET_BROKER_CONFIG, first_release, server_kind
 from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.remoting.remoting_client import SUCCESS
 
@@ -339,6 +339,14 @@ class Servers:
         """Return the settings of each of *targets*, which *header* requests."""
         responses = await self.request_each("reading settings", targets, header)
         return {name: read_properties(each.body) for name, each in responses.items()}
+
+    async def setting(self, address: str, name: str) -> str | None:
+        """Return a setting of a broker, "" if it has none; None if the account may not read it."""
+        try:
+            response = await self.request(address, GET_BROKER_CONFIG)
+        except (AuthError, PermissionDeniedError):
+            return None
+        return read_properties(response.body).get(name, "")
 
     async def change_settings(
         self,
