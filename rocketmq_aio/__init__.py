@@ -24,9 +24,10 @@ _NAMES: Final = {  # by module
     "config.producer": "AutoBatch Compression ProducerConfig",
     "consumer.common.events": (
         "AckFailed ClientIdNotUnique CommitFailed ConsumerEvent CorruptOffsetFile HandlerStuck "
-        "LeaseLost LeaseRegained MessageDeadLettered MessageDropped MessageUndecodable "
-        "MessageUnreadable OffsetCorrected PullFailed QueueHeld QueuesAssigned QueuesRevoked "
-        "SubscriptionMatchesNothing SubscriptionsDiffer TopicFound TopicMissing"
+        "LeaseLost LeaseRegained MembersDiffer MessageDeadLettered MessageDropped "
+        "MessageUndecodable MessageUnreadable OffsetCorrected PullFailed QueueHeld "
+        "QueuesAssigned QueuesRevoked SubscriptionMatchesNothing SubscriptionsDiffer TopicFound "
+        "TopicMissing"
     ),
     "consumer.common.listeners": "AssignmentListener TopicQueuesListener",
     "consumer.common.statistics": "TopicStatistics",

@@ -43,6 +43,7 @@ from rocketmq_aio.consumer.common.events import CorruptOffsetFile as CorruptOffs
 from rocketmq_aio.consumer.common.events import HandlerStuck as HandlerStuck
 from rocketmq_aio.consumer.common.events import LeaseLost as LeaseLost
 from rocketmq_aio.consumer.common.events import LeaseRegained as LeaseRegained
+from rocketmq_aio.consumer.common.events import MembersDiffer as MembersDiffer
 from rocketmq_aio.consumer.common.events import MessageDeadLettered as MessageDeadLettered
 from rocketmq_aio.consumer.common.events import MessageDropped as MessageDropped
 from rocketmq_aio.consumer.common.events import MessageUndecodable as MessageUndecodable

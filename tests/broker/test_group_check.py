@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from time import monotonic
 
 import pytest
@@ -15,12 +16,15 @@ from rocketmq_aio.consumer.checks.subscription_check import ENOUGH_RESPONSES
 from rocketmq_aio.consumer.common.events import (
     ClientIdNotUnique,
     ConsumerEvent,
+    MembersDiffer,
     SubscriptionMatchesNothing,
     SubscriptionsDiffer,
 )
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
+from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.model.message import Message
-from rocketmq_aio.model.values import MessageSelector
+from rocketmq_aio.model.values import MessageModel, MessageSelector
 from rocketmq_aio.producer.producer import Producer
 from tests.unit.remoting.until import until, until_done
 
@@ -31,12 +35,13 @@ EVENT_SECONDS = 300  # a loaded machine may need the slow path, which takes 120
 class Member:
     """A started consumer and what its checks report."""
 
-    def __init__(self, consumer: LitePullConsumer) -> None:
+    def __init__(self, consumer: LitePullConsumer | PushConsumer) -> None:
         self.consumer = consumer
         self.events: list[ConsumerEvent] = []
+        consumer._engine.context.publish = self.note
 
     def note(self, event: ConsumerEvent) -> None:
-        if isinstance(event, SubscriptionsDiffer | ClientIdNotUnique):
+        if isinstance(event, SubscriptionsDiffer | MembersDiffer | ClientIdNotUnique):
             self.events.append(event)
 
     async def has(self, kind: type[ConsumerEvent]) -> ConsumerEvent:
@@ -57,12 +62,16 @@ class Member:
 
 @asynccontextmanager
 async def member(
-    namesrv: str, group: str, topic: str, name: str, selector: str = "*"
+    namesrv: str,
+    group: str,
+    topic: str,
+    name: str,
+    selector: str = "*",
+    config: LitePullConfig | None = None,
 ) -> AsyncIterator[Member]:
     client = ClientConfig(namesrv=namesrv, instance_name=name)
-    consumer = LitePullConsumer(group, client=client)
+    consumer = LitePullConsumer(group, client=client, config=config)
     joined = Member(consumer)
-    consumer._engine.context.publish = joined.note
     async with consumer:
         await consumer.subscribe(topic, selector)
         yield joined
@@ -105,6 +114,45 @@ async def test_all_members_report_different_topics(namesrv: str, group: str, top
         assert await two.has(SubscriptionsDiffer) == SubscriptionsDiffer(
             topic=f"{topic}-2", ours="*", theirs=None
         )
+
+
+async def test_all_members_report_another_mode(namesrv: str, group: str, topic: str) -> None:
+    async with member(namesrv, group, topic, "a") as one, ordered(namesrv, group, topic) as two:
+        assert await one.has(MembersDiffer) == MembersDiffer(
+            setting="orderly", ours="false", theirs="true"
+        )
+        assert await two.has(MembersDiffer) == MembersDiffer(
+            setting="orderly", ours="true", theirs="false"
+        )
+
+
+async def test_all_members_report_a_broadcasting_one(
+    namesrv: str, group: str, topic: str, tmp_path: Path
+) -> None:
+    broadcasting = LitePullConfig(
+        message_model=MessageModel.BROADCASTING, offset_store=LocalFileOffsetStore(tmp_path)
+    )
+    async with (
+        member(namesrv, group, topic, "a") as one,
+        member(namesrv, group, topic, "b", config=broadcasting) as two,
+    ):
+        for each, ours, theirs in (
+            (one, "CLUSTERING", "BROADCASTING"),
+            (two, "BROADCASTING", "CLUSTERING"),
+        ):
+            assert await each.has(MembersDiffer) == MembersDiffer(
+                setting="message_model", ours=ours, theirs=theirs
+            )
+
+
+@asynccontextmanager
+async def ordered(namesrv: str, group: str, topic: str) -> AsyncIterator[Member]:
+    client = ClientConfig(namesrv=namesrv, instance_name="ordered")
+    consumer = PushConsumer(group, on_message=lambda message: None, orderly=True, client=client)
+    joined = Member(consumer)
+    async with consumer:
+        await consumer.subscribe(topic)
+        yield joined
 
 
 async def test_members_replaced_one_by_one_report_nothing(

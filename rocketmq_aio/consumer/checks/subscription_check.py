@@ -1,4 +1,4 @@
-"""Subscription check: detects members that subscribe differently or share a client id.
+"""Subscription check: detects members that differ in subscriptions or mode, or share a client id.
 
 A broker keeps one subscription per topic for a group: that of the member that subscribed last.  So
 its table shows a difference to some members only; the member that subscribed last sees its own
@@ -25,10 +25,15 @@ import msgspec
 from rocketmq_aio.consumer.checks.fault_history import UNPROVEN_SECONDS, FaultHistory
 from rocketmq_aio.consumer.checks.filter_matches import FilterMatches, expression_text
 from rocketmq_aio.consumer.common.context import ConsumerContext
-from rocketmq_aio.consumer.common.events import ClientIdNotUnique, SubscriptionsDiffer
+from rocketmq_aio.consumer.common.events import (
+    ClientIdNotUnique,
+    MembersDiffer,
+    SubscriptionsDiffer,
+)
 from rocketmq_aio.errors import AuthError, NotSupportedError, PermissionDeniedError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.values import MessageModel
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo, SubscriptionData
 from rocketmq_aio.protocol.requests.groups import ConnectionBody, ConsumerConnections, MemberState
 from rocketmq_aio.protocol.subscription import ALL, Subscription
@@ -36,7 +41,14 @@ from rocketmq_aio.remoting.gather import gather_limited
 
 logger = get_logger(__name__)
 
-Fault: TypeAlias = SubscriptionsDiffer | ClientIdNotUnique
+Difference: TypeAlias = SubscriptionsDiffer | MembersDiffer
+Fault: TypeAlias = Difference | ClientIdNotUnique
+
+EVENT_NAMES: Final[dict[type[Fault], str]] = {
+    ClientIdNotUnique: "client_id_not_unique",
+    MembersDiffer: "members_differ",
+    SubscriptionsDiffer: "subscriptions_differ",
+}
 
 CHECK_SECONDS: Final = 60.0
 # Heartbeats of members change the broker's table at fixed intervals: checks at a fixed interval
@@ -55,6 +67,9 @@ ENOUGH_RESPONSES: Final = 3  # from a member with the same subscriptions
 MAX_OWN_QUERIES: Final = 3  # about this member's own id, after each change of its addresses
 PYTHON: Final = "PYTHON"
 QUERYABLE: Final = frozenset({"JAVA", PYTHON, "GO"})  # languages whose clients respond
+MODEL: Final = "messageModel"  # this and the next are properties of Java's running info
+ORDERLY: Final = "PROP_CONSUMEORDERLY"
+SETTING_NAMES: Final = {MODEL: "message_model", ORDERLY: "orderly"}
 CHECK_ID: Final = "PROP_GROUP_CHECK_ID"
 DEPARTED: Final = "PROP_MEMBER_LEFT_SECONDS_AGO"
 UNSUBSCRIBED_SECONDS: Final = 30.0  # after the start; then a consumer without topics is reported
@@ -73,6 +88,8 @@ class SubscriptionCheck:
         context: ConsumerContext[object],
         *,
         subscriptions: Callable[[], Iterable[Subscription]] | None = None,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        orderly: bool = False,
         unique_ids: bool = True,
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -82,6 +99,7 @@ class SubscriptionCheck:
         self._topics: Collection[str] = context.subscriptions
         self._subscriptions = subscriptions or context.subscriptions.values
         self._report = partial(context.warn, group=context.group)
+        self._settings = {MODEL: message_model.value, ORDERLY: str(orderly).lower()}
         self._unique_ids = unique_ids
         self._clock = clock
         self._report_unsubscribed_at: float | None = None  # since the first check
@@ -94,7 +112,7 @@ class SubscriptionCheck:
         self._own_addresses: set[str] = set()
         self._own_queries = 0  # since the addresses changed
         # What responses were compared with: own subscriptions, and differences from the table.
-        self._basis: tuple[object, list[SubscriptionsDiffer]] = ((), [])
+        self._basis: tuple[object, list[Difference]] = ((), [])
         self._connection: int | None = None  # number of the connection to the broker
         self._reconnected: float | None = None  # when it was replaced
 
@@ -173,7 +191,8 @@ class SubscriptionCheck:
         if set(addresses) != self._own_addresses:
             self._own_addresses, self._own_queries = set(addresses), 0
         shared = namesakes(own, addresses) if self._unique_ids else []
-        table = differences(wanted, theirs) if theirs else []
+        table: list[Difference] = [*differences(wanted, theirs)] if theirs else []
+        table += self._differing_settings({MODEL: members.message_model})
         self._begin_sample(wanted, others, table)
         faults: list[Fault] = [*shared]
         if not self._was_reconnected(address):
@@ -184,14 +203,10 @@ class SubscriptionCheck:
             faults += table
         unproven = () if self._has_namesake() else shared
         for fault in self._history.note_faults(faults, self._clock(), unproven=unproven):
-            is_id = isinstance(fault, ClientIdNotUnique)
-            self._report("client_id_not_unique" if is_id else "subscriptions_differ", fault)
+            self._report(EVENT_NAMES[type(fault)], fault)
 
     def _begin_sample(
-        self,
-        wanted: Mapping[str, Subscription],
-        others: Iterable[str],
-        table: list[SubscriptionsDiffer],
+        self, wanted: Mapping[str, Subscription], others: Iterable[str], table: list[Difference]
     ) -> None:
         self._peers = {name: self._peers.get(name) or _Peer() for name in others}
         basis = tuple(sorted((each.topic, each.kind, each.expression) for each in wanted.values()))
@@ -221,22 +236,39 @@ class SubscriptionCheck:
 
     async def _query_peers(
         self, wanted: Mapping[str, Subscription], queryable: Collection[str], address: str
-    ) -> list[SubscriptionsDiffer]:
+    ) -> list[Difference]:
         """Query some of the other members; return the differences."""
         share = QUERIES_AT_ONCE / max(QUERIES_AT_ONCE, len(self._peers))
         peers = self._peers.items()
         names = [n for n, p in peers if p.is_open and n in queryable and random.random() < share]
 
-        async def query(name: str) -> list[SubscriptionsDiffer]:
+        async def query(name: str) -> list[Difference]:
             peer = self._peers[name]
             state = await self._state_of(name, address)
-            if state is not None:
-                self._note_departure(state)
-            return peer.note(state, wanted)
+            peer.silent = state is None
+            if state is None:
+                peer.responses = 0
+                return []
+            self._note_departure(state)
+            table = {each.topic: each for each in state.subscription_set}
+            found: list[Difference] = []
+            if table:  # else it subscribes soon
+                found += differences(wanted, table)
+                found += self._differing_settings(state.properties)
+            peer.responses = peer.responses + 1 if table and not found else 0
+            return found
 
         chosen = random.sample(names, min(len(names), QUERIES_AT_ONCE))
         results = (await gather_limited(query, chosen)).results
         return [each for differing in results.values() for each in differing]
+
+    def _differing_settings(self, properties: Mapping[str, str]) -> list[MembersDiffer]:
+        """Return the settings in another member's *properties* that this one has otherwise."""
+        return [
+            MembersDiffer(setting=SETTING_NAMES[name], ours=ours, theirs=theirs)
+            for name, ours in self._settings.items()
+            if (theirs := properties.get(name)) and theirs != ours
+        ]
 
     async def _query_own_id(self, address: str) -> None:
         """Query this member's own id: of the members with it always the same one responds.
@@ -309,16 +341,6 @@ class _Peer:
     def is_open(self) -> bool:
         """Whether to query the member again."""
         return not self.silent and self.responses < ENOUGH_RESPONSES
-
-    def note(
-        self, state: MemberState | None, wanted: Mapping[str, Subscription]
-    ) -> list[SubscriptionsDiffer]:
-        """Note a response (None: no response); return the differences."""
-        table = {} if state is None else {each.topic: each for each in state.subscription_set}
-        differing = differences(wanted, table) if table else []  # an empty one subscribes soon
-        self.silent = state is None
-        self.responses = self.responses + 1 if table and not differing else 0
-        return differing
 
 
 def _queryable(connections: Iterable[ConnectionBody]) -> set[str]:

@@ -48,6 +48,19 @@ class SubscriptionsDiffer(msgspec.Struct, frozen=True, kw_only=True):
     theirs: str | None
 
 
+class MembersDiffer(msgspec.Struct, frozen=True, kw_only=True):
+    """Members of the group differ in a setting that all must share.
+
+    *setting* is ``message_model`` or ``orderly``, *ours* this member's value, *theirs* that of
+    another.  Clustering members leave a share of the queues to a broadcasting one, which neither
+    commits nor retries; a concurrent member breaks the order of the queues assigned to it.
+    """
+
+    setting: str
+    ours: str
+    theirs: str
+
+
 class ClientIdNotUnique(msgspec.Struct, frozen=True, kw_only=True):
     """Another client has the same id, so both read the same queues and nobody reads the others.
 
@@ -228,6 +241,7 @@ ConsumerEvent: TypeAlias = (
     QueuesAssigned
     | QueuesRevoked
     | SubscriptionsDiffer
+    | MembersDiffer
     | ClientIdNotUnique
     | SubscriptionMatchesNothing
     | TopicMissing

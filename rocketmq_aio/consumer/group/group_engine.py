@@ -71,6 +71,7 @@ class GroupEngine(Generic[Q]):
         context: ConsumerContext[LitePullConfig] | ConsumerContext[PushConfig],
         *,
         assignment: BrokerAssignment | None = None,
+        orderly: bool = False,
     ) -> None:
         self.context = context
         self.instance = context.instance
@@ -92,7 +93,12 @@ class GroupEngine(Generic[Q]):
         self.rebalancer = Rebalancer(
             context, assignment=assignment, topics=self._shared_topics, apply=self._apply
         )
-        self.checks = SubscriptionCheck(context, subscriptions=self._group_subscriptions)
+        self.checks = SubscriptionCheck(
+            context,
+            subscriptions=self._group_subscriptions,
+            message_model=context.config.message_model,
+            orderly=orderly,
+        )
         self._missing = MissingTopics(context)
 
     @property

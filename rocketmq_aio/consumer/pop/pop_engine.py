@@ -55,7 +55,7 @@ class PopEngine:
         self.running = False
         self._tasks = context.tasks
         # Brokers assign messages, not queues by client id: ids need not be unique.
-        self.checks = SubscriptionCheck(context, unique_ids=False)
+        self.checks = SubscriptionCheck(context, orderly=config.orderly, unique_ids=False)
         self._missing = MissingTopics(context)
         self._intake = PopIntake(context, config, in_use=self._in_use)
         self.change_invisible = self._intake.service.change

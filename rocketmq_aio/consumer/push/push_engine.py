@@ -67,7 +67,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
     ) -> None:
         instance, group, config = context.instance, context.group, context.config
         assignment = None if config.client_rebalance else BrokerAssignment(instance, group)
-        super().__init__(context, assignment=assignment)
+        super().__init__(context, assignment=assignment, orderly=orderly)
         self.orderly = orderly
         self._call = handler.call
         self.stopped = asyncio.Event()  # set by a stop signal, `shut` or `fail`

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.config.consumer import LitePullConfig
+from rocketmq_aio.config.consumer import LitePullConfig, PushConfig
 from rocketmq_aio.consumer.checks import filter_matches, subscription_check as check_module
 from rocketmq_aio.consumer.checks.subscription_check import (
     ENOUGH_RESPONSES,
@@ -28,13 +29,15 @@ from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import (
     ClientIdNotUnique,
     ConsumerEvent,
+    MembersDiffer,
     SubscriptionMatchesNothing,
     SubscriptionsDiffer,
 )
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
+from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.embedded.responses import Close, Outcome, Response
-from rocketmq_aio.model.values import MessageSelector
+from rocketmq_aio.model.values import MessageModel, MessageSelector
 from rocketmq_aio.protocol.bodies import SubscriptionData
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.requests.groups import ConnectionBody, ConsumerConnections
@@ -221,6 +224,64 @@ async def test_both_members_report_different_topics(cluster: FakeCluster) -> Non
         [SubscriptionsDiffer(topic="invoices", ours=None, theirs="*")],
         [SubscriptionsDiffer(topic="invoices", ours="*", theirs=None)],
     ]
+
+
+MODES: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"message_model": MessageModel.BROADCASTING}, "message_model", "CLUSTERING", "BROADCASTING"),
+    ({"orderly": True}, "orderly", "false", "true"),
+]
+
+
+@pytest.mark.parametrize(("mode", "setting", "ours", "theirs"), MODES)
+async def test_both_members_report_another_mode(
+    mode: dict[str, Any],
+    setting: str,
+    ours: str,
+    theirs: str,
+    cluster: FakeCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check_when_told(check: SubscriptionCheck) -> None:
+        pass
+
+    monkeypatch.setattr(SubscriptionCheck, "keep_checking", check_when_told)
+    monkeypatch.setenv("ROCKETMQ_OFFSET_FOLDER", str(tmp_path))
+    now = [0.0]
+    events: list[list[ConsumerEvent]] = [[], []]
+    async with pusher(cluster, "a") as one, pusher(cluster, "b", **mode) as two:
+        for consumer, reported in ((one, events[0]), (two, events[1])):
+            consumer._engine.checks._clock = lambda: now[0]
+            monkeypatch.setattr(consumer._engine.context, "publish", reported.append)
+        for now[0] in range(0, 100, 2):
+            await one._engine.checks.check()
+            await two._engine.checks.check()
+
+    assert events == [
+        [MembersDiffer(setting=setting, ours=ours, theirs=theirs)],
+        [MembersDiffer(setting=setting, ours=theirs, theirs=ours)],
+    ]
+
+
+@asynccontextmanager
+async def pusher(
+    cluster: FakeCluster,
+    name: str,
+    *,
+    message_model: MessageModel = MessageModel.CLUSTERING,
+    orderly: bool = False,
+) -> AsyncIterator[PushConsumer]:
+    """A started consumer of the topic."""
+    consumer = PushConsumer(
+        GROUP,
+        on_message=lambda message: None,
+        orderly=orderly,
+        client=ClientConfig(namesrv=cluster.namesrv, instance_name=name),
+        config=PushConfig(message_model=message_model),
+    )
+    async with consumer:
+        await consumer.subscribe(TOPIC)
+        yield consumer
 
 
 async def test_members_replaced_one_by_one_report_nothing(cluster: FakeCluster) -> None:
