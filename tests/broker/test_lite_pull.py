@@ -429,9 +429,10 @@ async def test_messages_of_a_topic_that_is_created_again_are_read(
     assert bodies(taken) == numbers(count)
 
 
+@pytest.mark.parametrize("seeks", [False, True], ids=["alone", "after a seek"])
 @pytest.mark.parametrize("count", [3, 5, 9], ids=["fewer", "as many", "more"])
 async def test_a_topic_created_again_while_a_pull_is_held_is_read_from_its_beginning(
-    namesrv: str, topic: str, group: str, count: int
+    namesrv: str, topic: str, group: str, count: int, seeks: bool
 ) -> None:
     """The client sees no failed pull, and the broker continues in the middle of the new log."""
     again = f"{topic}-again"
@@ -441,6 +442,8 @@ async def test_a_topic_created_again_while_a_pull_is_held_is_read_from_its_begin
         await consumer.subscribe(again)
         await send(namesrv, again, numbers(5))
         await polled(consumer, 5)
+        if seeks:
+            await consumer.seek_to_end(MessageQueue(again, "broker-a", 0))
         await asyncio.sleep(1.5 * HELD_SECONDS)
         await admin.topics.delete(again)
         await admin.topics.create(again, queues=1)

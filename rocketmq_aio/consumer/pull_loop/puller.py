@@ -214,6 +214,8 @@ class Puller(Generic[Q]):
             assigned.before_hold = assigned.last_message
         if assigned.before_hold is not None:
             await self._check_hold(assigned)
+        if assigned.last_message is None and assigned.needs_last_message and assigned.master:
+            await self._note_last(assigned, assigned.master)
         assigned.last_pull = started = loop.time()
         subscription = self._context.subscriptions.get(assigned.queue.topic)
         if subscription is None or assigned.failure is not None:
@@ -229,12 +231,11 @@ class Puller(Generic[Q]):
         held = loop.time() - started >= HELD_SECONDS
         if held:
             assigned.before_hold = assigned.last_message
+            assigned.needs_last_message |= address == assigned.master
         if command.code == ResponseCode.SUCCESS:
             await self._found(assigned, subscription, command, address, offset)
         elif command.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
             self._nothing_found(assigned, subscription, command, address, offset)
-            if held and assigned.last_message is None and address == assigned.master:
-                await self._note_last(assigned, address)
         elif command.code == ResponseCode.PULL_OFFSET_MOVED:
             await self._moved(assigned, command, address, offset)
         else:
@@ -269,9 +270,6 @@ class Puller(Generic[Q]):
             if not await self._check_log(assigned, master):
                 return
             self._owner.on_recovered(assigned)
-        if assigned.last_message is None:
-            with suppress(RocketMQError):  # the pull that follows reports failures
-                await self._note_last(assigned, master)
         assigned.master, assigned.connection = master, self._connection_to(master)
         assigned.replica_ended = False
 
@@ -322,11 +320,13 @@ class Puller(Generic[Q]):
     async def _note_last(self, assigned: Q, master: str) -> None:
         """Note the message before the position, for `_check_hold`: the queue has read none."""
         generation, offset = assigned.generation, assigned.next_offset - 1
+        assigned.needs_last_message = False
         if offset < 0 or is_logical(assigned.queue):
             return
-        message = await self._log_check.message_at(assigned.queue, master, offset)
-        if assigned.generation == generation:
-            assigned.last_message = message
+        with suppress(RocketMQError):  # the pull that follows reports failures
+            message = await self._log_check.message_at(assigned.queue, master, offset)
+            if assigned.generation == generation:
+                assigned.last_message = message
 
     async def _follow_log(self, assigned: Q, master: str, differs_at: int) -> bool:
         """Correct the position to the first offset that differs; returns as `_correct`."""

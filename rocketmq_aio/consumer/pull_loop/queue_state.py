@@ -71,6 +71,8 @@ class QueueState:
     # Of the log at the master, by its last response with messages.
     bounds: tuple[int, int] = (0, 0)
     last_message: LastMessage | None = None
+    # If no message was pulled yet: the one before the position is still to be read.
+    needs_last_message: bool = True
     # The last message before a pull that the broker held, or a pause: meanwhile the topic may have
     # been deleted and created again.
     before_hold: LastMessage | None = None
@@ -183,6 +185,7 @@ class QueueState:
     def forget_log(self) -> None:
         """Compare no log with what was pulled before."""
         self.last_message = self.before_hold = None
+        self.needs_last_message = True
 
     def trust(self) -> None:
         """Allow a commit below those of other members: the position was set explicitly."""

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Final
 
 import pytest
+from anyio import wait_all_tasks_blocked
 from msgspec.structs import replace
 
 from rocketmq_aio.consumer.common.events import MessageUnreadable, OffsetCorrected, PullFailed
@@ -564,6 +565,30 @@ async def test_a_topic_created_again_during_the_first_pull_is_read_from_its_begi
     assert [type(event) for event in env.events] == [OffsetCorrected]
 
 
+@pytest.mark.usefixtures("always_held")
+@pytest.mark.parametrize("count", [2, 3, 5], ids=["fewer", "as many", "more"])
+async def test_a_topic_created_again_after_a_seek_is_read_from_its_beginning(
+    make_env: Callable[..., PullerEnv], count: int
+) -> None:
+    env = make_env()
+    env.put("a", "b", "c")
+    assigned = env.begin()
+    assert bodies(await env.polled(3)) == ["a", "b", "c"]
+    assigned.move(3)
+    await env.pulled(3)
+    await wait_all_tasks_blocked()
+    create_again(env)
+    new = [f"new {number}" for number in range(count)]
+    env.put(*new)
+    env.broker.clock.advance(60)
+    taken: list[str] = []
+    while len(set(taken)) < count:
+        taken += bodies(await env.polled(1))
+
+    assert set(taken) == set(new)
+    assert [type(event) for event in env.events] == [OffsetCorrected]
+
+
 @pytest.mark.parametrize(
     "error", [BrokerError(1, "damaged", ADDRESS), RequestTimeoutError(ADDRESS, 11, 3.0)]
 )
@@ -751,6 +776,7 @@ async def test_a_reset_returned_by_a_replica_is_applied_at_once(env: PullerEnv) 
 
 async def test_a_reset_in_a_response_that_meets_a_seek_is_applied(env: PullerEnv) -> None:
     def respond(*_: object) -> Response:
+        env.usual()  # brokers send a reset once
         assigned.seek(2)
         return reset_to(1)
 
@@ -774,6 +800,7 @@ async def test_a_reset_while_an_undecodable_message_is_located_is_applied(
             return await spoil(command, connection)
         if seeks:
             assigned.seek(2)
+        env.usual()  # brokers send a reset once
         return reset_to(1)
 
     env.respond(respond, times=2)
