@@ -543,6 +543,29 @@ async def test_a_topic_created_again_while_a_queue_is_paused_is_read_from_its_be
     assert [type(event) for event in env.events] == [OffsetCorrected]
 
 
+async def test_a_queue_that_is_held_before_a_pull_keeps_its_position(
+    make_env: Callable[..., PullerEnv], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(puller_module, "UNCHECKED_SECONDS", 0.0)
+    env = make_env(offset_illegal="error")
+    env.subscribe("wanted")
+    env.put("a", "b", "c", tag="wanted")
+    assigned = env.begin()
+    await env.polled(3)
+    await env.pulled(2)
+    assigned.paused = True
+    env.broker.clock.advance(60)  # the hold ends
+    await until(lambda: assigned.wake is not None, "the response")
+    create_again(env)
+    env.put("0", "1", "2", "3", "4", tag="other")  # a pull would pass them
+    assigned.paused = False
+    assigned.wake_puller()
+    await until(lambda: env.ready.failure() is not None, "the difference")
+    await until(lambda: assigned.wake is not None, "the end of the turn")
+
+    assert assigned.next_offset == 3
+
+
 @pytest.mark.usefixtures("always_held")
 @pytest.mark.parametrize("count", [2, 3, 5], ids=["fewer", "as many", "more"])
 async def test_a_topic_created_again_during_the_first_pull_is_read_from_its_beginning(

@@ -203,9 +203,9 @@ async def test_rollback_redelivers_everything_since_the_last_commit() -> None:
     async def handle(messages: list[MessageExt], context: BatchContext) -> None:
         batches.append(offsets(messages))
         context.auto_commit = False
-        if len(batches) == 2:
+        if len(batches) in (2, 4):
             context.rollback()
-        if messages[-1].queue_offset == 3 and len(batches) > 2:
+        if len(batches) == 6:
             context.commit()
 
     async with WorkerEnv(
@@ -214,7 +214,7 @@ async def test_rollback_redelivers_everything_since_the_last_commit() -> None:
         env.pull(0, 1, 2, 3)
         await env.until_committable(4)
 
-    assert batches == [[0, 1], [2, 3], [0, 1], [2, 3]]
+    assert batches == [[0, 1], [2, 3]] * 3
     assert env.send_back.dead == []  # a retry would be a dead letter
 
 
